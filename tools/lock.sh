@@ -1,0 +1,16 @@
+#!/bin/sh
+# Resolve the dependencies of pyproject.toml into requirements.lock, with the hashes of every published file, so that the
+# lock serves each supported Python and processor. Runs on the oldest supported Python: its set covers the newer ones.
+set -eu
+cd "$(dirname "$0")/.."
+
+python3.11 -m venv --clear .lock-venv
+.lock-venv/bin/python -m pip install --quiet pip-tools
+{
+    echo '# Everything `make` needs, pinned with the hashes of all published files. Made by `make lock`; do not edit.'
+    echo '# It holds no address of an index: pip takes the files from the one it is configured for.'
+    .lock-venv/bin/python -m piptools compile --quiet --extra dev --generate-hashes --allow-unsafe --strip-extras \
+        --no-header --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --output-file - pyproject.toml
+} >requirements.lock.tmp
+mv requirements.lock.tmp requirements.lock
+rm -rf .lock-venv
