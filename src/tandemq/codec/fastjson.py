@@ -1,0 +1,246 @@
+"""The JSON dialect of RocketMQ's Java side (fastjson 1.x), read and written.
+
+Java leaves numeric map keys unquoted, writes objects as map keys, and replaces repeated objects by `{"$ref": path}`.
+`loads` takes all of that besides strict JSON; `dumps` writes maps with int keys the way asked for.
+
+Source: docs/remoting.md, "JSON bodies".
+"""
+
+import json
+from typing import Any
+
+import msgspec
+
+from tandemq.errors import ProtocolError
+
+_strict = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder(order="deterministic").encode
+_SPACE = " \t\r\n"
+_DEPTH_MAX = 64
+
+
+def loads(data: bytes) -> Any:
+    """Decode JSON in Java's dialect or the strict one.
+
+    Unquoted numeric keys become strings; an object used as a key becomes its own canonical JSON text
+    (sorted names, no spaces), which `loads` reads again.
+
+    Raises:
+        ProtocolError: it is neither, or nests deeper than 64.
+    """
+    try:
+        return _strict(data)
+    except (msgspec.DecodeError, RecursionError):
+        pass
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"a JSON body is not UTF-8: {error}") from error
+    reader = _Reader(text)
+    value = reader.document()
+    return _resolve(value, value, 0) if reader.references else value
+
+
+def dumps(value: object) -> bytes:
+    """Encode as strict, compact JSON; int keys are quoted."""
+    return _encode(value)
+
+
+def key_text(value: object) -> str:
+    """The canonical text of an object that serves as a map key."""
+    return _encode(value).decode()
+
+
+class Raw(str):
+    """Text that `dumps_java` writes as it is: an already encoded key or value."""
+
+    __slots__ = ()
+
+
+def dumps_java(value: object) -> bytes:
+    """Encode the way fastjson does: int keys and `Raw` keys unquoted, no white space."""
+    pieces: list[str] = []
+    _write(value, pieces)
+    return "".join(pieces).encode()
+
+
+def _write(value: object, pieces: list[str]) -> None:
+    if isinstance(value, dict):
+        pieces.append("{")
+        for position, (key, item) in enumerate(value.items()):
+            if position:
+                pieces.append(",")
+            pieces.append(str(key) if isinstance(key, (int, Raw)) else json.dumps(key, ensure_ascii=False))
+            pieces.append(":")
+            _write(item, pieces)
+        pieces.append("}")
+    elif isinstance(value, (list, tuple)):
+        pieces.append("[")
+        for position, item in enumerate(value):
+            if position:
+                pieces.append(",")
+            _write(item, pieces)
+        pieces.append("]")
+    elif isinstance(value, Raw):
+        pieces.append(value)
+    else:
+        pieces.append(_encode(value).decode())
+
+
+class _Reader:
+    """A recursive reader of the tolerant dialect."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.position = 0
+        self.references = False
+
+    def document(self) -> Any:
+        value = self._value(0)
+        self._space()
+        if self.position < len(self.text):
+            raise self._error("text behind the end")
+        return value
+
+    def _error(self, what: str) -> ProtocolError:
+        around = self.text[max(0, self.position - 20) : self.position + 20]
+        return ProtocolError(f"JSON body: {what} at character {self.position}, near {around!r}")
+
+    def _space(self) -> None:
+        while self.position < len(self.text) and self.text[self.position] in _SPACE:
+            self.position += 1
+
+    def _peek(self) -> str:
+        self._space()
+        if self.position >= len(self.text):
+            raise self._error("it ends too early")
+        return self.text[self.position]
+
+    def _value(self, depth: int) -> Any:
+        if depth > _DEPTH_MAX:
+            raise self._error(f"nested deeper than {_DEPTH_MAX}")
+        first = self._peek()
+        if first == "{":
+            return self._object(depth)
+        if first == "[":
+            return self._array(depth)
+        if first in "\"'":
+            return self._string(first)
+        return self._literal()
+
+    def _object(self, depth: int) -> dict[str, Any]:
+        self.position += 1
+        result: dict[str, Any] = {}
+        while self._peek() != "}":
+            key = self._key(depth)
+            if self._peek() != ":":
+                raise self._error("a colon is missing")
+            self.position += 1
+            result[key] = self._value(depth + 1)
+            if self._peek() == ",":
+                self.position += 1
+            elif self._peek() != "}":
+                raise self._error("a comma is missing")
+        self.position += 1
+        if "$ref" in result:
+            self.references = True
+        return result
+
+    def _key(self, depth: int) -> str:
+        first = self._peek()
+        if first in "\"'":
+            return self._string(first)
+        if first == "{":
+            return key_text(self._value(depth + 1))
+        start = self.position
+        while self.position < len(self.text) and self.text[self.position] not in ":,}] \t\r\n":
+            self.position += 1
+        if start == self.position:
+            raise self._error("a key is missing")
+        return self.text[start : self.position]
+
+    def _array(self, depth: int) -> list[Any]:
+        self.position += 1
+        result: list[Any] = []
+        while self._peek() != "]":
+            result.append(self._value(depth + 1))
+            if self._peek() == ",":
+                self.position += 1
+            elif self._peek() != "]":
+                raise self._error("a comma is missing")
+        self.position += 1
+        return result
+
+    def _string(self, quote: str) -> str:
+        start = self.position + 1
+        end = start
+        while True:
+            end = self.text.find(quote, end)
+            if end < 0:
+                raise self._error("a string does not end")
+            backslashes = 0
+            while self.text[end - 1 - backslashes] == "\\":
+                backslashes += 1
+            if backslashes % 2 == 0:
+                break
+            end += 1
+        raw = self.text[start:end]
+        self.position = end + 1
+        if "\\" not in raw:
+            return raw
+        inner = raw.replace("\\'", "'") if quote == "'" else raw
+        try:
+            return str(json.loads(f'"{inner}"', strict=False))
+        except ValueError as error:
+            raise self._error(f"a bad escape ({error})") from error
+
+    def _literal(self) -> Any:
+        start = self.position
+        while self.position < len(self.text) and self.text[self.position] not in ":,}] \t\r\n":
+            self.position += 1
+        word = self.text[start : self.position]
+        try:
+            return json.loads(word)
+        except ValueError as error:
+            raise self._error(f"{word[:32]!r} is no value") from error
+
+
+def _resolve(value: Any, root: Any, depth: int) -> Any:
+    if depth > _DEPTH_MAX:
+        raise ProtocolError(f"JSON references nest deeper than {_DEPTH_MAX}")
+    if isinstance(value, dict):
+        if set(value) == {"$ref"} and isinstance(value["$ref"], str):
+            return _resolve(_follow(value["$ref"], root), root, depth + 1)
+        return {key: _resolve(item, root, depth + 1) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_resolve(item, root, depth + 1) for item in value]
+    return value
+
+
+def _follow(path: str, root: Any) -> Any:
+    """Find `$.a.b[0]`; special characters of a name are escaped by a backslash."""
+    if not path.startswith("$"):
+        raise ProtocolError(f"JSON reference {path[:64]!r} is not absolute")
+    at = root
+    for step in _steps(path[1:]):
+        try:
+            at = at[int(step)] if isinstance(at, list) else at[step]
+        except (KeyError, ValueError, IndexError, TypeError) as error:
+            raise ProtocolError(f"JSON reference {path[:64]!r} leads nowhere") from error
+    return at
+
+
+def _steps(path: str) -> list[str]:
+    steps: list[str] = []
+    word = ""
+    characters = iter(path)
+    for character in characters:
+        if character == "\\":
+            word += next(characters, "")
+        elif character in ".[]":
+            if word:
+                steps.append(word)
+            word = ""
+        else:
+            word += character
+    return [*steps, word] if word else steps

@@ -1,0 +1,122 @@
+"""Replication frames.
+
+Classic, as RocketMQ 4 and 5 (without controller) speak it:
+
+    slave → master   report    log end 8
+    master → slave   transfer  log offset 8 · body size 4 · body     (size 0: heartbeat)
+
+Between TandemQ brokers a hello comes first, both ways; its first 8 bytes can be no log offset:
+
+    hello            mark 8 = 0xFF "TandemQ" · length 4 · JSON
+    slave → master   afterwards reports, or transfers of a tail the master asked for, each behind a kind byte:
+                     kind 1 = 0: report, log end 8
+                     kind 1 = 1: tail, log offset 8 · body size 4 · body
+
+Source: docs/ha.md; RocketMQ DefaultHAConnection, DefaultHAClient.
+"""
+
+from struct import Struct
+
+import msgspec
+
+from tandemq.errors import ProtocolError
+
+REPORT = Struct(">q")
+TRANSFER = Struct(">qi")
+REPORT_BYTES = 8
+TRANSFER_BYTES = 12
+HELLO_MARK = b"\xffTandemQ"
+HELLO_BYTES_MAX = 1 << 20
+KIND_REPORT = 0
+KIND_TAIL = 1
+_LENGTH = Struct(">i")
+
+
+class SlaveHello(msgspec.Struct, rename="camel"):
+    """How a slave introduces itself.
+
+    `generations` are (number, start offset) pairs: the history its log belongs to. `run_id` differs per process.
+    """
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    run_id: int
+    log_start: int
+    log_end: int
+    segment_bytes: int
+    generations: list[tuple[int, int]] = []
+
+
+class MasterHello(msgspec.Struct, rename="camel"):
+    """The master's answer: where it will send from, or what it wants first.
+
+    `refused` is the reason if it will not serve. `truncate_to` asks the slave to set aside and cut what lies behind.
+    `send_tail` asks the slave for its bytes from `start` on: the master lost them.
+    """
+
+    broker_id: int
+    start: int = 0
+    log_start: int = 0
+    log_end: int = 0
+    truncate_to: int | None = None
+    send_tail: bool = False
+    refused: str | None = None
+    generations: list[tuple[int, int]] = []
+
+
+def encode_hello(hello: SlaveHello | MasterHello) -> bytes:
+    """A hello as bytes."""
+    body = msgspec.json.encode(hello)
+    return HELLO_MARK + _LENGTH.pack(len(body)) + body
+
+
+def decode_slave_hello(body: bytes) -> SlaveHello:
+    """The JSON of a slave's hello.
+
+    Raises:
+        ProtocolError: it is not one.
+    """
+    try:
+        return msgspec.json.decode(body, type=SlaveHello)
+    except msgspec.DecodeError as error:
+        raise ProtocolError(f"unreadable slave hello: {error}") from error
+
+
+def decode_master_hello(body: bytes) -> MasterHello:
+    """The JSON of a master's hello.
+
+    Raises:
+        ProtocolError: it is not one.
+    """
+    try:
+        return msgspec.json.decode(body, type=MasterHello)
+    except msgspec.DecodeError as error:
+        raise ProtocolError(f"unreadable master hello: {error}") from error
+
+
+def hello_length(data: bytes) -> int | None:
+    """Whole length of the hello that `data` begins with, None if that cannot be told yet.
+
+    Raises:
+        ProtocolError: the length is out of bounds.
+    """
+    if len(data) < len(HELLO_MARK) + 4:
+        return None
+    (length,) = _LENGTH.unpack_from(data, len(HELLO_MARK))
+    if not 0 < length <= HELLO_BYTES_MAX:
+        raise ProtocolError(f"a hello of {length} bytes; at most {HELLO_BYTES_MAX} are allowed")
+    return int(len(HELLO_MARK) + 4 + length)
+
+
+def frame_transfer(log_offset: int, body: bytes, batch_bytes: int) -> list[bytes | memoryview]:
+    """Cut log bytes into transfer frames of at most `batch_bytes`; buffers to send, in order, without copying."""
+    if len(body) <= batch_bytes:
+        return [TRANSFER.pack(log_offset, len(body)), body]
+    buffers: list[bytes | memoryview] = []
+    view = memoryview(body)
+    for position in range(0, len(body), batch_bytes):
+        piece = view[position : position + batch_bytes]
+        buffers.append(TRANSFER.pack(log_offset + position, len(piece)))
+        buffers.append(piece)
+    return buffers

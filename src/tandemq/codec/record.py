@@ -1,0 +1,366 @@
+"""The message record: the same bytes in the commit log, in pull answers and in the replication stream.
+
+    size 4 · magic 4 · body CRC 4 · queue id 4 · flag 4 · queue offset 8 · log offset 8 · sys flag 4
+    born time 8 · born host 8 or 20 · store time 8 · store host 8 or 20 · reconsume times 4 · prepared offset 8
+    body length 4 · body · topic length 1 (magic V2: 2) · topic · properties length 2 · properties
+
+A host is an address of 4 (or 16) bytes and a port of 4. Records made here close with the property `__CRC32#`,
+20 bytes, whose value is the CRC of the record before it: ten digits, least significant first.
+
+Source: docs/storage.md, "record"; RocketMQ MessageExtEncoder, MessageDecoder.
+"""
+
+import zlib
+from struct import Struct
+from struct import error as StructError
+from typing import NamedTuple
+
+from isal.isal_zlib import crc32
+
+from tandemq.codec.entries import BLANK_MAGIC
+from tandemq.errors import ProtocolError, RecordTooLarge
+from tandemq.model.hashing import cached_java_hash
+from tandemq.model.message import StoredMessage, SysFlag, decode_properties
+
+Buffer = bytes | bytearray | memoryview
+
+MAGIC_V1 = 0xDAA320A7
+MAGIC_V2 = 0xDAA320AB
+RECORD_BYTES_MIN = 91
+CRC_PROPERTY_BYTES = 20
+PROPERTIES_BYTES_MAX = 32767
+TOPIC_V1_BYTES_MAX = 127
+INFLATED_BYTES_MAX = 64 << 20
+_CRC_NAME = b"__CRC32#\x01"
+_CRC_MASK = 0x7FFFFFFF
+_V6_MASK = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
+
+HEAD_V4 = Struct(">iIIiiqqiq8sq8siqi")
+"""The fixed fields of a record whose hosts are IPv4: 88 bytes, up to and including the body length."""
+
+_HEADS = {
+    0: HEAD_V4,
+    int(SysFlag.BORN_HOST_V6): Struct(">iIIiiqqiq20sq8siqi"),
+    int(SysFlag.STORE_HOST_V6): Struct(">iIIiiqqiq8sq20siqi"),
+    int(_V6_MASK): Struct(">iIIiiqqiq20sq20siqi"),
+}
+_SIZE_MAGIC = Struct(">iI")
+_SYS_FLAG = Struct(">i")
+_SHORT = Struct(">H")
+_PORT = Struct(">i")
+
+
+class Record(NamedTuple):
+    """One whole record, as far as storage and dispatch need it. `properties` are the raw bytes."""
+
+    size: int
+    queue_id: int
+    queue_offset: int
+    log_offset: int
+    sys_flag: int
+    born_ms: int
+    store_ms: int
+    topic: bytes
+    properties: bytes
+    body_start: int
+    body_end: int
+    body_crc: int
+
+
+def encode_record(
+    *,
+    topic: bytes,
+    queue_id: int,
+    queue_offset: int,
+    log_offset: int,
+    body: bytes,
+    properties: bytes,
+    flag: int,
+    sys_flag: int,
+    born_ms: int,
+    born_host: bytes,
+    store_ms: int,
+    store_host: bytes,
+    reconsume_times: int = 0,
+    prepared_offset: int = 0,
+) -> bytes:
+    """One record, closed by its CRC property.
+
+    Args:
+        properties: pairs that each end with 0x02, without a CRC property.
+        born_host, store_host: 8 or 20 bytes, from `encode_host`; `sys_flag` gets the matching bits here.
+    Raises:
+        RecordTooLarge: topic or properties exceed what the format can say.
+    """
+    properties_length = len(properties) + CRC_PROPERTY_BYTES
+    if properties_length > PROPERTIES_BYTES_MAX:
+        raise RecordTooLarge(f"the properties take {properties_length} bytes, at most {PROPERTIES_BYTES_MAX} fit")
+    if len(born_host) != 8 or len(store_host) != 8:
+        sys_flag |= _host_flags(born_host, store_host)
+    if len(topic) <= TOPIC_V1_BYTES_MAX:
+        magic, topic_length = MAGIC_V1, len(topic).to_bytes(1)
+    else:
+        magic, topic_length = MAGIC_V2, _SHORT.pack(len(topic))
+    head = _HEADS[sys_flag & 0x30]
+    size = head.size + len(body) + len(topic_length) + len(topic) + 2 + properties_length
+    raw = b"".join(
+        (
+            head.pack(
+                size, magic, crc32(body) & _CRC_MASK, queue_id, flag, queue_offset, log_offset, sys_flag, born_ms,
+                born_host, store_ms, store_host, reconsume_times, prepared_offset, len(body),
+            ),
+            body, topic_length, topic, _SHORT.pack(properties_length), properties,
+        )
+    )  # fmt: skip
+    return raw + _CRC_NAME + (b"%010d" % (crc32(raw) & _CRC_MASK))[::-1] + b"\x02"
+
+
+def _host_flags(born_host: bytes, store_host: bytes) -> int:
+    return (SysFlag.BORN_HOST_V6 if len(born_host) == 20 else 0) | (
+        SysFlag.STORE_HOST_V6 if len(store_host) == 20 else 0
+    )
+
+
+def encode_host(address: bytes, port: int) -> bytes:
+    """A packed IP address (4 or 16 bytes) and a port as a record holds them."""
+    return address + _PORT.pack(port)
+
+
+def decode_host(host: bytes) -> str:
+    """The text "ip:port" of 8 or 20 bytes."""
+    port = _PORT.unpack(host[-4:])[0]
+    if len(host) == 8:
+        return f"{host[0]}.{host[1]}.{host[2]}.{host[3]}:{port}"
+    words = [f"{host[i] << 8 | host[i + 1]:x}" for i in range(0, 16, 2)]
+    return f"[{':'.join(words)}]:{port}"
+
+
+def message_id(store_host: bytes, log_offset: int) -> str:
+    """The offset message id: store host and log offset in upper-case hex, 32 or 56 characters."""
+    return (store_host + log_offset.to_bytes(8)).hex().upper()
+
+
+def parse_message_id(text: str) -> tuple[str, int]:
+    """("ip:port", log offset) of an offset message id.
+
+    Raises:
+        ProtocolError: it is not one.
+    """
+    try:
+        raw = bytes.fromhex(text)
+    except ValueError:
+        raw = b""
+    if len(raw) not in (16, 28):
+        raise ProtocolError(f"{text[:64]!r} is no offset message id: 32 or 56 hexadecimal digits are expected")
+    return decode_host(raw[:-8]), int.from_bytes(raw[-8:])
+
+
+def crc_property(crc: int) -> bytes:
+    """The closing property for a record whose bytes before it have this CRC."""
+    return _CRC_NAME + (b"%010d" % (crc & _CRC_MASK))[::-1] + b"\x02"
+
+
+def has_record_crc(data: Buffer, start: int, size: int) -> bool:
+    """Whether the record of `size` bytes at `start` closes with the CRC property."""
+    return data[start + size - CRC_PROPERTY_BYTES : start + size - 11] == _CRC_NAME
+
+
+def record_fault(data: Buffer, start: int, size: int, body_start: int, body_end: int, body_crc: int) -> str | None:
+    """Say what is wrong with a parsed record's checksum, None if nothing is.
+
+    The whole-record CRC is checked where there is one, else the body's.
+    Cost: one CRC over the record or the body.
+    """
+    view = memoryview(data)
+    stop = start + size
+    if data[stop - CRC_PROPERTY_BYTES : stop - 11] == _CRC_NAME:
+        digits = bytes(data[stop - 11 : stop - 1])
+        if digits != (b"%010d" % (crc32(view[start : stop - CRC_PROPERTY_BYTES]) & _CRC_MASK))[::-1]:
+            return "the record's CRC does not match its bytes"
+        return None
+    if body_end > body_start and crc32(view[body_start:body_end]) & _CRC_MASK != body_crc:
+        return "the body's CRC does not match its bytes"
+    return None
+
+
+def parse_record(data: Buffer, start: int, end: int) -> Record | str:
+    """Read the record at `start`; it must lie whole before `end`.
+
+    Returns the record, or a text that says why the bytes are none. Checks structure, not checksums.
+    """
+    if end - start < RECORD_BYTES_MIN:
+        return "fewer bytes than a record has"
+    (sys_flag,) = _SYS_FLAG.unpack_from(data, start + 36)
+    head = _HEADS[sys_flag & 0x30]
+    if end - start < head.size + 3:
+        return "fewer bytes than a record has"
+    (
+        size, magic, body_crc, queue_id, _flag, queue_offset, log_offset, _sys, born_ms, _born, store_ms, _host,
+        _reconsume, _prepared, body_length,
+    ) = head.unpack_from(data, start)  # fmt: skip
+    body_start = start + head.size
+    body_end = body_start + body_length
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        return f"magic {magic:#x} is not a record's"
+    if size > end - start or body_length < 0 or body_end + 3 > start + size:
+        return f"size {size} or body length {body_length} does not fit"
+    if magic == MAGIC_V1:
+        topic_start = body_end + 1
+        topic_end = topic_start + data[body_end]
+    else:
+        topic_start = body_end + 2
+        topic_end = topic_start + (data[body_end] << 8 | data[body_end + 1])
+    if topic_end + 2 > start + size:
+        return "the topic does not fit"
+    properties_end = topic_end + 2 + (data[topic_end] << 8 | data[topic_end + 1])
+    if properties_end != start + size:
+        return f"size {size} differs from the sum of the parts, {properties_end - start}"
+    return Record(
+        size, queue_id, queue_offset, log_offset, sys_flag, born_ms, store_ms, bytes(data[topic_start:topic_end]),
+        bytes(data[topic_end + 2 : properties_end]), body_start, body_end, body_crc,
+    )  # fmt: skip
+
+
+def peek(data: Buffer, start: int) -> tuple[int, int]:
+    """Size and magic of what lies at `start`; at least 8 bytes must be there."""
+    return _SIZE_MAGIC.unpack_from(data, start)  # type: ignore[return-value]
+
+
+def is_blank(magic: int) -> bool:
+    """Whether the magic is that of the filler at a file's end."""
+    return magic == BLANK_MAGIC
+
+
+def property_value(properties: bytes, name: bytes) -> bytes | None:
+    """Value of one property in raw bytes, None if absent. `name` without separators."""
+    if properties.startswith(name) and properties[len(name) : len(name) + 1] == b"\x01":
+        at = len(name) + 1
+    else:
+        found = properties.find(b"\x02" + name + b"\x01")
+        if found < 0:
+            return None
+        at = found + len(name) + 2
+    stop = properties.find(b"\x02", at)
+    return properties[at:] if stop < 0 else properties[at:stop]
+
+
+def tags_code(properties: bytes) -> int:
+    """Hash of the TAGS property, 0 without one."""
+    tags = property_value(properties, b"TAGS")
+    return cached_java_hash(tags.decode("utf-8", "replace")) if tags else 0
+
+
+def decode_message(data: Buffer, start: int, end: int) -> StoredMessage:
+    """The record at `start` as a message, its body decompressed.
+
+    Raises:
+        ProtocolError: it is no whole record, its body CRC is wrong, or its body cannot be decompressed.
+    """
+    record = parse_record(data, start, end)
+    if isinstance(record, str):
+        raise ProtocolError(f"unreadable record: {record}")
+    head = _HEADS[record.sys_flag & 0x30].unpack_from(data, start)
+    flag, born_host, store_host, reconsume_times, prepared_offset = head[4], head[9], head[11], head[12], head[13]
+    body = bytes(data[record.body_start : record.body_end])
+    if crc32(body) & _CRC_MASK != record.body_crc and body:
+        raise ProtocolError("the body's CRC does not match its bytes")
+    return StoredMessage(
+        topic=record.topic.decode("utf-8", "replace"),
+        queue_id=record.queue_id,
+        queue_offset=record.queue_offset,
+        log_offset=record.log_offset,
+        body=inflate(body, record.sys_flag) if record.sys_flag & SysFlag.COMPRESSED else body,
+        properties=decode_properties(record.properties.decode("utf-8", "replace")),
+        flag=flag,
+        sys_flag=record.sys_flag,
+        born_ms=record.born_ms,
+        born_host=decode_host(born_host),
+        store_ms=record.store_ms,
+        store_host=decode_host(store_host),
+        reconsume_times=reconsume_times,
+        prepared_offset=prepared_offset,
+        size=record.size,
+        message_id=message_id(store_host, record.log_offset),
+    )
+
+
+def decode_messages(data: Buffer) -> list[StoredMessage]:
+    """All messages of a pull answer's body.
+
+    Raises:
+        ProtocolError: a record cannot be read.
+    """
+    messages: list[StoredMessage] = []
+    position, end = 0, len(data)
+    while position < end:
+        messages.append(decode_message(data, position, end))
+        position += messages[-1].size
+    return messages
+
+
+def inflate(body: bytes, sys_flag: int) -> bytes:
+    """Decompress a body; zlib, the only kind that needs no further library, up to 64 MiB.
+
+    Raises:
+        ProtocolError: another kind, or damaged, or larger than the limit.
+    """
+    kind = sys_flag & SysFlag.COMPRESSION_MASK
+    if kind not in (0, SysFlag.COMPRESSION_ZLIB):
+        raise ProtocolError(f"the body is compressed by kind {kind >> 8}; only zlib (0 or 3) can be read")
+    decompressor = zlib.decompressobj()
+    try:
+        plain = decompressor.decompress(body, INFLATED_BYTES_MAX)
+    except zlib.error as error:
+        raise ProtocolError(f"the body cannot be decompressed: {error}") from error
+    if decompressor.unconsumed_tail:
+        raise ProtocolError(f"the body inflates to more than {INFLATED_BYTES_MAX} bytes")
+    return plain
+
+
+class BatchPart(NamedTuple):
+    """One message inside a batch: `size 4 · magic 4 · crc 4 · flag 4 · body length 4 · body · properties 2 + n`."""
+
+    flag: int
+    body: bytes
+    properties: bytes
+
+
+_PART = Struct(">iiiii")
+
+
+def decode_batch(body: bytes, parts_max: int = 65536) -> list[BatchPart]:
+    """Cut a batch body into its messages.
+
+    Raises:
+        ProtocolError: lengths contradict each other, or there are no or too many messages.
+    """
+    parts: list[BatchPart] = []
+    position, end = 0, len(body)
+    try:
+        while position < end:
+            size, _magic, _crc, flag, body_length = _PART.unpack_from(body, position)
+            body_start = position + _PART.size
+            (properties_length,) = _SHORT.unpack_from(body, body_start + body_length)
+            stop = body_start + body_length + 2 + properties_length
+            if body_length < 0 or stop != position + size or stop > end:
+                raise ProtocolError(f"batch: message {len(parts)} at byte {position} has contradicting lengths")
+            parts.append(
+                BatchPart(flag, body[body_start : body_start + body_length], body[stop - properties_length : stop])
+            )
+            position = stop
+            if len(parts) > parts_max:
+                raise ProtocolError(f"batch: more than {parts_max} messages")
+    except StructError as error:
+        raise ProtocolError(f"batch: message {len(parts)} at byte {position} is cut off") from error
+    if not parts:
+        raise ProtocolError("batch: it holds no message")
+    return parts
+
+
+def encode_batch(parts: list[BatchPart]) -> bytes:
+    """Join messages into a batch body."""
+    pieces: list[bytes] = []
+    for flag, body, properties in parts:
+        size = _PART.size + len(body) + 2 + len(properties)
+        pieces += (_PART.pack(size, 0, 0, flag, len(body)), body, _SHORT.pack(len(properties)), properties)
+    return b"".join(pieces)

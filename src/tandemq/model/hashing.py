@@ -1,0 +1,44 @@
+"""Java's String.hashCode, by which tags and keys are found.
+
+Source: docs/storage.md, "consume queue" and "index".
+"""
+
+from functools import lru_cache
+
+import numpy as np
+
+
+def java_hash(text: str) -> int:
+    """h = 31*h + unit over the UTF-16 code units, as a signed 32-bit int. Cost: one step per character."""
+    value = 0
+    for unit in text if text.isascii() else _utf16(text):
+        value = (31 * value + (ord(unit) if isinstance(unit, str) else unit)) & 0xFFFFFFFF
+    return value - 0x100000000 if value & 0x80000000 else value
+
+
+@lru_cache(maxsize=65536)
+def cached_java_hash(text: str) -> int:
+    """`java_hash` for words that come again and again: tags."""
+    return java_hash(text)
+
+
+def _utf16(text: str) -> list[int]:
+    raw = text.encode("utf-16-be", "surrogatepass")
+    return [raw[i] << 8 | raw[i + 1] for i in range(0, len(raw), 2)]
+
+
+@lru_cache(maxsize=512)
+def powers_of_31(length: int) -> "np.ndarray[tuple[int], np.dtype[np.uint32]]":
+    """31^(length-1) … 31^0 modulo 2^32."""
+    powers = np.empty(length, dtype=np.uint32)
+    value = 1
+    for position in range(length - 1, -1, -1):
+        powers[position] = value
+        value = value * 31 & 0xFFFFFFFF
+    return powers
+
+
+def hash_ascii_rows(rows: bytes, length: int) -> "np.ndarray[tuple[int], np.dtype[np.uint32]]":
+    """Java hashes (unsigned) of equal-length ASCII words laid end to end in `rows`."""
+    table = np.frombuffer(rows, dtype=np.uint8).reshape(-1, length)
+    return (table * powers_of_31(length)).sum(axis=1, dtype=np.uint32)

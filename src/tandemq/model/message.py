@@ -1,0 +1,158 @@
+"""Messages as users and brokers see them, and the property keys and system flags RocketMQ gives them.
+
+Source: docs/storage.md, "record"; RocketMQ MessageConst, MessageSysFlag.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum, IntFlag
+
+KEYS = "KEYS"
+TAGS = "TAGS"
+WAIT = "WAIT"
+DELAY = "DELAY"
+RETRY_TOPIC = "RETRY_TOPIC"
+REAL_TOPIC = "REAL_TOPIC"
+REAL_QID = "REAL_QID"
+TRAN_MSG = "TRAN_MSG"
+PRODUCER_GROUP = "PGROUP"
+MIN_OFFSET = "MIN_OFFSET"
+MAX_OFFSET = "MAX_OFFSET"
+ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+RECONSUME_TIME = "RECONSUME_TIME"
+MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+CONSUME_START_TIME = "CONSUME_START_TIME"
+UNIQ_KEY = "UNIQ_KEY"
+CLUSTER = "CLUSTER"
+RECORD_CRC = "__CRC32#"
+
+KEY_SEPARATOR = " "
+NAME_VALUE_SEPARATOR = "\x01"
+PROPERTY_SEPARATOR = "\x02"
+
+
+class SysFlag(IntFlag):
+    """Bits of a record's sysFlag."""
+
+    COMPRESSED = 0x1
+    MULTI_TAGS = 0x2
+    TRANSACTION_PREPARED = 0x4
+    TRANSACTION_COMMIT = 0x8
+    TRANSACTION_ROLLBACK = 0xC
+    BORN_HOST_V6 = 0x10
+    STORE_HOST_V6 = 0x20
+    NEED_UNWRAP = 0x40
+    INNER_BATCH = 0x80
+    COMPRESSION_LZ4 = 0x100
+    COMPRESSION_ZSTD = 0x200
+    COMPRESSION_ZLIB = 0x300
+    COMPRESSION_MASK = 0x700
+
+
+TRANSACTION_MASK = 0xC
+
+
+class SendStatus(Enum):
+    """What held when the broker answered a send; every one of them means the message is stored."""
+
+    SEND_OK = "SEND_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+
+
+@dataclass(slots=True)
+class Message:
+    """A message to send.
+
+    Args:
+        topic: where it goes, 1 to 127 characters of `[%|a-zA-Z0-9_-]`.
+        body: any bytes, at most the broker's `maxMessageSize` (4 MiB by default).
+        tags: one tag by which consumers may filter, "" for none.
+        keys: words under which `queryMsgByKey` finds it; no spaces inside one.
+        properties: further name/value pairs, stored with it.
+        delay_level: 0 for none, 1…18 for the broker's `messageDelayLevel` table.
+        flag: an int the broker stores and does not look at.
+        wait_store_ok: False asks the broker not to wait for flush or replica.
+    """
+
+    topic: str
+    body: bytes
+    tags: str = ""
+    keys: Iterable[str] = ()
+    properties: dict[str, str] = field(default_factory=dict)
+    delay_level: int = 0
+    flag: int = 0
+    wait_store_ok: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """A message as a broker stored it and a consumer receives it.
+
+    `body` is decompressed when the record said so. `properties` are those of the record. Hosts are "ip:port".
+    `message_id` is the offset message id: where it lies; `unique_key` is the producer's id, "" if it set none.
+    """
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    log_offset: int
+    body: bytes
+    properties: dict[str, str]
+    flag: int
+    sys_flag: int
+    born_ms: int
+    born_host: str
+    store_ms: int
+    store_host: str
+    reconsume_times: int
+    prepared_offset: int
+    size: int
+    message_id: str
+
+    @property
+    def tags(self) -> str:
+        """The tag, "" if none."""
+        return self.properties.get(TAGS, "")
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys, in the order they were given."""
+        return [key for key in self.properties.get(KEYS, "").split(KEY_SEPARATOR) if key]
+
+    @property
+    def unique_key(self) -> str:
+        """The id the producer gave it, "" if none."""
+        return self.properties.get(UNIQ_KEY, "")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MessageQueue:
+    """One queue of a topic in one broker group."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """The broker's answer to a send. `message_id` is the unique key; `offset_message_id` tells where it lies."""
+
+    status: SendStatus
+    message_id: str
+    offset_message_id: str
+    queue: MessageQueue
+    queue_offset: int
+
+
+def encode_properties(properties: dict[str, str]) -> str:
+    """Join name/value pairs the way the record stores them; every pair is closed by 0x02."""
+    return "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
+
+
+def decode_properties(text: str) -> dict[str, str]:
+    """Split stored properties; pieces without a name or a value are dropped, as RocketMQ's readers do."""
+    pairs = [piece.split(NAME_VALUE_SEPARATOR, 1) for piece in text.split(PROPERTY_SEPARATOR) if len(piece) > 2]
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[0] and pair[1]}

@@ -1,0 +1,108 @@
+"""Topics: their configuration, permissions, and the names that mean something.
+
+Source: docs/storage.md, "topics"; RocketMQ TopicConfig, TopicValidator, PermName, MixAll.
+"""
+
+import re
+from enum import IntFlag
+
+import msgspec
+
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+AUTO_CREATE_TOPIC = "TBW102"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+BENCHMARK_TOPIC = "BenchmarkTest"
+OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+REPLY_TOPIC_SUFFIX = "REPLY_TOPIC"
+
+TOPIC_CHARACTERS_MAX = 127
+GROUP_CHARACTERS_MAX = 255
+FORBIDDEN_FOR_SENDING = frozenset(
+    {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
+)
+SYSTEM_TOPICS = FORBIDDEN_FOR_SENDING | {AUTO_CREATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
+SYSTEM_GROUPS = frozenset(
+    {
+        "DEFAULT_CONSUMER",
+        "DEFAULT_PRODUCER",
+        "TOOLS_CONSUMER",
+        "FILTERSRV_CONSUMER",
+        "__MONITOR_CONSUMER",
+        "CLIENT_INNER_PRODUCER",
+        "SELF_TEST_P_GROUP",
+        "SELF_TEST_C_GROUP",
+        "CID_ONS-HTTP-PROXY",
+        "CID_ONSAPI_PERMISSION",
+        "CID_ONSAPI_OWNER",
+        "CID_ONSAPI_PULL",
+        "CID_RMQ_SYS_TRANS",
+    }
+)
+_ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+
+
+class Permission(IntFlag):
+    """What clients may do with a topic's queues; INHERIT lets producers create topics from it."""
+
+    NONE = 0
+    INHERIT = 1
+    WRITE = 2
+    READ = 4
+    READ_WRITE = 6
+
+
+class TopicConfig(msgspec.Struct, rename="camel", omit_defaults=False):
+    """A topic on one broker; field names on the wire and in topics.json are RocketMQ's."""
+
+    topic_name: str
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = 6
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: dict[str, str] = {}
+
+
+def topic_name_error(name: str) -> str | None:
+    """Say why a name cannot be a topic's, or None if it can."""
+    if not name:
+        return "the topic name is empty"
+    longest = GROUP_CHARACTERS_MAX if name.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_CHARACTERS_MAX
+    return _name_error("topic", name, longest)
+
+
+def group_name_error(name: str) -> str | None:
+    """Say why a name cannot be a group's, or None if it can."""
+    if not name:
+        return "the group name is empty"
+    return _name_error("group", name, GROUP_CHARACTERS_MAX)
+
+
+def _name_error(kind: str, name: str, longest: int) -> str | None:
+    if len(name) > longest:
+        return f"the {kind} name has {len(name)} characters, at most {longest} are allowed"
+    if not _ALLOWED.match(name):
+        return f"the {kind} name {name[:64]!r} contains illegal characters, allowed are {_ALLOWED.pattern[:-2]}"
+    return None
+
+
+def retry_topic(group: str) -> str:
+    """Topic into which a group's failed messages go."""
+    return RETRY_PREFIX + group
+
+
+def dead_letter_topic(group: str) -> str:
+    """Topic into which a group's finally failed messages go."""
+    return DLQ_PREFIX + group
+
+
+def is_system_group(group: str) -> bool:
+    """Whether a group belongs to RocketMQ's own tools."""
+    return group in SYSTEM_GROUPS or group.startswith("CID_RMQ_SYS_")
