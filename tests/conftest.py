@@ -1,0 +1,18 @@
+"""What every test gets: a Hypothesis profile that does not depend on the machine, and nothing left open unnoticed."""
+
+import gc
+from collections.abc import Iterator
+
+import hypothesis
+import pytest
+
+# A deadline per example measures the machine, not the code; a failing example is printed with what reproduces it.
+hypothesis.settings.register_profile("commit", deadline=None, print_blob=True, database=None)
+hypothesis.settings.load_profile("commit")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _leave_nothing_open() -> Iterator[None]:
+    """Collect garbage after each file, so that a socket or file left open is reported there and not somewhere later."""
+    yield
+    gc.collect()
