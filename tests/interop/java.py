@@ -37,6 +37,7 @@ T = TypeVar("T")
 REPOSITORY = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 LOOPBACK = "127.0.0.1"
+_LOGGING = HERE / "conf" / "logback.xml"
 
 CLIENT_VERSIONS = ("4.9.8", "5.3.3")
 SERVER_VERSIONS = ("4.9.7", "5.3.3")
@@ -182,9 +183,8 @@ class JavaJars:
 
     @classmethod
     def class_path(cls, kind: Kind, version: str, *first: Path) -> str:
-        """A class path: our quiet logging configuration, then `first`, then the jars."""
-        entries = [HERE / "conf", *first, cls.resolve(kind, version) / "*"]
-        return os.pathsep.join(map(str, entries))
+        """A class path: `first`, then the jars."""
+        return os.pathsep.join(map(str, [*first, cls.resolve(kind, version) / "*"]))
 
 
 @contextmanager
@@ -224,6 +224,7 @@ def java_command(
         *_DISK_IS_NEVER_FULL,
         f"-Duser.home={home}",
         f"-Drocketmq.home.dir={home}",
+        f"-Drmq.logback.configurationFile={_LOGGING}",
         f"-Drocketmq.client.logRoot={home / 'logs'}",
         "-Drocketmq.client.logLevel=WARN",
         "-cp",
@@ -234,11 +235,11 @@ def java_command(
 
 
 def _make_home(home: Path) -> None:
-    """4.9 reads its logging set-up from files below the installation, 5.x from the class path; both get the same."""
+    """4.9 reads its logging set-up from files below the installation, 5.x from the one a property names."""
     conf = home / "conf"
     conf.mkdir(parents=True, exist_ok=True)
     for name in ("broker", "namesrv", "tools"):
-        shutil.copyfile(HERE / "conf" / f"rmq.{name}.logback.xml", conf / f"logback_{name}.xml")
+        shutil.copyfile(_LOGGING, conf / f"logback_{name}.xml")
 
 
 # --------------------------------------------------------------------------------------------------------- processes
