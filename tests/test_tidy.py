@@ -1,0 +1,424 @@
+"""The rules of the house, checked on the code itself: floors, a core without the world, sizes, docstrings, no sleeps.
+
+Every check is a function from source to complaints, so that each can be shown to complain (the second half of this
+file) before it is believed when it is silent (the first half). Source: CONTRIBUTING.md.
+"""
+
+import ast
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "tandemq"
+
+# Floors: a module may import from lower floors, and from its own package. "core" modules are deterministic.
+FLOORS: dict[str, tuple[int, str]] = {
+    "units": (0, "core"),
+    "model": (0, "core"),
+    "errors": (0, "core"),
+    "config": (0, "core"),
+    "boundary": (0, "core"),
+    "metrics": (0, "core"),
+    "codec": (1, "core"),
+    "storage": (2, "core"),
+    "replication": (2, "core"),
+    "coordination": (2, "core"),
+    "real": (2, "shell"),
+    "broker": (3, "core"),
+    "nameserver": (3, "core"),
+    "client": (3, "shell"),
+    "run": (4, "shell"),
+    # Ends: nobody imports them, except that the command line may start the others.
+    "load": (5, "end"),
+    "sim": (5, "end"),
+    "demo": (5, "end"),
+    "pytest_plugin": (5, "end"),
+    "cli": (6, "end"),
+}
+# Of floor 0 the words come first: errors, configuration and metrics may speak of them, not the other way round.
+FLOOR_ZERO_ORDER = ["units", "errors", "model", "boundary", "config", "metrics"]
+
+FORBIDDEN_IN_CORE = frozenset(
+    {
+        "asyncio",
+        "socket",
+        "ssl",
+        "select",
+        "selectors",
+        "threading",
+        "multiprocessing",
+        "subprocess",
+        "concurrent",
+        "signal",
+        "time",
+        "random",
+        "secrets",
+        "os",
+        "mmap",
+        "shutil",
+        "tempfile",
+        "fcntl",
+        "urllib",
+        "http",
+        "uvloop",
+        "click",
+        "rich",
+    }
+)
+# What may be imported from a forbidden module all the same, because it names a type and does nothing.
+ALLOWED_IN_CORE = frozenset({("random", "Random")})
+
+FILE_LINES_MAX = 600
+FUNCTION_LINES_MAX = 70
+
+# The outermost loops: the only places that may catch everything; they must go on, and count and log what they caught.
+OUTERMOST = frozenset(
+    {
+        "src/tandemq/real/loop.py",
+        "src/tandemq/real/worker.py",
+        "src/tandemq/cli/__init__.py",
+        "src/tandemq/client/push.py",
+        "src/tandemq/run/broker.py",
+        "src/tandemq/run/nameserver.py",
+        "src/tandemq/sim/__main__.py",
+    }
+)
+
+Complaints = Iterator[str]
+
+
+@cache
+def tracked() -> tuple[Path, ...]:
+    """Files of the repository as git sees them, new ones included; without git, all outside hidden directories."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+    if listed.returncode == 0:
+        paths = [ROOT / name for name in listed.stdout.decode().split("\0") if name]
+    else:
+        paths = [p for p in ROOT.rglob("*") if not any(part.startswith(".") for part in p.relative_to(ROOT).parts)]
+    return tuple(sorted(path for path in paths if path.is_file()))
+
+
+def name_of(path: Path) -> str:
+    """Return a path as it is called in complaints and tables: relative to the root."""
+    return path.relative_to(ROOT).as_posix()
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """Return the syntax tree of a file."""
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def python_files(*roots: str) -> list[Path]:
+    """Return the Python files below some directories of the repository."""
+    return [p for p in tracked() if p.suffix == ".py" and name_of(p).startswith(tuple(f"{root}/" for root in roots))]
+
+
+def house_of(path: Path) -> str:
+    """Return the package (or the module) of tandemq that a source file belongs to; "" for tandemq/__init__.py."""
+    first = path.relative_to(PACKAGE).parts[0]
+    return "" if first == "__init__.py" else first.removesuffix(".py")
+
+
+# --- the checks
+
+
+def imports_in(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
+    """Yield (line, module, name) of each import, wherever it stands; name is "" for plain imports."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name, ""
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield node.lineno, node.module or "", alias.name
+
+
+def floor_complaints(house: str, tree: ast.AST) -> Complaints:
+    """Imports go downwards: never up, never sideways between packages of one floor."""
+    if house not in FLOORS:
+        yield f"{house} stands on no floor; give it one in tests/test_tidy.py"
+        return
+    floor, kind = FLOORS[house]
+    for line, module, name in imports_in(tree):
+        if module.split(".")[0] != "tandemq":
+            continue
+        parts = module.split(".")
+        other = parts[1] if len(parts) > 1 else name
+        if other == house:
+            continue
+        if other not in FLOORS:
+            yield f"line {line}: imports tandemq.{other or '*'}, which stands on no floor"
+            continue
+        below, other_kind = FLOORS[other]
+        if floor == below == 0:
+            if FLOOR_ZERO_ORDER.index(other) > FLOOR_ZERO_ORDER.index(house):
+                yield f"line {line}: {house} comes before {other} on the ground floor"
+        elif below >= floor:
+            yield f"line {line}: {house} (floor {floor}) may not import {other} (floor {below})"
+        elif kind == "core" and other_kind != "core":
+            yield f"line {line}: {house} is core and may not know {other}"
+        elif (house, other) in {("client", "storage"), ("client", "replication"), ("client", "coordination")}:
+            yield f"line {line}: the client knows codec, real and floor 0 only, not {other}"
+        elif house == "real" and below > 1:
+            yield f"line {line}: real drives any node by its verbs and need not import {other}"
+
+
+def core_complaints(tree: ast.AST) -> Complaints:
+    """The core does not know the world: no clocks, sockets, threads, dice, and nothing asynchronous."""
+    for line, module, name in imports_in(tree):
+        if module.split(".")[0] in FORBIDDEN_IN_CORE and (module, name) not in ALLOWED_IN_CORE:
+            yield f"line {line}: the core may not import {module}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith):
+            yield f"line {node.lineno}: nothing asynchronous in the core"
+
+
+def size_complaints(tree: ast.AST) -> Complaints:
+    """No function is longer than FUNCTION_LINES_MAX, its docstring not counted."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if ast.get_docstring(node, clean=False) is not None:
+                lines -= (node.body[0].end_lineno or 0) - node.body[0].lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                yield f"line {node.lineno}: {node.name} has {lines} lines; {FUNCTION_LINES_MAX} at most"
+
+
+def docstring_complaints(tree: ast.Module) -> Complaints:
+    """Modules, public classes and public functions say what they are."""
+    if not ast.get_docstring(tree):
+        yield "the module has no docstring"
+    yield from _undocumented(tree.body, "")
+
+
+def _undocumented(body: list[ast.stmt], inside: str) -> Complaints:
+    for node in body:
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) or node.name.startswith("_"):
+            continue
+        # What overrides a documented method, or is an overload of one, is told of there.
+        marks = {m.attr if isinstance(m, ast.Attribute) else getattr(m, "id", "") for m in node.decorator_list}
+        if not ast.get_docstring(node) and not marks & {"override", "overload", "setter"}:
+            yield f"line {node.lineno}: {inside}{node.name} has no docstring"
+        if isinstance(node, ast.ClassDef):
+            yield from _undocumented(node.body, f"{inside}{node.name}.")
+
+
+def sleep_complaints(tree: ast.AST) -> Complaints:
+    """Tests wait for a state, with a deadline; they do not sleep."""
+    slept = {("time", "sleep"), ("asyncio", "sleep"), ("trio", "sleep")}
+    for line, module, name in imports_in(tree):
+        if (module, name) in slept:
+            yield f"line {line}: imports {module}.{name}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "sleep":
+            owner = node.func.value
+            # asyncio.sleep(0) lets others run and waits for nothing.
+            zero = len(node.args) == 1 and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0
+            if isinstance(owner, ast.Name) and (owner.id, "sleep") in slept and not (owner.id == "asyncio" and zero):
+                yield f"line {node.lineno}: sleeps"
+
+
+def blind_complaints(tree: ast.AST) -> Complaints:
+    """Nothing catches everything, neither by name nor bare."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ExceptHandler):
+            caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+            names = {c.id for c in caught if isinstance(c, ast.Name)}
+            if node.type is None or names & {"Exception", "BaseException"}:
+                yield f"line {node.lineno}: catches everything"
+
+
+def skip_complaints(tree: ast.AST) -> Complaints:
+    """No test is skipped, or expected to fail: a missing part shows as a failure."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in {"skip", "skipif", "xfail", "importorskip"}:
+            owner = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
+            if owner in {"pytest", "mark", "unittest"}:
+                yield f"line {node.lineno}: {owner}.{node.attr}"
+
+
+# Both rules are written so that they do not find themselves.
+_LEFT_TO_DO = re.compile(r"\b(?:TO[D]O|FIX[M]E|XX[X]|HA[C]K)\b")
+# Package indexes and their mirrors, directories of one machine, and credentials in addresses.
+_ADDRESSES = re.compile(
+    r"files\.pythonhosted|pypi\.(?:org|python)|repo1?\.maven(?:\.apache)?\.org|(?<!no-emit-)(?:index-[u]rl|trusted-[h]ost)\b"
+    r"|(?<![\w./-])/(?:home|root|Users|work)/\w|(?<![\w./-])/tmp/\w|://[^/\s:@]+:[^/\s@]+@"
+)
+
+
+def text_complaints(text: str) -> Complaints:
+    """Nothing is left to do, and no file names an index, a machine's directory, or a credential."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        for rule in (_LEFT_TO_DO, _ADDRESSES):
+            if found := rule.search(line):
+                yield f"line {number}: {found.group()!r}"
+
+
+def utilities_complaints(path: Path) -> Complaints:
+    """What has no noun of its own lives with its only user."""
+    if path.stem in {"utils", "util", "common", "helpers", "helper", "base", "misc"}:
+        yield "has no noun of its own"
+
+
+# --- the house as it is
+
+
+def gather(paths: list[Path], check: Callable[[Path], Complaints]) -> str:
+    """Return all complaints, one per line with the file they are about."""
+    return "\n".join(f"{name_of(path)}: {complaint}" for path in paths for complaint in check(path))
+
+
+def test_source_imports_only_downwards() -> None:
+    files = [p for p in python_files("src/tandemq") if house_of(p)]
+    assert not gather(files, lambda p: floor_complaints(house_of(p), tree_of(p)))
+
+
+def test_core_does_not_know_the_world() -> None:
+    core = [p for p in python_files("src/tandemq") if FLOORS.get(house_of(p), (0, ""))[1] == "core"]
+    assert core
+    assert not gather(core, lambda p: core_complaints(tree_of(p)))
+
+
+def test_files_stay_below_the_limit_or_a_decision_names_them() -> None:
+    decisions = "\n".join(p.read_text(encoding="utf-8") for p in (ROOT / "docs" / "decisions").glob("0*.md"))
+    too_long = [
+        f"{name_of(p)}: {lines} lines; {FILE_LINES_MAX} at most, or a page in docs/decisions names the file"
+        for p in python_files("src", "tests", "bench", "tools", "examples")
+        if (lines := len(p.read_text(encoding="utf-8").splitlines())) > FILE_LINES_MAX and name_of(p) not in decisions
+    ]
+    assert not too_long, "\n".join(too_long)
+
+
+def test_functions_stay_below_the_limit() -> None:
+    assert not gather(python_files("src", "tests", "bench", "tools", "examples"), lambda p: size_complaints(tree_of(p)))
+
+
+def test_source_says_what_it_is() -> None:
+    assert not gather(python_files("src", "bench", "tools"), lambda p: docstring_complaints(tree_of(p)))
+
+
+def test_tests_do_not_sleep() -> None:
+    assert not gather(python_files("tests"), lambda p: sleep_complaints(tree_of(p)))
+
+
+def test_nothing_catches_everything_outside_the_outermost_loops() -> None:
+    files = [p for p in python_files("src", "tests", "bench", "tools") if name_of(p) not in OUTERMOST]
+    assert not gather(files, lambda p: blind_complaints(tree_of(p)))
+
+
+def test_no_test_is_skipped() -> None:
+    assert not gather(python_files("tests"), lambda p: skip_complaints(tree_of(p)))
+
+
+def test_nothing_is_left_to_do_and_no_place_is_named() -> None:
+    texts = [p for p in tracked() if p.suffix not in {".png", ".gz", ".zip", ".bin", ".class", ".jar"}]
+    texts = [p for p in texts if "golden" not in p.parts]
+    assert not gather(texts, lambda p: text_complaints(p.read_text(encoding="utf-8")))
+
+
+def test_no_module_is_called_after_nothing() -> None:
+    assert not gather(python_files("src"), utilities_complaints)
+
+
+def test_package_init_of_the_core_holds_design_and_names_only() -> None:
+    bad = []
+    for path in python_files("src/tandemq"):
+        if path.name == "__init__.py" and FLOORS.get(house_of(path), (0, ""))[1] == "core":
+            bad += [
+                f"{name_of(path)}: line {node.lineno}: code in __init__"
+                for node in tree_of(path).body
+                if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.For | ast.While | ast.With)
+            ]
+    assert not bad, "\n".join(bad)
+
+
+# --- each check complains when it should
+
+
+@pytest.mark.parametrize(
+    ("house", "source"),
+    [
+        ("codec", "from tandemq.storage import store"),
+        ("storage", "import tandemq.replication.master"),
+        ("broker", "from tandemq.client import Producer"),
+        ("broker", "from tandemq import nameserver"),
+        ("broker", "from tandemq.real import loop"),
+        ("client", "from tandemq.storage import store"),
+        ("real", "def late() -> None:\n    from tandemq.storage import store"),
+        ("errors", "from tandemq.config import BrokerConfig"),
+        ("cellar", "import json"),
+    ],
+)
+def test_floor_check_sees_imports_upwards_and_sideways(house: str, source: str) -> None:
+    assert list(floor_complaints(house, ast.parse(source)))
+
+
+@pytest.mark.parametrize(
+    ("house", "source"),
+    [
+        ("storage", "from tandemq.codec import record\nfrom tandemq.storage.segment import Segment"),
+        ("broker", "from tandemq.storage import store\nfrom tandemq.replication import master"),
+        ("cli", "from tandemq.sim import cluster\nfrom tandemq.load import produce"),
+        ("config", "from tandemq.errors import ConfigError"),
+    ],
+)
+def test_floor_check_lets_imports_downwards_pass(house: str, source: str) -> None:
+    assert not list(floor_complaints(house, ast.parse(source)))
+
+
+@pytest.mark.parametrize(
+    ("check", "source"),
+    [
+        (core_complaints, "import time"),
+        (core_complaints, "from os import path"),
+        (core_complaints, "import concurrent.futures"),
+        (core_complaints, "async def f() -> None: ..."),
+        (size_complaints, "def f() -> None:\n" + "    x = 1\n" * FUNCTION_LINES_MAX),
+        (docstring_complaints, "x = 1"),
+        (docstring_complaints, '"""A module."""\ndef f() -> None: ...'),
+        (docstring_complaints, '"""A module."""\nclass A:\n    """A class."""\n    def f(self) -> None: ...'),
+        (sleep_complaints, "import time\ntime.sleep(1)"),
+        (sleep_complaints, "from time import sleep"),
+        (sleep_complaints, "async def f() -> None:\n    await asyncio.sleep(0.1)"),
+        (blind_complaints, "try:\n    f()\nexcept:\n    pass"),
+        (blind_complaints, "try:\n    f()\nexcept (ValueError, Exception):\n    pass"),
+        (skip_complaints, "@pytest.mark.skip\ndef test_f() -> None: ..."),
+        (skip_complaints, "def test_f() -> None:\n    pytest.skip('later')"),
+    ],
+)
+def test_check_complains_about(check: Callable[[ast.Module], Complaints], source: str) -> None:
+    assert list(check(ast.parse(source)))
+
+
+@pytest.mark.parametrize(
+    ("check", "source"),
+    [
+        (core_complaints, "from random import Random\nimport json"),
+        (size_complaints, "def f() -> None:\n" + "    x = 1\n" * (FUNCTION_LINES_MAX - 1)),
+        (docstring_complaints, '"""A module."""\ndef _f() -> None: ...'),
+        (sleep_complaints, "async def f() -> None:\n    await asyncio.sleep(0)"),
+        (blind_complaints, "try:\n    f()\nexcept ValueError:\n    pass"),
+    ],
+)
+def test_check_lets_pass(check: Callable[[ast.Module], Complaints], source: str) -> None:
+    assert not list(check(ast.parse(source)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# TO" + "DO: later",
+        "--index" + "-url somewhere",
+        "see /ho" + "me/someone/file",
+        "https://user:" + "secret@host/",
+    ],
+)
+def test_text_check_complains_about(text: str) -> None:
+    assert list(text_complaints(text))
