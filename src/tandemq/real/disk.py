@@ -1,0 +1,199 @@
+"""The disk: pread, pwrite, fdatasync. No mmap: it hides errors and order.
+
+Errors of the system become StoreErrors here and nowhere else.
+"""
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tandemq.boundary import Buffer, DiskUsage
+from tandemq.errors import DiskFailed, DiskFull, StoreLocked
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextmanager
+def _store_errors(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise DiskFull(f"{what}: no space left on the device", hint="free space; nothing is lost") from error
+        raise DiskFailed(f"{what}: {os.strerror(error.errno or 0)}", hint="look at the device and its rights") from error
+
+
+class RealFile:
+    """An open file."""
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, path: str, fd: int) -> None:
+        """Own the descriptor."""
+        self.path = path
+        self._fd = fd
+
+    def pwrite(self, data: Buffer, position: int) -> None:
+        """See `boundary.File`."""
+        try:
+            written = os.pwrite(self._fd, data, position)
+        except OSError as error:
+            raise self._error(error) from error
+        if written < len(data):
+            self._finish(memoryview(data)[written:], position + written)
+
+    def _finish(self, rest: memoryview, position: int) -> None:
+        with _store_errors(self.path):
+            while rest:
+                written = os.pwrite(self._fd, rest, position)
+                if written == 0:
+                    raise OSError(errno.ENOSPC, "nothing more was written")
+                rest, position = rest[written:], position + written
+
+    def _error(self, error: OSError) -> DiskFull | DiskFailed:
+        if error.errno in _FULL:
+            return DiskFull(f"{self.path}: no space left on the device", hint="free space; nothing is lost")
+        return DiskFailed(f"{self.path}: {os.strerror(error.errno or 0)}", hint="look at the device and its rights")
+
+    def pread(self, size: int, position: int) -> bytes:
+        """See `boundary.File`."""
+        try:
+            return os.pread(self._fd, size, position)
+        except OSError as error:
+            raise self._error(error) from error
+
+    def datasync(self) -> None:
+        """See `boundary.File`."""
+        with _store_errors(self.path):
+            os.fdatasync(self._fd)
+
+    def truncate(self, size: int) -> None:
+        """See `boundary.File`."""
+        with _store_errors(self.path):
+            os.ftruncate(self._fd, size)
+
+    def size(self) -> int:
+        """See `boundary.File`."""
+        with _store_errors(self.path):
+            return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        """See `boundary.File`."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        """A file dropped from a cache while a sync job still holds it closes when the job lets go."""
+        self.close()
+
+
+class RealDisk:
+    """A directory of the file system."""
+
+    def __init__(self, root: str | Path) -> None:
+        """The directory is created if it is not there.
+
+        Raises:
+            DiskFailed: it cannot be created or written.
+        """
+        self.root = Path(root)
+        with _store_errors(str(self.root)):
+            self.root.mkdir(parents=True, exist_ok=True)
+        if not os.access(self.root, os.W_OK | os.X_OK):
+            raise DiskFailed(f"{self.root} is not writable", hint="change its owner or choose another storePathRootDir")
+        self._lock_fd = -1
+
+    def lock(self) -> None:
+        """Take the directory for this process; RocketMQ takes the same lock.
+
+        Raises:
+            StoreLocked: another process has it.
+        """
+        path = self.root / "lock"
+        with _store_errors(str(path)):
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
+        except OSError as error:
+            os.close(fd)
+            raise StoreLocked(
+                f"another broker is using {self.root}", hint="stop it, or give this one its own storePathRootDir"
+            ) from error
+        os.pwrite(fd, b"lock", 0)
+        self._lock_fd = fd
+
+    def unlock(self) -> None:
+        """Give the directory back."""
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def open(self, path: str, *, create: bool = False) -> RealFile:
+        """See `boundary.Disk`."""
+        full = self.root / path
+        with _store_errors(str(full)):
+            if create:
+                full.parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+            return RealFile(str(full), os.open(full, flags, 0o644))
+
+    def list(self, path: str) -> list[str]:
+        """See `boundary.Disk`."""
+        with _store_errors(str(self.root / path)):
+            try:
+                return sorted(os.listdir(self.root / path))
+            except FileNotFoundError:
+                return []
+
+    def exists(self, path: str) -> bool:
+        """See `boundary.Disk`."""
+        return (self.root / path).exists()
+
+    def read(self, path: str) -> bytes | None:
+        """See `boundary.Disk`."""
+        with _store_errors(str(self.root / path)):
+            try:
+                return (self.root / path).read_bytes()
+            except FileNotFoundError:
+                return None
+
+    def replace(self, path: str, data: bytes) -> None:
+        """See `boundary.Disk`."""
+        full = self.root / path
+        temporary = full.with_name(full.name + ".tmp")
+        with _store_errors(str(full)):
+            full.parent.mkdir(parents=True, exist_ok=True)
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(fd, view) :]
+                os.fdatasync(fd)
+            finally:
+                os.close(fd)
+            os.replace(temporary, full)
+
+    def remove(self, path: str) -> None:
+        """See `boundary.Disk`."""
+        full = self.root / path
+        with _store_errors(str(full)):
+            if full.is_dir():
+                shutil.rmtree(full)
+            else:
+                full.unlink(missing_ok=True)
+
+    def modified_ms(self, path: str) -> int:
+        """See `boundary.Disk`."""
+        with _store_errors(str(self.root / path)):
+            return os.stat(self.root / path).st_mtime_ns // 1_000_000
+
+    def usage(self) -> DiskUsage:
+        """See `boundary.Disk`."""
+        with _store_errors(str(self.root)):
+            stats = os.statvfs(self.root)
+        return DiskUsage(stats.f_blocks * stats.f_frsize, stats.f_bavail * stats.f_frsize)

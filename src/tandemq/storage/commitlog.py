@@ -1,0 +1,267 @@
+"""The commit log: every message of every topic, in order of arrival.
+
+Records are gathered in memory during a turn and written by `write()`, one `pwrite` per file touched. If that fails
+nothing of the turn is in the log: `end` goes back, and the caller answers accordingly.
+
+    append … append · write()  ->  [start, end) is readable · flush job  ->  below `flushed_offset` is on the device
+
+Does not know: topics, replicas, sockets, the time.
+Source: docs/storage.md, "commit log"; RocketMQ CommitLog.
+"""
+
+from isal.isal_zlib import crc32
+
+from tandemq.boundary import Disk, File
+from tandemq.codec.entries import BLANK, BLANK_BYTES_MIN, BLANK_MAGIC
+from tandemq.codec.record import CRC_PROPERTY_BYTES, HEAD_V4, MAGIC_V1, crc_property, encode_record
+from tandemq.errors import DiskFailed, DiskFull, RecordTooLarge, StoreError
+from tandemq.storage.seglog import FileCache, SegmentLog
+
+BLOCK_BYTES = 1 << 20
+BLOCKS_KEPT = 16
+_PLAIN_OVERHEAD = 91 + CRC_PROPERTY_BYTES
+_CRC_MASK = 0x7FFFFFFF
+_head_v4 = HEAD_V4.pack
+
+
+class CommitLog:
+    """The log of one broker. One writer; reads see what was written."""
+
+    def __init__(self, disk: Disk, segment_bytes: int, *, directory: str = "commitlog") -> None:
+        """Load the row of files. `end` must then be set by recovery.
+
+        Raises:
+            StoreDamaged: see `SegmentLog`.
+        """
+        self._segments = SegmentLog(disk, FileCache(disk, files_max=64), directory, segment_bytes)
+        self.segment_bytes = segment_bytes
+        self.end = 0
+        """Behind the last record, those not yet written included."""
+        self.written_end = 0
+        """Behind the last byte written; equal to `end` between turns."""
+        self.flushed_offset = 0
+        self.refused: StoreError | None = None
+        """Set for good after a device error: nothing may be written behind what is not known to be there."""
+        self.last_write: tuple[int, bytes] = (0, b"")
+        """Offset and bytes of the latest write: what followers of the tail read without a system call."""
+        self._pending: list[bytes] = []
+        self._rolls: list[int] = []
+        self._segment_end = 0
+        self._dirty_end = 0
+        self._blocks: dict[int, bytes] = {}
+        self._odd_segments = segment_bytes % BLOCK_BYTES != 0
+
+    @property
+    def start(self) -> int:
+        """First byte held."""
+        return self._segments.start
+
+    def open_at(self, end: int) -> None:
+        """Begin to append at `end`; what lies behind is cut and zeroed."""
+        self._segments.truncate(end)
+        self.end = self.written_end = self.flushed_offset = end
+        self._segment_end = end - end % self.segment_bytes + self.segment_bytes
+        if end and end % self.segment_bytes == 0 and end == self._segments.capacity_end:
+            self._segment_end = end
+        if not self._segments.starts and end == 0:
+            self._segment_end = self.segment_bytes
+        self._pending.clear()
+        self._rolls.clear()
+        self._blocks.clear()
+        self.last_write = (end, b"")
+
+    def reserve(self, size: int) -> int:
+        """Offset at which `size` bytes will be placed next; ends the current file with a blank if they do not fit.
+
+        Raises:
+            RecordTooLarge: they fit in no file.
+        """
+        room = self._segment_end - self.end
+        if size + BLANK_BYTES_MIN > room:
+            if size + BLANK_BYTES_MIN > self.segment_bytes:
+                raise RecordTooLarge(
+                    f"a record of {size} bytes does not fit into a commit log file of {self.segment_bytes} bytes"
+                )
+            if room:
+                self._pending.append(BLANK.pack(room, BLANK_MAGIC) + bytes(room - BLANK_BYTES_MIN))
+                self.end += room
+            self._rolls.append(self.end)
+            self._segment_end = self.end + self.segment_bytes
+        return self.end
+
+    def append_plain(
+        self, topic: bytes, queue_id: int, queue_offset: int, body: bytes, properties: bytes, flag: int, sys_flag: int,
+        born_ms: int, born_host: bytes, store_ms: int, store_host: bytes, reconsume_times: int,
+    ) -> tuple[int, int]:  # fmt: skip
+        """Append an ordinary message between IPv4 hosts; the hot path. `topic` carries its length byte.
+
+        Returns (log offset, size). Raises as `reserve`.
+        """
+        size = _PLAIN_OVERHEAD - 1 + len(body) + len(topic) + len(properties)
+        offset = self.end if size + BLANK_BYTES_MIN <= self._segment_end - self.end else self.reserve(size)
+        raw = b"".join((
+            _head_v4(
+                size, MAGIC_V1, crc32(body) & _CRC_MASK, queue_id, flag, queue_offset, offset, sys_flag, born_ms,
+                born_host, store_ms, store_host, reconsume_times, 0, len(body),
+            ),
+            body, topic, (len(properties) + CRC_PROPERTY_BYTES).to_bytes(2), properties,
+        ))  # fmt: skip
+        pending = self._pending
+        pending.append(raw)
+        pending.append(b"__CRC32#\x01%b\x02" % (b"%010d" % (crc32(raw) & _CRC_MASK))[::-1])
+        self.end = offset + size
+        return offset, size
+
+    def append_record(
+        self, *, topic: bytes, queue_id: int, queue_offset: int, body: bytes, properties: bytes, flag: int,
+        sys_flag: int, born_ms: int, born_host: bytes, store_ms: int, store_host: bytes, reconsume_times: int,
+        prepared_offset: int = 0,
+    ) -> tuple[int, int]:  # fmt: skip
+        """Append any message; returns (log offset, size). Raises as `reserve` and `encode_record`."""
+        fixed = 12 * ((len(born_host) == 20) + (len(store_host) == 20)) + (len(topic) > 127)
+        size = _PLAIN_OVERHEAD + fixed + len(body) + len(topic) + len(properties)
+        offset = self.reserve(size)
+        raw = encode_record(
+            topic=topic, queue_id=queue_id, queue_offset=queue_offset, log_offset=offset, body=body,
+            properties=properties, flag=flag, sys_flag=sys_flag, born_ms=born_ms, born_host=born_host,
+            store_ms=store_ms, store_host=store_host, reconsume_times=reconsume_times, prepared_offset=prepared_offset,
+        )  # fmt: skip
+        assert len(raw) == size, "the size told before encoding must hold"
+        self._pending.append(raw)
+        self.end += size
+        return offset, size
+
+    def append_copy(self, data: bytes) -> None:
+        """Append bytes of a master's log as they are; they must not cross a file's end."""
+        room = self._segment_end - self.end
+        if not room:
+            self._rolls.append(self.end)
+            self._segment_end = self.end + self.segment_bytes
+            room = self.segment_bytes
+        assert len(data) <= room, "a copy must not cross files"
+        self._pending.append(data)
+        self.end += len(data)
+
+    def begin_at(self, offset: int) -> None:
+        """Let an empty log begin at a file's start other than 0: a slave that copies from the last file."""
+        assert not self._segments.starts and not self._pending and offset % self.segment_bytes == 0
+        self.end = self.written_end = self.flushed_offset = offset
+        self._segment_end = offset + self.segment_bytes
+
+    def write(self) -> int:
+        """Write what was appended; returns the number of bytes.
+
+        Raises:
+            DiskFull: nothing of it is in the log; `end` is back where it was. Later appends may succeed.
+            DiskFailed: the same, and the log takes no more writes.
+        """
+        if not self._pending:
+            return 0
+        start = self.written_end
+        data = self._pending[0] if len(self._pending) == 1 else b"".join(self._pending)
+        self._pending.clear()
+        rolls, self._rolls = self._rolls, []
+        try:
+            if self.refused is not None:
+                raise DiskFailed(str(self.refused), hint="restart the broker once the disk is sound")
+            self._write_pieces(data, start, rolls)
+        except DiskFull:
+            self._take_back(start, len(data))
+            raise
+        except StoreError as error:
+            self._take_back(start, len(data))
+            self.refused = self.refused or error
+            raise
+        self.written_end = self.end
+        self.last_write = (start, data)
+        return len(data)
+
+    def _write_pieces(self, data: bytes, start: int, rolls: list[int]) -> None:
+        end = start + len(data)
+        if self._dirty_end > end:
+            data += bytes(min(self._dirty_end, self._segment_end) - end)
+        self._dirty_end = 0
+        stop = start + len(data)
+        cuts = [start, *(roll for roll in rolls if start < roll < stop), stop]
+        if len(cuts) == 2:
+            self._segments.write(data, start)
+            return
+        view = memoryview(data)
+        for first, last in zip(cuts, cuts[1:], strict=False):
+            self._segments.write(view[first - start : last - start], first)
+
+    def _take_back(self, start: int, size: int) -> None:
+        """Forget a failed write. Some of it may lie behind `end` now: the next write covers it with zeroes."""
+        self.end = start
+        self._segment_end = start - start % self.segment_bytes + self.segment_bytes
+        if start and start % self.segment_bytes == 0 and start == self._segments.capacity_end:
+            self._segment_end = start
+        self._dirty_end = max(self._dirty_end, start + size)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` written bytes from `offset`, not beyond that file; b"" at the end.
+
+        Raises:
+            OffsetGone: the offset was deleted.
+        """
+        size = min(size, self.written_end - offset)
+        if size <= 0:
+            return b""
+        latest, data = self.last_write
+        if offset >= latest and offset + size <= latest + len(data):
+            room = self.segment_bytes - offset % self.segment_bytes
+            return data[offset - latest : offset - latest + min(size, room)]
+        return self._segments.read(offset, size)
+
+    def read_raw(self, offset: int, size: int) -> bytes:
+        """Like `read`, but whatever the files hold, written by this process or not: for recovery and repair."""
+        return self._segments.read(offset, size)
+
+    def view(self, offset: int, size: int) -> memoryview | bytes:
+        """Exactly the `size` bytes at `offset` (within one file), from a cached block where that pays.
+
+        Raises:
+            OffsetGone: they are not held.
+        """
+        block_start = offset - offset % BLOCK_BYTES
+        within = offset - block_start
+        if within + size > BLOCK_BYTES or block_start + BLOCK_BYTES > self.written_end or self._odd_segments:
+            data = self.read(offset, size)
+            if len(data) < size:
+                raise OffsetGone(f"commit log: bytes [{offset}, {offset + size}) are not held")
+            return data
+        block = self._blocks.get(block_start)
+        if block is None:
+            block = self._load_block(block_start)
+        return memoryview(block)[within : within + size]
+
+    def _load_block(self, block_start: int) -> bytes:
+        block = self._segments.read(block_start, BLOCK_BYTES)
+        if len(self._blocks) >= BLOCKS_KEPT:
+            del self._blocks[next(iter(self._blocks))]
+        self._blocks[block_start] = block
+        return block
+
+    def files_to_sync(self) -> list[File]:
+        """Files that hold bytes between `flushed_offset` and `written_end`."""
+        return self._segments.files_between(self.flushed_offset, self.written_end)
+
+    def drop_first_segment(self) -> int:
+        """Delete the oldest file; never the last one. Returns the new start."""
+        assert len(self._segments.starts) > 1, "the last file is never deleted"
+        self._segments.drop_first()
+        self._blocks.clear()
+        return self.start
+
+    @property
+    def segment_starts(self) -> list[int]:
+        """Start offsets of the files, oldest first."""
+        return list(self._segments.starts)
+
+    def segment_path(self, start: int) -> str:
+        """Path of one file, relative to the store."""
+        return self._segments.path(start)
+
+    def close(self) -> None:
+        """Close the files."""
+        self._segments._files.close()  # noqa: SLF001  # the log owns this cache

@@ -1,0 +1,168 @@
+"""A consume queue: where the n-th message of one queue of one topic lies in the commit log.
+
+Entries of 20 bytes: log offset, record size, tags code. New entries are kept in memory and written by `flush()`;
+after a crash they are rebuilt from the log. Entry n lies at byte 20·n of the queue's byte space.
+
+Source: docs/storage.md, "consume queue"; RocketMQ ConsumeQueue.
+"""
+
+from typing import NamedTuple
+
+from tandemq.boundary import Disk
+from tandemq.codec.entries import PREFILL_ENTRY, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from tandemq.storage.seglog import FileCache, SegmentLog
+
+PREFILL_SIZE = 0x7FFFFFFF
+_pack = QUEUE_ENTRY.pack
+_unpack = QUEUE_ENTRY.unpack_from
+
+
+class Entry(NamedTuple):
+    """One entry. `size` is PREFILL_SIZE for a hole: nothing is known of a message there."""
+
+    log_offset: int
+    size: int
+    tags_code: int
+
+
+class ConsumeQueue:
+    """One queue. `[min_offset, max_offset)` are the entries whose records may still be in the log."""
+
+    __slots__ = ("_file_bytes", "_segments", "_tail", "_tail_start", "held", "last_log_end", "max_offset",
+                 "min_offset", "next_offset", "queue_id", "topic")
+
+    def __init__(self, disk: Disk, files: FileCache, topic: str, queue_id: int, file_bytes: int) -> None:
+        """Load the files; `max_offset` is found by bisection over the last file.
+
+        Raises:
+            StoreDamaged: a file has the wrong length.
+        """
+        self.topic = topic
+        self.queue_id = queue_id
+        self._file_bytes = file_bytes
+        self._segments = SegmentLog(disk, files, f"consumequeue/{topic}/{queue_id}", file_bytes)
+        self._tail = bytearray()
+        self._tail_start = self._written_entries()
+        self.max_offset = self._tail_start
+        self.next_offset = self.max_offset
+        """Queue offset the next message gets; ahead of `max_offset` only within a turn."""
+        self.min_offset = self._segments.start // QUEUE_ENTRY_BYTES
+        self.last_log_end = 0
+        """End of the newest record entered."""
+        self.held: object | None = None
+        """Pulls waiting for this queue; owned by the broker's long polling."""
+        if self.max_offset > self.min_offset:
+            log_offset, size, _ = self.entry(self.max_offset - 1)
+            self.last_log_end = log_offset + size
+
+    def _written_entries(self) -> int:
+        """Bisect for the first empty entry of the last file that has any."""
+        for start in reversed(self._segments.starts):
+            low, high = 0, self._file_bytes // QUEUE_ENTRY_BYTES
+            while low < high:
+                middle = (low + high) // 2
+                _, size, _ = _unpack(self._segments.read(start + middle * QUEUE_ENTRY_BYTES, QUEUE_ENTRY_BYTES), 0)
+                low, high = (middle + 1, high) if size > 0 else (low, middle)
+            if low:
+                return start // QUEUE_ENTRY_BYTES + low
+        return self._segments.start // QUEUE_ENTRY_BYTES
+
+    def append(self, log_offset: int, size: int, tags_code: int) -> None:
+        """Enter the next message."""
+        self._tail += _pack(log_offset, size, tags_code)
+        self.max_offset += 1
+        self.last_log_end = log_offset + size
+
+    def enter(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> bool:
+        """Enter a message found in the log at its own queue offset; False if that entry is there already.
+
+        A jump leaves holes: messages between were lost to damage. A queue's first message may have any offset.
+        """
+        if queue_offset < self.max_offset:
+            return False
+        if queue_offset > self.max_offset:
+            if self.max_offset == 0:
+                self.min_offset = queue_offset
+                self._begin_at(queue_offset)
+            self._tail += PREFILL_ENTRY * (queue_offset - self.max_offset)
+            self.max_offset = queue_offset
+        self.append(log_offset, size, tags_code)
+        self.next_offset = self.max_offset
+        return True
+
+    def _begin_at(self, queue_offset: int) -> None:
+        per_file = self._file_bytes // QUEUE_ENTRY_BYTES
+        self._tail_start = self.max_offset = queue_offset - queue_offset % per_file
+
+    def entry(self, queue_offset: int) -> Entry:
+        """One entry between `min_offset` and `max_offset`."""
+        return Entry(*_unpack(self.read(queue_offset, 1), 0))
+
+    def read(self, queue_offset: int, count: int) -> bytes:
+        """Up to `count` entries from `queue_offset` as they lie, not beyond one file."""
+        count = min(count, self.max_offset - queue_offset)
+        if queue_offset >= self._tail_start:
+            position = (queue_offset - self._tail_start) * QUEUE_ENTRY_BYTES
+            return bytes(self._tail[position : position + count * QUEUE_ENTRY_BYTES])
+        count = min(count, self._tail_start - queue_offset)
+        return self._segments.read(queue_offset * QUEUE_ENTRY_BYTES, count * QUEUE_ENTRY_BYTES)
+
+    @property
+    def dirty(self) -> bool:
+        """Whether entries wait in memory."""
+        return bool(self._tail)
+
+    def flush(self) -> list[str]:
+        """Write the entries in memory; returns the paths touched.
+
+        Raises:
+            DiskFull, DiskFailed: entries stay in memory and are tried again.
+        """
+        touched: list[str] = []
+        while self._tail:
+            offset = self._tail_start * QUEUE_ENTRY_BYTES
+            room = self._file_bytes - offset % self._file_bytes
+            piece = bytes(self._tail[:room])
+            self._segments.write(piece, offset)
+            touched.append(self._segments.path(offset - offset % self._file_bytes))
+            del self._tail[:room]
+            self._tail_start += len(piece) // QUEUE_ENTRY_BYTES
+        return touched
+
+    def truncate_behind(self, log_end: int) -> None:
+        """Remove entries whose record begins at or behind `log_end`."""
+        low, high = self._segments.start // QUEUE_ENTRY_BYTES, self.max_offset
+        if low < high and self.entry(high - 1).log_offset < log_end:
+            return
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if self.entry(middle).log_offset < log_end else (low, middle)
+        if low >= self._tail_start:
+            del self._tail[(low - self._tail_start) * QUEUE_ENTRY_BYTES :]
+        else:
+            self._tail.clear()
+            self._segments.truncate(low * QUEUE_ENTRY_BYTES)
+            self._tail_start = low
+        self.max_offset = self.next_offset = low
+        self.min_offset = min(self.min_offset, low)
+        self.last_log_end = 0
+        if low > self._segments.start // QUEUE_ENTRY_BYTES:
+            log_offset, size, _ = self.entry(low - 1)
+            self.last_log_end = log_offset + size
+
+    def correct_min(self, log_start: int) -> None:
+        """Move `min_offset` to the first entry at or behind `log_start`; delete files wholly before it."""
+        low, high = self.min_offset, self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            found = self.entry(middle)
+            hole = found.size == PREFILL_SIZE
+            low, high = (middle + 1, high) if hole or found.log_offset < log_start else (low, middle)
+        self.min_offset = low
+        while len(self._segments.starts) > 1 and self._segments.starts[1] <= low * QUEUE_ENTRY_BYTES:
+            self._segments.drop_first()
+
+    def destroy(self) -> None:
+        """Delete the files."""
+        self._tail.clear()
+        self._segments.destroy()

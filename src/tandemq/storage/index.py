@@ -1,0 +1,274 @@
+"""The key index: (topic, key, time) to places in the commit log.
+
+A file is a header, a table of slots and a list of entries; entries of one slot are chained from the newest back.
+Keys are gathered and hashed in numpy batches. Entries go to disk as they are absorbed; the slot table of the newest
+file lives in memory and is written when the file is full or closed, and rebuilt from the entries after a crash.
+
+Source: docs/storage.md, "index"; RocketMQ IndexFile, IndexService.
+"""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from tandemq.boundary import Disk, File
+from tandemq.codec.entries import INDEX_ENTRY_BYTES, INDEX_HEADER, INDEX_HEADER_BYTES, INDEX_SLOT_BYTES
+from tandemq.model.hashing import hash_ascii_rows, java_hash
+
+PENDING_MAX = 512
+CHAIN_MAX = 100_000
+_ENTRY = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
+_Array = np.ndarray[Any, np.dtype[Any]]
+_MASK = 0xFFFFFFFF
+
+
+def key_hash(topic: str, key: str) -> int:
+    """|hashCode(topic#key)|, with the one value that has no positive counterpart taken as 0."""
+    value = java_hash(f"{topic}#{key}")
+    return 0 if value == -(1 << 31) else abs(value)
+
+
+class IndexFile:
+    """One file. Entry numbers begin at 1."""
+
+    def __init__(self, disk: Disk, path: str, slots: int, entries: int) -> None:
+        """Open, or create empty, a file for `slots` slots and `entries` entries."""
+        self.path = path
+        self._slots = slots
+        self.entries_max = entries
+        self._entries_at = INDEX_HEADER_BYTES + INDEX_SLOT_BYTES * slots
+        total = self._entries_at + INDEX_ENTRY_BYTES * entries
+        self._file: File = disk.open(path, create=True)
+        if self._file.size() < total:
+            self._file.truncate(total)
+        header = INDEX_HEADER.unpack(self._file.pread(INDEX_HEADER_BYTES, 0))
+        self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.slots_used, count = header
+        self.count = max(1, count)
+        self._table: _Array | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no entry fits."""
+        return self.count >= self.entries_max
+
+    def _slot_table(self) -> _Array:
+        if self._table is None:
+            if self.count <= 1:
+                self._table = np.zeros(self._slots, dtype=np.int32)
+            else:
+                raw = self._file.pread(self._slots * INDEX_SLOT_BYTES, INDEX_HEADER_BYTES)
+                table = np.frombuffer(raw, dtype=">i4").astype(np.int32)
+                table[(table < 0) | (table >= self.count)] = 0
+                self._table = table
+        return self._table
+
+    def rebuild_slots(self) -> bool:
+        """Make the slot table from the entries; False if they are not in log order (unsynced pages were lost)."""
+        entries = self._read_entries()
+        if len(entries) and bool((np.diff(entries["offset"]) < 0).any()):
+            return False
+        table = np.zeros(self._slots, dtype=np.int32)
+        table[entries["hash"].astype(np.int64) % self._slots] = np.arange(1, len(entries) + 1, dtype=np.int32)
+        self._table = table
+        self.slots_used = int(np.count_nonzero(table))
+        return True
+
+    def _read_entries(self) -> _Array:
+        raw = self._file.pread((self.count - 1) * INDEX_ENTRY_BYTES, self._entries_at + INDEX_ENTRY_BYTES)
+        return np.frombuffer(raw, dtype=_ENTRY)
+
+    def truncate_behind(self, log_end: int) -> bool:
+        """Drop entries of records at or behind `log_end`; False if the file cannot be trusted at all."""
+        entries = self._read_entries()
+        if len(entries) and bool((np.diff(entries["offset"]) < 0).any()):
+            return False
+        self.count = 1 + int(np.searchsorted(entries["offset"], log_end))
+        if self.count > 1:
+            last = entries[self.count - 2]
+            self.end_offset = int(last["offset"])
+            self.end_ms = self.begin_ms + int(last["seconds"]) * 1000
+        self._write_header()
+        return self.rebuild_slots()
+
+    def add(self, hashes: _Array, offsets: _Array, times: _Array) -> None:
+        """Enter keys: positive int32 hashes, log offsets, store times in ms; they must fit."""
+        number = np.arange(self.count, self.count + len(hashes), dtype=np.int32)
+        if self.count == 1:
+            self.begin_ms, self.begin_offset = int(times[0]), int(offsets[0])
+        table = self._slot_table()
+        slots = hashes.astype(np.int64) % self._slots
+        previous = table[slots]
+        order = np.argsort(slots, kind="stable")
+        again = slots[order][1:] == slots[order][:-1]
+        fresh = int(np.count_nonzero(previous == 0)) - int(np.count_nonzero(again & (previous[order[1:]] == 0)))
+        previous[order[1:][again]] = number[order[:-1][again]]
+        table[slots] = number
+        entries = np.empty(len(hashes), dtype=_ENTRY)
+        entries["hash"] = hashes
+        entries["offset"] = offsets
+        entries["seconds"] = np.clip((times - self.begin_ms) // 1000, 0, 0x7FFFFFFF)
+        entries["previous"] = previous
+        self._file.pwrite(entries.tobytes(), self._entries_at + self.count * INDEX_ENTRY_BYTES)
+        self.count += len(hashes)
+        self.slots_used += fresh
+        self.end_ms, self.end_offset = int(times[-1]), int(offsets[-1])
+        self._write_header()
+
+    def _write_header(self) -> None:
+        self._file.pwrite(
+            INDEX_HEADER.pack(
+                self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.slots_used, self.count
+            ),
+            0,
+        )
+
+    def write_slots(self) -> None:
+        """Put the slot table on disk, so that others can read the file; then it need not stay in memory."""
+        if self._table is not None:
+            self._file.pwrite(self._table.astype(">i4").tobytes(), INDEX_HEADER_BYTES)
+
+    def release(self) -> None:
+        """Write and forget the slot table: the file is full."""
+        self.write_slots()
+        self._table = None
+
+    def find(self, wanted: int, begin_ms: int, end_ms: int, most: int) -> list[int]:
+        """Log offsets of entries with this hash and time, newest first."""
+        slot = wanted % self._slots
+        if self._table is not None:
+            number = int(self._table[slot])
+        else:
+            raw = self._file.pread(INDEX_SLOT_BYTES, INDEX_HEADER_BYTES + slot * INDEX_SLOT_BYTES)
+            number = int.from_bytes(raw, "big", signed=True)
+        found: list[int] = []
+        for _ in range(CHAIN_MAX):
+            if not 0 < number < self.count or len(found) >= most:
+                break
+            raw = self._file.pread(INDEX_ENTRY_BYTES, self._entries_at + number * INDEX_ENTRY_BYTES)
+            entry = np.frombuffer(raw, dtype=_ENTRY)[0]
+            time_ms = self.begin_ms + int(entry["seconds"]) * 1000
+            if time_ms < begin_ms - 1000:
+                break
+            if int(entry["hash"]) == wanted and begin_ms - 1000 < time_ms <= end_ms:
+                found.append(int(entry["offset"]))
+            number = int(entry["previous"])
+        return found
+
+    def entries(self) -> list[tuple[int, int]]:
+        """(hash, log offset) of all entries, in order."""
+        return [(int(entry["hash"]), int(entry["offset"])) for entry in self._read_entries()]
+
+    def close(self) -> None:
+        """Write what is in memory and close."""
+        self.write_slots()
+        self._write_header()
+        self._file.close()
+
+
+class KeyIndex:
+    """All index files, and the keys not yet absorbed."""
+
+    def __init__(self, disk: Disk, slots: int, entries: int) -> None:
+        """Open what is there; files of another size than configured are left alone and not used."""
+        self._disk = disk
+        self._slots = slots
+        self._entries = entries
+        names = [name for name in disk.list("index") if name.isdigit()]
+        self.files = [IndexFile(disk, f"index/{name}", slots, entries) for name in names]
+        self.pending: list[tuple[str, bytes, int, int]] = []
+        """(topic, key, log offset, store time): appended by dispatch, in log order."""
+
+    @property
+    def end_offset(self) -> int:
+        """Log offset of the newest record indexed, -1 if none."""
+        return self.files[-1].end_offset if self.files and self.files[-1].count > 1 else -1
+
+    def recover(self, log_end: int) -> bool:
+        """After a crash: drop entries at or behind `log_end`, remake the slots. False: all files were dropped."""
+        while self.files and (self.files[-1].count <= 1 or self.files[-1].begin_offset >= log_end):
+            self._drop(self.files.pop())
+        if self.files and not self.files[-1].truncate_behind(log_end):
+            while self.files:
+                self._drop(self.files.pop())
+            return False
+        return True
+
+    def _drop(self, file: IndexFile) -> None:
+        file.close()
+        self._disk.remove(file.path)
+
+    def absorb(self) -> None:
+        """Hash and enter the pending keys.
+
+        Raises:
+            DiskFull, DiskFailed: nothing of the batch is entered; the keys stay pending.
+        """
+        while self.pending:
+            file = self._newest(self.pending[0][3])
+            batch = self.pending[: file.entries_max - file.count]
+            hashes = _hash_keys(batch)
+            offsets = np.array([item[2] for item in batch], dtype=np.int64)
+            times = np.array([item[3] for item in batch], dtype=np.int64)
+            file.add(hashes, offsets, times)
+            del self.pending[: len(batch)]
+            if file.is_full:
+                file.release()
+
+    def _newest(self, wall_ms: int) -> IndexFile:
+        if self.files and not self.files[-1].is_full:
+            return self.files[-1]
+        moment = datetime.fromtimestamp(wall_ms / 1000, UTC)
+        name = int(moment.strftime("%Y%m%d%H%M%S") + f"{wall_ms % 1000:03d}")
+        if self.files:
+            name = max(name, int(self.files[-1].path.rsplit("/", 1)[1]) + 1)
+        self.files.append(IndexFile(self._disk, f"index/{name:017d}", self._slots, self._entries))
+        return self.files[-1]
+
+    def find(self, topic: str, key: str, begin_ms: int, end_ms: int, most: int) -> list[int]:
+        """Log offsets of at most `most` candidates, ascending; hash collisions included, as RocketMQ's clients expect."""
+        self.absorb()
+        wanted = key_hash(topic, key)
+        found: list[int] = []
+        for file in reversed(self.files):
+            if file.count > 1 and file.begin_ms <= end_ms:
+                found += file.find(wanted, begin_ms, end_ms, most - len(found))
+            if len(found) >= most or (file.count > 1 and file.begin_ms < begin_ms):
+                break
+        return sorted(set(found))
+
+    def drop_before(self, log_start: int) -> None:
+        """Delete files all of whose records are gone; never the last one."""
+        while len(self.files) > 1 and self.files[0].end_offset < log_start:
+            self._drop(self.files.pop(0))
+
+    def last_full_ms(self) -> int:
+        """End time of the newest full file: what RocketMQ's checkpoint calls the index time."""
+        full = [file.end_ms for file in self.files if file.is_full]
+        return full[-1] if full else 0
+
+    def close(self) -> None:
+        """Absorb, write and close everything."""
+        self.absorb()
+        for file in self.files:
+            file.close()
+
+
+def _hash_keys(batch: list[tuple[str, bytes, int, int]]) -> _Array:
+    """Positive int32 hashes of topic#key; keys of equal length and topic are hashed together."""
+    hashes = np.empty(len(batch), dtype=np.uint32)
+    groups: dict[tuple[str, int], list[int]] = {}
+    for position, (topic, key, _, _) in enumerate(batch):
+        if key.isascii():
+            groups.setdefault((topic, len(key)), []).append(position)
+        else:
+            hashes[position] = java_hash(f"{topic}#{key.decode('utf-8', 'replace')}") & _MASK
+    for (topic, length), positions in groups.items():
+        prefix = java_hash(topic + "#") & _MASK
+        prefix = prefix * pow(31, length, 1 << 32) & _MASK
+        rows = b"".join([batch[position][1] for position in positions])
+        hashes[positions] = hash_ascii_rows(rows, length) + np.uint32(prefix)
+    signed = hashes.view(np.int32)
+    result = np.abs(signed)
+    result[signed == np.int32(-(1 << 31))] = 0
+    return result

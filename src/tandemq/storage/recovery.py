@@ -1,0 +1,171 @@
+"""Opening a store after a clean stop or a crash: what is trusted, what is checked, what is cut.
+
+    1  where to begin: behind what is known to be complete (marks), else by RocketMQ's checkpoint, else at the start
+    2  queues and index drop what lies behind that point
+    3  the log is walked from there; every valid record is dispatched
+    4  at a fault: valid records behind it mean damage (reported, left in place, walked around); none mean a torn tail,
+       which is cut and zeroed
+
+Source: docs/storage.md, "recovery".
+"""
+
+import logging
+from dataclasses import dataclass
+
+from tandemq.boundary import Disk
+from tandemq.codec.record import parse_record
+from tandemq.errors import OffsetGone
+from tandemq.storage.marks import Marks, read_checkpoint, read_marks
+from tandemq.storage.scan import Walker, find_next_record
+from tandemq.storage.store import Store, StoreConfig
+
+log = logging.getLogger(__name__)
+ABORT = "abort"
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What opening found. `may_have_lost`: the machine went down, so unsynced bytes may be gone."""
+
+    clean: bool
+    may_have_lost: bool
+    checked_from: int
+    log_end: int
+    cut_bytes: int
+    records: int
+
+
+def open_store(disk: Disk, config: StoreConfig) -> tuple[Store, Recovered]:
+    """Open a store directory.
+
+    Raises:
+        StoreDamaged: files are missing or have the wrong length.
+        DiskFailed: they cannot be read or written.
+    """
+    unclean = disk.exists(ABORT)
+    marks = read_marks(disk)
+    store = Store(disk, config)
+    disk.replace(ABORT, b"")
+    is_new = not store.log.segment_starts
+    machine_stayed_up = marks is not None and marks.boot_id == config.boot_id and config.boot_id != ""
+    begin = _begin(store, marks, unclean=unclean, machine_stayed_up=machine_stayed_up)
+    _forget_behind(store, begin, unclean=unclean)
+    if marks is not None and begin == marks.written and store.entries_total() != marks.entries:
+        log.warning("store: queues are missing entries below %d; rebuilding them from the log", begin)
+        begin = store.log.start
+    if _index_missing(store, begin):
+        begin = store.log.start
+    records = _walk(store, begin)
+    held = store.log.segment_starts
+    end = store.log.end
+    cut = 0
+    if held:
+        cut = _stale_bytes(store, end)
+    store.log.open_at(end)
+    _forget_behind(store, end, unclean=False)
+    for queue in store.queues.values():
+        queue.next_offset = queue.max_offset
+        queue.correct_min(store.log.start)
+    store.flush_queues()
+    store.marks.clean = False
+    store.marks.synced = min(marks.synced if marks else 0, end)
+    may_have_lost = unclean and not machine_stayed_up and not is_new
+    recovered = Recovered(not unclean, may_have_lost, begin, end, cut, records)
+    log.info("store: opened log=[%d,%d) checked_from=%d records=%d cut=%d clean=%s may_have_lost=%s",
+             store.log.start, end, begin, records, cut, not unclean, may_have_lost)  # fmt: skip
+    return store, recovered
+
+
+def _begin(store: Store, marks: Marks | None, *, unclean: bool, machine_stayed_up: bool) -> int:
+    """Offset from which the log must be walked; a record boundary."""
+    starts = store.log.segment_starts
+    if not starts:
+        return 0
+    if marks is not None:
+        trusted = marks.written if machine_stayed_up or not unclean or marks.clean else marks.synced
+        if store.log.start <= trusted <= starts[-1] + store.config.segment_bytes and _is_boundary(store, trusted):
+            return trusted
+    return _begin_by_checkpoint(store, starts, unclean=unclean)
+
+
+def _begin_by_checkpoint(store: Store, starts: list[int], *, unclean: bool) -> int:
+    if not unclean and store.queues:
+        newest = max(queue.last_log_end for queue in store.queues.values())
+        if newest >= store.log.start and _is_boundary(store, newest):
+            return newest
+    checkpoint = read_checkpoint(store.disk)
+    trusted_ms = min(checkpoint.log_ms, checkpoint.queue_ms) - 3000
+    for start in reversed(starts):
+        head = _first_store_time(store, start)
+        if 0 < head <= trusted_ms:
+            return start
+    return starts[0]
+
+
+def _first_store_time(store: Store, start: int) -> int:
+    data = store.record_at_raw(start)
+    record = parse_record(data, 0, len(data)) if data else "nothing there"
+    return 0 if isinstance(record, str) or record.log_offset != start else record.store_ms
+
+
+def _is_boundary(store: Store, offset: int) -> bool:
+    """Whether a record ends at `offset`, judged by what begins there or by the last entry of some queue."""
+    if offset == store.log.start or offset % store.config.segment_bytes == 0:
+        return True
+    data = store.record_at_raw(offset)
+    if data and not isinstance(parse_record(data, 0, len(data)), str):
+        return True
+    return any(queue.last_log_end == offset for queue in store.queues.values())
+
+
+def _forget_behind(store: Store, offset: int, *, unclean: bool) -> None:
+    for queue in store.queues.values():
+        queue.truncate_behind(offset)
+    if unclean and store.index is not None:
+        store.index.recover(offset)
+
+
+def _index_missing(store: Store, begin: int) -> bool:
+    """Whether the index lacks records before `begin` that queues know: its files were deleted."""
+    if store.index is None or begin <= store.log.start or store.index.files:
+        return False
+    return any(queue.max_offset > queue.min_offset for queue in store.queues.values())
+
+
+def _walk(store: Store, begin: int) -> int:
+    """Dispatch every valid record from `begin`; leaves the log's end where the valid bytes end."""
+    if not store.log.segment_starts:
+        return 0
+    capacity_end = store.log.segment_starts[-1] + store.config.segment_bytes
+
+    def read(offset: int, size: int) -> bytes:
+        try:
+            return store.log.read_raw(offset, size)
+        except OffsetGone:
+            return b""
+
+    walker = Walker(read, store.config.segment_bytes, begin)
+    count = 0
+    while True:
+        for record, _, _ in walker.records():
+            store.dispatch_found(record)
+            count += 1
+        resumes = None
+        if walker.position < capacity_end:
+            resumes = find_next_record(read, walker.position, capacity_end, store.config.segment_bytes)
+        if resumes is None:
+            break
+        store.damaged.append((walker.position, resumes, walker.fault or ""))
+        log.error("store: damage log=[%d,%d) reason=%s; the bytes are left in place", walker.position, resumes,
+                  walker.fault)  # fmt: skip
+        walker.position = resumes
+    store.log.end = walker.position
+    return count
+
+
+def _stale_bytes(store: Store, end: int) -> int:
+    """Bytes that are not zero behind the end, in its file: a torn tail."""
+    if end >= store.log.segment_starts[-1] + store.config.segment_bytes:
+        return 0
+    tail = store.log.read_raw(end, 1 << 20)
+    return len(tail.rstrip(b"\0"))

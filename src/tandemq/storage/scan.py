@@ -1,0 +1,131 @@
+"""Walking the commit log record by record, with checks: for recovery, verification, replay and repair.
+
+A fault is damage if valid records follow it, else the log's end: a torn tail may be cut, damage never.
+
+Source: docs/storage.md, "recovery".
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from tandemq.codec.entries import BLANK_BYTES_MIN, BLANK_MAGIC
+from tandemq.codec.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, Record, parse_record, peek, record_fault
+
+WINDOW_BYTES = 8 << 20
+_MAGICS = (MAGIC_V1.to_bytes(4), MAGIC_V2.to_bytes(4))
+
+Reader = Callable[[int, int], bytes]
+"""(offset, size) -> up to size bytes, not beyond the file the offset lies in; b"" where nothing is."""
+
+
+class Fault(NamedTuple):
+    """Bytes that are no valid record, from `offset` up to `resumes` (the next valid record), or to the end if None."""
+
+    offset: int
+    reason: str
+    resumes: int | None
+
+
+class Walker:
+    """Walks from an offset; `position` is where it stands, on a record boundary."""
+
+    def __init__(self, read: Reader, segment_bytes: int, position: int, *, check_bodies: bool = True) -> None:
+        """Stand at `position`. `check_bodies` False skips checksums."""
+        self._read = read
+        self._segment_bytes = segment_bytes
+        self._check = check_bodies
+        self.position = position
+        self.fault: str | None = None
+        """Why the walk stopped, after `records` ended."""
+
+    def records(self) -> Iterator[tuple[Record, bytes, int]]:
+        """Each valid record with the buffer it lies in and where; ends at the first that is none, telling why."""
+        self.fault = None
+        while True:
+            window = self._read(self.position, WINDOW_BYTES)
+            base = self.position
+            if len(window) < BLANK_BYTES_MIN:
+                self.fault = "no more bytes"
+                return
+            at = 0
+            for record, at in self._window(window, base):  # noqa: B007  # the last place is needed behind the loop
+                yield record, window, at
+            if self.fault is not None:
+                if base == self.position or not self._cut_off(window, self.position - base):
+                    return
+                self.fault = None
+
+    def _cut_off(self, window: bytes, at: int) -> bool:
+        """Whether the bytes left in a window may be the beginning of a record that continues behind it."""
+        left = len(window) - at
+        if left < RECORD_BYTES_MIN:
+            return True
+        size, magic = peek(window, at)
+        return magic in (MAGIC_V1, MAGIC_V2) and left < size
+
+    def _window(self, window: bytes, base: int) -> Iterator[tuple[Record, int]]:
+        at, end = self.position - base, len(window)
+        while end - at >= BLANK_BYTES_MIN:
+            size, magic = peek(window, at)
+            if magic == BLANK_MAGIC:
+                room = self._segment_bytes - self.position % self._segment_bytes
+                if size != room:
+                    self.fault = f"a blank of {size} bytes where {room} are left"
+                    return
+                self.position += room
+                return
+            record = parse_record(window, at, end)
+            if isinstance(record, str):
+                self.fault = record
+                return
+            if record.log_offset != self.position:
+                self.fault = f"the record says it lies at {record.log_offset}"
+                return
+            if self._check:
+                wrong = record_fault(window, at, record.size, record.body_start, record.body_end, record.body_crc)
+                if wrong is not None:
+                    self.fault = wrong
+                    return
+            self.position += record.size
+            yield record, at
+            at += record.size
+        if end - at:
+            self.fault = "the rest is shorter than a record"
+
+
+def find_next_record(read: Reader, start: int, end: int, segment_bytes: int) -> int | None:
+    """Offset of the first valid record in `[start, end)`: its magic, its own offset and its checksum all hold."""
+    position = start
+    while position < end:
+        window = read(position, WINDOW_BYTES)
+        if not window:
+            position = position - position % segment_bytes + segment_bytes
+            continue
+        found = _valid_in(window, position, read)
+        if found is not None and found < end:
+            return found
+        whole = position % segment_bytes + len(window) >= segment_bytes
+        position += len(window) if whole or len(window) <= 8 else len(window) - 7
+    return None
+
+
+def _valid_in(window: bytes, base: int, read: Reader) -> int | None:
+    candidates = sorted(at - 4 for magic in _MAGICS for at in _all(window, magic) if at >= 4)
+    for at in candidates:
+        size, _ = peek(window, at)
+        if size < RECORD_BYTES_MIN:
+            continue
+        data, place = (window, at) if at + size <= len(window) else (read(base + at, size), 0)
+        record = parse_record(data, place, len(data))
+        if isinstance(record, str) or record.log_offset != base + at:
+            continue
+        if record_fault(data, place, record.size, record.body_start, record.body_end, record.body_crc) is None:
+            return base + at
+    return None
+
+
+def _all(data: bytes, word: bytes) -> Iterator[int]:
+    at = data.find(word)
+    while at >= 0:
+        yield at
+        at = data.find(word, at + 1)

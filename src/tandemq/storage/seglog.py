@@ -1,0 +1,161 @@
+"""A row of fixed-size files as one byte space.
+
+A file is named by the 20-digit offset of its first byte and created at full length (sparse). The space held is
+`[start, end)`; `end` is known to the owner, not to the files, which are longer.
+
+Source: docs/storage.md, "files"; RocketMQ MappedFileQueue.
+"""
+
+from collections import OrderedDict
+
+from tandemq.boundary import Buffer, Disk, File
+from tandemq.errors import OffsetGone, StoreDamaged
+
+NAME_DIGITS = 20
+
+
+class FileCache:
+    """Open files, at most `files_max`; the one not used for longest is let go first."""
+
+    def __init__(self, disk: Disk, files_max: int = 1024) -> None:
+        """No file open."""
+        self._disk = disk
+        self._files_max = files_max
+        self._open: OrderedDict[str, File] = OrderedDict()
+
+    def get(self, path: str, *, create_bytes: int = 0) -> File:
+        """The open file; created with `create_bytes` zero bytes if it is not there and that is positive."""
+        file = self._open.get(path)
+        if file is not None:
+            self._open.move_to_end(path)
+            return file
+        file = self._disk.open(path, create=create_bytes > 0)
+        if create_bytes and file.size() < create_bytes:
+            file.truncate(create_bytes)
+        self._open[path] = file
+        if len(self._open) > self._files_max:
+            self._open.popitem(last=False)
+        return file
+
+    def drop(self, path: str) -> None:
+        """Forget one file: it is about to be deleted. A sync job that still holds it keeps it open until it ends."""
+        self._open.pop(path, None)
+
+    def close(self) -> None:
+        """Close all."""
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+
+
+class SegmentLog:
+    """The row of files of one directory."""
+
+    def __init__(self, disk: Disk, files: FileCache, directory: str, segment_bytes: int) -> None:
+        """Load what is there.
+
+        Raises:
+            StoreDamaged: a file has another length than `segment_bytes`, or the row has a gap.
+        """
+        self._disk = disk
+        self._files = files
+        self.directory = directory
+        self.segment_bytes = segment_bytes
+        self.starts: list[int] = []
+        names = [name for name in disk.list(directory) if name.isdigit()]
+        for name in names:
+            self._load(name, is_last=name == names[-1])
+
+    def _load(self, name: str, *, is_last: bool) -> None:
+        path = f"{self.directory}/{name}"
+        size = self._files.get(path).size()
+        if size == 0 and is_last:
+            self._files.drop(path)
+            self._disk.remove(path)
+            return
+        if size != self.segment_bytes:
+            raise StoreDamaged(
+                f"{path} is {size} bytes long, {self.segment_bytes} are expected",
+                hint="was the directory written with another file size? set mappedFileSize… to what it was",
+            )
+        if self.starts and int(name) != self.starts[-1] + self.segment_bytes:
+            raise StoreDamaged(
+                f"{path} does not follow {self.starts[-1]:020d}", hint="a file in between is missing; put it back"
+            )
+        self.starts.append(int(name))
+
+    @property
+    def start(self) -> int:
+        """First byte held; 0 when there is no file."""
+        return self.starts[0] if self.starts else 0
+
+    @property
+    def capacity_end(self) -> int:
+        """First byte behind the last file."""
+        return self.starts[-1] + self.segment_bytes if self.starts else 0
+
+    def path(self, start: int) -> str:
+        """Path of the file that begins at `start`."""
+        return f"{self.directory}/{start:0{NAME_DIGITS}d}"
+
+    def write(self, data: Buffer, offset: int) -> None:
+        """Write bytes that lie within one file, creating the next one if they begin there.
+
+        Raises:
+            DiskFull, DiskFailed: as `File.pwrite`.
+        """
+        start = offset - offset % self.segment_bytes
+        assert offset + len(data) <= start + self.segment_bytes, "a write must not cross files"
+        is_new = not self.starts or start == self.capacity_end
+        assert is_new or start >= self.starts[0], "a write before the first file"
+        file = self._files.get(self.path(start), create_bytes=self.segment_bytes if is_new else 0)
+        file.pwrite(data, offset - start)
+        if is_new:
+            assert not self.starts or start == self.capacity_end, "a write must not leave a gap"
+            self.starts.append(start)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes from `offset`, not beyond the end of that file.
+
+        Raises:
+            OffsetGone: no file holds the offset.
+        """
+        start = offset - offset % self.segment_bytes
+        if not self.starts or not self.starts[0] <= start <= self.starts[-1]:
+            raise OffsetGone(f"{self.directory}: no file holds offset {offset}; held are [{self.start}, {self.capacity_end})")
+        within = offset - start
+        return self._files.get(self.path(start)).pread(min(size, self.segment_bytes - within), within)
+
+    def drop_first(self) -> int:
+        """Delete the first file; returns the bytes freed."""
+        self._remove(self.starts.pop(0))
+        return self.segment_bytes
+
+    def truncate(self, end: int) -> None:
+        """Delete files that begin at or behind `end`, and zero the rest of the last one."""
+        while self.starts and self.starts[-1] >= end:
+            self._remove(self.starts.pop())
+        if self.starts and end < self.capacity_end:
+            file = self._files.get(self.path(self.starts[-1]))
+            file.truncate(end - self.starts[-1])
+            file.truncate(self.segment_bytes)
+
+    def destroy(self) -> None:
+        """Delete everything."""
+        for start in self.starts:
+            self._files.drop(self.path(start))
+        self.starts.clear()
+        self._disk.remove(self.directory)
+
+    def files_between(self, start: int, end: int) -> list[File]:
+        """Open files that hold bytes of `[start, end)`: what must be synced to make them safe."""
+        return [
+            self._files.get(self.path(first))
+            for first in self.starts
+            if first < end and first + self.segment_bytes > start
+        ]
+
+    def _remove(self, start: int) -> None:
+        path = self.path(start)
+        self._files.drop(path)
+        self._disk.remove(path)

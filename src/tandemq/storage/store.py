@@ -1,0 +1,376 @@
+"""The store's front door: put, get, query, flush jobs, open, close.
+
+A turn appends with `put`, then calls `commit()` once: one write, then dispatch to queues and index. What was put is
+in the log and in its queue when `commit` returns, or nowhere if it raises.
+
+    put … put · commit() · [answers may leave] · begin_flush() → job → end_flush()
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tandemq.boundary import Disk, File
+from tandemq.codec.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from tandemq.codec.record import Record, parse_record, property_value, tags_code
+from tandemq.errors import OffsetGone, StoreError
+from tandemq.model.message import SysFlag
+from tandemq.model.topic import SCHEDULE_TOPIC
+from tandemq.storage.commitlog import CommitLog
+from tandemq.storage.consumequeue import ConsumeQueue
+from tandemq.storage.index import PENDING_MAX, KeyIndex
+from tandemq.storage.marks import Checkpoint, Marks, open_marks, write_checkpoint, write_marks
+from tandemq.storage.seglog import FileCache
+
+_TRANSACTION_BITS = 0xC
+_PREPARED = int(SysFlag.TRANSACTION_PREPARED)
+_ROLLBACK = int(SysFlag.TRANSACTION_ROLLBACK)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """Sizes and tables the store needs; delays in ms, by level from 1."""
+
+    segment_bytes: int
+    queue_file_bytes: int
+    index_enable: bool
+    index_slots: int
+    index_entries: int
+    delays_ms: tuple[int, ...]
+    boot_id: str = ""
+
+
+class Put(NamedTuple):
+    """What dispatch needs of one stored record."""
+
+    queue: ConsumeQueue | None
+    log_offset: int
+    size: int
+    tags_code: int
+    store_ms: int
+    unique_key: bytes | None
+    keys: bytes | None
+    queue_offset: int
+
+
+class FlushJob(NamedTuple):
+    """Files to sync; afterwards everything below `end` of the log is on the device."""
+
+    files: list[File]
+    end: int
+
+    def run(self) -> None:
+        """Sync; blocking.
+
+        Raises:
+            DiskFailed: nothing is known about what was written since the last success.
+        """
+        for file in self.files:
+            file.datasync()
+
+
+class Store:
+    """One broker's store, opened by `storage.recovery.open_store`."""
+
+    def __init__(self, disk: Disk, config: StoreConfig) -> None:
+        """Load files; nothing may be put before recovery has set the log's end."""
+        self.disk = disk
+        self.config = config
+        self.log = CommitLog(disk, config.segment_bytes)
+        self.index = KeyIndex(disk, config.index_slots, config.index_entries) if config.index_enable else None
+        self._queue_files = FileCache(disk, files_max=512)
+        self.queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self.dirty_queues: set[ConsumeQueue] = set()
+        self.marks = Marks(boot_id=config.boot_id)
+        self._marks_file = open_marks(disk)
+        self.last_store_ms = 0
+        self.damaged: list[tuple[int, int, str]] = []
+        """(start, end, reason) of log ranges found damaged and left in place."""
+        self._batch: list[Put] = []
+        self.woken: list[ConsumeQueue] = []
+        """Queues with held pulls that got messages since the owner last looked."""
+        self._load_queues()
+
+    def _load_queues(self) -> None:
+        for topic in self.disk.list("consumequeue"):
+            for queue_id in self.disk.list(f"consumequeue/{topic}"):
+                if queue_id.isdigit():
+                    self.queue(topic, int(queue_id))
+
+    # Queues.
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, created empty if it is new."""
+        found = self.queues.get((topic, queue_id))
+        if found is None:
+            found = ConsumeQueue(self.disk, self._queue_files, topic, queue_id, self.config.queue_file_bytes)
+            self.queues[topic, queue_id] = found
+        return found
+
+    def drop_topic(self, topic: str) -> None:
+        """Delete a topic's queues; its records stay in the log until retention takes them."""
+        for key in [key for key in self.queues if key[0] == topic]:
+            queue = self.queues.pop(key)
+            self.dirty_queues.discard(queue)
+            queue.destroy()
+        self.disk.remove(f"consumequeue/{topic}")
+
+    # Writing.
+
+    def put_plain(
+        self, queue: ConsumeQueue, topic: bytes, body: bytes, properties: bytes, flag: int, sys_flag: int,
+        born_ms: int, born_host: bytes, store_ms: int, store_host: bytes, reconsume_times: int, tags: int,
+        unique_key: bytes | None, keys: bytes | None,
+    ) -> tuple[int, int, int]:  # fmt: skip
+        """Append an ordinary message between IPv4 hosts; `topic` carries its length byte.
+
+        Returns (queue offset, log offset, size). Raises RecordTooLarge.
+        """
+        queue_offset = queue.next_offset
+        log_offset, size = self.log.append_plain(
+            topic, queue.queue_id, queue_offset, body, properties, flag, sys_flag, born_ms, born_host, store_ms,
+            store_host, reconsume_times,
+        )  # fmt: skip
+        queue.next_offset = queue_offset + 1
+        self._batch.append(Put(queue, log_offset, size, tags, store_ms, unique_key, keys, queue_offset))
+        return queue_offset, log_offset, size
+
+    def put(
+        self, queue: ConsumeQueue, *, body: bytes, properties: bytes, flag: int, sys_flag: int, born_ms: int,
+        born_host: bytes, store_ms: int, store_host: bytes, reconsume_times: int, prepared_offset: int = 0,
+    ) -> tuple[int, int, int]:  # fmt: skip
+        """Append any message; tags and keys are taken from its properties. Returns and raises as `put_plain`."""
+        is_queued = sys_flag & _TRANSACTION_BITS not in (_PREPARED, _ROLLBACK)
+        queue_offset = queue.next_offset if is_queued else 0
+        log_offset, size = self.log.append_record(
+            topic=queue.topic.encode(), queue_id=queue.queue_id, queue_offset=queue_offset, body=body,
+            properties=properties, flag=flag, sys_flag=sys_flag, born_ms=born_ms, born_host=born_host,
+            store_ms=store_ms, store_host=store_host, reconsume_times=reconsume_times,
+            prepared_offset=prepared_offset,
+        )  # fmt: skip
+        if is_queued:
+            queue.next_offset = queue_offset + 1
+        code = self.entry_code(queue.topic, properties, store_ms)
+        self._batch.append(
+            Put(
+                queue if is_queued else None, log_offset, size, code, store_ms, property_value(properties, b"UNIQ_KEY"),
+                property_value(properties, b"KEYS"), queue_offset,
+            )
+        )  # fmt: skip
+        if not is_queued:
+            self._index_one(queue.topic, self._batch.pop())
+        return queue_offset, log_offset, size
+
+    def entry_code(self, topic: str, properties: bytes, store_ms: int) -> int:
+        """The tags code of a queue entry: the tag's hash, or the deliver time on the delay topic."""
+        if topic == SCHEDULE_TOPIC:
+            level = property_value(properties, b"DELAY")
+            if level is not None and level.isdigit() and int(level) > 0:
+                delays = self.config.delays_ms
+                return store_ms + (delays[min(int(level), len(delays)) - 1] if delays else 1000)
+        return tags_code(properties)
+
+    def append_copy(self, data: bytes, records: list[Record]) -> None:
+        """Append a piece of the master's log, whole records or blanks, already verified, within one file."""
+        self.log.append_copy(data)
+        for record in records:
+            self._batch.append(self._put_of(record))
+
+    def _put_of(self, record: Record) -> Put:
+        topic = record.topic.decode("utf-8", "replace")
+        code = self.entry_code(topic, record.properties, record.store_ms)
+        is_queued = record.sys_flag & _TRANSACTION_BITS not in (_PREPARED, _ROLLBACK)
+        return Put(
+            self.queue(topic, record.queue_id) if is_queued else None, record.log_offset, record.size, code,
+            record.store_ms, property_value(record.properties, b"UNIQ_KEY"),
+            property_value(record.properties, b"KEYS"), record.queue_offset,
+        )  # fmt: skip
+
+    def commit(self) -> int:
+        """Write what was put, then dispatch it; returns bytes written.
+
+        Raises:
+            DiskFull, DiskFailed: nothing of it is stored.
+        """
+        try:
+            written = self.log.write()
+        except StoreError:
+            for put in self._batch:
+                if put.queue is not None:
+                    put.queue.next_offset = put.queue.max_offset
+            self._batch.clear()
+            raise
+        if self._batch:
+            batch, self._batch = self._batch, []
+            self._dispatch(batch)
+        return written
+
+    def _dispatch(self, batch: list[Put]) -> None:
+        pending = None if self.index is None else self.index.pending
+        dirty = self.dirty_queues
+        for queue, log_offset, size, code, store_ms, unique_key, keys, queue_offset in batch:
+            if queue is None:
+                continue
+            if queue_offset == queue.max_offset:
+                queue.append(log_offset, size, code)
+            elif not queue.enter(queue_offset, log_offset, size, code):
+                continue
+            dirty.add(queue)
+            if queue.held is not None:
+                self.woken.append(queue)
+            if pending is not None:
+                if unique_key:
+                    pending.append((queue.topic, unique_key, log_offset, store_ms))
+                if keys:
+                    for key in keys.split():
+                        pending.append((queue.topic, key, log_offset, store_ms))
+        self.last_store_ms = batch[-1].store_ms
+        if pending is not None and len(pending) >= PENDING_MAX and self.index is not None:
+            self.index.absorb()
+
+    def dispatch_found(self, record: Record) -> None:
+        """Enter a record met in the log during recovery or repair; harmless if it is entered already."""
+        put = self._put_of(record)
+        self.last_store_ms = record.store_ms
+        if put.queue is None:
+            if record.sys_flag & _TRANSACTION_BITS == _PREPARED:
+                self._index_one(record.topic.decode("utf-8", "replace"), put)
+            return
+        if put.queue.enter(put.queue_offset, put.log_offset, put.size, put.tags_code):
+            self.dirty_queues.add(put.queue)
+        if self.index is not None and put.log_offset > self.index.end_offset:
+            self._index_one(put.queue.topic, put)
+            if len(self.index.pending) >= PENDING_MAX:
+                self.index.absorb()
+
+    def _index_one(self, topic: str, put: Put) -> None:
+        if self.index is None:
+            return
+        if put.unique_key:
+            self.index.pending.append((topic, put.unique_key, put.log_offset, put.store_ms))
+        for key in (put.keys or b"").split():
+            self.index.pending.append((topic, key, put.log_offset, put.store_ms))
+
+    # Reading.
+
+    def record_at(self, log_offset: int, size: int = 0) -> bytes | None:
+        """The whole record at an offset, None if none begins there."""
+        try:
+            if size <= 0:
+                head = self.log.read(log_offset, 8)
+                size = int.from_bytes(head[:4], "big", signed=True) if len(head) == 8 else 0
+            if not 0 < size <= self.config.segment_bytes:
+                return None
+            data = self.log.read(log_offset, size)
+        except OffsetGone:
+            return None
+        record = parse_record(data, 0, len(data))
+        return data if not isinstance(record, str) and record.log_offset == log_offset else None
+
+    def record_at_raw(self, log_offset: int) -> bytes:
+        """Bytes of what may be a record at an offset, before the log's end is known; b"" if nothing can be there."""
+        try:
+            head = self.log.read_raw(log_offset, 8)
+            size = int.from_bytes(head[:4], "big", signed=True) if len(head) == 8 else 0
+            return self.log.read_raw(log_offset, size) if 0 < size <= self.config.segment_bytes else b""
+        except OffsetGone:
+            return b""
+
+    def store_time(self, log_offset: int, size: int) -> int:
+        """Store time of the record at an offset, 0 if it cannot be read."""
+        data = self.record_at(log_offset, size)
+        if data is None:
+            return 0
+        record = parse_record(data, 0, len(data))
+        return 0 if isinstance(record, str) else record.store_ms
+
+    def offset_by_time(self, queue: ConsumeQueue, wall_ms: int, *, upper: bool = False) -> int:
+        """Queue offset of the first message stored at or after a time (`upper`: the last at or before it).
+
+        Later than all: max offset. Earlier than all: min offset. Cost: log2(n) records read.
+        """
+        low, high = queue.min_offset, queue.max_offset
+        limit = wall_ms + 1 if upper else wall_ms
+        while low < high:
+            middle = (low + high) // 2
+            found = queue.entry(middle)
+            low, high = (middle + 1, high) if self.store_time(found.log_offset, found.size) < limit else (low, middle)
+        return max(queue.min_offset, low - 1) if upper else low
+
+    def entries(self, queue: ConsumeQueue, queue_offset: int, count: int) -> Iterator[tuple[int, int, int]]:
+        """(log offset, size, tags code) of up to `count` entries."""
+        data = queue.read(queue_offset, count)
+        return QUEUE_ENTRY.iter_unpack(data[: len(data) - len(data) % QUEUE_ENTRY_BYTES])
+
+    # Flushing.
+
+    def begin_flush(self) -> FlushJob | None:
+        """A job that makes the log safe up to its present end; None if it is."""
+        if self.log.flushed_offset >= self.log.written_end:
+            return None
+        return FlushJob(self.log.files_to_sync(), self.log.written_end)
+
+    def end_flush(self, job: FlushJob) -> None:
+        """The job succeeded."""
+        self.log.flushed_offset = max(self.log.flushed_offset, job.end)
+
+    def flush_failed(self, error: StoreError) -> None:
+        """The job failed: the system may have dropped written pages, so nothing may be acknowledged any more."""
+        self.log.refused = self.log.refused or error
+
+    def flush_queues(self) -> list[str]:
+        """Write queue entries and index entries still in memory, and note how far; returns the paths touched.
+
+        Raises:
+            DiskFull, DiskFailed: what was not written stays in memory.
+        """
+        if not self.dirty_queues and not (self.index is not None and self.index.pending):
+            return []
+        if self.index is not None:
+            self.index.absorb()
+        touched: list[str] = []
+        for queue in list(self.dirty_queues):
+            touched += queue.flush()
+            self.dirty_queues.discard(queue)
+        self.marks.written = self.log.written_end
+        self.marks.entries = self.entries_total()
+        self._write_marks()
+        return touched
+
+    def synced_up_to(self, log_offset: int) -> None:
+        """Log, queues and index below `log_offset` are on the device."""
+        self.marks.synced = max(self.marks.synced, log_offset)
+        self._write_marks()
+
+    def _write_marks(self) -> None:
+        write_marks(self._marks_file, self.marks)
+
+    def entries_total(self) -> int:
+        """Sum of all queues' max offsets. Cost grows with the number of queues."""
+        return sum(queue.max_offset for queue in self.queues.values())
+
+    def write_checkpoint(self) -> None:
+        """Tell RocketMQ's recovery how far it may trust the files."""
+        index_ms = self.index.last_full_ms() if self.index is not None else 0
+        write_checkpoint(self.disk, Checkpoint(self.last_store_ms, self.last_store_ms, index_ms, 0, self.log.flushed_offset))
+
+    def close(self, *, clean: bool = True) -> None:
+        """Write and sync everything; `abort` goes away only if all of it succeeded."""
+        if not clean:
+            return
+        job = self.begin_flush()
+        if job is not None:
+            job.run()
+            self.end_flush(job)
+        for path in self.flush_queues():
+            self.disk.open(path).datasync()
+        if self.index is not None:
+            self.index.close()
+        self.write_checkpoint()
+        self.marks.synced = self.marks.written = self.log.written_end
+        self.marks.entries = self.entries_total()
+        self.marks.clean = True
+        self._write_marks()
+        self._marks_file.datasync()
+        self.disk.remove("abort")
+        self.log.close()

@@ -1,0 +1,87 @@
+"""Small JSON tables in `config/`, saved whole: written beside, synced, renamed over; the former content is kept as .bak.
+
+Source: docs/storage.md, "config files"; RocketMQ ConfigManager.
+"""
+
+import json
+from typing import Any
+
+from tandemq.boundary import Disk
+from tandemq.codec.fastjson import loads
+from tandemq.errors import ProtocolError, StoreDamaged
+
+
+class DataVersion:
+    """RocketMQ's version of a table: compared whole, grows with each change."""
+
+    __slots__ = ("counter", "state_version", "timestamp")
+
+    def __init__(self, timestamp: int = 0, counter: int = 0, state_version: int = 0) -> None:
+        """A version; 0, 0 is that of a table never changed."""
+        self.timestamp = timestamp
+        self.counter = counter
+        self.state_version = state_version
+
+    def next(self, wall_ms: int) -> None:
+        """The table changed."""
+        self.timestamp = wall_ms
+        self.counter += 1
+
+    def as_json(self) -> dict[str, int]:
+        """As peers write it."""
+        return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp}
+
+    @classmethod
+    def from_json(cls, value: Any) -> "DataVersion":
+        """From a peer's JSON; missing parts are 0."""
+        if not isinstance(value, dict):
+            return cls()
+        return cls(
+            int(value.get("timestamp") or 0), int(value.get("counter") or 0), int(value.get("stateVersion") or 0)
+        )
+
+    def __eq__(self, other: object) -> bool:
+        """Same moment and count."""
+        return isinstance(other, DataVersion) and self.as_json() == other.as_json()
+
+    __hash__ = None  # type: ignore[assignment]  # mutable
+
+    def copy(self) -> "DataVersion":
+        """A version equal to this one."""
+        return DataVersion(self.timestamp, self.counter, self.state_version)
+
+
+def load_table(disk: Disk, name: str) -> dict[str, Any]:
+    """A table, or its .bak if it is missing, empty or unreadable; {} if neither is there.
+
+    Raises:
+        StoreDamaged: there are files, but none can be read.
+    """
+    broken = ""
+    for path in (f"config/{name}", f"config/{name}.bak"):
+        data = disk.read(path)
+        if not data or not data.strip(b"\x00 \r\n\t"):
+            continue
+        try:
+            value = loads(data)
+        except ProtocolError as error:
+            broken = f"{path}: {error}"
+            continue
+        if isinstance(value, dict):
+            return value
+        broken = f"{path}: a JSON object is expected"
+    if broken:
+        raise StoreDamaged(broken, hint="restore the file from a backup, or delete it and its .bak to begin empty")
+    return {}
+
+
+def save_table(disk: Disk, name: str, value: dict[str, Any]) -> None:
+    """Replace a table; what was there becomes the .bak."""
+    path = f"config/{name}"
+    before = disk.read(path)
+    data = json.dumps(value, indent="\t", ensure_ascii=False).encode()
+    if before == data:
+        return
+    if before:
+        disk.replace(f"{path}.bak", before)
+    disk.replace(path, data)
