@@ -11,6 +11,7 @@ TANDEMQ := $(VENV)/bin/tandemq
 PYTEST  := $(PY) -m pytest
 READY   := $(VENV)/.ready
 WHERE   ?= tests
+TYPED   := src/tandemq tests $(sort $(dir $(wildcard bench/*.py examples/*.py tools/*.py)))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -39,7 +40,7 @@ fmt: $(READY)  ## format, and fix what can be fixed
 check: $(READY)  ## format, lint, types, and the rules of the house (tidy, docs)
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
-	$(PY) -m mypy
+	$(PY) -m mypy $(TYPED)
 	$(PYTEST) -q tests/test_tidy.py tests/test_docs.py
 
 test: $(READY)  ## the tests, without Java and without real-time waits; k=name picks

@@ -1,0 +1,216 @@
+"""The documentation is checked like code: what exists is described, and what is described exists.
+
+Make targets, commands of the command line with their options, settings with their defaults, links and anchors.
+Source: CONTRIBUTING.md.
+"""
+
+import dataclasses
+import importlib
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from tandemq.config import BrokerConfig, NameServerConfig
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+SETTINGS = DOCS / "settings.md"
+
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_SHELLS = {"", "sh", "bash", "shell", "console"}
+
+
+@cache
+def pages() -> tuple[Path, ...]:
+    """Return all pages of documentation: those at the root and those under docs/, examples/ and bench/."""
+    found = list(ROOT.glob("*.md"))
+    for directory in ("docs", "examples", "bench"):
+        found += (ROOT / directory).rglob("*.md")
+    return tuple(sorted(found))
+
+
+@cache
+def all_text() -> str:
+    """Return every page, one after the other."""
+    return "\n".join(page.read_text(encoding="utf-8") for page in pages())
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Return the anchors that the headings of a page make: lower case, words joined by dashes."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-") for title in titles}
+
+
+# --- links
+
+
+def broken_links(page: Path) -> Iterator[str]:
+    """Yield the links of a page that lead to no file, or to no heading; addresses of the web are left alone."""
+    text = re.sub(r"`[^`\n]*`", "", page.read_text(encoding="utf-8"))
+    for link in _LINK.findall(text):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors_of(target)):
+            yield f"{page.relative_to(ROOT) if page.is_relative_to(ROOT) else page.name}: {link}"
+
+
+def test_links_between_pages_resolve() -> None:
+    assert pages()
+    assert not [link for page in pages() for link in broken_links(page)]
+
+
+def test_link_check_sees_missing_files_and_missing_headings(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# One heading\n[a](other.md) [b](#one-heading) [c](#two) [d](https://example.org/x)\n")
+    assert [link.split(": ")[1] for link in broken_links(page)] == ["other.md", "#two"]
+
+
+def test_every_decision_is_in_the_list_of_decisions() -> None:
+    listed = (DOCS / "decisions" / "README.md").read_text(encoding="utf-8")
+    assert not [p.name for p in (DOCS / "decisions").glob("0*.md") if f"({p.name})" not in listed]
+
+
+# --- make
+
+
+@cache
+def make_targets() -> frozenset[str]:
+    """Return the targets that the Makefile calls phony: those for people."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    return frozenset(name for line in re.findall(r"^\.PHONY:(.*)$", makefile, re.MULTILINE) for name in line.split())
+
+
+def test_every_make_target_is_documented_and_helps_itself() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    told = "\n".join((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CONTRIBUTING.md"))
+    for target in sorted(make_targets()):
+        assert re.search(rf"^{target}:.*## \S", makefile, re.MULTILINE), f"`make help` does not tell of {target}"
+        assert target == "all" or re.search(rf"`make {target}\b", told), f"no page tells of `make {target}`"
+
+
+def test_make_commands_in_pages_exist() -> None:
+    told = set(re.findall(r"`make ([a-z]+)\b", all_text()))
+    told |= {words[1] for words in shell_commands() if words[0] == "make" and len(words) > 1}
+    assert told - make_targets() == set()
+
+
+# --- the command line
+
+
+@cache
+def root_command() -> click.Command:
+    """Return the command line as click sees it; before its module exists, an empty one."""
+    if not (ROOT / "src" / "tandemq" / "cli" / "__init__.py").exists():
+        return click.Group("tandemq")
+    command = importlib.import_module("tandemq.cli").main
+    assert isinstance(command, click.Command)
+    return command
+
+
+def leaf_commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+    """Yield (words, command) for each command that does something itself, hidden ones left out."""
+    if isinstance(command, click.Group):
+        for name, child in command.commands.items():
+            if not child.hidden:
+                yield from leaf_commands(child, f"{path} {name}")
+    else:
+        yield path, command
+
+
+def unknown_in(words: list[str]) -> str | None:
+    """Say what in a typed `tandemq …` line does not exist: a command or an option; None if all does."""
+    command, rest = root_command(), words[1:]
+    while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+        child = command.commands.get(rest[0])
+        if child is None:
+            return f"{' '.join(words)}: no command {rest[0]!r}"
+        command, rest = child, rest[1:]
+    known = {"--help", "--json", "--version"}
+    for parameter in command.params:
+        known |= {*parameter.opts, *parameter.secondary_opts}
+    for word in rest:
+        option = word.split("=")[0]
+        if re.match(r"--?[a-z]", option) and option not in known:
+            return f"{' '.join(words)}: no option {option!r}"
+    return None
+
+
+@cache
+def shell_commands() -> tuple[tuple[str, ...], ...]:
+    """Return the command lines in fenced blocks of all pages, as words; prompts and comments taken off."""
+    lines = []
+    for language, block in _FENCE.findall(all_text()):
+        if language not in _SHELLS:
+            continue
+        for line in block.replace("\\\n", " ").splitlines():
+            typed = line.removeprefix("$ ")
+            if re.match(r"(?:\.venv/bin/)?(?:tandemq|make|python -m) ", typed):
+                lines.append(tuple(shlex.split(re.split(r"\s[|&>]|;", typed)[0], comments=True)))
+    return tuple(words for words in lines if words)
+
+
+def test_every_command_is_documented() -> None:
+    leaves = leaf_commands(root_command(), "tandemq")
+    assert not [path for path, _ in leaves if not re.search(rf"{re.escape(path)}\b", all_text())]
+
+
+def test_every_command_and_option_says_what_it_is() -> None:
+    silent = []
+    for path, command in leaf_commands(root_command(), "tandemq"):
+        if not command.help:
+            silent.append(path)
+        silent += [f"{path} {p.opts[0]}" for p in command.params if isinstance(p, click.Option) and not p.help]
+    assert not silent
+
+
+def test_typed_commands_exist() -> None:
+    typed = [list(words) for words in shell_commands() if words[0].endswith("tandemq")]
+    assert not [problem for words in typed if (problem := unknown_in(words))]
+
+
+def test_typed_commands_check_sees_unknown_commands_and_options() -> None:
+    assert unknown_in(["tandemq", "fly"])
+    assert unknown_in(["tandemq", "--wings"])
+
+
+def test_typed_modules_exist() -> None:
+    modules = [words[2] for words in shell_commands() if words[0].endswith("python") and words[1] == "-m"]
+    assert not [m for m in modules if importlib.util.find_spec(m) is None]
+
+
+# --- settings
+
+
+def settings_of(config: type[Any]) -> dict[str, object]:
+    """Return the keys of a configuration with their defaults."""
+    return {field.metadata["key"]: field.default for field in dataclasses.fields(config)}
+
+
+def documented_settings(heading: str) -> dict[str, str]:
+    """Return key and default of each row under a heading of docs/settings.md: `| key | default | meaning |`."""
+    section = SETTINGS.read_text(encoding="utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    return dict(re.findall(r"^\| `(\w+)` \| ([^|]*?) \| \S.* \|$", section, re.MULTILINE))
+
+
+def as_documented(default: object) -> str:
+    """Write a default as docs/settings.md does."""
+    if default in ("", ()):
+        return "empty"
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    return f"`{default}`"
+
+
+@pytest.mark.parametrize(("heading", "config"), [("Broker", BrokerConfig), ("Name server", NameServerConfig)])
+def test_every_setting_is_documented_with_its_default_and_no_other(heading: str, config: type[Any]) -> None:
+    assert documented_settings(heading) == {k: as_documented(default) for k, default in settings_of(config).items()}
