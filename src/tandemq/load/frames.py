@@ -83,17 +83,33 @@ class SendFrames:
     `identity` (32 bits) must differ between all sources that ever send to one broker; it is part of every UNIQ_KEY.
     """
 
-    __slots__ = ("frame_bytes", "_shape", "_identity", "_slots", "_marks", "_pieces", "_heads", "_tails",
-                 "_templates", "_chunk", "_slot", "_born_due_ms", "_body")
+    __slots__ = (
+        "_body",
+        "_born_due_ms",
+        "_chunk",
+        "_heads",
+        "_identity",
+        "_marks",
+        "_pieces",
+        "_shape",
+        "_slot",
+        "_slots",
+        "_tails",
+        "_templates",
+        "frame_bytes",
+    )
 
-    def __init__(self, shape: SendShape, *, identity: int, slots: int, wall_ms: int) -> None:
-        """Prepare frames for `slots` (1 to 1000) consecutive messages; more slots allow longer send calls."""
+    def __init__(self, shape: SendShape, *, identity: int, slots: int, wall_ms: int, body_start: bytes = b"") -> None:
+        """Prepare frames for `slots` (1 to 1000) consecutive messages; more slots allow longer send calls.
+
+        `body_start` stands at the start of every body, for a caller that patches it.
+        """
         assert 1 <= shape.batch <= _BATCH_MAX and shape.queue_count >= 1
         rounds = max(1, -(-slots // shape.queue_count))
         self._slots = min(rounds * shape.queue_count, _SLOTS_MAX)
         self._shape = shape
         self._identity = identity & 0xFFFFFFFF
-        self._body = body_text(shape.body_bytes)
+        self._body = (body_start + body_text(shape.body_bytes))[: shape.body_bytes]
         self._chunk = _CHUNK_FIRST
         self._slot = 0
         self._prepare(wall_ms)
@@ -192,14 +208,17 @@ class PullFrames:
 
     __slots__ = ("_format",)
 
-    def __init__(self, topic: str, *, group: str = "load_consumer", max_messages: int = 32, suspend_ms: int = 0) -> None:
+    def __init__(
+        self, topic: str, *, group: str = "load_consumer", max_messages: int = 32, suspend_ms: int = 0
+    ) -> None:
         """`suspend_ms` above 0 asks the broker to hold a pull that finds nothing (long poll)."""
         # 4: the subscription is in the request, so the group needs no heartbeat; 2: hold the request.
         sys_flag = 4 | (2 if suspend_ms else 0)
         fields = {
-            "consumerGroup": group.replace("%", "%%"), "topic": topic.replace("%", "%%"), "queueId": "%s", "queueOffset": "%s",
-            "maxMsgNums": str(max_messages), "sysFlag": str(sys_flag), "commitOffset": "0",
-            "suspendTimeoutMillis": str(suspend_ms), "subscription": "*", "subVersion": "0", "expressionType": "TAG",
+            "consumerGroup": group.replace("%", "%%"), "topic": topic.replace("%", "%%"),
+            "queueId": "%s", "queueOffset": "%s", "maxMsgNums": str(max_messages),
+            "sysFlag": str(sys_flag), "commitOffset": "0", "suspendTimeoutMillis": str(suspend_ms),
+            "subscription": "*", "subVersion": "0", "expressionType": "TAG",
         }
         self._format = _header(_PULL, "%s", fields).decode()
 

@@ -1,8 +1,8 @@
 """Sending as fast as the broker acknowledges: connections × window.
 
 Every connection keeps `window` requests open. What one read acknowledges, the next send call replaces, in one piece.
-Latency is sampled: each connection watches one request at a time, the first of a send call; with a window of 1 that is
-every request.
+Latency is sampled: up to eight connections watch one request at a time each, the first of a send call; with one
+connection and a window of 1 that is every request. It ends with the epoll round that reported the answer.
 
 One process, one epoll loop. At 16 × 32 a frame costs the generator well under 1 µs, sockets included.
 """
@@ -21,8 +21,11 @@ from tandemq.load.report import OnProgress, ProduceResult, Stopwatch, Ticker
 from tandemq.load.wire import Link
 
 _DRAIN_S = 10.0
+_SILENCE_S = 30.0
+_REFUSED_MAX = 1_000
 _POLL_S = 0.1
-_SLOTS_MIN = 32
+_SLOTS_MIN = 64
+_SAMPLED_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +44,11 @@ class ProduceOptions:
 class _Sender:
     """One connection: its open requests and its sampled one."""
 
-    __slots__ = ("link", "answers", "open", "watched", "watched_since", "tail")
+    __slots__ = ("answers", "link", "open", "sampled", "tail", "watched", "watched_since")
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, sampled: bool) -> None:
         self.link = link
+        self.sampled = sampled  # Whether this connection measures latency.
         self.answers = AnswerCounter()
         self.open = 0
         self.watched = b""  # `"opaque":` and nine digits.
@@ -60,42 +64,48 @@ class _Run:
         self.ticker = Ticker(on_progress)
         self.epoll = select.epoll()
         self.senders: dict[int, _Sender] = {}
-        slots = max(options.window, _SLOTS_MIN if options.shape.batch == 1 else 1)
+        slots = max(options.window * 4, _SLOTS_MIN) if options.shape.batch == 1 else options.window
+        self.wall_offset_ns = time.time_ns() - time.perf_counter_ns()
         self.frames = SendFrames(
-            options.shape, identity=random.getrandbits(32), slots=slots, wall_ms=_wall_ms(),
+            options.shape, identity=random.getrandbits(32), slots=slots, wall_ms=self.wall_ms(time.perf_counter_ns()),
         )
         self.histogram = Histogram()
         self.acknowledged = 0  # Frames answered SUCCESS.
-        self.sent = 0  # Frames.
+        self.answered = 0  # Frames answered at all, when last looked at.
+        self.answered_at = time.perf_counter()
         # Frames that may still be sent; None: no limit but the time.
         self.to_send: int | None = -(-options.count // options.shape.batch) if options.count else None
 
+    def wall_ms(self, now_ns: int) -> int:
+        """The calendar clock from the other one: a call to either costs as much as half a frame."""
+        return (now_ns + self.wall_offset_ns) // 1_000_000
+
     def connect(self) -> None:
-        for _ in range(self.options.connections):
+        every = -(-self.options.connections // _SAMPLED_MAX)
+        for number in range(self.options.connections):
             link = Link(self.options.address, self.epoll)
-            self.senders[link.fd] = _Sender(link)
+            self.senders[link.fd] = _Sender(link, number % every == 0)
 
     def send(self, sender: _Sender, count: int, wall_ms: int) -> None:
         if self.to_send is not None:
             count = min(count, self.to_send)
             self.to_send -= count
-        if count <= 0:
-            return
+            if count <= 0:
+                return
         data, opaque = self.frames.take(count, wall_ms)
         sender.open += count
-        self.sent += count
-        if not sender.watched:
+        if sender.sampled and not sender.watched:
             sender.watched = b'"opaque":' + opaque
             sender.tail = b""
             sender.watched_since = time.perf_counter_ns()
         sender.link.send(data)
 
-    def receive(self, sender: _Sender) -> int:
+    def receive(self, sender: _Sender, now_ns: int) -> int:
         """Count what has arrived; return the number of requests that may be replaced."""
         data = sender.link.receive()
         if sender.watched:
             if sender.watched in (sender.tail + data if sender.tail else data):
-                self.histogram.record(time.perf_counter_ns() - sender.watched_since)
+                self.histogram.record(now_ns - sender.watched_since)
                 sender.watched = b""
             else:
                 sender.tail = data[-len(sender.watched) :]
@@ -105,42 +115,49 @@ class _Run:
         return count
 
     def turn(self, sending: bool) -> float:
-        """One round of epoll; return the time it began at."""
+        """One round of epoll; return the time it began at, seconds of time.perf_counter."""
         events = self.epoll.poll(_POLL_S)
-        now = time.perf_counter()
-        wall_ms = _wall_ms()
+        now_ns = time.perf_counter_ns()
+        wall_ms = self.wall_ms(now_ns)
         for fd, event in events:
             sender = self.senders[fd]
-            if event & ~select.EPOLLIN:
+            if event != select.EPOLLIN:
                 sender.link.ready(event)
-            if event & select.EPOLLIN:
-                freed = self.receive(sender)
+            if event & ~select.EPOLLOUT:
+                freed = self.receive(sender, now_ns)
                 if sending and freed:
                     self.send(sender, freed, wall_ms)
-        return now
+        return now_ns / 1e9
 
     def fill_windows(self) -> None:
+        wall_ms = self.wall_ms(time.perf_counter_ns())
         for sender in self.senders.values():
-            self.send(sender, self.options.window - sender.open, _wall_ms())
+            self.send(sender, self.options.window - sender.open, wall_ms)
 
     def until(self, end: float, phase: str) -> None:
         """Keep the windows full until `end` (time.perf_counter)."""
         while (now := self.turn(sending=True)) < end:
-            self.ticker.tell(phase, self.acknowledged * self.options.shape.batch, now, self.refused())
-            self.check_progress()
-
-    def check_progress(self) -> None:
-        """Stop a run in which every answer is a refusal: it measures nothing."""
-        refused = self.refused()
-        if refused > 1000 and not self.acknowledged:
-            raise LoadError(f"every send is refused; {self.first_refusal()}")
+            if self.ticker.due(now):
+                self.look(phase, now)
 
     def until_sent(self, phase: str) -> None:
         """Keep the windows full until the requested count is sent and answered."""
         while self.to_send or any(sender.open for sender in self.senders.values()):
             now = self.turn(sending=True)
-            self.ticker.tell(phase, self.acknowledged * self.options.shape.batch, now, self.refused())
-            self.check_progress()
+            if self.ticker.due(now):
+                self.look(phase, now)
+
+    def look(self, phase: str, now: float) -> None:
+        """Tell the caller how it goes; stop a run that measures nothing."""
+        refused = sum(self.statuses().values())
+        self.ticker.tell(phase, self.acknowledged * self.options.shape.batch, now, refused)
+        if refused > _REFUSED_MAX and not self.acknowledged:
+            raise LoadError(f"every send is refused; {self.first_refusal()}")
+        answered = self.acknowledged + refused
+        if answered > self.answered:
+            self.answered, self.answered_at = answered, now
+        elif now - self.answered_at > _SILENCE_S:
+            raise LoadError(f"no answer for {_SILENCE_S:.0f} s")
 
     def drain(self) -> int:
         """Wait for the open requests; return how many stayed unanswered."""
@@ -148,9 +165,6 @@ class _Run:
         while any(sender.open for sender in self.senders.values()) and self.turn(sending=False) < end:
             pass
         return sum(sender.open for sender in self.senders.values())
-
-    def refused(self) -> int:
-        return sum(sum(sender.answers.statuses.values()) for sender in self.senders.values())
 
     def statuses(self) -> dict[int, int]:
         merged: dict[int, int] = {}
@@ -210,6 +224,3 @@ def _result(run: _Run, frames: int, seconds: float, cpu_share: float, unanswered
         cpu_share=cpu_share,
     )
 
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -106,7 +106,7 @@ class Stopwatch:
 class Ticker:
     """Calls `on_progress` about twice a second with the rate since the last call."""
 
-    __slots__ = ("_on_progress", "_started", "_last", "_last_done")
+    __slots__ = ("_last", "_last_done", "_on_progress", "_started")
 
     _EVERY_S = 0.5
 
@@ -115,13 +115,15 @@ class Ticker:
         self._started = self._last = time.perf_counter()
         self._last_done = 0
 
+    def due(self, now: float) -> bool:
+        """Whether half a second has passed since the last report; `now` is of time.perf_counter."""
+        return now - self._last >= self._EVERY_S
+
     def tell(self, phase: str, done: int, now: float, refused: int = 0) -> None:
-        """Report if it is time to; `now` is of time.perf_counter."""
-        passed = now - self._last
-        if self._on_progress is None or passed < self._EVERY_S:
-            return
-        rate = max(0.0, (done - self._last_done) / passed)
-        self._on_progress(Progress(phase, round(now - self._started, 2), done, round(rate, 1), refused))
+        """Report how the run stands, with the rate since the last call."""
+        rate = max(0.0, (done - self._last_done) / max(now - self._last, 1e-9))
+        if self._on_progress is not None:
+            self._on_progress(Progress(phase, round(now - self._started, 2), done, round(rate, 1), refused))
         self._last, self._last_done = now, done
 
 

@@ -1,0 +1,68 @@
+"""Many connections that ask one small question each and then do nothing, to see what a connection costs a server."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tandemq.load.answers import LoadError
+from tandemq.load.report import IdleResult, OnProgress, Ticker, raise_file_limit
+from tandemq.load.wire import ask, connect
+
+_FILES_BESIDE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class IdleOptions:
+    """How many, where, how long."""
+
+    address: str
+    connections: int = 10_000
+    seconds: float = 5.0  # How long they are kept once all are open.
+    topic: str = ""  # If set, each connection asks once for the end of queue 0 of this topic.
+
+
+def idle(
+    options: IdleOptions, on_progress: OnProgress | None = None, when_open: Callable[[], None] | None = None
+) -> IdleResult:
+    """Open the connections, call `when_open`, keep them for the given time, and return how many are still alive.
+
+    Raises:
+        LoadError: a connection is refused, or this process may not open so many.
+    """
+    allowed = raise_file_limit(options.connections + _FILES_BESIDE)
+    if allowed < options.connections + _FILES_BESIDE:
+        raise LoadError(f"the limit of open files is {allowed}; raise it (ulimit -n) above {options.connections}")
+    ticker = Ticker(on_progress)
+    started = time.perf_counter()
+    with contextlib.ExitStack() as stack:
+        sockets: list[socket.socket] = []
+        for _ in range(options.connections):
+            sock = stack.enter_context(connect(options.address, 30.0))
+            if options.topic:
+                ask(sock, 30, {"topic": options.topic, "queueId": 0, "committed": "true"})
+            sockets.append(sock)
+            now = time.perf_counter()
+            if ticker.due(now):
+                ticker.tell("connect", len(sockets), now)
+        connect_seconds = time.perf_counter() - started
+        if when_open is not None:
+            when_open()
+        time.sleep(options.seconds)
+        return IdleResult(len(sockets), round(connect_seconds, 2), sum(map(_alive, sockets)))
+
+
+def _alive(sock: socket.socket) -> bool:
+    """Whether the server has kept the connection: nothing to read, or at least no end of the stream."""
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    if not poll.poll(0):
+        return True
+    try:
+        return bool(sock.recv(1, socket.MSG_PEEK))
+    except OSError:
+        return False

@@ -1,0 +1,189 @@
+"""End to end: a producer at a fixed rate and a consumer with open long polls, in one process and on one clock.
+
+Every body begins with the time of its send call, so a message tells its own age when the pull that waited for it
+returns. Messages go to the queues in turn; each queue always has one pull waiting at its end. Sends are due by the
+clock, not by answers; how late the generator was with them is part of the result.
+"""
+
+from __future__ import annotations
+
+import random
+import select
+import time
+from dataclasses import dataclass
+
+from tandemq.load.answers import AnswerCounter, LoadError
+from tandemq.load.frames import PullFrames, SendFrames, SendShape
+from tandemq.load.histogram import Histogram, summarize
+from tandemq.load.probe import max_offset, send_one
+from tandemq.load.pulls import FOUND, PullAnswer, PullReader
+from tandemq.load.records import body_position, record_size
+from tandemq.load.report import LatencyResult, OnProgress, Stopwatch, Ticker
+from tandemq.load.wire import Link, connect
+
+_STAMP = b"SENT-AT-NANOSECONDS:"  # Twenty bytes, replaced by the twenty digits of the clock.
+_SUSPEND_MS = 15_000
+_DRAIN_S = 5.0
+_BURST_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyOptions:
+    """How fast, how long, how large."""
+
+    address: str
+    topic: str
+    rate: float = 1_000.0  # Messages per second.
+    seconds: float = 10.0
+    warmup_s: float = 2.0
+    body_bytes: int = 128  # At least 20.
+    queue_count: int = 4
+    group: str = "load_latency"
+
+
+class _Run:
+    def __init__(self, options: LatencyOptions, on_progress: OnProgress | None) -> None:
+        assert options.body_bytes >= len(_STAMP) and options.rate > 0
+        self.options = options
+        self.ticker = Ticker(on_progress)
+        self.epoll = select.epoll()
+        shape = SendShape(options.topic, options.body_bytes, options.queue_count)
+        identity = random.getrandbits(32)
+        self.frames = SendFrames(shape, identity=identity, slots=64, wall_ms=_wall_ms(), body_start=_STAMP)
+        self.pulls = PullFrames(options.topic, group=options.group, suspend_ms=_SUSPEND_MS)
+        self.answers = AnswerCounter()
+        self.reader = PullReader()
+        self.sent = self.received = self.answered = 0
+        self.measured_from_ns = 0
+        self.ages = Histogram()
+        self.lag_max_ns = 0
+        self.acks = Histogram()
+        self.watched = b""
+        self.watched_since = 0
+
+    def connect(self) -> None:
+        """Create the topic if needed, find the ends of its queues, and leave a pull waiting at each."""
+        options = self.options
+        with connect(options.address) as sock:
+            answer = send_one(sock, SendShape(options.topic, options.body_bytes, options.queue_count))
+            if answer.code != 0:
+                raise LoadError(f"a send was refused with code {answer.code}: {answer.remark}")
+            time.sleep(0.1)  # Let the queues be built: the pulls must begin behind this message.
+            ends = [max_offset(sock, options.topic, queue_id) for queue_id in range(options.queue_count)]
+        self.producer = Link(options.address, self.epoll)
+        self.consumer = Link(options.address, self.epoll)
+        self.offsets = ends
+        for queue_id in range(options.queue_count):
+            self.pull(queue_id)
+
+    def pull(self, queue_id: int) -> None:
+        self.consumer.send(self.pulls.frame(queue_id, self.offsets[queue_id], queue_id))
+
+    def send_due(self, due_ns: int, now_ns: int) -> None:
+        """Send one message whose time has come."""
+        data, opaque = self.frames.take(1, _wall_ms())
+        sent_at = time.perf_counter_ns()
+        if not self.watched:
+            self.watched, self.watched_since = b'"opaque":' + opaque, sent_at
+        self.producer.send(data.replace(_STAMP, b"%020d" % sent_at, 1))
+        self.sent += 1
+        if due_ns >= self.measured_from_ns:
+            self.lag_max_ns = max(self.lag_max_ns, now_ns - due_ns)
+
+    def receive(self, wait_s: float) -> None:
+        """Wait up to `wait_s` (to the microsecond, which epoll alone cannot) and take what has arrived."""
+        if wait_s > 0:
+            select.select([self.epoll.fileno()], [], [], wait_s)
+        for fd, event in self.epoll.poll(0):
+            link = self.producer if fd == self.producer.fd else self.consumer
+            if event != select.EPOLLIN:
+                link.ready(event)
+            if not event & ~select.EPOLLOUT:
+                continue
+            if link is self.producer:
+                self.take_acks(link.receive())
+            else:
+                for answer in self.reader.read(link):
+                    self.take_messages(answer)
+
+    def take_acks(self, data: bytes) -> None:
+        now_ns = time.perf_counter_ns()
+        if self.watched and self.watched in data:
+            if self.watched_since >= self.measured_from_ns:
+                self.acks.record(now_ns - self.watched_since)
+            self.watched = b""
+        count, good = self.answers.feed(data)
+        self.answered += count
+        if good != count:
+            raise LoadError(f"a send was refused; {self.answers.first_refusal}")
+
+    def take_messages(self, answer: PullAnswer) -> None:
+        now_ns = time.perf_counter_ns()
+        if answer.code == FOUND:
+            buffer = self.reader.buffer
+            position = answer.records_start
+            while position < answer.records_end:
+                body = body_position(buffer, position)
+                sent_at = int(buffer[body : body + len(_STAMP)])
+                self.received += 1
+                if sent_at >= self.measured_from_ns:
+                    self.ages.record(now_ns - sent_at)
+                position += record_size(buffer, position)
+        self.offsets[answer.opaque] = answer.next_offset
+        self.pull(answer.opaque)
+
+    def run(self) -> tuple[float, float]:
+        """Send by the clock until the time is up; return seconds measured and CPU share."""
+        options = self.options
+        interval_ns = int(1e9 / options.rate)
+        due_ns = time.perf_counter_ns()
+        self.measured_from_ns = due_ns + int(options.warmup_s * 1e9)
+        end_ns = self.measured_from_ns + int(options.seconds * 1e9)
+        watch = Stopwatch()
+        while due_ns < end_ns:
+            now_ns = time.perf_counter_ns()
+            for _ in range(_BURST_MAX):
+                if due_ns > now_ns:
+                    break
+                self.send_due(due_ns, now_ns)
+                due_ns += interval_ns
+            self.receive(max(0.0, (due_ns - time.perf_counter_ns()) / 1e9))
+            if self.ticker.due(now_ns / 1e9):
+                self.ticker.tell("latency", self.received, now_ns / 1e9)
+        result = watch.read()
+        self.drain()
+        return result
+
+    def drain(self) -> None:
+        end = time.perf_counter() + _DRAIN_S
+        while (self.received < self.sent or self.answered < self.sent) and time.perf_counter() < end:
+            self.receive(0.05)
+
+    def close(self) -> None:
+        for name in ("producer", "consumer"):
+            link: Link | None = getattr(self, name, None)
+            if link is not None:
+                link.close()
+        self.epoll.close()
+
+
+def measure_latency(options: LatencyOptions, on_progress: OnProgress | None = None) -> LatencyResult:
+    """Send at the given rate, receive by long poll, and return the ages of the messages on arrival.
+
+    Raises:
+        LoadError: no connection, or a refusal.
+    """
+    run = _Run(options, on_progress)
+    try:
+        run.connect()
+        _, cpu_share = run.run()
+        return LatencyResult(
+            latency=summarize(run.ages), acknowledged=summarize(run.acks), sent=run.sent, received=run.received,
+            lag_max_ms=round(run.lag_max_ns / 1e6, 3), refused=run.answers.statuses, cpu_share=cpu_share,
+        )
+    finally:
+        run.close()
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
