@@ -19,7 +19,7 @@ import subprocess
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -135,12 +135,16 @@ class JavaDriver:
     Args:
         version: of the client library, 4.9.8 or 5.3.3.
         directory: home and log.
+        jvm_options: further options, for example -Drocketmq.serialize.type=ROCKETMQ.
         defaults: values given to every order that does not set them, for example namesrv.
     """
 
-    def __init__(self, version: str, directory: Path, **defaults: str | int) -> None:
+    def __init__(
+        self, version: str, directory: Path, *, jvm_options: Sequence[str] = (), **defaults: str | int
+    ) -> None:
         self.version = version
         self.directory = directory.resolve()
+        self.jvm_options = tuple(jvm_options)
         self.defaults = defaults
         self._process: subprocess.Popen[str] | None = None
         self._orders: dict[str, Running] = {}
@@ -157,7 +161,7 @@ class JavaDriver:
             self.version,
             "Driver",
             home=self.directory / "home",
-            jvm_options=[*_JVM, "-Drocketmq.client.rebalance.waitInterval=2000"],
+            jvm_options=[*_JVM, "-Drocketmq.client.rebalance.waitInterval=2000", *self.jvm_options],
             first=[compiled_driver(self.version)],
         )
         with self._log_path.open("a") as log:

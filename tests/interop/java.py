@@ -33,6 +33,8 @@ from typing import IO, Literal, Self, TypeVar
 
 Kind = Literal["client", "server"]
 T = TypeVar("T")
+Value = str | int | bool
+"""Of a key in a configuration file."""
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
@@ -63,7 +65,7 @@ _DISK_IS_NEVER_FULL = (
 
 _BOOTED = "boot success"
 
-_BROKER_BASE: Mapping[str, str | int] = {
+_BROKER_BASE: Mapping[str, Value] = {
     "brokerClusterName": "DefaultCluster",
     "brokerName": "broker-a",
     "brokerId": 0,
@@ -424,13 +426,13 @@ class JavaNameServer(Process):
         port: int = 0,
         *,
         jvm_options: Sequence[str] = SMALL_JVM,
-        **conf: str | int,
+        **conf: Value,
     ) -> None:
         super().__init__(f"namesrv-{version}", directory, command=self._java, ready_line=_BOOTED)
         self.version = version
         self.port = port or free_port()
         self.jvm_options = tuple(jvm_options)
-        self.conf: dict[str, str | int] = {"listenPort": self.port, "bindAddress": LOOPBACK, **conf}
+        self.conf: dict[str, Value] = {"listenPort": self.port, "bindAddress": LOOPBACK, **conf}
 
     @property
     def address(self) -> str:
@@ -462,7 +464,8 @@ class JavaBroker(Process):
         store: store directory.
         name: of the process and its log file; two brokers may share a directory.
         jvm_options: heap and garbage collector.
-        conf: keys of broker.conf, spelled as RocketMQ spells them; they win over the defaults here.
+        settings: keys of broker.conf, spelled as RocketMQ spells them; they win over the defaults here.
+        conf: the same as keyword arguments; they win over `settings`.
     """
 
     def __init__(
@@ -475,14 +478,15 @@ class JavaBroker(Process):
         store: Path | None = None,
         name: str = "",
         jvm_options: Sequence[str] = SMALL_JVM,
-        **conf: str | int | bool,
+        settings: Mapping[str, Value] | None = None,
+        **conf: Value,
     ) -> None:
         super().__init__(name or f"broker-{version}", directory, command=self._java, ready_line=_BOOTED)
         self.version = version
         self.port = port or free_port(-2, 1)
         self.jvm_options = tuple(jvm_options)
         self.store = (store or self.directory / "store").resolve()
-        self.conf: dict[str, str | int | bool] = broker_conf(self.port, namesrv, self.store, conf)
+        self.conf: dict[str, Value] = broker_conf(self.port, namesrv, self.store, {**(settings or {}), **conf})
 
     @property
     def address(self) -> str:
@@ -508,9 +512,7 @@ class JavaBroker(Process):
         )
 
 
-def broker_conf(
-    port: int, namesrv: str, store: Path, conf: Mapping[str, str | int | bool]
-) -> dict[str, str | int | bool]:
+def broker_conf(port: int, namesrv: str, store: Path, conf: Mapping[str, Value]) -> dict[str, Value]:
     """The keys of a broker.conf for a broker on the loopback address; `conf` wins."""
     return {
         **_BROKER_BASE,
@@ -523,7 +525,7 @@ def broker_conf(
     }
 
 
-def write_properties(path: Path, values: Mapping[str, str | int | bool]) -> None:
+def write_properties(path: Path, values: Mapping[str, Value]) -> None:
     """Write a Java properties file; booleans as true and false."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [f"{key}={str(value).lower() if isinstance(value, bool) else value}\n" for key, value in values.items()]

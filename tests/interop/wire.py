@@ -31,9 +31,27 @@ class Frame:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The header, if it is JSON."""
-        value: dict[str, Any] = json.loads(self.header)
-        return value
+        """The header, whichever way it is written; of the binary form the language is a number."""
+        return json.loads(self.header) if self.serialisation == 0 else _binary_header(self.header)
+
+
+def _binary_header(data: bytes) -> dict[str, Any]:
+    """code(2) language(1) version(2) opaque(4) flag(4) length(4) remark length(4) { length(2) key length(4) value }"""
+    code, language, version, opaque, flag, remark_size = struct.unpack_from(">hbhiii", data)
+    at = 17 + remark_size
+    remark = data[17:at].decode()
+    end = at + 4 + struct.unpack_from(">i", data, at)[0]
+    at += 4
+    fields = {}
+    while at < end:
+        (key_size,) = struct.unpack_from(">h", data, at)
+        key = data[at + 2 : at + 2 + key_size].decode()
+        at += 2 + key_size
+        (value_size,) = struct.unpack_from(">i", data, at)
+        fields[key] = data[at + 4 : at + 4 + value_size].decode()
+        at += 4 + value_size
+    header = {"code": code, "language": language, "version": version, "opaque": opaque, "flag": flag}
+    return {**header, "remark": remark, "extFields": fields}
 
 
 def split_frames(data: bytes) -> tuple[list[Frame], bytes]:
@@ -49,14 +67,22 @@ def split_frames(data: bytes) -> tuple[list[Frame], bytes]:
     return frames, data
 
 
-def ask(port: int, code: int, fields: dict[str, str] | None = None, body: bytes = b"", timeout_s: float = 5) -> Frame:
+def ask(
+    port: int,
+    code: int,
+    fields: dict[str, str] | None = None,
+    body: bytes = b"",
+    *,
+    version: int = 409,
+    timeout_s: float = 5,
+) -> Frame:
     """Send one request on a connection of its own and return the answer.
 
     Raises:
         OSError: no connection, closed without an answer, or no answer in time.
     """
     header = json.dumps(
-        {"code": code, "flag": 0, "language": "PYTHON", "opaque": 1, "version": 409, "extFields": fields or {}}
+        {"code": code, "flag": 0, "language": "PYTHON", "opaque": 1, "version": version, "extFields": fields or {}}
     ).encode()
     with socket.create_connection((LOOPBACK, port), timeout_s) as connection:
         connection.sendall(struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body)
