@@ -1,0 +1,65 @@
+"""kill -9 of a master under a consumer that has a backlog to read: how long until the next message.
+
+    pair, SYNC_MASTER      backlog on both
+    consumer (a process)   reads; each delivery is noted with the time
+    kill -9 master         nothing of the backlog is lost: it goes on from the slave
+
+The figure is the longest time without a delivery from the kill on. The backlog is much larger than what a client
+fetches ahead, so the gap is not hidden by messages that were already in the client.
+
+The consumer is bench.failover_consumer.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+from bench.loads import LoadFailed, run_load
+from bench.servers import BrokerGroup
+
+_TOPIC = "failover"
+_BACKLOG = 400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What the consumer saw."""
+
+    seconds: float  # From the kill: the longest time without a delivery.
+    delivered: int  # Different messages.
+    sent: int
+
+
+def seconds_without_delivery(group: BrokerGroup) -> Gap:
+    """Run the story on a started pair; its master is dead afterwards.
+
+    Raises:
+        LoadFailed: the consumer did not get every message of the backlog.
+    """
+    result = run_load(
+        "produce", group.master.address, topic=_TOPIC, body=128, batch=32, connections=4, window=4, count=_BACKLOG,
+    )  # fmt: skip
+    sent = int(result["messages"])
+    command = [sys.executable, "-m", "bench.failover_consumer", group.name_server.address, _TOPIC, str(sent)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as consumer:
+        try:
+            assert consumer.stdout is not None
+            if consumer.stdout.readline().strip() != "reading":
+                raise LoadFailed("the consumer never began to read")
+            killed_at = time.monotonic()
+            group.master.kill()
+            seen = json.loads(consumer.stdout.readline() or "null")
+        finally:
+            consumer.kill()
+    if seen is None or seen["delivered"] < sent:
+        raise LoadFailed(f"of {sent} messages the consumer got {seen and seen['delivered']}")
+    after = [moment for moment in seen["marks"] if moment > killed_at]
+    if not after:
+        raise LoadFailed("everything was delivered before the master was killed; the backlog is too small")
+    moments = [killed_at, *after]
+    gap = max(later - earlier for earlier, later in zip(moments, after, strict=False))
+    return Gap(gap, seen["delivered"], sent)

@@ -1,0 +1,54 @@
+"""The load generator as a process of its own, so that its CPU and its garbage are not the measuring program's."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+
+class LoadFailed(Exception):
+    """The generator could not put its load on the server; the text is what it said."""
+
+
+def run_load(kind: str, address: str, **options: str | float) -> dict[str, Any]:
+    """Run `python -m tandemq.load` to its end and return its result (the fields of tandemq.load.report).
+
+    Raises:
+        LoadFailed: it gave up.
+    """
+    done = subprocess.run(_command(kind, address, options), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise LoadFailed(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit {done.returncode}")
+    return _result(done.stdout)
+
+
+@contextlib.contextmanager
+def idle_connections(address: str, connections: int, topic: str) -> Iterator[None]:
+    """Hold that many connections open while the body of the `with` runs.
+
+    Raises:
+        LoadFailed: they could not be opened.
+    """
+    options: dict[str, str | int | float] = {"connections": connections, "topic": topic, "seconds": 3600}
+    with subprocess.Popen(_command("idle", address, options), stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            if process.stdout.readline().strip() != "open":
+                raise LoadFailed(f"{connections} idle connections could not be opened")
+            yield
+        finally:
+            process.kill()
+
+
+def _command(kind: str, address: str, options: dict[str, str | int | float]) -> list[str]:
+    flags = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    return [sys.executable, "-m", "tandemq.load", kind, address, *flags]
+
+
+def _result(output: str) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return result

@@ -1,0 +1,111 @@
+"""From figures to the table on the terminal and to latest.json."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from bench.cells import JAVA, OURS, Cell
+from bench.sessions import Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table: the median of each server's rounds, and how it stands."""
+
+    cell: str
+    title: str
+    unit: str
+    target: str
+    values: dict[str, float]
+    ratio: float | None  # Ours to the better Java.
+    met: bool | None  # None: not enough was measured to tell.
+
+
+def rows(cells: Iterable[Cell], figures: Sequence[Figure]) -> list[Row]:
+    """Return one row per cell of which anything was measured."""
+    return [_row(cell, values) for cell in cells if (values := _medians(cell, figures))]
+
+
+def _medians(cell: Cell, figures: Sequence[Figure]) -> dict[str, float]:
+    by_server: dict[str, list[float]] = {}
+    for figure in figures:
+        if figure.cell == cell.name:
+            by_server.setdefault(figure.server, []).append(figure.value)
+    return {server: statistics.median(values) for server, values in by_server.items()}
+
+
+def _row(cell: Cell, values: dict[str, float]) -> Row:
+    ours = values.get(OURS)
+    java = [values[server] for server in JAVA if server in values]
+    better = (max if cell.more_is_better else min)(java) if java else None
+    ratio = ours / better if ours is not None and better else None
+    return Row(cell.name, cell.title, cell.unit, cell.target, values, ratio, _met(cell, ours, ratio))
+
+
+def _met(cell: Cell, ours: float | None, ratio: float | None) -> bool | None:
+    """Whether every part of the target holds; None if a part could not be judged."""
+    parts = [(ratio, cell.ratio)] if cell.ratio is not None else []
+    parts += [(ours, cell.bound)] if cell.bound is not None else []
+    if not parts or any(value is None for value, _ in parts):
+        return None
+    sign = 1 if cell.more_is_better else -1
+    return all(value is not None and target is not None and sign * value >= sign * target for value, target in parts)
+
+
+def table(lines: Sequence[Row], servers: Sequence[str]) -> Table:
+    """Return the table as printed."""
+    result = Table(title="TandemQ beside Java RocketMQ", title_justify="left")
+    result.add_column("cell")
+    for server in servers:
+        result.add_column("TandemQ" if server == OURS else server, justify="right")
+    for name in ("unit", "ratio", "target"):
+        result.add_column(name, justify="left" if name == "unit" else "right")
+    result.add_column("")
+    for row in lines:
+        result.add_row(
+            row.title,
+            *(_number(row.values.get(server)) for server in servers),
+            row.unit,
+            f"{row.ratio:.2f}" if row.ratio is not None else "–",
+            row.target,
+            {True: "[green]met[/]", False: "[red]missed[/]", None: ""}[row.met],
+        )
+    return result
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def write_json(path: Path, lines: Sequence[Row], figures: Sequence[Figure], facts: dict[str, Any]) -> None:
+    """Write everything that was measured, rows first."""
+    content = {
+        "facts": facts,
+        "rows": [dataclasses.asdict(row) for row in lines],
+        "figures": [dataclasses.asdict(figure) for figure in figures],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def machine() -> dict[str, Any]:
+    """Return what one needs to know to compare figures of two runs."""
+    info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    model = next((line.partition(":")[2].strip() for line in info.splitlines() if line.startswith("model name")), "?")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "cpu": model, "cores": os.cpu_count(), "memory_gb": round(memory / 1e9, 1), "kernel": platform.release(),
+        "python": platform.python_version(),
+    }  # fmt: skip

@@ -1,0 +1,149 @@
+"""`make bench`: measure the chosen cells on the chosen servers, print the table, write results and plot.
+
+    python -m bench.run                              everything, about 12 minutes
+    python -m bench.run --only send --only pull      sessions or cells by name
+    python -m bench.run --servers ours,4.9.7         without 5.3.3
+    python -m bench.run --quick                      a few seconds per cell: to try the benchmark, not for figures
+
+Exit code 1 if a cell could not be measured. A missed target is a fact, not a failure: it shows in the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bench.cells import CELLS, JAVA, OURS, SERVERS, SESSIONS, Cell, Session, chosen
+from bench.loads import LoadFailed
+from bench.plot import write_svg
+from bench.report import Row, machine, rows, table, write_json
+from bench.sessions import QUICK, Bench, Figure, Pace, measure
+from tandemq.load import LoadError
+from tests.interop.java import REPOSITORY, JavaJars, PeerError
+
+_RESULTS = REPOSITORY / "bench" / "results" / "latest.json"
+_PLOT = REPOSITORY / "docs" / "bench.svg"
+_STORES = REPOSITORY / "build" / "bench"
+_FAILURES = (LoadFailed, LoadError, PeerError, TimeoutError, OSError)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure and report; return the exit code."""
+    args = _parser().parse_args(arguments)
+    console = Console(stderr=False)
+    try:
+        cells = chosen(args.only)
+        servers = _servers(args.servers)
+    except ValueError as error:
+        console.print(f"bench: {error}", style="red", highlight=False)
+        return 2
+    for version in JAVA:
+        if version in servers:
+            JavaJars.resolve("server", version)
+    started = time.perf_counter()
+    runner = _Runner(cells, servers, QUICK if args.quick else Pace(), args.directory, console)
+    runner.run(args.rounds)
+    lines = rows(cells, runner.figures)
+    console.print(table(lines, servers))
+    minutes = (time.perf_counter() - started) / 60
+    shares = [f.detail["cpu_share"] for f in runner.figures if "cpu_share" in f.detail]
+    if shares:
+        console.print(f"The generator used {min(shares):.0%} to {max(shares):.0%} of a core.", highlight=False)
+    console.print(f"{minutes:.1f} minutes; details in {args.results}", highlight=False)
+    _write(args, lines, runner, minutes)
+    for problem in runner.problems:
+        console.print(problem, style="red", highlight=False)
+    return 1 if runner.problems else 0
+
+
+def _write(args: argparse.Namespace, lines: list[Row], runner: _Runner, minutes: float) -> None:
+    facts: dict[str, Any] = {
+        **machine(), "when": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "quick": args.quick, "rounds": args.rounds, "minutes": round(minutes, 1), "problems": runner.problems,
+    }  # fmt: skip
+    write_json(args.results, lines, runner.figures, facts)
+    # The picture in the README is of a whole run, at full length.
+    if not args.quick and len(lines) == len(CELLS) and not runner.problems:
+        write_svg(args.plot, lines)
+
+
+class _Runner:
+    """Goes through the sessions; the servers take turns."""
+
+    def __init__(self, cells: list[Cell], servers: list[str], pace: Pace, directory: Path, console: Console) -> None:
+        self.cells = cells
+        self.servers = servers
+        self.pace = pace
+        self.directory = directory
+        self.console = console
+        self.figures: list[Figure] = []
+        self.problems: list[str] = []
+
+    def run(self, rounds: int) -> None:
+        for number in range(rounds):
+            # The order turns from round to round, so that nobody always comes first.
+            turn = number % len(self.servers)
+            for session in SESSIONS:
+                for server in self.servers[turn:] + self.servers[:turn]:
+                    self.measure(session, server)
+
+    def measure(self, session: Session, server: str) -> None:
+        """Run one session on one server; a session that fails is a problem of its own, not the end."""
+        cells = [c for c in self.cells if c.session == session and (server == OURS or not c.ours_only)]
+        if not cells:
+            return
+        name = "TandemQ" if server == OURS else f"RocketMQ {server}"
+        with self.console.status(f"{name}: starting") as status:
+            def say(what: str) -> None:
+                status.update(f"{name}: {what}")
+
+            try:
+                for figure in measure(session, Bench(server, cells, self.directory, self.pace, say)):
+                    self.figures.append(figure)
+                    self.tell(name, figure)
+            except _FAILURES as error:
+                self.problems.append(f"{name}, {session}: {error}")
+                self.console.print(self.problems[-1], style="red", highlight=False)
+
+    def tell(self, name: str, figure: Figure) -> None:
+        cell = next(cell for cell in CELLS if cell.name == figure.cell)
+        detail = figure.detail
+        more = f"  generator {detail['cpu_share']:.0%}" if "cpu_share" in detail else ""
+        more += f", server {detail['server_cpu']:.0%} of a core" if "server_cpu" in detail else ""
+        more += f", others {detail['others_cpu']:.0%}" if detail.get("others_cpu", 0) > 0.1 else ""
+        if refused := detail.get("refused"):
+            more += f", refused {refused}"
+        line = f"{name:14} {cell.title:45} {figure.value:>11,.6g} {cell.unit}{more}"
+        self.console.print(line, highlight=False, soft_wrap=True)
+
+
+def _servers(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in SERVERS:
+            raise ValueError(f"no server is called {name!r}; there are {', '.join(SERVERS)}")
+    return names or list(SERVERS)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="make bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", action="append", default=[], metavar="CELL", help="a cell or session; repeatable")
+    parser.add_argument("--servers", default=",".join(SERVERS), help="comma list of ours, 4.9.7, 5.3.3")
+    parser.add_argument("--quick", action="store_true", help="short runs, small stores")
+    parser.add_argument("--rounds", type=int, default=1, help="repeat everything; the table shows medians")
+    parser.add_argument("--directory", type=Path, default=_STORES, help="where stores are put and deleted")
+    parser.add_argument("--results", type=Path, default=_RESULTS)
+    parser.add_argument("--plot", type=Path, default=_PLOT)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""Brokers under test: ours and two of Java's, each with a name server of its own kind, as child processes.
+
+    with BrokerGroup(OURS, directory, {"flushDiskType": "SYNC_FLUSH"}) as group:
+        group.start_master()
+        … group.master.address, group.master.pid …
+
+All get the same broker.conf but for the keys a cell sets. Leaving the `with` kills everything and deletes the stores.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from bench.cells import OURS
+from tandemq.load.probe import wait_for_port
+from tests.interop.java import (
+    LOOPBACK,
+    JavaBroker,
+    JavaNameServer,
+    Process,
+    broker_conf,
+    free_port,
+    write_properties,
+)
+
+Conf = Mapping[str, str | int | bool]
+
+JVM = ("-Xms4g", "-Xmx4g", "-XX:+UseG1GC")
+_BOOT_S = 60.0
+
+
+class OurNameServer(Process):
+    """`python -m tandemq namesrv`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.port = free_port()
+        super().__init__("namesrv-ours", directory, command=self._tandemq, ready_line="")
+
+    @property
+    def address(self) -> str:
+        """host:port for brokers."""
+        return f"{LOOPBACK}:{self.port}"
+
+    def _tandemq(self) -> list[str]:
+        return [sys.executable, "-m", "tandemq", "namesrv", "--port", str(self.port)]
+
+
+class OurBroker(Process):
+    """`python -m tandemq broker -c FILE`, with a broker.conf as RocketMQ writes it."""
+
+    def __init__(self, directory: Path, *, namesrv: str, name: str, conf: Conf) -> None:
+        self.port = free_port(-2, 1)
+        self.store = (directory / "store").resolve()
+        # The generator's raw slave does not introduce itself; it is let in by address, as a Java slave is.
+        self.conf = {**broker_conf(self.port, namesrv, self.store, conf), "haClassicPeers": LOOPBACK}
+        super().__init__(name, directory, command=self._tandemq, ready_line="")
+
+    @property
+    def address(self) -> str:
+        """host:port for clients."""
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def ha_port(self) -> int:
+        """Where it listens for slaves."""
+        return int(self.conf["haListenPort"])
+
+    def _tandemq(self) -> list[str]:
+        path = self.directory / f"{self.name}.conf"
+        write_properties(path, self.conf)
+        return [sys.executable, "-m", "tandemq", "broker", "-c", str(path)]
+
+
+Broker = OurBroker | JavaBroker
+NameServer = OurNameServer | JavaNameServer
+
+
+class BrokerGroup:
+    """One master, a slave if the cell asks for it, and their name server, all of one kind."""
+
+    def __init__(self, kind: str, directory: Path, conf: Conf | None = None) -> None:
+        """`kind` is "ours" or a version of RocketMQ; `conf` holds further keys of broker.conf, for both brokers."""
+        self.kind = kind
+        self.directory = directory.resolve()
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.mkdir(parents=True)
+        self._conf = dict(conf or {})
+        self.name_server: NameServer = (
+            OurNameServer(self.directory / "namesrv")
+            if kind == OURS
+            else JavaNameServer(kind, self.directory / "namesrv")
+        )
+        self.master = self._broker("master", self._conf)
+        self.slave = self._broker("slave", {**self._conf, "brokerRole": "SLAVE", "brokerId": 1})
+
+    def _broker(self, name: str, conf: Conf) -> Broker:
+        directory = self.directory / name
+        if self.kind == OURS:
+            return OurBroker(directory, namesrv=self.name_server.address, name=name, conf=conf)
+        keys: dict[str, Any] = dict(conf)
+        return JavaBroker(self.kind, directory, namesrv=self.name_server.address, name=name, jvm_options=JVM, **keys)
+
+    def start_name_server(self) -> None:
+        """Start it and wait until it listens."""
+        self.name_server.begin_start()
+        wait_for_port(self.name_server.address, _BOOT_S)
+
+    def start_master(self) -> None:
+        """Start name server and master, and wait until both listen."""
+        self.start_name_server()
+        self.start(self.master)
+
+    def start(self, broker: Broker) -> None:
+        """Start one broker and wait until it listens."""
+        broker.begin_start()
+        wait_for_port(broker.address, _BOOT_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in (self.slave, self.master, self.name_server):
+            process.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def resident_mb(pid: int) -> float:
+    """Resident memory of a process, 10^6 bytes."""
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return int(found.group(1)) * 1024 / 1e6
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time a process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+def machine_cpu_seconds() -> float:
+    """CPU time of everything on the machine so far, idling and waiting left out."""
+    first_line = Path("/proc/stat").read_text().splitlines()[0]
+    user, nice, system, _idle, _wait, *interrupts = map(int, first_line.split()[1:8])
+    return (user + nice + system + sum(interrupts)) / 100
