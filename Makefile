@@ -28,7 +28,7 @@ setup: $(READY)  ## the environment .venv from the lock files; .venv/bin/tandemq
 # the first instead of one fetched for the occasion.
 $(READY): requirements.lock requirements-demo.lock pyproject.toml tools/find_python.sh
 	@test -x $(PY) || { python=$$(PYTHON='$(PYTHON)' sh tools/find_python.sh) && "$$python" -m venv --clear $(VENV); }
-	$(PY) -m pip install --quiet --require-hashes -r requirements.lock
+	$(PY) -m pip install --quiet --no-compile --require-hashes -r requirements.lock
 	$(PY) -m pip install --quiet --require-hashes --no-deps --no-build-isolation -r requirements-demo.lock
 	$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@

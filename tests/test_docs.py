@@ -6,6 +6,7 @@ Source: CONTRIBUTING.md.
 
 import dataclasses
 import importlib
+import importlib.util
 import re
 import shlex
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ import click
 import pytest
 
 from tandemq.config import BrokerConfig, NameServerConfig
+from tandemq.model.codes import RequestCode
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -78,6 +80,16 @@ def test_link_check_sees_missing_files_and_missing_headings(tmp_path: Path) -> N
 def test_every_decision_is_in_the_list_of_decisions() -> None:
     listed = (DOCS / "decisions" / "README.md").read_text(encoding="utf-8")
     assert not [p.name for p in (DOCS / "decisions").glob("0*.md") if f"({p.name})" not in listed]
+
+
+_CITED = re.compile(r"docs/[\w./-]+\.md|ARCHITECTURE\.md")
+
+
+def test_pages_cited_in_source_exist() -> None:
+    sources = [p for directory in ("src", "tests", "bench") for p in (ROOT / directory).rglob("*.py")]
+    cited = {(name, p) for p in sources for name in _CITED.findall(p.read_text(encoding="utf-8"))}
+    assert cited
+    assert sorted(f"{p.relative_to(ROOT)}: {name}" for name, p in cited if not (ROOT / name).is_file()) == []
 
 
 # --- make
@@ -186,6 +198,16 @@ def test_typed_commands_check_sees_unknown_commands_and_options() -> None:
 def test_typed_modules_exist() -> None:
     modules = [words[2] for words in shell_commands() if words[0].endswith("python") and words[1] == "-m"]
     assert not [m for m in modules if importlib.util.find_spec(m) is None]
+
+
+# --- request codes
+
+
+def test_every_request_code_is_documented_by_number_and_name() -> None:
+    rows = re.findall(
+        r"^\| (\d+) \| (\w+) \| \w.* \|$", (DOCS / "requests.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert {(int(number), name) for number, name in rows} == {(int(code), code.name) for code in RequestCode}
 
 
 # --- settings

@@ -22,6 +22,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "model": (0, "core"),
     "errors": (0, "core"),
     "config": (0, "core"),
+    "config_keys": (0, "core"),
     "boundary": (0, "core"),
     "metrics": (0, "core"),
     "codec": (1, "core"),
@@ -39,9 +40,10 @@ FLOORS: dict[str, tuple[int, str]] = {
     "demo": (5, "end"),
     "pytest_plugin": (5, "end"),
     "cli": (6, "end"),
+    "__main__": (7, "end"),
 }
 # Of floor 0 the words come first: errors, configuration and metrics may speak of them, not the other way round.
-FLOOR_ZERO_ORDER = ["units", "errors", "model", "boundary", "config", "metrics"]
+FLOOR_ZERO_ORDER = ["units", "errors", "model", "boundary", "config", "config_keys", "metrics"]
 
 FORBIDDEN_IN_CORE = frozenset(
     {
