@@ -1,0 +1,6 @@
+"""`python -m tandemq`: the command line."""
+
+from tandemq.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""Requests of consumers beside the pull: heartbeats, membership, offsets, queue locks.
+
+Source: docs/requests.md, "offsets", "group membership", "orderly consumption".
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tandemq.boundary import Now
+from tandemq.broker.clients import Member
+from tandemq.broker.link import Link
+from tandemq.codec.fastjson import dumps, loads
+from tandemq.codec.requests import (
+    CommitOffsetFields,
+    GroupFields,
+    QueryOffsetFields,
+    QueueFields,
+    SearchOffsetFields,
+    UnregisterClientFields,
+    read_fields,
+)
+from tandemq.errors import ProtocolError
+from tandemq.model.codes import RequestCode as Code
+from tandemq.model.codes import ResponseCode
+from tandemq.model.command import Command
+from tandemq.model.group import HeartbeatData
+from tandemq.model.topic import retry_topic
+from tandemq.storage.consumequeue import ConsumeQueue
+
+if TYPE_CHECKING:
+    from tandemq.broker.node import Broker, Handler
+
+
+def handlers(broker: "Broker") -> "dict[Code, Handler]":
+    """The handlers of this module, bound to a broker."""
+    on = _Consume(broker)
+    return {
+        Code.HEART_BEAT: on.heartbeat,
+        Code.UNREGISTER_CLIENT: on.unregister,
+        Code.GET_CONSUMER_LIST_BY_GROUP: on.members,
+        Code.CHECK_CLIENT_CONFIG: on.check_config,
+        Code.QUERY_CONSUMER_OFFSET: on.query_offset,
+        Code.UPDATE_CONSUMER_OFFSET: on.commit_offset,
+        Code.GET_MAX_OFFSET: on.max_offset,
+        Code.GET_MIN_OFFSET: on.min_offset,
+        Code.SEARCH_OFFSET_BY_TIMESTAMP: on.search_offset,
+        Code.GET_EARLIEST_MSG_STORETIME: on.earliest,
+        Code.LOCK_BATCH_MQ: on.lock,
+        Code.UNLOCK_BATCH_MQ: on.unlock,
+    }
+
+
+class _Consume:
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+
+    # Membership.
+
+    def heartbeat(self, link: Link, command: Command, now: Now) -> Command | None:
+        broker = self._broker
+        try:
+            beat = msgspec.convert(loads(command.body), HeartbeatData, strict=False)
+        except msgspec.ValidationError as error:
+            raise ProtocolError(f"heartbeat: {error}") from error
+        for consumer in beat.consumers:
+            group = broker.groups.find(consumer.group_name, now.wall_ms)
+            if group is not None and broker.config.broker_id == 0:
+                broker.topics.create_internal(
+                    retry_topic(consumer.group_name), max(1, group.retry_queue_nums), now.wall_ms
+                )
+        member = Member(link.number, beat.client_id, link.peer, command.language, command.version, now.mono_ms)
+        changed = broker.clients.heartbeat(beat, member)
+        broker.notify_members(changed, broker.turn_out)
+        return command.answer(ResponseCode.SUCCESS)
+
+    def unregister(self, link: Link, command: Command, _now: Now) -> Command | None:
+        fields = read_fields(UnregisterClientFields, command.fields)
+        changed = self._broker.clients.leave(
+            link.number, fields.clientID, fields.producerGroup, fields.consumerGroup
+        )
+        self._broker.notify_members(changed, self._broker.turn_out)
+        return command.answer(ResponseCode.SUCCESS)
+
+    def members(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        name = read_fields(GroupFields, command.fields).consumer_group
+        group = self._broker.clients.consumers.get(name)
+        if group is None:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"no consumer for this group, {name}")
+        return command.answer(ResponseCode.SUCCESS, body=dumps({"consumerIdList": group.client_ids()}))
+
+    def check_config(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        body = loads(command.body)
+        subscription = body.get("subscriptionData") if isinstance(body, dict) else None
+        kind = subscription.get("expressionType") if isinstance(subscription, dict) else None
+        if kind not in (None, "TAG"):
+            return command.answer(
+                ResponseCode.SYSTEM_ERROR, remark=f"The broker does not support consumer to filter message by {kind}"
+            )
+        return command.answer(ResponseCode.SUCCESS)
+
+    # Offsets.
+
+    def query_offset(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        fields = read_fields(QueryOffsetFields, command.fields)
+        offset = self._broker.offsets.get(fields.topic, fields.consumer_group, fields.queue_id)
+        if offset is None and fields.set_zero_if_not_found != "false" and self._is_young(fields.topic, fields.queue_id):
+            offset = 0
+        if offset is None:
+            return command.answer(
+                ResponseCode.QUERY_NOT_FOUND, remark="Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+            )
+        return command.answer(ResponseCode.SUCCESS, fields={"offset": str(offset)})
+
+    def _is_young(self, topic: str, queue_id: int) -> bool:
+        """Whether a new group should read a queue from its start: all of it is still there and not far behind."""
+        queue = self._broker.store.queues.get((topic, queue_id))
+        if queue is None or queue.max_offset == 0:
+            return True
+        if queue.min_offset > 0:
+            return False
+        far = self._broker.machine.memory_bytes * self._broker.config.memory_ratio_max // 100
+        return self._broker.store.log.written_end - queue.entry(0).log_offset <= far
+
+    def commit_offset(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        fields = read_fields(CommitOffsetFields, command.fields)
+        self._broker.offsets.commit(fields.topic, fields.consumer_group, fields.queue_id, fields.commit_offset)
+        return command.answer(ResponseCode.SUCCESS)
+
+    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        return self._broker.store.queues.get((topic, queue_id))
+
+    def max_offset(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        fields = read_fields(QueueFields, command.fields)
+        queue = self._queue(fields.topic, fields.queue_id)
+        return command.answer(ResponseCode.SUCCESS, fields={"offset": str(queue.max_offset if queue else 0)})
+
+    def min_offset(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        fields = read_fields(QueueFields, command.fields)
+        queue = self._queue(fields.topic, fields.queue_id)
+        return command.answer(ResponseCode.SUCCESS, fields={"offset": str(queue.min_offset if queue else 0)})
+
+    def search_offset(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        fields = read_fields(SearchOffsetFields, command.fields)
+        queue = self._queue(fields.topic, fields.queue_id)
+        upper = fields.boundary_type.lower() == "upper"
+        offset = self._broker.store.offset_by_time(queue, fields.timestamp, upper=upper) if queue else 0
+        return command.answer(ResponseCode.SUCCESS, fields={"offset": str(offset)})
+
+    def earliest(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        fields = read_fields(QueueFields, command.fields)
+        queue = self._queue(fields.topic, fields.queue_id)
+        time_ms = -1
+        if queue is not None and queue.min_offset < queue.max_offset:
+            first = queue.entry(queue.min_offset)
+            time_ms = self._broker.store.store_time(first.log_offset, first.size)
+        return command.answer(ResponseCode.SUCCESS, fields={"timestamp": str(time_ms)})
+
+    # Locks.
+
+    def lock(self, _link: Link, command: Command, now: Now) -> Command | None:
+        body = _lock_body(command)
+        group, client = str(body.get("consumerGroup")), str(body.get("clientId"))
+        held = [
+            queue for queue in body.get("mqSet") or []
+            if self._broker.locks.lock(group, str(queue.get("topic")), int(queue.get("queueId", 0)), client, now.mono_ms)
+        ]  # fmt: skip
+        return command.answer(ResponseCode.SUCCESS, body=dumps({"lockOKMQSet": held}))
+
+    def unlock(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        body = _lock_body(command)
+        group, client = str(body.get("consumerGroup")), str(body.get("clientId"))
+        for queue in body.get("mqSet") or []:
+            self._broker.locks.unlock(group, str(queue.get("topic")), int(queue.get("queueId", 0)), client)
+        return command.answer(ResponseCode.SUCCESS)
+
+
+def _lock_body(command: Command) -> dict[str, Any]:
+    body = loads(command.body)
+    if not isinstance(body, dict) or not all(isinstance(queue, dict) for queue in body.get("mqSet") or []):
+        raise ProtocolError("lock request: an object with consumerGroup, clientId and mqSet is expected")
+    return body

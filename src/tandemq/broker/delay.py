@@ -1,0 +1,147 @@
+"""Delayed messages: 18 levels, each a queue of the delay topic, read in order of their deliver time.
+
+A message with property DELAY waits in `SCHEDULE_TOPIC_XXXX`, queue level - 1; its queue entry's tags code is the
+deliver time. When that has come the message is put again, into the topic and queue it was meant for. Progress is
+the number of entries delivered per level, kept in delayOffset.json.
+
+Source: docs/storage.md, "delay levels"; RocketMQ ScheduleMessageService; requirements G13, I12.
+"""
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from tandemq.boundary import Now
+from tandemq.broker.link import pack_host
+from tandemq.codec.fastjson import loads
+from tandemq.codec.record import decode_message, parse_record
+from tandemq.errors import ProtocolError
+from tandemq.model.message import encode_properties
+from tandemq.model.topic import SCHEDULE_TOPIC
+from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue
+from tandemq.storage.tables import DataVersion, load_table, save_table
+
+if TYPE_CHECKING:
+    from tandemq.broker.node import Broker
+
+log = logging.getLogger(__name__)
+FILE = "delayOffset.json"
+SCAN_MS = 100
+BATCH_MESSAGES = 256
+
+
+class DelayedMessages:
+    """The delay levels of one broker; delivers only on a master."""
+
+    def __init__(self, broker: "Broker", now: Now) -> None:
+        """Load the progress; deliver every 100 ms from one second after the start."""
+        self._broker = broker
+        self.version = DataVersion(now.wall_ms)
+        self.progress: dict[int, int] = {}
+        self._pending: dict[int, int] = {}
+        self.delivered = 0
+        self._dirty = False
+        raw = load_table(broker.disk, FILE)
+        if raw:
+            self.version = DataVersion.from_json(raw.get("dataVersion"))
+            self.adopt(raw)
+            self._dirty = False
+        broker.schedule.every(SCAN_MS, self.deliver, first_ms=now.mono_ms + 10 * SCAN_MS)
+        period = broker.config.delay_persist_ms
+        broker.schedule.every(period, lambda _: self.save(), first_ms=now.mono_ms + period)
+
+    def adopt(self, raw: dict[str, Any]) -> None:
+        """Take progress from a table or from a master's answer."""
+        self.progress = {int(level): int(offset) for level, offset in (raw.get("offsetTable") or {}).items()}
+        self._dirty = True
+
+    def adopt_body(self, body: bytes) -> None:
+        """Take progress from a master's answer.
+
+        Raises:
+            ProtocolError: it cannot be read.
+        """
+        raw = loads(body)
+        if not isinstance(raw, dict):
+            raise ProtocolError("delay offsets: an object is expected")
+        self.adopt(raw)
+
+    def as_json(self) -> dict[str, Any]:
+        """The table as peers and the file have it."""
+        return {"dataVersion": self.version.as_json(), "offsetTable": self.progress}
+
+    def save(self) -> None:
+        """Write the file if something changed."""
+        if self._dirty:
+            save_table(self._broker.disk, FILE, self.as_json())
+            self._dirty = False
+
+    def needed_from(self) -> int | None:
+        """Log offset of the oldest message still waiting, None if none is: retention must keep it."""
+        oldest: int | None = None
+        for level in range(1, len(self._broker.store.config.delays_ms) + 1):
+            queue = self._broker.store.queues.get((SCHEDULE_TOPIC, level - 1))
+            if queue is None:
+                continue
+            at = max(self.progress.get(level, 0), queue.min_offset)
+            if at < queue.max_offset:
+                log_offset = queue.entry(at).log_offset
+                oldest = log_offset if oldest is None else min(oldest, log_offset)
+        return oldest
+
+    def deliver(self, now: Now) -> None:
+        """Put what is due; runs within a turn, before its commit."""
+        broker = self._broker
+        if broker.config.role == "SLAVE" or broker.send.refusal is not None:
+            return
+        room = BATCH_MESSAGES
+        for level, delay_ms in enumerate(broker.store.config.delays_ms, start=1):
+            queue = broker.store.queues.get((SCHEDULE_TOPIC, level - 1))
+            if queue is not None and room > 0:
+                room -= self._deliver_level(level, delay_ms, queue, room, now)
+
+    def _deliver_level(self, level: int, delay_ms: int, queue: ConsumeQueue, room: int, now: Now) -> int:
+        start = max(self.progress.get(level, 0), queue.min_offset)
+        if start >= queue.max_offset:
+            return 0
+        at = start
+        for log_offset, size, due_ms in self._broker.store.entries(queue, start, min(room, queue.max_offset - start)):
+            if size != PREFILL_SIZE and now.wall_ms < due_ms <= now.wall_ms + delay_ms:
+                break
+            if size != PREFILL_SIZE:
+                self._put(log_offset, size, now)
+            at += 1
+        if at > start:
+            self._pending[level] = at
+        return at - start
+
+    def committed(self) -> None:
+        """What was put is in the log: progress counts from here on."""
+        if self._pending:
+            self.progress.update(self._pending)
+            self._pending.clear()
+            self.version.counter += 1
+            self._dirty = True
+
+    def failed(self) -> None:
+        """What was put is not in the log; it is tried again."""
+        self._pending.clear()
+
+    def _put(self, log_offset: int, size: int, now: Now) -> None:
+        broker = self._broker
+        data = broker.store.record_at(log_offset, size)
+        if data is None:
+            log.error("delay: the message at log offset %d cannot be read and is not delivered", log_offset)
+            return
+        message = decode_message(data, 0, len(data))
+        record = parse_record(data, 0, len(data))
+        assert not isinstance(record, str), "the store returned a whole record"
+        properties = {key: value for key, value in message.properties.items() if key not in ("DELAY", "__CRC32#")}
+        topic = broker.topics.create_internal(properties.get("REAL_TOPIC", ""), 1, now.wall_ms)
+        queue_id = int(properties.get("REAL_QID", "0"))
+        broker.store.put(
+            broker.topics.queue(topic, queue_id), body=data[record.body_start : record.body_end],
+            properties=encode_properties(properties).encode(), flag=message.flag, sys_flag=message.sys_flag & ~0x30,
+            born_ms=message.born_ms, born_host=pack_host(message.born_host), store_ms=now.wall_ms,
+            store_host=pack_host(message.store_host), reconsume_times=message.reconsume_times,
+        )  # fmt: skip
+        self.delivered += 1

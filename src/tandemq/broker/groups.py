@@ -1,0 +1,94 @@
+"""The consumer groups of this broker: configuration only; who is connected is in `clients`.
+
+Source: docs/storage.md, "subscriptionGroup.json"; RocketMQ SubscriptionGroupManager.
+"""
+
+from typing import Any
+
+import msgspec
+
+from tandemq.boundary import Disk
+from tandemq.errors import StoreDamaged
+from tandemq.model.group import SubscriptionGroupConfig
+from tandemq.model.topic import group_name_error, is_system_group
+from tandemq.storage.tables import DataVersion, load_table, save_table
+
+FILE = "subscriptionGroup.json"
+SYSTEM = ("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL",
+          "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_RMQ_SYS_TRANS")
+
+
+class Groups:
+    """All groups, saved to subscriptionGroup.json on every change."""
+
+    def __init__(self, disk: Disk, *, auto_create: bool, wall_ms: int) -> None:
+        """Load the table and add the system groups.
+
+        Raises:
+            StoreDamaged: the table cannot be read.
+        """
+        self._disk = disk
+        self._auto_create = auto_create
+        self.version = DataVersion(wall_ms)
+        self.table: dict[str, SubscriptionGroupConfig] = {}
+        raw = load_table(disk, FILE)
+        if raw:
+            self.version = DataVersion.from_json(raw.get("dataVersion"))
+            self.table = parse_groups(raw)
+        for name in SYSTEM:
+            self.table.setdefault(name, SubscriptionGroupConfig(name))
+
+    def find(self, name: str, wall_ms: int) -> SubscriptionGroupConfig | None:
+        """The group; created if that is allowed and the name is one."""
+        found = self.table.get(name)
+        if found is None and (self._auto_create or is_system_group(name)) and group_name_error(name) is None:
+            found = SubscriptionGroupConfig(name)
+            self.put(found, wall_ms)
+        return found
+
+    def put(self, config: SubscriptionGroupConfig, wall_ms: int) -> None:
+        """Create or change a group."""
+        self.table[config.group_name] = config
+        self.version.next(wall_ms)
+        self.save()
+
+    def remove(self, name: str, wall_ms: int) -> bool:
+        """Delete a group's configuration; False if there is none."""
+        if self.table.pop(name, None) is None:
+            return False
+        self.version.next(wall_ms)
+        self.save()
+        return True
+
+    def replace(self, table: dict[str, SubscriptionGroupConfig], version: DataVersion) -> None:
+        """Take over another broker's table."""
+        self.table = table
+        self.version = version
+        self.save()
+
+    def as_json(self) -> dict[str, Any]:
+        """The table as peers and the file have it."""
+        return {
+            "dataVersion": self.version.as_json(),
+            "forbiddenTable": {},
+            "subscriptionGroupTable": {name: msgspec.to_builtins(group) for name, group in self.table.items()},
+        }
+
+    def save(self) -> None:
+        """Write the file."""
+        save_table(self._disk, FILE, self.as_json())
+
+
+def parse_groups(raw: dict[str, Any]) -> dict[str, SubscriptionGroupConfig]:
+    """Group configurations from a table as peers and the file have it.
+
+    Raises:
+        StoreDamaged: an entry is not a group configuration.
+    """
+    try:
+        return {
+            name: msgspec.convert(value, SubscriptionGroupConfig, strict=False)
+            for name, value in (raw.get("subscriptionGroupTable") or {}).items()
+        }
+    except (msgspec.ValidationError, AttributeError) as error:
+        raise StoreDamaged(f"group table: {error}") from error

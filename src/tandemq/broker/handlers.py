@@ -1,0 +1,18 @@
+"""Which handler answers which request code: every module that answers requests brings its own table."""
+
+from typing import TYPE_CHECKING
+
+from tandemq.broker import admin, consume, query, retry, tables
+
+if TYPE_CHECKING:
+    from tandemq.broker.node import Broker, Handler
+
+
+def install(broker: "Broker") -> "dict[int, Handler]":
+    """All handlers of a broker; each is bound to it."""
+    found: dict[int, Handler] = {}
+    for module in (consume, retry, query, tables, admin):
+        for code, handler in module.handlers(broker).items():
+            assert code not in found, f"two handlers for {code}"
+            found[int(code)] = handler
+    return found

@@ -1,0 +1,34 @@
+"""One link of a client, as the broker sees it."""
+
+from ipaddress import ip_address
+
+from tandemq.boundary import LinkKind
+from tandemq.codec.frame import FrameDecoder
+from tandemq.codec.record import encode_host
+
+
+class Link:
+    """A remoting connection: its unfinished frame, and the peer's address as records hold it."""
+
+    __slots__ = ("born_host", "decoder", "is_v4", "kind", "number", "peer", "seen_ms")
+
+    def __init__(self, number: int, kind: LinkKind, peer: str, now_ms: int, frame_bytes_max: int) -> None:
+        """A link that has just opened; `peer` is "ip:port"."""
+        self.number = number
+        self.kind = kind
+        self.peer = peer
+        self.seen_ms = now_ms
+        self.decoder = FrameDecoder(frame_bytes_max)
+        self.born_host = pack_host(peer)
+        self.is_v4 = len(self.born_host) == 8
+
+
+def pack_host(text: str) -> bytes:
+    """Address and port of "ip:port" or "[v6]:port" as records hold them; 0.0.0.0 for a name."""
+    host, _, port = text.rpartition(":")
+    try:
+        address = ip_address(host.strip("[]"))
+    except ValueError:
+        return encode_host(bytes(4), int(port))
+    mapped = getattr(address, "ipv4_mapped", None)
+    return encode_host((mapped or address).packed, int(port))

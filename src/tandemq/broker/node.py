@@ -1,0 +1,388 @@
+"""One broker: links in, commands by code, one commit per turn, answers out.
+
+Source: docs/requests.md; RocketMQ BrokerController and its processors.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from tandemq.boundary import Closed, Disk, Event, Job, JobDone, LinkKind, Now, Opened, Outbox, Turn
+from tandemq.broker.clients import Clients, QueueLocks
+from tandemq.broker.delay import DelayedMessages
+from tandemq.broker.groups import Groups
+from tandemq.broker.link import Link, pack_host
+from tandemq.broker.offsets import ConsumerOffsets
+from tandemq.broker.peers import Peers
+from tandemq.broker.pull import PullPath
+from tandemq.broker.registration import Registration
+from tandemq.broker.schedule import Schedule
+from tandemq.broker.send import Ack, SendPath
+from tandemq.broker.topics import Topics
+from tandemq.codec.frame import RawFrame, decode_command, encode_command
+from tandemq.codec.header import FORM_JSON
+from tandemq.config import BrokerConfig
+from tandemq.errors import ProtocolError, StoreError
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
+from tandemq.replication.waiters import Waiters, Waiting
+from tandemq.storage.recovery import Recovered, open_store
+from tandemq.storage.store import FlushJob, Store, StoreConfig
+
+log = logging.getLogger(__name__)
+Handler = Callable[[Link, Command, Now], Command | None]
+"""Answers a request; None: the answer comes later, or never."""
+IDLE_SCAN_MS = 10_000
+NEVER = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the node must know of the machine it runs on."""
+
+    boot_id: str
+    memory_bytes: int
+
+
+class Broker:
+    """The broker as a plain object; see `boundary.Node`."""
+
+    def __init__(
+        self, config: BrokerConfig, disk: Disk, outbox: Outbox, random: Random, machine: Machine, now: Now,
+        delays_ms: tuple[int, ...],
+    ) -> None:  # fmt: skip
+        """Open the store and load the tables; nothing is listened on yet.
+
+        Raises:
+            StoreDamaged, DiskFailed: the store directory cannot be used.
+        """
+        self.config = config
+        self.disk = disk
+        self.outbox = outbox
+        self.random = random
+        self.machine = machine
+        self.started_ms = now.wall_ms
+        self.store, self.recovered = _open(disk, config, machine, delays_ms)
+        self.topics = Topics(disk, self.store, config, now.wall_ms)
+        self.groups = Groups(disk, auto_create=config.auto_create_group, wall_ms=now.wall_ms)
+        self.offsets = ConsumerOffsets(disk, now.wall_ms)
+        self.clients = Clients()
+        self.locks = QueueLocks(config.lock_live_ms)
+        self.schedule = Schedule()
+        self.peers = Peers(self._next_link)
+        self.send = SendPath(config, self.store, self.topics, self.groups, random, pack_host("127.0.0.1:0"))
+        self.pull = PullPath(
+            config, self.store, self.topics, self.groups, self.clients, self.offsets, machine.memory_bytes
+        )
+        self.registration = Registration(config, self.topics, self.peers, self._master_found)
+        self.delay = DelayedMessages(self, now)
+        self.handlers: dict[int, Handler] = {}
+        self.links: dict[int, Link] = {}
+        self.waiters = Waiters()
+        self.turn_out = Turn()
+        self._link_count = 0
+        self._flushing: Job | None = None
+        self._stopping = False
+        self._sync_flush = config.flush_type == "SYNC_FLUSH"
+        self._install(now)
+
+    def _install(self, now: Now) -> None:
+        from tandemq.broker import handlers  # noqa: PLC0415  # the handlers know the broker, which installs them
+
+        self.handlers = handlers.install(self)
+        every = self.schedule.every
+        config = self.config
+        every(IDLE_SCAN_MS, self._close_idle, first_ms=now.mono_ms + IDLE_SCAN_MS)
+        every(config.offsets_persist_ms, lambda _: self.offsets.save(), first_ms=now.mono_ms + config.offsets_persist_ms)
+        every(config.queue_flush_interval_ms, self._flush_queues,
+              first_ms=now.mono_ms + config.queue_flush_interval_ms)  # fmt: skip
+        if not self._sync_flush:
+            every(config.flush_interval_ms, self._begin_flush, first_ms=now.mono_ms + config.flush_interval_ms)
+
+    def listening(self, address: str, ha_address: str, now: Now) -> None:
+        """The shell listens: our addresses, "ip:port", as others shall use them."""
+        self.registration.address = address
+        self.registration.ha_address = ha_address
+        self.send.set_store_host(pack_host(address))
+        self.schedule.every(
+            self.config.register_ms, lambda at: self.registration.register(self.turn_out, at), first_ms=now.mono_ms
+        )
+
+    def _next_link(self) -> int:
+        self._link_count -= 1
+        return self._link_count
+
+    # A turn.
+
+    def turn(self, received: Sequence[tuple[int, bytes]], events: Sequence[Event], now: Now) -> Turn:
+        """See `boundary.Node`."""
+        turn = self.turn_out = Turn()
+        for event in events:
+            self._on_event(event, turn, now)
+        for number, data in received:
+            link = self.links.get(number)
+            if link is not None:
+                self._receive(link, data, turn, now)
+            elif self.peers.owns(number):
+                self.peers.received(number, data, turn, now)
+        self.schedule.run_due(now)
+        self.peers.expire(turn, now)
+        self.pull.answer_due(turn, now)
+        self._commit(turn, now)
+        if self.topics.changed and self.registration.address:
+            self.registration.register(turn, now)
+        return turn
+
+    def deadline_ms(self) -> int | None:
+        """See `boundary.Node`."""
+        times = (self.schedule.next_ms(), self.peers.deadline_ms(), self.pull.held.next_ms(), self.waiters.deadline_ms())
+        return min((time for time in times if time is not None), default=None)
+
+    def _on_event(self, event: Event, turn: Turn, now: Now) -> None:
+        if isinstance(event, Opened):
+            if self.peers.owns(event.link):
+                self.peers.opened(event.link, event.local, turn)
+            elif event.kind in (LinkKind.REMOTING, LinkKind.FAST):
+                self.links[event.link] = Link(
+                    event.link, event.kind, event.peer, now.mono_ms, self.config.frame_bytes_max
+                )
+        elif isinstance(event, Closed):
+            self._closed(event, turn, now)
+        elif isinstance(event, JobDone):
+            self._job_done(event, turn)
+
+    def _closed(self, event: Closed, turn: Turn, now: Now) -> None:
+        if self.peers.owns(event.link):
+            self.peers.closed(event.link, now)
+        elif self.links.pop(event.link, None) is not None:
+            self.pull.held.drop_link(event.link)
+            self.notify_members(self.clients.link_closed(event.link), turn)
+
+    # Requests.
+
+    def _receive(self, link: Link, data: bytes, turn: Turn, now: Now) -> None:
+        link.seen_ms = now.mono_ms
+        take_send, take_pull = self.send.take_frame, self.pull.take_frame
+        for frame in link.decoder.feed(data):
+            form, header, body = frame
+            if form == FORM_JSON:
+                if b'"code":310' in header:
+                    if take_send(link, header, body, now):
+                        continue
+                elif b'"code":11,' in header and link.kind is LinkKind.REMOTING:
+                    if take_pull(link.number, header, turn, now):
+                        continue
+            if not self._handle(link, frame, turn, now):
+                return
+        if link.decoder.error is not None:
+            self._close(link, str(link.decoder.error), turn)
+
+    def _handle(self, link: Link, frame: RawFrame, turn: Turn, now: Now) -> bool:
+        """Answer any request; False if the link must go."""
+        try:
+            command = decode_command(frame)
+        except ProtocolError as error:
+            self._close(link, str(error), turn)
+            return False
+        if command.is_response:
+            self.answered(link, command, now)
+            return True
+        answer = self._answer(link, command, turn, now)
+        if answer is not None and not command.is_oneway:
+            turn.send(link.number, encode_command(answer))
+        return True
+
+    def _answer(self, link: Link, command: Command, turn: Turn, now: Now) -> Command | None:
+        try:
+            if command.code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
+                self.send.take(link, command, now)
+                return None
+            if command.code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
+                if link.kind is LinkKind.REMOTING:
+                    return self.pull.take(link.number, command, turn, now)
+            elif command.code in self.handlers:
+                return self.handlers[command.code](link, command, now)
+        except ProtocolError as error:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        except StoreError as error:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        return command.answer(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {command.code} not supported"
+        )
+
+    def answered(self, link: Link, command: Command, now: Now) -> None:
+        """A client answered a request of ours."""
+
+    def _close(self, link: Link, reason: str, turn: Turn) -> None:
+        log.info("link: peer=%s closed reason=%r", link.peer, reason)
+        turn.closes.append((link.number, reason))
+
+    def notify_members(self, groups: list[str], turn: Turn) -> None:
+        """Tell the members of consumer groups that somebody came or went."""
+        for name in groups:
+            group = self.clients.consumers.get(name)
+            config = self.groups.table.get(name)
+            if group is None or (config is not None and not config.notify_consumer_ids_changed_enable):
+                continue
+            for link in group.members:
+                self.request_client(link, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name}, turn)
+
+    def request_client(
+        self, link: int, code: RequestCode, fields: dict[str, str], turn: Turn, body: bytes = b""
+    ) -> None:
+        """Send a one-way request to a client on its link."""
+        turn.send(link, encode_command(Command(code, 0, 2, fields=fields, body=body)))
+
+    # Writing and acknowledging.
+
+    def _commit(self, turn: Turn, now: Now) -> None:
+        acks, self.send.acks = self.send.acks, []
+        try:
+            self.store.commit()
+            self.delay.committed()
+        except StoreError as error:
+            self.delay.failed()
+            self._commit_failed(acks, error, turn)
+            return
+        self._acknowledge(acks, turn, now)
+        woken, self.store.woken = self.store.woken, []
+        for queue in woken:
+            if queue.held is not None:
+                self.pull.wake(queue, turn)
+
+    def _commit_failed(self, acks: list[Ack], error: StoreError, turn: Turn) -> None:
+        log.error("store: a write failed, nothing of it was acknowledged: %s", error)
+        self.store.woken.clear()
+        for ack in acks:
+            if ack.answer is None:
+                continue
+            if ack.end == 0:
+                turn.send(ack.link, ack.answer)
+            else:
+                turn.send(ack.link, recode(ack.answer, ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(error)))
+
+    def _acknowledge(self, acks: list[Ack], turn: Turn, now: Now) -> None:
+        if not acks:
+            return
+        sends = turn.sends
+        waiting = self._sync_flush or self.config.role == "SYNC_MASTER"
+        replica_code = self.replica_verdict()
+        for link, answer, end, waits in acks:
+            if answer is None:
+                continue
+            if waiting and waits and end:
+                self.waiters.add(self._waiting(link, answer, end, replica_code, now))
+            elif link in sends:
+                sends[link].append(answer)
+            else:
+                sends[link] = [answer]
+        if waiting:
+            self.release(turn, now)
+            if self._sync_flush:
+                self._begin_flush(now)
+
+    def _waiting(self, link: int, answer: bytes, end: int, replica_code: ResponseCode | None, now: Now) -> Waiting:
+        return Waiting(
+            link, answer, end, now.mono_ms + self.config.sync_flush_timeout_ms,
+            now.mono_ms + self.config.slave_timeout_ms, replica_code,
+        )  # fmt: skip
+
+    def replica_verdict(self) -> ResponseCode | None:
+        """Whether a message stored now needs to wait for replicas: None if so, else what is known already."""
+        return ResponseCode.SUCCESS
+
+    def copied_offset(self) -> int:
+        """The log offset up to which enough replicas have the bytes."""
+        return NEVER
+
+    def release(self, turn: Turn, now: Now) -> None:
+        """Let answers go whose wait is over."""
+        flushed = self.store.log.flushed_offset if self._sync_flush else NEVER
+        for waiting, code in self.waiters.release(flushed, self.copied_offset(), now.mono_ms):
+            answer = waiting.answer if code == ResponseCode.SUCCESS else recode(waiting.answer, code)
+            turn.send(waiting.link, answer)
+
+    # Flushing.
+
+    def _begin_flush(self, _now: Now) -> None:
+        """Start a sync of the log unless one is under way: what arrives meanwhile shares the next."""
+        if self._flushing is None:
+            work = self.store.begin_flush()
+            if work is not None:
+                self._flushing = Job("flush", work.run, work)
+                self.turn_out.jobs.append(self._flushing)
+
+    def _job_done(self, event: JobDone, turn: Turn) -> None:
+        if event.job is not self._flushing:
+            return
+        self._flushing = None
+        if isinstance(event.error, StoreError):
+            log.critical("store: a sync failed; nothing more is written or acknowledged until a restart: %s", event.error)
+            self.store.flush_failed(event.error)
+            self.send.refusal = (ResponseCode.SERVICE_NOT_AVAILABLE, f"the disk failed: {event.error}")
+            for waiting in self.waiters.take_all():
+                turn.send(waiting.link, recode(waiting.answer, ResponseCode.FLUSH_DISK_TIMEOUT))
+            return
+        assert isinstance(event.job.token, FlushJob)
+        self.store.end_flush(event.job.token)
+        if self._sync_flush and len(self.waiters):
+            self._begin_flush(Now(0, 0))
+
+    def _flush_queues(self, now: Now) -> None:
+        try:
+            self.store.flush_queues()
+        except StoreError as error:
+            log.warning("store: queue entries stay in memory for now: %s", error)
+
+    def _close_idle(self, now: Now) -> None:
+        expired = self.clients.expired(now.mono_ms, self.config.client_expiry_ms)
+        for link in self.links.values():
+            if now.mono_ms - link.seen_ms > self.config.connection_idle_ms or link.number in expired:
+                self._close(link, "silent for too long", self.turn_out)
+
+    def _master_found(self, master: str, ha: str) -> None:
+        """A name server told where our master is."""
+
+    # Stopping.
+
+    def stop(self, now: Now) -> Turn:
+        """Say goodbye to the name servers; after its bytes have left call `close`."""
+        turn = self.turn_out = Turn()
+        self._stopping = True
+        self.registration.unregister(turn)
+        return turn
+
+    def close(self) -> None:
+        """Save everything and close the store cleanly.
+
+        Raises:
+            StoreError: something could not be written; the next start will check the log.
+        """
+        self.offsets.save()
+        self.delay.save()
+        self.topics.save()
+        self.groups.save()
+        self.store.close()
+
+
+def _open(
+    disk: Disk, config: BrokerConfig, machine: Machine, delays_ms: tuple[int, ...]
+) -> tuple[Store, Recovered]:
+    return open_store(
+        disk,
+        StoreConfig(
+            config.segment_bytes, config.queue_file_bytes, config.index_enable, config.index_slots,
+            config.index_entries, delays_ms, machine.boot_id,
+        ),
+    )  # fmt: skip
+
+
+def recode(answer: bytes, code: ResponseCode, remark: str | None = None) -> bytes:
+    """A prepared answer with another code."""
+    form = answer[4]
+    length = int.from_bytes(answer[5:8])
+    command = decode_command((form, answer[8 : 8 + length], b""))
+    command.code = code
+    command.remark = remark
+    return encode_command(command)

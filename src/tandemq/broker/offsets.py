@@ -1,0 +1,114 @@
+"""How far each consumer group is, per topic and queue.
+
+Source: docs/storage.md, "consumerOffset.json"; RocketMQ ConsumerOffsetManager.
+"""
+
+from typing import Any
+
+from tandemq.boundary import Disk
+from tandemq.codec.fastjson import loads
+from tandemq.errors import StoreDamaged
+from tandemq.storage.tables import DataVersion, load_table, save_table
+
+FILE = "consumerOffset.json"
+SEPARATOR = "@"
+VERSION_STEP = 500
+
+
+class ConsumerOffsets:
+    """Offsets by "topic@group" and queue id; saved periodically by the owner."""
+
+    def __init__(self, disk: Disk, wall_ms: int) -> None:
+        """Load the table.
+
+        Raises:
+            StoreDamaged: it cannot be read.
+        """
+        self._disk = disk
+        self.version = DataVersion(wall_ms)
+        self.table: dict[str, dict[int, int]] = {}
+        self._commits = 0
+        self._dirty = False
+        raw = load_table(disk, FILE)
+        if raw:
+            self.version = DataVersion.from_json(raw.get("dataVersion"))
+            self.table = parse_offsets(raw)
+
+    def commit(self, topic: str, group: str, queue_id: int, offset: int) -> None:
+        """Remember an offset, as RocketMQ does: a lower one too (a reset comes this way)."""
+        queues = self.table.setdefault(f"{topic}{SEPARATOR}{group}", {})
+        queues[queue_id] = offset
+        self._dirty = True
+        self._commits += 1
+        if self._commits % VERSION_STEP == 0:
+            self.version.next(self.version.timestamp)
+
+    def get(self, topic: str, group: str, queue_id: int) -> int | None:
+        """The offset, None if none was ever committed."""
+        queues = self.table.get(f"{topic}{SEPARATOR}{group}")
+        return None if queues is None else queues.get(queue_id)
+
+    def topics_of(self, group: str) -> list[str]:
+        """Topics a group has offsets for."""
+        return [topic for topic, _, owner in (key.rpartition(SEPARATOR) for key in self.table) if owner == group]
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Groups that have offsets for a topic."""
+        return [group for name, _, group in (key.rpartition(SEPARATOR) for key in self.table) if name == topic]
+
+    def remove_group(self, group: str) -> None:
+        """Forget a group."""
+        for topic in self.topics_of(group):
+            del self.table[f"{topic}{SEPARATOR}{group}"]
+            self._dirty = True
+
+    def remove_topic(self, topic: str) -> None:
+        """Forget a topic."""
+        for group in self.groups_of(topic):
+            del self.table[f"{topic}{SEPARATOR}{group}"]
+            self._dirty = True
+
+    def merge(self, table: dict[str, dict[int, int]], version: DataVersion | None) -> None:
+        """Take over a master's table, keeping what it lacks; per "topic@group" its queues replace ours."""
+        for key, queues in table.items():
+            if self.table.get(key) != queues:
+                self.table[key] = dict(queues)
+                self._dirty = True
+        if version is not None:
+            self.version = version
+
+    def as_json(self) -> dict[str, Any]:
+        """The table as peers and the file have it."""
+        return {"dataVersion": self.version.as_json(), "offsetTable": self.table}
+
+    def save(self) -> None:
+        """Write the file if something changed."""
+        if self._dirty:
+            save_table(self._disk, FILE, self.as_json())
+            self._dirty = False
+
+
+def parse_offsets(raw: dict[str, Any]) -> dict[str, dict[int, int]]:
+    """The table from its JSON, whose queue ids may be unquoted.
+
+    Raises:
+        StoreDamaged: an entry is not a map of queue ids to offsets.
+    """
+    try:
+        return {
+            key: {int(queue_id): int(offset) for queue_id, offset in queues.items()}
+            for key, queues in (raw.get("offsetTable") or {}).items()
+        }
+    except (AttributeError, ValueError, TypeError) as error:
+        raise StoreDamaged(f"consumer offset table: {error}") from error
+
+
+def parse_offsets_body(body: bytes) -> tuple[dict[str, dict[int, int]], DataVersion | None]:
+    """The table and its version from a master's answer.
+
+    Raises:
+        ProtocolError, StoreDamaged: it cannot be read.
+    """
+    raw = loads(body)
+    version = raw.get("dataVersion") if isinstance(raw, dict) else None
+    return parse_offsets(raw if isinstance(raw, dict) else {}), DataVersion.from_json(version) if version else None

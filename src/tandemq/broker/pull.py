@@ -1,0 +1,319 @@
+"""Giving messages: which entries match, where they lie, what the consumer should do next.
+
+An answer's body is made of slices of the log, not decoded and not copied per message.
+
+Source: docs/requests.md, "PULL_MESSAGE", docs/storage.md, "read rules"; RocketMQ PullMessageProcessor,
+DefaultMessageStore.getMessage.
+"""
+
+from functools import lru_cache
+
+import msgspec
+
+from tandemq.boundary import Buffer, Now, Turn
+from tandemq.broker.clients import Clients
+from tandemq.broker.groups import Groups
+from tandemq.broker.longpoll import HeldPulls
+from tandemq.broker.offsets import ConsumerOffsets
+from tandemq.broker.topics import Topics
+from tandemq.codec.frame import encode_command
+from tandemq.codec.header import encode_header
+from tandemq.codec.requests import PullFields, decode_pull_frame, read_fields
+from tandemq.config import BrokerConfig
+from tandemq.errors import OffsetGone
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import FLAG_ONEWAY, FLAG_RESPONSE, VERSION_SPOKEN, Command
+from tandemq.model.group import SubscriptionGroupConfig, parse_tag_expression, tag_codes
+from tandemq.model.topic import RETRY_PREFIX, Permission
+from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue
+from tandemq.storage.store import Store
+
+COMMIT_OFFSET = 1
+SUSPEND = 2
+SUBSCRIPTION = 4
+EXAMINED_ENTRIES_MAX = 800
+_HEADER = (
+    b'{"code":%d,"extFields":{"suggestWhichBrokerId":"%d","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d"}'
+    b',"flag":1,"language":"PYTHON","opaque":%d,"remark":"%b","serializeTypeCurrentRPC":"JSON","version":%d}'
+)
+_FOUND, _NO_NEW, _AGAIN, _MOVED = (
+    int(ResponseCode.SUCCESS), int(ResponseCode.PULL_NOT_FOUND), int(ResponseCode.PULL_RETRY_IMMEDIATELY),
+    int(ResponseCode.PULL_OFFSET_MOVED),
+)  # fmt: skip
+
+
+class Pull:
+    """One pull request, held or not. `codes` None: every tag matches. `scan_offset`: below it nothing matched."""
+
+    __slots__ = ("binary", "codes", "fields", "group", "is_answered", "link", "opaque", "queue", "scan_offset")
+
+    def __init__(
+        self, link: int, opaque: int, fields: PullFields, codes: frozenset[int] | None, queue: ConsumeQueue,
+        group: SubscriptionGroupConfig, *, binary: bool,
+    ) -> None:  # fmt: skip
+        """A pull that has passed all checks."""
+        self.link = link
+        self.opaque = opaque
+        self.fields = fields
+        self.codes = codes
+        self.queue = queue
+        self.group = group
+        self.binary = binary
+        self.scan_offset = fields.queue_offset
+        self.is_answered = False
+
+
+class PullPath:
+    """All pulls of one broker."""
+
+    def __init__(
+        self, config: BrokerConfig, store: Store, topics: Topics, groups: Groups, clients: Clients,
+        offsets: ConsumerOffsets, memory_bytes: int,
+    ) -> None:  # fmt: skip
+        """`memory_bytes`: the machine's memory, by which "far behind" is judged."""
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._offsets = offsets
+        ratio = config.memory_ratio_max - (10 if config.broker_id else 0)
+        self._far_bytes = memory_bytes * max(ratio, 0) // 100
+        self.held = HeldPulls()
+        self.permission = config.permission
+        self.count = 0
+        """Messages given since the start; `bytes` of their records."""
+        self.bytes = 0
+        self.misses = 0
+
+    # In.
+
+    def take_frame(self, link: int, header: bytes, turn: Turn, now: Now) -> bool:
+        """Answer or hold a pull from its JSON header; False if it must go through `take`."""
+        try:
+            frame = decode_pull_frame(header)
+        except msgspec.DecodeError:
+            return False
+        if frame.code not in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE) or frame.flag & FLAG_ONEWAY:
+            return False
+        refusal = self._take(link, frame.opaque, frame.extFields, turn, now, binary=False)
+        if refusal is not None:
+            turn.send(link, encode_command(Command(refusal[0], frame.opaque, FLAG_RESPONSE, refusal[1])))
+        return True
+
+    def take(self, link: int, command: Command, turn: Turn, now: Now) -> Command | None:
+        """Answer or hold any pull; returns an answer only to refuse."""
+        fields = read_fields(PullFields, command.fields)
+        refusal = self._take(link, command.opaque, fields, turn, now, binary=command.binary)
+        return None if refusal is None else command.answer(refusal[0], remark=refusal[1])
+
+    def _take(
+        self, link: int, opaque: int, fields: PullFields, turn: Turn, now: Now, *, binary: bool
+    ) -> tuple[int, str] | None:
+        group = self._groups.table.get(fields.consumer_group) or self._groups.find(fields.consumer_group, now.wall_ms)
+        if group is None:
+            return ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {fields.consumer_group}"
+        refusal = self._refusal(fields, group)
+        if refusal is not None:
+            return refusal
+        try:
+            codes = self._codes(fields)
+        except _Unsubscribed as error:
+            return error.code, str(error)
+        pull = Pull(link, opaque, fields, codes, self._queue(fields), group, binary=binary)
+        is_master = self._config.broker_id == 0
+        if fields.sys_flag & COMMIT_OFFSET and is_master:
+            self._offsets.commit(fields.topic, fields.consumer_group, fields.queue_id, fields.commit_offset)
+        if self.answer(pull, turn, is_last=not fields.sys_flag & SUSPEND):
+            return None
+        wait_ms = fields.suspend_timeout_millis if self._config.long_polling else self._config.short_polling_ms
+        self.held.hold(pull.queue, pull, now.mono_ms + max(0, min(wait_ms, 120_000)))
+        return None
+
+    def _refusal(self, fields: PullFields, group: SubscriptionGroupConfig) -> tuple[int, str] | None:
+        if not self.permission & Permission.READ:
+            return ResponseCode.NO_PERMISSION, f"the broker[{self._config.broker_name}] pulling message is forbidden"
+        if not group.consume_enable:
+            return ResponseCode.NO_PERMISSION, f"subscription group no permission, {fields.consumer_group}"
+        topic = self._topics.table.get(fields.topic)
+        if topic is None:
+            if (fields.topic, fields.queue_id) in self._store.queues:
+                return None
+            return ResponseCode.TOPIC_NOT_EXIST, f"topic[{fields.topic}] not exist, apply first please!"
+        if not topic.config.perm & Permission.READ:
+            return ResponseCode.NO_PERMISSION, f"the topic[{fields.topic}] pulling message is forbidden"
+        if not 0 <= fields.queue_id < max(topic.config.read_queue_nums, topic.config.write_queue_nums):
+            return (
+                ResponseCode.SYSTEM_ERROR,
+                f"queueId[{fields.queue_id}] is illegal, topic:[{fields.topic}] has {topic.config.read_queue_nums} queues",
+            )
+        return None
+
+    def _queue(self, fields: PullFields) -> ConsumeQueue:
+        topic = self._topics.table.get(fields.topic)
+        if topic is None:
+            return self._store.queue(fields.topic, fields.queue_id)
+        return topic.queues.get(fields.queue_id) or self._topics.queue(topic, fields.queue_id)
+
+    def _codes(self, fields: PullFields) -> frozenset[int] | None:
+        if fields.sys_flag & SUBSCRIPTION:
+            kind = fields.expression_type
+            if kind is not None and kind != "TAG":
+                raise _Unsubscribed(
+                    ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind[:32]}"
+                )
+            return _parsed(fields.subscription)
+        online = self._clients.consumers.get(fields.consumer_group)
+        if online is None:
+            raise _Unsubscribed(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
+        subscription = online.subscriptions.get(fields.topic)
+        if subscription is None:
+            raise _Unsubscribed(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist")
+        if subscription.sub_version < fields.sub_version:
+            raise _Unsubscribed(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+        if fields.topic.startswith(RETRY_PREFIX):
+            return None
+        return _parsed(subscription.sub_string)
+
+    # Out.
+
+    def answer(self, pull: Pull, turn: Turn, *, is_last: bool) -> bool:
+        """Answer a pull if there is something to say; False if it should wait. `is_last`: answer in any case."""
+        queue = pull.queue
+        offset = pull.fields.queue_offset
+        low, high = queue.min_offset, queue.max_offset
+        if offset == high and high > 0 or (high == 0 and offset == 0):
+            if not is_last:
+                return False
+            status, code, following = "OFFSET_OVERFLOW_ONE" if high else "NO_MESSAGE_IN_QUEUE", _NO_NEW, offset
+        elif low <= offset < high:
+            return self._answer_found(pull, turn, low, high, is_last=is_last)
+        elif high == 0:
+            status, code, following = "NO_MESSAGE_IN_QUEUE", _MOVED, 0
+        elif offset < low:
+            status, code, following = "OFFSET_TOO_SMALL", _MOVED, low
+        else:
+            status, code, following = "OFFSET_OVERFLOW_BADLY", _MOVED, high
+        if code == _MOVED and self._config.broker_id != 0 and offset > high:
+            code, following = _AGAIN, offset
+        self.misses += 1
+        self._send(pull, turn, code, status, following, [], 0)
+        return True
+
+    def _answer_found(self, pull: Pull, turn: Turn, low: int, high: int, *, is_last: bool) -> bool:
+        try:
+            buffers, count, size, following = self._gather(pull)
+        except OffsetGone:
+            following = max(pull.fields.queue_offset + 1, low)
+            self._send(pull, turn, _AGAIN, "MESSAGE_WAS_REMOVING", following, [], 0)
+            return True
+        if not count:
+            pull.scan_offset = following
+            if following >= high and not is_last:
+                return False
+            self.misses += 1
+            self._send(pull, turn, _AGAIN, "NO_MATCHED_MESSAGE", following, [], 0)
+            return True
+        self.count += count
+        self.bytes += size
+        self._send(pull, turn, _FOUND, "FOUND", following, buffers, size)
+        return True
+
+    def _gather(self, pull: Pull) -> tuple[list[Buffer], int, int, int]:
+        """Slices of the matching records, how many, their bytes, and the offset behind the last entry looked at."""
+        fields, codes = pull.fields, pull.codes
+        offset = max(pull.scan_offset, fields.queue_offset, pull.queue.min_offset)
+        most = max(1, min(fields.max_msg_nums, self._config.transfer_messages_max))
+        room = self._config.transfer_bytes_max
+        view = self._store.log.view
+        buffers: list[Buffer] = []
+        count = total = 0
+        run_start = run_end = 0
+        for log_offset, size, code in self._store.entries(
+            pull.queue, offset, most if codes is None else EXAMINED_ENTRIES_MAX
+        ):
+            if size == PREFILL_SIZE or (codes is not None and code not in codes):
+                offset += 1
+                continue
+            if count and (count >= most or total + size > room):
+                break
+            if log_offset == run_end and run_end - run_start + size <= 1 << 19:
+                run_end += size
+            else:
+                if run_end > run_start:
+                    buffers.append(view(run_start, run_end - run_start))
+                run_start, run_end = log_offset, log_offset + size
+            offset += 1
+            count += 1
+            total += size
+        if run_end > run_start:
+            buffers.append(view(run_start, run_end - run_start))
+        return buffers, count, total, offset
+
+    def _send(
+        self, pull: Pull, turn: Turn, code: int, status: str, following: int, buffers: list[Buffer], size: int
+    ) -> None:
+        pull.is_answered = True
+        queue = pull.queue
+        suggested = self._suggest(pull, following)
+        if pull.binary:
+            fields = {
+                "suggestWhichBrokerId": str(suggested), "nextBeginOffset": str(following),
+                "minOffset": str(queue.min_offset), "maxOffset": str(queue.max_offset),
+            }  # fmt: skip
+            header = encode_header(Command(code, pull.opaque, FLAG_RESPONSE, status, fields, binary=True))
+            form = 1 << 24
+        else:
+            header = _HEADER % (
+                code, suggested, following, queue.min_offset, queue.max_offset, pull.opaque, status.encode(),
+                VERSION_SPOKEN,
+            )  # fmt: skip
+            form = 0
+        prefix = (4 + len(header) + size).to_bytes(4) + (form | len(header)).to_bytes(4)
+        turn.send(pull.link, prefix + header, *buffers)
+
+    def _suggest(self, pull: Pull, following: int) -> int:
+        """Broker id to pull from next: the slave if reading from slaves is on and this consumer is far behind."""
+        if not self._config.slave_read_enable:
+            return 0
+        queue = pull.queue
+        if queue.min_offset < following <= queue.max_offset:
+            last_read = queue.entry(following - 1).log_offset
+            if self._store.log.written_end - last_read > self._far_bytes:
+                return pull.group.which_broker_when_consume_slowly
+        return pull.group.broker_id
+
+    # Waking.
+
+    def wake(self, queue: ConsumeQueue, turn: Turn) -> None:
+        """A queue got messages: answer the pulls held on it that they match."""
+        for pull in self.held.take(queue):
+            if not self.answer(pull, turn, is_last=False):
+                self.held.hold_again(queue, pull)
+
+    def answer_due(self, turn: Turn, now: Now) -> None:
+        """Answer pulls whose time is up."""
+        for pull in self.held.due(now.mono_ms):
+            self.answer(pull, turn, is_last=True)
+
+
+class _Unsubscribed(Exception):
+    def __init__(self, code: ResponseCode, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+
+
+@lru_cache(maxsize=4096)
+def _codes_of(expression: str | None) -> frozenset[int] | None:
+    tags = parse_tag_expression(expression)
+    return None if tags is None else frozenset(tag_codes(tags))
+
+
+def _parsed(expression: str | None) -> frozenset[int] | None:
+    try:
+        return _codes_of(expression)
+    except ValueError as error:
+        raise _Unsubscribed(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
+
+
+

@@ -1,0 +1,98 @@
+"""Telling the name servers who we are and which topics we have; hearing from them where our master is.
+
+Source: docs/requests.md, "REGISTER_BROKER"; RocketMQ BrokerOuterAPI, RouteInfoManager.
+"""
+
+import logging
+import zlib
+from collections.abc import Callable
+
+from tandemq.boundary import Now, Turn
+from tandemq.broker.peers import Peers
+from tandemq.broker.topics import Topics
+from tandemq.codec.fastjson import dumps
+from tandemq.config import BrokerConfig
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
+from tandemq.model.topic import Permission
+
+log = logging.getLogger(__name__)
+MasterFound = Callable[[str, str], None]
+"""Called with the master's remoting address and HA address, "" where unknown."""
+
+
+class Registration:
+    """Registers at every name server: at the start, periodically, and when a topic changed."""
+
+    def __init__(self, config: BrokerConfig, topics: Topics, peers: Peers, master_found: MasterFound) -> None:
+        """Nothing is sent before `register`."""
+        self._config = config
+        self._topics = topics
+        self._peers = peers
+        self._master_found = master_found
+        self.address = ""
+        self.ha_address = ""
+        self.registered: set[str] = set()
+        """Name servers whose last answer was yes."""
+        self._said: dict[str, str] = {}
+
+    def register(self, turn: Turn, now: Now) -> None:
+        """Send our state to every name server."""
+        self._topics.changed = False
+        body = dumps({"filterServerList": [], "topicConfigSerializeWrapper": self._wrapper()})
+        fields = self._identity() | {
+            "haServerAddr": self.ha_address,
+            "compressed": "false",
+            "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
+        }
+        for server in self._config.name_servers:
+            command = Command(RequestCode.REGISTER_BROKER, fields=fields, body=body)
+            self._peers.call(
+                server, command, self._config.register_timeout_ms, self._answered(server), turn, now
+            )
+
+    def _identity(self) -> dict[str, str]:
+        return {
+            "brokerName": self._config.broker_name, "brokerAddr": self.address, "clusterName": self._config.cluster,
+            "brokerId": str(self._config.broker_id),
+        }  # fmt: skip
+
+    def _wrapper(self) -> dict[str, object]:
+        """Topics with our own permission applied, as 4.9 and 5.x name servers read them."""
+        table = self._topics.as_json()
+        allowed = self._config.permission
+        if allowed & Permission.READ_WRITE != Permission.READ_WRITE:
+            for topic in table["topicConfigTable"].values():
+                topic["perm"] &= allowed | Permission.INHERIT
+        return table
+
+    def _answered(self, server: str) -> Callable[[Command | None, Now], None]:
+        def on_answer(answer: Command | None, _now: Now) -> None:
+            if answer is None:
+                self._note(server, "no answer")
+            elif answer.code != ResponseCode.SUCCESS:
+                self._note(server, f"refused: {answer.remark}")
+            else:
+                self._note(server, "")
+                self._master_found(answer.fields.get("masterAddr", ""), answer.fields.get("haServerAddr", ""))
+
+        return on_answer
+
+    def _note(self, server: str, trouble: str) -> None:
+        """Log changes only: one line when registration begins to fail or works again."""
+        if trouble:
+            self.registered.discard(server)
+        else:
+            self.registered.add(server)
+        if self._said.get(server) != trouble:
+            self._said[server] = trouble
+            if trouble:
+                log.warning("registration: name_server=%s trouble=%r", server, trouble)
+            else:
+                log.info("registration: name_server=%s registered as %s id=%d at %s", server,
+                         self._config.broker_name, self._config.broker_id, self.address)  # fmt: skip
+
+    def unregister(self, turn: Turn) -> None:
+        """Tell every name server that we stop."""
+        for server in self.registered:
+            self._peers.tell(server, Command(RequestCode.UNREGISTER_BROKER, fields=self._identity()), turn)

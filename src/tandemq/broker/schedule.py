@@ -1,0 +1,43 @@
+"""What is due when, on the monotonic clock."""
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from tandemq.boundary import Now
+
+Task = Callable[[Now], None]
+
+
+class Schedule:
+    """Tasks by due time; equal times in the order they were added."""
+
+    def __init__(self) -> None:
+        """Nothing is due."""
+        self._heap: list[tuple[int, int, Task, int]] = []
+        self._count = 0
+
+    def at(self, due_ms: int, task: Task) -> None:
+        """Run once."""
+        self._push(due_ms, task, 0)
+
+    def every(self, period_ms: int, task: Task, *, first_ms: int) -> None:
+        """Run at `first_ms` and then each `period_ms` after the last run began."""
+        assert period_ms > 0, "a period must be positive"
+        self._push(first_ms, task, period_ms)
+
+    def _push(self, due_ms: int, task: Task, period_ms: int) -> None:
+        self._count += 1
+        heappush(self._heap, (due_ms, self._count, task, period_ms))
+
+    def run_due(self, now: Now) -> None:
+        """Run what is due; a task that is late runs once, not once per missed period."""
+        heap = self._heap
+        while heap and heap[0][0] <= now.mono_ms:
+            _, _, task, period_ms = heappop(heap)
+            if period_ms:
+                self._push(now.mono_ms + period_ms, task, period_ms)
+            task(now)
+
+    def next_ms(self) -> int | None:
+        """When something is due next."""
+        return self._heap[0][0] if self._heap else None

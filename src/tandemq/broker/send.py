@@ -1,0 +1,356 @@
+"""Taking messages: checks, topic creation, the stored form, the answer.
+
+The hot path is `SendPath.take_frame`: one decode, one append, one prepared answer per message. Whatever is unusual
+(delay, batch, retry topic, transaction bits, IPv6, binary header) goes through `SendPath.take`.
+
+Source: docs/requests.md, "sending"; RocketMQ SendMessageProcessor.
+"""
+
+from random import Random
+from typing import NamedTuple
+
+import msgspec
+
+from tandemq.boundary import Now
+from tandemq.broker.groups import Groups
+from tandemq.broker.link import Link
+from tandemq.broker.topics import Topic, Topics
+from tandemq.codec.frame import encode_command
+from tandemq.codec.record import decode_batch
+from tandemq.codec.requests import SendFields, SendFieldsV1, SendFrame, decode_send_frame, is_true, read_fields
+from tandemq.config import BrokerConfig
+from tandemq.errors import ProtocolError, RecordTooLarge
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import FLAG_ONEWAY, VERSION_SPOKEN, Command
+from tandemq.model.hashing import cached_java_hash
+from tandemq.model.message import SysFlag, decode_properties, encode_properties
+from tandemq.model.topic import (
+    DLQ_PREFIX,
+    FORBIDDEN_FOR_SENDING,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    Permission,
+    dead_letter_topic,
+    topic_name_error,
+)
+from tandemq.storage.store import Store
+
+VERSION_3_4_9 = 121
+_ANSWER = (
+    b'{"code":0,"extFields":{"MSG_REGION":"%b","TRACE_ON":"true","msgId":"%b%016X","queueId":"%d","queueOffset":"%d"'
+    b',"transactionId":"%b"},"flag":1,"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
+)
+_UNUSUAL_FLAGS = 0xC | 0xF0
+
+
+class Ack(NamedTuple):
+    """An answer that may leave when the log is safe up to `end`. `answer` says SUCCESS; None: one-way."""
+
+    link: int
+    answer: bytes | None
+    end: int
+    waits: bool
+
+
+class Refused(Exception):
+    """A send that is refused: code and remark of the answer."""
+
+    def __init__(self, code: ResponseCode, remark: str) -> None:
+        """With the answer's code and remark."""
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+
+
+class SendPath:
+    """All sends of one broker. Appends to the store; the owner commits and releases `acks`."""
+
+    def __init__(
+        self, config: BrokerConfig, store: Store, topics: Topics, groups: Groups, random: Random, store_host: bytes
+    ) -> None:
+        """`store_host` is our advertised address as records hold it."""
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._random = random
+        self.acks: list[Ack] = []
+        self.refusal: tuple[ResponseCode, str] | None = None
+        """Why no message is taken at present, if so."""
+        self.count = 0
+        """Messages taken since the start; `bytes` their bodies."""
+        self.bytes = 0
+        self._region = config.region.encode()
+        self._cluster = f"CLUSTER\x01{config.cluster}\x02".encode()
+        self.set_store_host(store_host)
+
+    def set_store_host(self, store_host: bytes) -> None:
+        """Our address, when it becomes known."""
+        self._store_host = store_host
+        self._store_host_hex = store_host.hex().upper().encode()
+        self._is_v4 = len(store_host) == 8
+
+    # The hot path.
+
+    def take_frame(self, link: Link, header: bytes, body: bytes, now: Now) -> bool:
+        """Take a V2 send from its JSON header; False if it is unusual and must go through `take`."""
+        try:
+            frame = decode_send_frame(header)
+        except msgspec.DecodeError:
+            return False
+        return frame.code == RequestCode.SEND_MESSAGE_V2 and self._take_plain(link, frame, body, now)
+
+    def _take_plain(self, link: Link, frame: SendFrame, body: bytes, now: Now) -> bool:
+        fields = frame.extFields
+        text = fields.properties
+        topic = self._topics.table.get(fields.topic)
+        if (
+            topic is None
+            or self.refusal is not None
+            or not topic.is_plain
+            or not link.is_v4
+            or not self._is_v4
+            or fields.sys_flag & _UNUSUAL_FLAGS
+            or fields.reconsume_times
+            or fields.batch == "true"
+            or not 0 <= fields.queue_id < topic.config.write_queue_nums
+            or fields.topic in FORBIDDEN_FOR_SENDING
+            or fields.topic[0] == "%"
+            or not topic.config.perm & 2
+            or not self._config.permission & 2
+            or not 0 < len(body) <= self._config.message_bytes_max
+            or len(text) > 8000
+            or "DELAY\x01" in text
+            or "TRAN_MSG\x01" in text
+            or "__CRC32#\x01" in text
+        ):
+            return False
+        queue = topic.queues.get(fields.queue_id) or self._topics.queue(topic, fields.queue_id)
+        raw = text.encode()
+        waits = True
+        if b"WAIT\x01" in raw:
+            raw, waits = _strip_wait(raw)
+        if raw and raw[-1] != 2:
+            raw += b"\x02"
+        unique, keys, tags = _scan(raw)
+        queue_offset, log_offset, size = self._store.put_plain(
+            queue, topic.encoded, body, raw + self._cluster, fields.flag, fields.sys_flag, fields.born_timestamp,
+            link.born_host, now.wall_ms, self._store_host, 0,
+            cached_java_hash(tags.decode("utf-8", "replace")) if tags else 0, unique, keys,
+        )  # fmt: skip
+        self.count += 1
+        self.bytes += len(body)
+        if frame.flag & FLAG_ONEWAY:
+            self.acks.append(Ack(link.number, None, log_offset + size, False))
+            return True
+        answer = _ANSWER % (
+            self._region, self._store_host_hex, log_offset, fields.queue_id, queue_offset, unique or b"", frame.opaque,
+            VERSION_SPOKEN,
+        )  # fmt: skip
+        length = len(answer)
+        framed = (length + 4).to_bytes(4) + length.to_bytes(4) + answer
+        self.acks.append(Ack(link.number, framed, log_offset + size, waits))
+        return True
+
+    # Everything.
+
+    def take(self, link: Link, command: Command, now: Now) -> None:
+        """Take any send; its answer, good or bad, is put among `acks`."""
+        try:
+            fields = _fields(command)
+            ack = self._store_any(link, command, fields, now)
+        except Refused as refused:
+            ack = self._refuse(link, command, refused.code, refused.remark)
+        except ProtocolError as error:
+            ack = self._refuse(link, command, ResponseCode.SYSTEM_ERROR, str(error))
+        except RecordTooLarge as error:
+            ack = self._refuse(link, command, ResponseCode.MESSAGE_ILLEGAL, str(error))
+        self.acks.append(ack)
+
+    def _refuse(self, link: Link, command: Command, code: int, remark: str) -> Ack:
+        answer = None if command.is_oneway else encode_command(command.answer(code, remark=remark))
+        return Ack(link.number, answer, 0, False)
+
+    def _store_any(self, link: Link, command: Command, fields: SendFields, now: Now) -> Ack:
+        if self.refusal is not None:
+            raise Refused(*self.refusal)
+        topic = self._admit(fields, now.wall_ms)
+        queue_id = fields.queue_id
+        nums = topic.config.write_queue_nums
+        if queue_id >= max(nums, topic.config.read_queue_nums):
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"queue id {queue_id} is illegal: {fields.topic} has {nums} queues")
+        if queue_id < 0:
+            queue_id = self._random.randrange(nums)
+        if len(command.body) > self._config.message_bytes_max:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the body has {len(command.body)} bytes, maxMessageSize is {self._config.message_bytes_max}",
+            )
+        if is_true(fields.batch):
+            return self._store_batch(link, command, fields, topic, queue_id, now)
+        return self._store_one(link, command, fields, topic, queue_id, now)
+
+    def _admit(self, fields: SendFields, wall_ms: int) -> Topic:
+        name = fields.topic
+        wrong = topic_name_error(name)
+        if wrong is not None:
+            raise Refused(ResponseCode.SYSTEM_ERROR, wrong)
+        if name in FORBIDDEN_FOR_SENDING:
+            raise Refused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
+        topic = self._topics.get(name)
+        if topic is None and name.startswith(RETRY_PREFIX):
+            topic = self._topics.create_internal(name, 1, wall_ms)
+        if topic is None:
+            topic = self._topics.create_on_send(name, fields.default_topic, fields.default_topic_queue_nums, wall_ms)
+        if topic is None:
+            raise Refused(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{name}] not exist, apply first please! create it with `tandemq topic create {name}`",
+            )
+        if topic.config.order and not self._config.permission & Permission.WRITE:
+            raise Refused(ResponseCode.NO_PERMISSION, f"the broker[{self._config.broker_name}] takes no messages")
+        if not topic.config.perm & Permission.WRITE:
+            raise Refused(ResponseCode.NO_PERMISSION, f"topic[{name}] takes no messages: its permission lacks WRITE")
+        return topic
+
+    def _store_one(
+        self, link: Link, command: Command, fields: SendFields, topic: Topic, queue_id: int, now: Now
+    ) -> Ack:
+        properties = decode_properties(fields.properties)
+        waits = properties.pop("WAIT", "true").lower() != "false"
+        properties.pop("__CRC32#", None)
+        if fields.sys_flag & SysFlag.TRANSACTION_ROLLBACK or properties.get("TRAN_MSG") == "true":
+            raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "transactional messages are not supported yet")
+        name = fields.topic
+        if name.startswith(RETRY_PREFIX) and not name.startswith(DLQ_PREFIX):
+            topic, queue_id = self._after_retry(command, fields, topic, queue_id, properties, now.wall_ms)
+        topic, queue_id = self.redirect_delayed(topic, queue_id, properties)
+        properties["CLUSTER"] = self._config.cluster
+        unique = properties.get("UNIQ_KEY", "")
+        queue_offset, log_offset, size = self._store.put(
+            self._topics.queue(topic, queue_id), body=command.body, properties=encode_properties(properties).encode(),
+            flag=fields.flag, sys_flag=fields.sys_flag & ~0x30, born_ms=fields.born_timestamp,
+            born_host=link.born_host, store_ms=now.wall_ms, store_host=self._store_host,
+            reconsume_times=fields.reconsume_times,
+        )  # fmt: skip
+        self._count(command.body)
+        ids = f"{self._store_host.hex().upper()}{log_offset:016X}"
+        return self._ack(link, command, ids, fields.queue_id if queue_id < 0 else queue_id, queue_offset, unique,
+                         log_offset + size, waits)  # fmt: skip
+
+    def _after_retry(
+        self, command: Command, fields: SendFields, topic: Topic, queue_id: int, properties: dict[str, str],
+        wall_ms: int,
+    ) -> tuple[Topic, int]:  # fmt: skip
+        """A consumer's own retry send: after too many times it goes to the dead letter topic."""
+        group_name = fields.topic.removeprefix(RETRY_PREFIX)
+        group = self._groups.find(group_name, wall_ms)
+        if group is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group_name}; create it first"
+            )
+        most = group.retry_max_times
+        if command.version >= VERSION_3_4_9 and fields.max_reconsume_times is not None:
+            most = fields.max_reconsume_times
+        if fields.reconsume_times < most:
+            return topic, queue_id
+        properties.pop("DELAY", None)
+        return self._topics.create_internal(dead_letter_topic(group_name), 1, wall_ms), 0
+
+    def redirect_delayed(self, topic: Topic, queue_id: int, properties: dict[str, str]) -> tuple[Topic, int]:
+        """Where a message goes first: its queue, or its delay level's, with the way back among its properties."""
+        level = _delay_level(properties)
+        delay_topic = self._topics.get(SCHEDULE_TOPIC)
+        if not level or delay_topic is None or not self._store.config.delays_ms:
+            return topic, queue_id
+        level = min(level, len(self._store.config.delays_ms))
+        properties["DELAY"] = str(level)
+        properties["REAL_TOPIC"] = topic.config.topic_name
+        properties["REAL_QID"] = str(queue_id)
+        return delay_topic, level - 1
+
+    def _store_batch(
+        self, link: Link, command: Command, fields: SendFields, topic: Topic, queue_id: int, now: Now
+    ) -> Ack:
+        common = decode_properties(fields.properties)
+        waits = common.pop("WAIT", "true").lower() != "false"
+        if _delay_level(common) or fields.topic.startswith(RETRY_PREFIX):
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch may not be delayed and may not go to a retry topic")
+        parts = decode_batch(command.body)
+        shared = encode_properties({key: value for key, value in common.items() if key != "UNIQ_KEY"}).encode()
+        shared += self._cluster
+        queue = self._topics.queue(topic, queue_id)
+        total = sum(112 + len(p.body) + len(p.properties) + len(shared) + len(topic.encoded) for p in parts)
+        self._store.log.reserve(total)
+        first = queue.next_offset
+        offsets: list[int] = []
+        end = 0
+        for flag, body, raw in parts:
+            if raw and raw[-1] != 2:
+                raw += b"\x02"
+            if b"WAIT\x01" in raw:
+                raw, _ = _strip_wait(raw)
+            _, log_offset, size = self._store.put(
+                queue, body=body, properties=raw + shared, flag=flag, sys_flag=fields.sys_flag & ~0x30,
+                born_ms=fields.born_timestamp, born_host=link.born_host, store_ms=now.wall_ms,
+                store_host=self._store_host, reconsume_times=fields.reconsume_times,
+            )  # fmt: skip
+            offsets.append(log_offset)
+            end = log_offset + size
+            self._count(body)
+        host = self._store_host.hex().upper()
+        ids = ",".join([f"{host}{offset:016X}" for offset in offsets])
+        return self._ack(link, command, ids, queue_id, first, common.get("UNIQ_KEY", ""), end, waits)
+
+    def _count(self, body: bytes) -> None:
+        self.count += 1
+        self.bytes += len(body)
+
+    def _ack(
+        self, link: Link, command: Command, ids: str, queue_id: int, queue_offset: int, unique: str, end: int,
+        waits: bool,
+    ) -> Ack:  # fmt: skip
+        if command.is_oneway:
+            return Ack(link.number, None, end, False)
+        fields = {
+            "MSG_REGION": self._config.region, "TRACE_ON": "true", "msgId": ids, "queueId": str(queue_id),
+            "queueOffset": str(queue_offset),
+        }  # fmt: skip
+        if unique:
+            fields["transactionId"] = unique
+        return Ack(link.number, encode_command(command.answer(ResponseCode.SUCCESS, fields=fields)), end, waits)
+
+
+def _fields(command: Command) -> SendFields:
+    if command.code != RequestCode.SEND_MESSAGE:
+        return read_fields(SendFields, command.fields)
+    first = read_fields(SendFieldsV1, command.fields)
+    return SendFields(*(getattr(first, name) for name in SendFields.__struct_fields__))
+
+
+def _delay_level(properties: dict[str, str]) -> int:
+    level = properties.get("DELAY", "")
+    return int(level) if level.isdigit() else 0
+
+
+def _strip_wait(raw: bytes) -> tuple[bytes, bool]:
+    """Properties without WAIT, and whether the sender waits."""
+    start = 0 if raw.startswith(b"WAIT\x01") else raw.find(b"\x02WAIT\x01") + 1
+    if start == 0 and not raw.startswith(b"WAIT\x01"):
+        return raw, True
+    stop = raw.find(b"\x02", start)
+    value = raw[start + 5 : stop if stop >= 0 else len(raw)]
+    return raw[:start] + (raw[stop + 1 :] if stop >= 0 else b""), value.lower() != b"false"
+
+
+def _scan(raw: bytes) -> tuple[bytes | None, bytes | None, bytes | None]:
+    """UNIQ_KEY, KEYS and TAGS of closed properties."""
+    unique = keys = tags = None
+    for piece in raw.split(b"\x02"):
+        if piece.startswith(b"UNIQ_KEY\x01"):
+            unique = piece[9:]
+        elif piece.startswith(b"TAGS\x01"):
+            tags = piece[5:]
+        elif piece.startswith(b"KEYS\x01"):
+            keys = piece[5:]
+    return unique, keys, tags

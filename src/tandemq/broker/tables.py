@@ -1,0 +1,60 @@
+"""The tables a slave copies from its master.
+
+Source: docs/requests.md, "slave and master"; RocketMQ AdminBrokerProcessor.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from tandemq.boundary import Now
+from tandemq.broker.link import Link
+from tandemq.codec.fastjson import dumps, dumps_java
+from tandemq.model.codes import RequestCode as Code
+from tandemq.model.codes import ResponseCode
+from tandemq.model.command import Command
+
+if TYPE_CHECKING:
+    from tandemq.broker.node import Broker, Handler
+
+ATTRIBUTE_DEFECT_VERSIONS = (477, 479)
+"""Java slaves 5.3.2 and 5.3.3 give up on the first topic or group with attributes: theirs are sent without."""
+
+
+def handlers(broker: "Broker") -> "dict[Code, Handler]":
+    """The handlers of this module, bound to a broker."""
+    on = _Tables(broker)
+    return {
+        Code.GET_ALL_TOPIC_CONFIG: on.topics,
+        Code.GET_ALL_CONSUMER_OFFSET: on.offsets,
+        Code.GET_ALL_DELAY_OFFSET: on.delays,
+        Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: on.groups,
+        Code.GET_ALL_MESSAGE_REQUEST_MODE: on.request_modes,
+    }
+
+
+class _Tables:
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+
+    def topics(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        table = self._broker.topics.as_json()
+        return command.answer(ResponseCode.SUCCESS, body=dumps(_plain(table, "topicConfigTable", command)))
+
+    def groups(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        table = self._broker.groups.as_json()
+        return command.answer(ResponseCode.SUCCESS, body=dumps(_plain(table, "subscriptionGroupTable", command)))
+
+    def offsets(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        return command.answer(ResponseCode.SUCCESS, body=dumps_java(self._broker.offsets.as_json()))
+
+    def delays(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        return command.answer(ResponseCode.SUCCESS, body=dumps_java(self._broker.delay.as_json()))
+
+    def request_modes(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        return command.answer(ResponseCode.SUCCESS, body=dumps({"messageRequestModeMap": {}}))
+
+
+def _plain(table: dict[str, Any], entries: str, command: Command) -> dict[str, Any]:
+    if command.version in ATTRIBUTE_DEFECT_VERSIONS:
+        for entry in table[entries].values():
+            entry["attributes"] = {}
+    return table

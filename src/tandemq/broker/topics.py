@@ -1,0 +1,177 @@
+"""The topics of this broker: configuration, and what the hot paths need of each at hand.
+
+Source: docs/storage.md, "topics.json"; RocketMQ TopicConfigManager.
+"""
+
+from typing import Any
+
+import msgspec
+
+from tandemq.boundary import Disk
+from tandemq.config import BrokerConfig
+from tandemq.errors import StoreDamaged
+from tandemq.model.topic import (
+    AUTO_CREATE_TOPIC,
+    BENCHMARK_TOPIC,
+    HALF_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    OP_HALF_TOPIC,
+    REPLY_TOPIC_SUFFIX,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    Permission,
+    TopicConfig,
+)
+from tandemq.storage.consumequeue import ConsumeQueue
+from tandemq.storage.store import Store
+from tandemq.storage.tables import DataVersion, load_table, save_table
+
+FILE = "topics.json"
+BENCHMARK_QUEUES = 1024
+
+
+class Topic:
+    """One topic. `encoded` is its name as a record holds it, length byte first; `queues` are opened on first use."""
+
+    __slots__ = ("config", "encoded", "is_plain", "queues")
+
+    def __init__(self, config: TopicConfig) -> None:
+        """A topic whose queues nobody touched yet."""
+        name = config.topic_name.encode()
+        self.config = config
+        self.is_plain = len(name) <= 127 and config.topic_name != SCHEDULE_TOPIC
+        self.encoded = bytes([min(len(name), 255)]) + name
+        self.queues: dict[int, ConsumeQueue] = {}
+
+
+class Topics:
+    """All topics, saved to topics.json on every change."""
+
+    def __init__(self, disk: Disk, store: Store, config: BrokerConfig, wall_ms: int) -> None:
+        """Load the table and add the system topics.
+
+        Raises:
+            StoreDamaged: the table cannot be read.
+        """
+        self._disk = disk
+        self._store = store
+        self._config = config
+        self.table: dict[str, Topic] = {}
+        self.version = DataVersion(wall_ms)
+        self.changed = False
+        """Set on every change; cleared by whoever tells the name servers."""
+        self._load()
+        for topic in system_topics(config, len(store.config.delays_ms)):
+            if topic.topic_name not in self.table:
+                self.table[topic.topic_name] = Topic(topic)
+
+    def _load(self) -> None:
+        raw = load_table(self._disk, FILE)
+        if raw:
+            self.version = DataVersion.from_json(raw.get("dataVersion"))
+            for config in parse_topics(raw):
+                self.table[config.topic_name] = Topic(config)
+
+    def get(self, name: str) -> Topic | None:
+        """The topic, None if there is none."""
+        return self.table.get(name)
+
+    def queue(self, topic: Topic, queue_id: int) -> ConsumeQueue:
+        """One of a topic's queues."""
+        found = topic.queues.get(queue_id)
+        if found is None:
+            found = self._store.queue(topic.config.topic_name, queue_id)
+            topic.queues[queue_id] = found
+        return found
+
+    def put(self, config: TopicConfig, wall_ms: int) -> Topic:
+        """Create or change a topic."""
+        topic = Topic(config)
+        self.table[config.topic_name] = topic
+        self._touch(wall_ms)
+        return topic
+
+    def remove(self, name: str, wall_ms: int) -> bool:
+        """Delete a topic and its queues; False if there is none."""
+        if self.table.pop(name, None) is None:
+            return False
+        self._store.drop_topic(name)
+        self._touch(wall_ms)
+        return True
+
+    def replace(self, configs: list[TopicConfig], version: DataVersion) -> None:
+        """Take over another broker's table; topics of our own that it lacks go, their queues stay."""
+        kept = {config.topic_name: config for config in configs}
+        for name in [name for name in self.table if name not in kept]:
+            del self.table[name]
+        for name, config in kept.items():
+            present = self.table.get(name)
+            if present is None or present.config != config:
+                self.table[name] = Topic(config)
+        self.version = version
+        self.changed = True
+        self.save()
+
+    def create_on_send(self, name: str, default_topic: str, queue_nums: int, wall_ms: int) -> Topic | None:
+        """Create a topic the way a send to an unknown one does; None if that is not allowed."""
+        template = self.table.get(default_topic)
+        if template is None or not template.config.perm & Permission.INHERIT:
+            return None
+        if template.config.topic_name == AUTO_CREATE_TOPIC and not self._config.auto_create_topic:
+            return None
+        nums = max(1, min(queue_nums, template.config.write_queue_nums))
+        perm = int(template.config.perm & ~Permission.INHERIT)
+        return self.put(TopicConfig(name, nums, nums, perm), wall_ms)
+
+    def create_internal(self, name: str, queue_nums: int, wall_ms: int) -> Topic:
+        """The topic, created readable and writable if it is not there: retry, dead letter and the like."""
+        found = self.table.get(name)
+        return found or self.put(TopicConfig(name, queue_nums, queue_nums, int(Permission.READ_WRITE)), wall_ms)
+
+    def _touch(self, wall_ms: int) -> None:
+        self.version.next(wall_ms)
+        self.changed = True
+        self.save()
+
+    def as_json(self) -> dict[str, Any]:
+        """The table as peers and the file have it."""
+        return {
+            "dataVersion": self.version.as_json(),
+            "topicConfigTable": {name: msgspec.to_builtins(topic.config) for name, topic in self.table.items()},
+        }
+
+    def save(self) -> None:
+        """Write the file."""
+        save_table(self._disk, FILE, self.as_json())
+
+
+def parse_topics(raw: dict[str, Any]) -> list[TopicConfig]:
+    """Topic configurations from a table as peers and the file have it.
+
+    Raises:
+        StoreDamaged: an entry is not a topic configuration.
+    """
+    try:
+        return [
+            msgspec.convert(value, TopicConfig, strict=False) for value in (raw.get("topicConfigTable") or {}).values()
+        ]
+    except (msgspec.ValidationError, AttributeError) as error:
+        raise StoreDamaged(f"topic table: {error}") from error
+
+
+def system_topics(config: BrokerConfig, delay_levels: int) -> list[TopicConfig]:
+    """The topics a RocketMQ broker creates at its start."""
+    full, inherit = int(Permission.READ_WRITE), int(Permission.READ_WRITE | Permission.INHERIT)
+    defaults = config.default_queue_nums
+    return [
+        TopicConfig(SELF_TEST_TOPIC, 1, 1, full),
+        TopicConfig(AUTO_CREATE_TOPIC, defaults, defaults, inherit if config.auto_create_topic else full),
+        TopicConfig(BENCHMARK_TOPIC, BENCHMARK_QUEUES, BENCHMARK_QUEUES, full),
+        TopicConfig(config.cluster, 16, 16, inherit if config.cluster_topic else int(Permission.INHERIT)),
+        TopicConfig(config.broker_name, 1, 1, inherit if config.broker_topic else int(Permission.INHERIT)),
+        TopicConfig(OFFSET_MOVED_TOPIC, 1, 1, full),
+        TopicConfig(SCHEDULE_TOPIC, max(1, delay_levels), max(1, delay_levels), full),
+        TopicConfig(f"{config.cluster}_{REPLY_TOPIC_SUFFIX}", 1, 1, full),
+        TopicConfig(HALF_TOPIC, 1, 1, full),
+        TopicConfig(OP_HALF_TOPIC, 1, 1, full),
+    ]

@@ -1,0 +1,370 @@
+"""The server loop: sockets and worker threads around one node, one core call per turn.
+
+    wait → accept, receive → node.turn(received, events, now) → send, close, connect, start jobs
+
+All sockets share one receive buffer. What the network does not take is kept per link; a link that lets more than
+`BACKLOG_READ_STOP` pile up is not read from until it has taken it.
+"""
+
+import errno
+import logging
+import os
+import queue
+import select
+import socket
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+from tandemq.boundary import Buffer, Closed, Connect, Drained, Event, Job, JobDone, LinkKind, Node, Opened, Turn
+from tandemq.errors import ConfigError
+from tandemq.real.clock import read_clock
+
+log = logging.getLogger(__name__)
+ACCEPT_BACKLOG = 1024
+ACCEPTS_PER_TURN = 256
+RECEIVE_BYTES = 256 * 1024
+RECEIVES_PER_TURN = 4
+BACKLOG_READ_STOP = 8 << 20
+BACKLOG_CLOSE = 256 << 20
+SMALL_BYTES = 64 * 1024
+BUFFERS_PER_SEND = 512
+WAIT_MS_MAX = 1_000
+WORKERS = 2
+_GONE = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EINTR)
+
+
+@dataclass(slots=True, eq=False)
+class _Link:
+    number: int
+    sock: socket.socket
+    kind: LinkKind
+    is_open: bool
+    out: deque[memoryview]
+    out_bytes: int = 0
+    mask: int = select.EPOLLIN
+
+
+class Loop:
+    """Runs one node. `stop` may be called from any thread or signal handler."""
+
+    def __init__(self, *, connections_max: int = 50_000) -> None:
+        """No node yet; `listen` first, then `run`."""
+        self._epoll = select.epoll()
+        self._listeners: dict[int, tuple[socket.socket, LinkKind]] = {}
+        self._by_fd: dict[int, _Link] = {}
+        self._by_number: dict[int, _Link] = {}
+        self._connections_max = connections_max
+        self._next_number = 0
+        self._buffer = bytearray(RECEIVE_BYTES)
+        self._view = memoryview(self._buffer)
+        self._events: list[Event] = []
+        self._done: deque[JobDone] = deque()
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._epoll.register(self._wake_read, select.EPOLLIN)
+        self._stopping = False
+        self.lag_ms_max = 0.0
+
+    def backlog(self, link: int) -> int:
+        """See `boundary.Outbox`."""
+        found = self._by_number.get(link)
+        return found.out_bytes if found is not None else 0
+
+    def listen(self, address: str, port: int, kind: LinkKind) -> int:
+        """Listen; port 0 takes any free one. Returns the port.
+
+        Raises:
+            ConfigError: the address cannot be used.
+        """
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((address, port))
+        except (OSError, OverflowError) as error:
+            sock.close()
+            reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+            raise ConfigError(
+                f"cannot listen on {address}:{port}: {reason}",
+                hint="another process may use the port; choose another one, or 0 for any free one",
+            ) from error
+        sock.listen(ACCEPT_BACKLOG)
+        sock.setblocking(False)
+        self._listeners[sock.fileno()] = (sock, kind)
+        return int(sock.getsockname()[1])
+
+    # Running.
+
+    def run(self, node: Node) -> None:
+        """Drive the node until `stop`."""
+        for fd in self._listeners:
+            self._epoll.register(fd, select.EPOLLIN)
+        while not self._stopping:
+            self._once(node)
+
+    def _once(self, node: Node) -> None:
+        deadline = node.deadline_ms()
+        wait_ms = WAIT_MS_MAX
+        if deadline is not None:
+            wait_ms = max(0, min(wait_ms, deadline - read_clock().mono_ms))
+        if self._events or self._done:
+            wait_ms = 0
+        received: list[tuple[int, bytes]] = []
+        for fd, mask in self._epoll.poll(wait_ms / 1000, 1024):
+            link = self._by_fd.get(fd)
+            if link is None:
+                self._other(fd)
+                continue
+            if mask & select.EPOLLOUT:
+                self._writable(link)
+            if mask & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR) and link.is_open:
+                self._receive(link, received)
+        events = self._take_events()
+        self._carry_out(node.turn(received, events, read_clock()))
+
+    def _take_events(self) -> list[Event]:
+        while self._done:
+            self._events.append(self._done.popleft())
+        events, self._events = self._events, []
+        return events
+
+    def _other(self, fd: int) -> None:
+        if fd == self._wake_read:
+            try:
+                os.read(fd, 4096)
+            except BlockingIOError:
+                return
+        elif fd in self._listeners:
+            self._accept(*self._listeners[fd])
+
+    def _accept(self, listener: socket.socket, kind: LinkKind) -> None:
+        for _ in range(ACCEPTS_PER_TURN):
+            try:
+                sock, address = listener.accept()
+            except OSError as error:
+                if error.errno not in _GONE:
+                    log.warning("accept: %s", os.strerror(error.errno or 0))
+                return
+            if len(self._by_fd) >= self._connections_max:
+                log.warning("accept: peer=%s refused, maxConnections=%d reached", address, self._connections_max)
+                sock.close()
+                continue
+            self._next_number += 1
+            self._add(sock, self._next_number, kind, is_open=True)
+            self._events.append(Opened(self._next_number, kind, _text(address), _text(sock.getsockname())))
+
+    def _add(self, sock: socket.socket, number: int, kind: LinkKind, *, is_open: bool) -> _Link:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        link = _Link(number, sock, kind, is_open, deque())
+        if not is_open:
+            link.mask = select.EPOLLOUT
+        self._by_fd[sock.fileno()] = link
+        self._by_number[number] = link
+        self._epoll.register(sock.fileno(), link.mask)
+        return link
+
+    def _receive(self, link: _Link, received: list[tuple[int, bytes]]) -> None:
+        for _ in range(RECEIVES_PER_TURN):
+            try:
+                count = link.sock.recv_into(self._buffer)
+            except OSError as error:
+                if error.errno not in _GONE:
+                    self._drop(link, os.strerror(error.errno or 0))
+                return
+            if not count:
+                self._drop(link, "closed by the peer")
+                return
+            received.append((link.number, bytes(self._view[:count])))
+            if count < RECEIVE_BYTES:
+                return
+
+    # Carrying out.
+
+    def _carry_out(self, turn: Turn) -> None:
+        for number, buffers in turn.sends.items():
+            link = self._by_number.get(number)
+            if link is not None:
+                self._send(link, buffers)
+        for number, reason in turn.closes:
+            link = self._by_number.get(number)
+            if link is not None:
+                self._drop(link, reason)
+        for connect in turn.connects:
+            self._connect(connect)
+        for job in turn.jobs:
+            self._start(job)
+
+    def _send(self, link: _Link, buffers: list[Buffer]) -> None:
+        if link.out or not link.is_open:
+            self._keep(link, buffers)
+            return
+        try:
+            if len(buffers) == 1:
+                sent = link.sock.send(buffers[0])
+            elif sum(map(len, buffers)) <= SMALL_BYTES:
+                buffers = [b"".join(buffers)]
+                sent = link.sock.send(buffers[0])
+            else:
+                sent = link.sock.sendmsg(buffers[:BUFFERS_PER_SEND])
+        except OSError as error:
+            if error.errno not in _GONE:
+                self._drop(link, os.strerror(error.errno or 0))
+                return
+            sent = 0
+        if len(buffers) == 1 and sent == len(buffers[0]):
+            return
+        self._keep_rest(link, buffers, sent)
+
+    def _keep_rest(self, link: _Link, buffers: list[Buffer], sent: int) -> None:
+        for position, buffer in enumerate(buffers):
+            if sent < len(buffer):
+                rest: list[Buffer] = [memoryview(buffer)[sent:], *buffers[position + 1 :]]
+                self._keep(link, rest)
+                self._writable(link)
+                return
+            sent -= len(buffer)
+
+    def _keep(self, link: _Link, buffers: list[Buffer]) -> None:
+        for buffer in buffers:
+            if len(buffer):
+                link.out.append(memoryview(buffer))
+                link.out_bytes += len(buffer)
+        if link.out_bytes > BACKLOG_CLOSE:
+            self._drop(link, "it does not take what it asked for")
+            return
+        self._set_mask(link)
+
+    def _writable(self, link: _Link) -> None:
+        if not link.is_open:
+            self._connected(link)
+            if not link.is_open:
+                return
+        if not link.out:
+            self._set_mask(link)
+            return
+        try:
+            while link.out:
+                batch = [link.out[i] for i in range(min(len(link.out), BUFFERS_PER_SEND))]
+                sent = link.sock.sendmsg(batch)
+                link.out_bytes -= sent
+                while sent and sent >= len(link.out[0]):
+                    sent -= len(link.out.popleft())
+                if sent:
+                    link.out[0] = link.out[0][sent:]
+        except OSError as error:
+            if error.errno not in _GONE:
+                self._drop(link, os.strerror(error.errno or 0))
+                return
+        if not link.out:
+            self._events.append(Drained(link.number))
+        self._set_mask(link)
+
+    def _set_mask(self, link: _Link) -> None:
+        mask = 0 if link.out_bytes > BACKLOG_READ_STOP else select.EPOLLIN
+        if link.out or not link.is_open:
+            mask |= select.EPOLLOUT
+        if mask != link.mask:
+            link.mask = mask
+            self._epoll.modify(link.sock.fileno(), mask)
+
+    def _drop(self, link: _Link, reason: str) -> None:
+        if self._by_number.pop(link.number, None) is None:
+            return
+        del self._by_fd[link.sock.fileno()]
+        self._epoll.unregister(link.sock.fileno())
+        link.sock.close()
+        link.is_open = False
+        link.out.clear()
+        self._events.append(Closed(link.number, reason))
+
+    # Connecting.
+
+    def _connect(self, connect: Connect) -> None:
+        host, _, port = connect.address.rpartition(":")
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            sock.setblocking(False)
+            code = sock.connect_ex((host.strip("[]"), int(port)))
+        except (OSError, ValueError) as error:
+            self._events.append(Closed(connect.link, f"cannot connect to {connect.address}: {error}"))
+            return
+        if code not in (0, errno.EINPROGRESS):
+            sock.close()
+            self._events.append(Closed(connect.link, f"cannot connect to {connect.address}: {os.strerror(code)}"))
+            return
+        self._add(sock, connect.link, connect.kind, is_open=False)
+
+    def _connected(self, link: _Link) -> None:
+        code = link.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self._drop(link, os.strerror(code))
+            return
+        link.is_open = True
+        self._events.append(
+            Opened(link.number, link.kind, _text(link.sock.getpeername()), _text(link.sock.getsockname()))
+        )
+
+    # Jobs.
+
+    def _start(self, job: Job) -> None:
+        if len(self._threads) < WORKERS:
+            thread = threading.Thread(target=self._work, name=f"worker-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        self._jobs.put(job)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                done = JobDone(job, job.run())
+            except Exception as error:  # noqa: BLE001  # a worker's outermost loop: the owner decides
+                done = JobDone(job, error=error)
+            self._done.append(done)
+            self.wake()
+
+    def wake(self) -> None:
+        """Make the loop turn soon; from any thread."""
+        try:
+            os.write(self._wake_write, b"\0")
+        except BlockingIOError:
+            return
+
+    # Stopping.
+
+    def stop(self) -> None:
+        """End `run` after the present turn; from any thread or signal handler."""
+        self._stopping = True
+        self.wake()
+
+    def finish(self, turn: Turn, *, seconds: float) -> None:
+        """After `run`: send what a last turn asks for, for at most `seconds`."""
+        self._carry_out(turn)
+        until = read_clock().mono_ms + int(seconds * 1000)
+        while any(link.out for link in self._by_number.values()) and read_clock().mono_ms < until:
+            for fd, mask in self._epoll.poll(0.05):
+                link = self._by_fd.get(fd)
+                if link is not None and mask & select.EPOLLOUT:
+                    self._writable(link)
+
+    def close(self) -> None:
+        """Close every socket and end the workers."""
+        for link in list(self._by_number.values()):
+            self._drop(link, "stopping")
+        for sock, _ in self._listeners.values():
+            sock.close()
+        for _ in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            thread.join(timeout=10)
+        self._epoll.close()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+
+def _text(address: tuple[object, ...]) -> str:
+    host, port = str(address[0]), address[1]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

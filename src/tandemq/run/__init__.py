@@ -1,0 +1,1 @@
+"""Core and real world put together: a process."""

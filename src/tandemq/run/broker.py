@@ -1,0 +1,134 @@
+"""A broker in the real world: its store directory, its ports, its loop."""
+
+import logging
+import os
+import socket
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+from tandemq.boundary import LinkKind
+from tandemq.broker.node import Broker, Machine
+from tandemq.config import BrokerConfig, parse_delay_levels
+from tandemq.errors import ConfigError
+from tandemq.real.clock import read_clock
+from tandemq.real.disk import RealDisk
+from tandemq.real.loop import Loop
+
+log = logging.getLogger(__name__)
+FAST_PORT_DISTANCE = 2
+
+
+class BrokerProcess:
+    """One broker: `open`, then `run` until `stop`, then `close`."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        """Nothing is touched yet."""
+        self.config = config
+        self._disk: RealDisk | None = None
+        self._loop: Loop | None = None
+        self._node: Broker | None = None
+        self.port = self.fast_port = self.ha_port = 0
+
+    @property
+    def node(self) -> Broker:
+        """The broker, once open."""
+        assert self._node is not None, "open first"
+        return self._node
+
+    @property
+    def address(self) -> str:
+        """"ip:port" clients use."""
+        return f"{self._advertised()}:{self.port}"
+
+    @property
+    def ha_address(self) -> str:
+        """"ip:port" slaves use."""
+        return f"{self.config.ha_advertised_ip or self._advertised()}:{self.ha_port}"
+
+    def open(self) -> None:
+        """Lock and open the store, listen, begin to register.
+
+        Raises:
+            StoreLocked, StoreDamaged, DiskFailed: the store directory cannot be used.
+            ConfigError: a port cannot be used.
+        """
+        disk = RealDisk(Path(self.config.store_path).expanduser())
+        disk.lock()
+        self._disk = disk
+        loop = Loop(connections_max=self.config.connections_max)
+        self._loop = loop
+        try:
+            self._listen(loop)
+            config = replace(self.config, listen_port=self.port, ha_port=self.ha_port)
+            now = read_clock()
+            delays = parse_delay_levels(config.delay_levels)
+            self._node = Broker(config, disk, loop, Random(), read_machine(), now, delays)
+        except BaseException:
+            self.close(clean=False)
+            raise
+        self._node.listening(self.address, self.ha_address, now)
+
+    def _listen(self, loop: Loop) -> None:
+        bind, port = self.config.bind_address, self.config.listen_port
+        self.port = loop.listen(bind, port, LinkKind.REMOTING)
+        self.fast_port = self._listen_fast(loop, bind)
+        self.ha_port = loop.listen(bind, self.config.ha_port, LinkKind.HA_MASTER)
+
+    def _listen_fast(self, loop: Loop, bind: str) -> int:
+        try:
+            return loop.listen(bind, self.port - FAST_PORT_DISTANCE, LinkKind.FAST)
+        except ConfigError:
+            if self.config.listen_port:
+                raise
+            log.info("broker: port %d is taken, so there is no fast port", self.port - FAST_PORT_DISTANCE)
+            return 0
+
+    def _advertised(self) -> str:
+        return self.config.advertised_ip or own_address(self.config.name_servers)
+
+    def run(self) -> None:
+        """Serve until `stop`."""
+        assert self._loop is not None, "open first"
+        self._loop.run(self.node)
+
+    def stop(self) -> None:
+        """End `run`; from any thread or signal handler."""
+        if self._loop is not None:
+            self._loop.stop()
+
+    def close(self, *, clean: bool = True) -> None:
+        """Say goodbye, save, close. `clean` False leaves everything as a crash would."""
+        if self._node is not None and self._loop is not None and clean:
+            self._loop.finish(self._node.stop(read_clock()), seconds=1.0)
+        if self._loop is not None:
+            self._loop.close()
+        if self._node is not None and clean:
+            self._node.close()
+        if self._disk is not None:
+            self._disk.unlock()
+        self._loop = self._node = self._disk = None
+
+
+def read_machine() -> Machine:
+    """Boot id and memory of this machine; an empty boot id where the system has none."""
+    try:
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        boot_id = ""
+    return Machine(boot_id, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+
+def own_address(name_servers: tuple[str, ...]) -> str:
+    """Address of the interface that leads to the first name server, 127.0.0.1 without one. Sends nothing."""
+    if not name_servers:
+        return "127.0.0.1"
+    host, _, port = name_servers[0].rpartition(":")
+    probe = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        probe.connect((host, int(port)))
+        return str(probe.getsockname()[0])
+    except (OSError, ValueError):
+        return "127.0.0.1"
+    finally:
+        probe.close()

@@ -1,0 +1,58 @@
+"""A name server in the real world."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from tandemq.boundary import LinkKind
+from tandemq.config import NameServerConfig
+from tandemq.nameserver.node import NameServer
+from tandemq.real.disk import RealDisk
+from tandemq.real.loop import Loop
+
+
+class NameServerProcess:
+    """One name server: `open`, then `run` until `stop`, then `close`."""
+
+    def __init__(self, config: NameServerConfig) -> None:
+        """Nothing is touched yet."""
+        self.config = config
+        self._loop: Loop | None = None
+        self._node: NameServer | None = None
+        self.port = 0
+
+    @property
+    def address(self) -> str:
+        """"ip:port" for clients on this machine."""
+        return f"{'127.0.0.1' if self.config.bind_address in ('0.0.0.0', '::') else self.config.bind_address}:{self.port}"
+
+    def open(self) -> None:
+        """Listen.
+
+        Raises:
+            ConfigError: the port cannot be used.
+            DiskFailed: the data directory cannot be used.
+        """
+        disk = RealDisk(Path(self.config.data_path).expanduser())
+        self._loop = Loop(connections_max=self.config.connections_max)
+        try:
+            self.port = self._loop.listen(self.config.bind_address, self.config.listen_port, LinkKind.REMOTING)
+            self._node = NameServer(replace(self.config, listen_port=self.port), disk)
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self) -> None:
+        """Serve until `stop`."""
+        assert self._loop is not None and self._node is not None, "open first"
+        self._loop.run(self._node)
+
+    def stop(self) -> None:
+        """End `run`; from any thread or signal handler."""
+        if self._loop is not None:
+            self._loop.stop()
+
+    def close(self) -> None:
+        """Close the sockets."""
+        if self._loop is not None:
+            self._loop.close()
+        self._loop = None
