@@ -5,7 +5,8 @@
     sessions.py   how each group of cells is measured on one server
     servers.py    brokers under test as processes: ours, RocketMQ 4.9.7, RocketMQ 5.3.3
     loads.py      the generator (tandemq.load) as a process of its own
-    failover.py   kill -9 of a master under a consumer
+    generator.py  what the generator can do by itself
+    failover.py   kill -9 of a master under a consumer (failover_consumer.py)
     report.py     the table, latest.json
     plot.py       the picture for the README
 
