@@ -54,7 +54,7 @@ sim: $(READY)  ## the simulation: some hundred seeds, or one with its full log: 
 	$(TANDEMQ) sim $(if $(seed),--seed $(seed))
 
 interop: $(READY)  ## unmodified Java peers with ours (needs Java and Maven); k=name picks
-	$(PYTEST) tests/interop -m "not slow" $(if $(k),-k "$(k)")
+	$(PYTEST) tests/interop -m "not slow" --timeout=240 $(if $(k),-k "$(k)")
 
 bench: $(READY)  ## the benchmarks, beside Java RocketMQ
 	$(PY) -m bench.run
