@@ -1,7 +1,7 @@
 """What the load generator itself can do: 16 × 32 against a server that stores nothing.
 
-`python -m bench.generator` prints it; `make bench` writes it beside the figures, since no broker can be seen to be faster
-than this.
+`python -m bench.generator` prints it; `make bench` writes it beside the figures, since no broker can be seen to be
+faster than this.
 """
 
 from __future__ import annotations

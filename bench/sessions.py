@@ -50,8 +50,8 @@ class Pace:
 
 
 QUICK = Pace(
-    measure_s=1.0, settle_s=0.3, warmup_look_s=1.0, warmup_max_s=3.0, latency_s=2.0, read_bytes=1 << 28, store_bytes=1 << 28, replays=1,
-    idle_connections=1_000,
+    measure_s=1.0, settle_s=0.3, warmup_look_s=1.0, warmup_max_s=3.0, latency_s=2.0, read_bytes=1 << 28,
+    store_bytes=1 << 28, replays=1, idle_connections=1_000,
 )  # fmt: skip
 
 

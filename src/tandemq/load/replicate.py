@@ -103,8 +103,10 @@ def replicate(options: ReplicateOptions, on_progress: OnProgress | None = None) 
                 raise LoadError("the master closed the connection")
             if watch is None and size > _HEAD_BYTES:
                 watch = Stopwatch()
+            before = transfers.position
             transfers.feed(buffer[:size])
-            sock.sendall(struct.pack(">q", transfers.position))
+            if transfers.position != before:
+                sock.sendall(struct.pack(">q", transfers.position))
             now = time.perf_counter()
             if ticker.due(now):
                 ticker.tell("replicate", transfers.received, now)
