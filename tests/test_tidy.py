@@ -22,6 +22,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "model": (0, "core"),
     "errors": (0, "core"),
     "config": (0, "core"),
+    "config_file": (0, "core"),
     "config_keys": (0, "core"),
     "properties": (0, "core"),
     "boundary": (0, "core"),

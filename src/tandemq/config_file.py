@@ -1,0 +1,302 @@
+"""Settings as text: TOML or RocketMQ's properties in, properties out, and changes while a node runs.
+
+    broker.toml, broker.conf ─► load_broker_config ─► BrokerConfig ─► as_properties ─► GET_BROKER_CONFIG
+                                                          ▲
+    UPDATE_BROKER_CONFIG ─► changed ──────────────────────┘
+
+A file whose name ends with .toml is TOML, any other one is properties. Keys are RocketMQ's (`listenPort`) or our field
+names (`listen_port`), units are those of docs/settings.md; values are taken as text or in TOML's own types.
+
+    key                                              what happens
+    ours                                             used
+    RocketMQ's, and nothing depends on it here       one warning for all of them
+    RocketMQ's, and leaving it out would deceive     an error: a broker with `aclEnable=true` must not start without ACL
+    nobody's                                         an error that names the nearest key
+
+Four values are made to fit and a warning says so, because RocketMQ does the same in silence: registerNameServerPeriod
+(10 to 60 s; registerNameServerPeriodMin moves the lower end), diskMaxUsedSpaceRatio (10 to 95),
+mappedFileSizeConsumeQueue (the next multiple of 20), and a ratio above 1 is percent, as in 5.x.
+
+Source: docs/settings.md; RocketMQ BrokerStartup, MixAll.properties2Object, MessageStoreConfig.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import Field, fields, replace
+from typing import Any, TypeVar
+
+from tandemq.config import REGISTER_MS_MAX, BrokerConfig, NameServerConfig, problems
+from tandemq.config_keys import BROKER_KEYS, NAME_SERVER_KEYS
+from tandemq.errors import ConfigError
+from tandemq.properties import parse_properties
+
+Warn = Callable[[str], None]
+_Config = TypeVar("_Config", BrokerConfig, NameServerConfig)
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}\Z")
+_COMMAND_LINE = "command line"
+
+# RocketMQ's keys that mean one of ours in another unit, or under the name of another version.
+_ALIASES = {
+    "serverChannelMaxIdleTimeSeconds": ("serverChannelMaxIdleTimeMillis", 1_000),
+    "channelExpiredTimeout": ("clientChannelExpiredTimeout", 1),
+}
+
+# RocketMQ's keys that must not be dropped with a warning when they have one of these values.
+_NOT_HERE: dict[str, tuple[str, str]] = {
+    "aclEnable": ("true", "access control is not part of this release"),
+    "authenticationEnabled": ("true", "access control is not part of this release"),
+    "authorizationEnabled": ("true", "access control is not part of this release"),
+    "useTLS": ("true", "TLS is not part of this release"),
+    "enableDLegerCommitLog": ("true", "DLedger is not spoken here, and its store is laid out differently"),
+    "enableControllerMode": ("true", "controllers are not part of this release; roles are static"),
+    "storeType": ("defaultrocksdb", "RocksDB stores cannot be opened here"),
+}
+
+_LIVE = """
+    brokerPermission autoCreateTopicEnable autoCreateSubscriptionGroup defaultTopicQueueNums maxMessageSize
+    rejectTransactionMessage maxMsgsNumBatch defaultQueryMaxNum flushDiskType flushIntervalCommitLog syncFlushTimeout
+    flushIntervalConsumeQueue flushConsumerOffsetInterval flushDelayOffsetInterval fileReservedTime deleteWhen
+    cleanResourceInterval diskMaxUsedSpaceRatio diskSpaceCleanForciblyRatio diskSpaceWarningLevelRatio
+    cleanFileForciblyEnable haSlaveFallbehindMax maxHaTransferByteInSecond slaveTimeout inSyncReplicas
+    registerNameServerPeriod registerBrokerTimeoutMills longPollingEnable shortPollingTimeMills slaveReadEnable
+    accessMessageInMemoryMaxRatio maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInMemory
+    brokerExpiry orderMessageEnable maxConnections serverChannelMaxIdleTimeMillis
+"""
+LIVE_KEYS = frozenset(_LIVE.split())
+"""What UPDATE_BROKER_CONFIG and UPDATE_NAMESRV_CONFIG may change while the node runs."""
+
+
+def load_broker_config(text: str, *, path: str, warn: Warn, overrides: Mapping[str, str] | None = None) -> BrokerConfig:
+    """A broker's settings from a file's text; `overrides` (by key) come from the command line and win.
+
+    Raises:
+        ConfigError: names the file, each line and key that is wrong, and what to do.
+    """
+    return _load(BrokerConfig, BROKER_KEYS, text, path, warn, overrides or {})
+
+
+def load_name_server_config(
+    text: str, *, path: str, warn: Warn, overrides: Mapping[str, str] | None = None
+) -> NameServerConfig:
+    """A name server's settings; as `load_broker_config`.
+
+    Raises:
+        ConfigError: names the file, each line and key that is wrong, and what to do.
+    """
+    return _load(NameServerConfig, NAME_SERVER_KEYS, text, path, warn, overrides or {})
+
+
+def as_properties(config: BrokerConfig | NameServerConfig) -> str:
+    """All settings as `key=value` lines under RocketMQ's names, as mqadmin shows them; `changed` reads them again."""
+    return "".join(f"{item.metadata['key']}={_as_text(getattr(config, item.name))}\n" for item in fields(config))
+
+
+def changed(config: _Config, text: str) -> tuple[_Config, tuple[str, ...]]:
+    """The settings after an operator's change while the node runs, and the keys whose value is another one now.
+
+    Keys that RocketMQ knows and nothing depends on here are left out; a key given with the value it has is no change.
+
+    Raises:
+        ConfigError: a key is unknown or can only be changed in the file, or the outcome is inconsistent; no change.
+    """
+    known = BROKER_KEYS if isinstance(config, BrokerConfig) else NAME_SERVER_KEYS
+    reader = _Reader(type(config), known, lambda _: None)
+    reader.take((item.key, item.value, f"line {item.line}") for item in parse_properties(text))
+    values = {name: value for name, value in reader.values.items() if value != getattr(config, name)}
+    for name in values:
+        if reader.keys[name] not in LIVE_KEYS:
+            reader.wrong(name, "is read at the start only; change it in the configuration file and restart")
+    after: _Config = reader.checked(replace(config, **values))
+    return after, tuple(sorted(reader.keys[name] for name in values))
+
+
+def _load(
+    kind: type[_Config], known: frozenset[str], text: str, path: str, warn: Warn, overrides: Mapping[str, str]
+) -> _Config:
+    reader = _Reader(kind, known, lambda message: warn(f"{path}: {message}"))
+    reader.take(_toml(text, path) if path.lower().endswith(".toml") else _properties(text, path))
+    reader.take((key, value, _COMMAND_LINE) for key, value in overrides.items())
+    reader.fit()
+    return reader.checked(kind(**reader.values))
+
+
+def _properties(text: str, path: str) -> Iterable[tuple[str, object, str]]:
+    try:
+        return [(item.key, item.value, f"{path}:{item.line}") for item in parse_properties(text)]
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error.args[0]}", hint=error.hint) from error
+
+
+def _toml(text: str, path: str) -> Iterable[tuple[str, object, str]]:
+    try:
+        table = tomllib.loads(text.removeprefix("\ufeff"))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(
+            f"{path}: this is no TOML: {error}", hint="texts stand in quotes; a RocketMQ file must not be named .toml"
+        ) from error
+    return [(key, value, f"{path}:{_line_of(key, text)}") for key, value in table.items()]
+
+
+def _line_of(key: str, text: str) -> int:
+    begins = re.compile(rf"\s*\[?\s*[\"']?{re.escape(key)}\b")
+    return next((number for number, line in enumerate(text.splitlines(), start=1) if begins.match(line)), 1)
+
+
+class _Reader:
+    """Collects values by field name, and everything that is wrong with them."""
+
+    def __init__(self, kind: type[BrokerConfig] | type[NameServerConfig], known: frozenset[str], warn: Warn) -> None:
+        self.values: dict[str, Any] = {}
+        self.keys: dict[str, str] = {item.name: item.metadata["key"] for item in fields(kind)}
+        self._fields: dict[str, Field[Any]] = {}
+        for item in fields(kind):
+            self._fields[item.name] = self._fields[item.metadata["key"]] = item
+        self._known = known
+        self._warn = warn
+        self._places: dict[str, str] = {}
+        self._errors: list[str] = []
+        self._log_directories: list[tuple[str, str]] = []
+
+    def take(self, settings: Iterable[tuple[str, object, str]]) -> None:
+        """Read settings; later ones win."""
+        unneeded: list[str] = []
+        for key, value, place in settings:
+            try:
+                if not self._take(key, value, place):
+                    unneeded.append(key)
+            except ConfigError as error:
+                self._errors.append(f"{place}: {key}: {error}")
+        if unneeded:
+            self._warn(f"RocketMQ knows these settings, TandemQ does not need them: {', '.join(sorted(set(unneeded)))}")
+
+    def _take(self, key: str, value: object, place: str) -> bool:
+        """Whether the setting is one of ours."""
+        name, factor = _ALIASES.get(key, (key, 1))
+        item = self._fields.get(name)
+        if item is not None:
+            if self._places.get(item.name, place) != place and place != _COMMAND_LINE:
+                self._warn(f"{key} is set twice, at {self._places[item.name]} and {place}; the last one counts")
+            parsed = _parse(item, value)
+            self.values[item.name] = parsed * factor if factor != 1 else parsed
+            self._places[item.name] = place
+            return True
+        if key not in self._known:
+            raise ConfigError("nobody knows this setting", hint=self._nearest(key))
+        self._refuse_what_is_not_here(key, value, place)
+        return False
+
+    def _nearest(self, key: str) -> str:
+        every = sorted({*self.keys.values(), *self._known})
+        same = [name for name in every if name.lower() == key.lower()]
+        near = same or difflib.get_close_matches(key, every, n=1, cutoff=0.6)
+        return f"did you mean {near[0]}?" if near else "docs/settings.md lists those there are"
+
+    def _refuse_what_is_not_here(self, key: str, value: object, place: str) -> None:
+        if key == "storePathCommitLog":
+            self._log_directories.append((str(value), place))
+        refused, why = _NOT_HERE.get(key, ("", ""))
+        if refused and str(value).strip().lower() == refused:
+            raise ConfigError(f"{value} cannot be had: {why}", hint="remove the setting to go without")
+
+    def wrong(self, name: str, what: str) -> None:
+        """Note that a field's value is wrong."""
+        place = self._places.get(name)
+        self._errors.append(f"{place}: {self.keys[name]}: {what}" if place else f"{self.keys[name]}: {what}")
+
+    def fit(self) -> None:
+        """Make values fit where RocketMQ does so itself, and say it."""
+        lowest = self.values.get("register_ms_min", BrokerConfig.__dataclass_fields__["register_ms_min"].default)
+        self._fit("register_ms", lambda value: max(lowest, min(value, REGISTER_MS_MAX)))
+        self._fit("disk_used_ratio_max", lambda value: max(10, min(value, 95)))
+        self._fit("queue_file_bytes", lambda value: value + -value % 20)
+
+    def _fit(self, name: str, into_range: Callable[[int], int]) -> None:
+        value = self.values.get(name)
+        if isinstance(value, int) and into_range(value) != value:
+            self.values[name] = into_range(value)
+            self._warn(f"{self.keys[name]} {value} becomes {self.values[name]}, as in RocketMQ")
+
+    def checked(self, config: _Config) -> _Config:
+        """The configuration, if nothing is wrong with it.
+
+        Raises:
+            ConfigError: everything that is, one line each.
+        """
+        for name, text in problems(config):
+            self.wrong(name, text)
+        if isinstance(config, BrokerConfig):
+            expected = f"{config.store_path.rstrip('/')}/commitlog"
+            for directory, place in self._log_directories:
+                if directory.rstrip("/") != expected:
+                    self._errors.append(
+                        f"{place}: storePathCommitLog: the log is always in {expected}; "
+                        f"move {directory} there, or make it a symbolic link"
+                    )
+        if self._errors:
+            raise ConfigError("\n".join(self._errors))
+        return config
+
+
+def _parse(item: Field[Any], value: object) -> Any:
+    """A setting's value in its field's type."""
+    if isinstance(value, dict):
+        raise ConfigError("tables are not used here", hint="write key = value lines only")
+    if item.type is bool:
+        return _boolean(value)
+    if item.type is int:
+        return _integer(value)
+    if item.type is float:
+        return _ratio(value)
+    if item.type is str:
+        return _data_directory(_text(value)) if item.name == "data_path" else _text(value)
+    assert item.type == tuple[str, ...]
+    texts = value if isinstance(value, list) else _text(value).split(";")
+    return tuple(part for part in (_text(text).strip() for text in texts) if part)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"{value!r} is no text", hint="put it in quotes")
+    if not value.isprintable():
+        raise ConfigError(f"{value[:64]!r} has characters that cannot be printed")
+    return value
+
+
+def _boolean(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    raise ConfigError(f"{value!r} is neither true nor false")
+
+
+def _integer(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63:
+        return value
+    if isinstance(value, str) and _INTEGER.match(value):
+        return int(value)
+    hint = "a comment stands on a line of its own" if isinstance(value, str) and "#" in value else ""
+    raise ConfigError(f"{value!r} is no whole number", hint=hint)
+
+
+def _ratio(value: object) -> float:
+    try:
+        number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else -1.0
+    except (ValueError, OverflowError):
+        number = -1.0
+    if not 0 <= number <= 100:  # also false for nan
+        raise ConfigError(f"{value!r} is no share", hint="write 0.85, or 85 for percent")
+    return number / 100 if number > 1 else number
+
+
+def _data_directory(path: str) -> str:
+    """RocketMQ names the file, we its directory."""
+    return (path[: -len("kvConfig.json")].rstrip("/") or ".") if path.endswith("kvConfig.json") else path
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ";".join(value) if isinstance(value, tuple) else str(value)

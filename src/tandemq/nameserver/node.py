@@ -1,0 +1,351 @@
+"""One name server as a plain object: bytes of all links in, answers out.
+
+    received ─► FrameDecoder ─► Command ─► handler by code ─► routes, kv ─► answer ─► sends
+
+Every request is answered in the turn it arrives in, in order, in the form (JSON or binary) it came in; one-way
+requests are never answered. A code nobody here knows is answered REQUEST_CODE_NOT_SUPPORTED, a request that cannot be
+carried out SYSTEM_ERROR, both with a remark that says why. Bytes that are no frame close their link.
+
+Time: a link nobody sent on for `connection_idle_ms` is closed, and a broker silent for `broker_expiry_ms` (or what it
+asked for itself) is dropped and its link closed. Both are looked at every 24th part of the shorter one, 5 s by default.
+
+Limits: `connections_max` links; per link one unfinished frame, and 64 MiB of answers nobody took: a link that asks
+for more than it reads is closed.
+
+Owner: the shell. Does not know: sockets, the clock, other name servers.
+Source: docs/compatibility.md; RocketMQ DefaultRequestProcessor.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from tandemq.boundary import Buffer, Closed, Disk, Event, Now, Opened, Outbox, Turn
+from tandemq.codec.fastjson import dumps_java, loads
+from tandemq.codec.frame import FrameDecoder, decode_command, encode_command
+from tandemq.config import NameServerConfig
+from tandemq.config_file import as_properties, changed
+from tandemq.errors import ConfigError, ProtocolError, RemoteError, StoreError
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
+from tandemq.nameserver.kv import ORDER_NAMESPACE, KeyValues
+from tandemq.nameserver.registration import (
+    boolean_field,
+    name_field,
+    read_queue_datas,
+    read_registration,
+    read_version,
+    required,
+)
+from tandemq.nameserver.routes import UNIT_FLAG, UNIT_SUB_FLAG, RouteTable
+
+BACKLOG_BYTES_MAX = 64 << 20
+SCANS_PER_TIMEOUT = 24
+_STRICT_JSON_FROM_VERSION = 401
+"""Clients from 4.9.4 on get standard JSON; older ones cut Java's dialect apart as text."""
+_log = logging.getLogger(__name__)
+
+_Handler = Callable[[Command, int, Now], Command]
+
+
+class _Link:
+    """An open link: its unfinished frame, when it was last heard, what it was sent in this turn."""
+
+    __slots__ = ("decoder", "heard_ms", "peer", "sent_bytes")
+
+    def __init__(self, peer: str, frame_bytes_max: int, now_ms: int) -> None:
+        self.peer = peer
+        self.decoder = FrameDecoder(frame_bytes_max)
+        self.heard_ms = now_ms
+        self.sent_bytes = 0
+
+
+class NameServer:
+    """A name server; `boundary.Node` says how it is driven."""
+
+    def __init__(self, config: NameServerConfig, disk: Disk, outbox: Outbox | None = None) -> None:
+        """A name server that has heard of no broker yet.
+
+        `disk` holds kvConfig.json. `outbox` tells what links have not taken yet; without it only what one turn
+        produces is bounded.
+
+        Raises:
+            StoreDamaged: kvConfig.json cannot be read.
+            StoreError: the disk failed.
+        """
+        self._config = config
+        self._outbox = outbox
+        self._kv = KeyValues(disk)
+        self._routes = RouteTable(config.broker_expiry_ms)
+        self._links: dict[int, _Link] = {}
+        self._next_scan_ms: int | None = None
+        self._handlers = self._table()
+
+    @property
+    def config(self) -> NameServerConfig:
+        """The settings in force: those given, and what UPDATE_NAMESRV_CONFIG changed since."""
+        return self._config
+
+    @property
+    def broker_count(self) -> int:
+        """Registered brokers."""
+        return self._routes.broker_count
+
+    @property
+    def link_count(self) -> int:
+        """Open links."""
+        return len(self._links)
+
+    def deadline_ms(self) -> int | None:
+        """When links and brokers are looked at again; None while there are none."""
+        return self._next_scan_ms
+
+    def turn(self, received: Sequence[tuple[int, bytes]], events: Sequence[Event], now: Now) -> Turn:
+        """See `boundary.Node`.
+
+        What a link sent before it closed is carried out first, then it is gone, then the other links are heard: so a
+        broker that was killed and comes back within one turn finds its place free.
+        """
+        turn = Turn()
+        closed: dict[int, str] = {}
+        for event in events:
+            if isinstance(event, Opened):
+                self._open(event, turn, now)
+            elif isinstance(event, Closed):
+                closed[event.link] = event.reason
+        if closed:
+            for link, data in received:
+                if link in closed:
+                    self._receive(link, data, turn, now)
+            for link, reason in closed.items():
+                self._forget(link, reason)
+                turn.sends.pop(link, None)
+        for link, data in received:
+            if link not in closed:
+                self._receive(link, data, turn, now)
+        for link in turn.sends:
+            if link in self._links:
+                self._links[link].sent_bytes = 0
+        if self._next_scan_ms is not None and now.mono_ms >= self._next_scan_ms:
+            self._scan(turn, now.mono_ms)
+        return turn
+
+    # Links.
+
+    def _open(self, event: Opened, turn: Turn, now: Now) -> None:
+        if len(self._links) >= self._config.connections_max:
+            turn.closes.append((event.link, f"there are {len(self._links)} links, more are not allowed"))
+            return
+        self._links[event.link] = _Link(event.peer, self._config.frame_bytes_max, now.mono_ms)
+        if self._next_scan_ms is None:
+            self._next_scan_ms = now.mono_ms + self._scan_interval_ms()
+
+    def _forget(self, link: int, reason: str) -> None:
+        if self._links.pop(link, None) is not None:
+            self._routes.link_closed(link, reason)
+
+    def _close(self, link: int, reason: str, turn: Turn) -> None:
+        """Close a link; what it still sends, and the news that it is closed, are of no interest any more."""
+        _log.warning("link closed peer=%s reason=%s", self._links[link].peer, reason)
+        self._forget(link, reason)
+        turn.closes.append((link, reason))
+
+    def _scan_interval_ms(self) -> int:
+        return max(1, min(self._config.broker_expiry_ms, self._config.connection_idle_ms) // SCANS_PER_TIMEOUT)
+
+    def _scan(self, turn: Turn, now_ms: int) -> None:
+        for link in self._routes.expire(now_ms):
+            if link in self._links:
+                self._close(link, "the broker that registered through it was silent for too long", turn)
+        idle_since_ms = now_ms - self._config.connection_idle_ms
+        for link in [number for number, link in self._links.items() if link.heard_ms < idle_since_ms]:
+            self._close(link, f"nothing came for {self._config.connection_idle_ms} ms", turn)
+        self._next_scan_ms = now_ms + self._scan_interval_ms() if self._links else None
+
+    def _receive(self, number: int, data: bytes, turn: Turn, now: Now) -> None:
+        link = self._links.get(number)
+        if link is None:
+            return
+        link.heard_ms = now.mono_ms
+        try:
+            for frame in link.decoder.feed(data):
+                request = decode_command(frame)
+                if not request.is_response:
+                    self._answer(number, link, request, turn, now)
+        except ProtocolError as error:
+            self._close(number, str(error), turn)
+            return
+        if link.decoder.error is not None:
+            self._close(number, str(link.decoder.error), turn)
+
+    def _answer(self, number: int, link: _Link, request: Command, turn: Turn, now: Now) -> None:
+        answer = self._handle(request, number, now)
+        if request.is_oneway:
+            return
+        data: Buffer = encode_command(answer)
+        link.sent_bytes += len(data)
+        waiting = link.sent_bytes + (self._outbox.backlog(number) if self._outbox is not None else 0)
+        if waiting > BACKLOG_BYTES_MAX:
+            raise ProtocolError(f"{waiting} bytes of answers wait for this link, which does not read them")
+        turn.send(number, data)
+
+    # Requests.
+
+    def _handle(self, request: Command, link: int, now: Now) -> Command:
+        handler = self._handlers.get(request.code)
+        if handler is None:
+            return request.answer(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {request.code} not supported"
+            )
+        try:
+            return handler(request, link, now)
+        except (RemoteError, StoreError) as error:
+            _log.warning("request refused code=%d peer=%s reason=%s", request.code, self._links[link].peer, error)
+            return request.answer(error.code or ResponseCode.SYSTEM_ERROR, remark=str(error))
+
+    def _table(self) -> dict[int, _Handler]:
+        return {
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._get_route,
+            RequestCode.REGISTER_BROKER: self._register_broker,
+            RequestCode.UNREGISTER_BROKER: self._unregister_broker,
+            RequestCode.QUERY_DATA_VERSION: self._query_data_version,
+            RequestCode.BROKER_HEARTBEAT: self._broker_heartbeat,
+            RequestCode.GET_BROKER_MEMBER_GROUP: self._get_member_group,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self._get_cluster_info,
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self._register_topic,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_permission,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write_permission,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._all_topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self._topics_by_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: self._unit_topics,
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._unit_sub_topics,
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._unit_sub_but_no_unit_topics,
+            RequestCode.PUT_KV_CONFIG: self._put_kv,
+            RequestCode.GET_KV_CONFIG: self._get_kv,
+            RequestCode.DELETE_KV_CONFIG: self._delete_kv,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self._get_kv_list,
+            RequestCode.UPDATE_NAMESRV_CONFIG: self._update_config,
+            RequestCode.GET_NAMESRV_CONFIG: self._get_config,
+        }
+
+    def _get_route(self, request: Command, _link: int, _now: Now) -> Command:
+        topic = required(request, "topic")
+        strict = request.version >= _STRICT_JSON_FROM_VERSION or boolean_field(request, "acceptStandardJsonOnly")
+        order = self._kv.get(ORDER_NAMESPACE, topic) if self._config.order_message_enable else None
+        body = self._routes.route(topic, strict=strict, order=order)
+        if body is None:
+            return request.answer(
+                ResponseCode.TOPIC_NOT_EXIST, remark=f"No topic route info in name server for the topic: {topic}"
+            )
+        return request.answer(ResponseCode.SUCCESS, body=body)
+
+    def _register_broker(self, request: Command, link: int, now: Now) -> Command:
+        master = self._routes.register(read_registration(request), link, now.mono_ms)
+        fields = {"haServerAddr": master.ha_address, "masterAddr": master.address} if master.address else {}
+        order = self._kv.namespace(ORDER_NAMESPACE)
+        return request.answer(
+            ResponseCode.SUCCESS, fields=fields, body=b"" if order is None else dumps_java({"table": order})
+        )
+
+    def _unregister_broker(self, request: Command, _link: int, _now: Now) -> Command:
+        self._routes.unregister(required(request, "brokerName"), required(request, "brokerAddr"))
+        return request.answer(ResponseCode.SUCCESS)
+
+    def _query_data_version(self, request: Command, _link: int, now: Now) -> Command:
+        asked = read_version(loads(request.body)) if request.body else None
+        known = self._routes.heard(required(request, "clusterName"), required(request, "brokerAddr"), now.mono_ms)
+        return request.answer(
+            ResponseCode.SUCCESS,
+            fields={"changed": "false" if known is not None and known == asked else "true"},
+            body=b"" if known is None else dumps_java(known.as_json()),
+        )
+
+    def _broker_heartbeat(self, request: Command, _link: int, now: Now) -> Command:
+        self._routes.heard(required(request, "clusterName"), required(request, "brokerAddr"), now.mono_ms)
+        return request.answer(ResponseCode.SUCCESS)
+
+    def _get_member_group(self, request: Command, _link: int, _now: Now) -> Command:
+        cluster, name = required(request, "clusterName"), required(request, "brokerName")
+        group = {"brokerAddrs": self._routes.addresses(cluster, name), "brokerName": name, "cluster": cluster}
+        return request.answer(ResponseCode.SUCCESS, body=dumps_java({"brokerMemberGroup": group}))
+
+    def _get_cluster_info(self, request: Command, _link: int, _now: Now) -> Command:
+        return request.answer(ResponseCode.SUCCESS, body=dumps_java(self._routes.clusters()))
+
+    def _register_topic(self, request: Command, _link: int, _now: Now) -> Command:
+        self._routes.add_topic(name_field(request, "topic"), read_queue_datas(request.body))
+        return request.answer(ResponseCode.SUCCESS)
+
+    def _delete_topic(self, request: Command, _link: int, _now: Now) -> Command:
+        self._routes.delete_topic(required(request, "topic"), request.fields.get("clusterName", ""))
+        return request.answer(ResponseCode.SUCCESS)
+
+    def _wipe_write_permission(self, request: Command, _link: int, _now: Now) -> Command:
+        count = self._routes.wipe_write_permission(required(request, "brokerName"))
+        return request.answer(ResponseCode.SUCCESS, fields={"wipeTopicCount": str(count)})
+
+    def _add_write_permission(self, request: Command, _link: int, _now: Now) -> Command:
+        count = self._routes.add_write_permission(required(request, "brokerName"))
+        return request.answer(ResponseCode.SUCCESS, fields={"addTopicCount": str(count)})
+
+    def _all_topics(self, request: Command, _link: int, _now: Now) -> Command:
+        return _topic_list(request, self._routes.topics())
+
+    def _topics_by_cluster(self, request: Command, _link: int, _now: Now) -> Command:
+        return _topic_list(request, self._routes.topics_of_cluster(required(request, "cluster")))
+
+    def _system_topics(self, request: Command, _link: int, _now: Now) -> Command:
+        topics, address = self._routes.system_topics()
+        return _topic_list(request, topics, address)
+
+    def _unit_topics(self, request: Command, _link: int, _now: Now) -> Command:
+        return _topic_list(request, self._routes.topics_with_flag(UNIT_FLAG))
+
+    def _unit_sub_topics(self, request: Command, _link: int, _now: Now) -> Command:
+        return _topic_list(request, self._routes.topics_with_flag(UNIT_SUB_FLAG))
+
+    def _unit_sub_but_no_unit_topics(self, request: Command, _link: int, _now: Now) -> Command:
+        return _topic_list(request, self._routes.topics_with_flag(UNIT_SUB_FLAG, UNIT_FLAG))
+
+    def _put_kv(self, request: Command, _link: int, _now: Now) -> Command:
+        self._kv.put(required(request, "namespace"), required(request, "key"), required(request, "value"))
+        return request.answer(ResponseCode.SUCCESS)
+
+    def _get_kv(self, request: Command, _link: int, _now: Now) -> Command:
+        namespace, key = required(request, "namespace"), required(request, "key")
+        value = self._kv.get(namespace, key)
+        if value is None:
+            remark = f"No config item, Namespace: {namespace} Key: {key}"
+            return request.answer(ResponseCode.QUERY_NOT_FOUND, remark=remark)
+        return request.answer(ResponseCode.SUCCESS, fields={"value": value})
+
+    def _delete_kv(self, request: Command, _link: int, _now: Now) -> Command:
+        self._kv.delete(required(request, "namespace"), required(request, "key"))
+        return request.answer(ResponseCode.SUCCESS)
+
+    def _get_kv_list(self, request: Command, _link: int, _now: Now) -> Command:
+        namespace = required(request, "namespace")
+        table = self._kv.namespace(namespace)
+        if table is None:
+            return request.answer(ResponseCode.QUERY_NOT_FOUND, remark=f"No config item, Namespace: {namespace}")
+        return request.answer(ResponseCode.SUCCESS, body=dumps_java({"table": table}))
+
+    def _update_config(self, request: Command, _link: int, _now: Now) -> Command:
+        try:
+            self._config, applied = changed(self._config, request.body.decode())
+        except UnicodeDecodeError as error:
+            raise ProtocolError(f"the settings are not UTF-8: {error}") from error
+        except ConfigError as error:
+            return request.answer(ResponseCode.NO_PERMISSION, remark=str(error))
+        self._routes.expiry_ms = self._config.broker_expiry_ms
+        _log.info("settings changed keys=%s", ",".join(applied))
+        return request.answer(ResponseCode.SUCCESS)
+
+    def _get_config(self, request: Command, _link: int, _now: Now) -> Command:
+        return request.answer(ResponseCode.SUCCESS, body=as_properties(self._config).encode())
+
+
+def _topic_list(request: Command, topics: list[str], address: str | None = None) -> Command:
+    body: dict[str, object] = {} if address is None else {"brokerAddr": address}
+    return request.answer(ResponseCode.SUCCESS, body=dumps_java({**body, "topicList": topics}))

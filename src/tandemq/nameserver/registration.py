@@ -1,0 +1,334 @@
+"""What a broker says of itself when it registers, from bytes to words.
+
+The body comes in three dialects:
+
+    JSON        {"topicConfigSerializeWrapper":{"dataVersion":…,"topicConfigTable":{…}},"filterServerList":[]}
+    bare JSON   the inner wrapper alone, from brokers before 3.0.11
+    compressed  zlib of: n data version JSON · count · count x (n "name read write perm filter [attributes]") ·
+                n filter servers JSON · from 5.0 on: count x (n mapping JSON)       every n and count 4 bytes
+
+A compressed body is known by its first byte, not by the header: a 5.3 broker compresses and says it did not.
+
+What is not as it should be: a body that cannot be read is an error of the sender. A single topic with an odd name or
+number is left out and logged, so that it does not take the broker's other topics from everybody.
+
+Limits: an inflated body has at most 32 MiB, names 255 printable characters, a topic 65,536 queues,
+a broker 100,000 topics.
+Source: docs/compatibility.md; RocketMQ RegisterBrokerBody, TopicConfig.
+"""
+
+import json
+import logging
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from struct import Struct
+from typing import Any
+
+from tandemq.codec.fastjson import loads
+from tandemq.errors import ProtocolError
+from tandemq.model.command import Command
+from tandemq.nameserver.routes import Queues, Registration, Version
+
+INFLATED_BYTES_MAX = 32 << 20
+NAME_CHARACTERS_MAX = 255
+QUEUES_MAX = 65_536
+TOPICS_MAX = 100_000
+TIMEOUT_MS_MAX = 3_600_000
+ZONE_FIELD = "__ZONE_NAME"
+_VERSION_WITH_FULL_BODY = 37
+_VERSION_WITH_MAPPINGS = 413
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}\Z")
+_LENGTH = Struct(">i")
+_log = logging.getLogger(__name__)
+
+
+def required(request: Command, name: str) -> str:
+    """A header field that must be there and not be empty.
+
+    Raises:
+        ProtocolError: it is not.
+    """
+    value = request.fields.get(name)
+    if not value:
+        raise ProtocolError(f"request {request.code}: the header field {name} is missing")
+    return value
+
+
+def name_field(request: Command, name: str) -> str:
+    """A required header field that is a name or an address: printable and not too long.
+
+    Raises:
+        ProtocolError: it is neither.
+    """
+    value = required(request, name)
+    if not _is_name(value):
+        raise ProtocolError(
+            f"request {request.code}: the header field {name} is no name: at most "
+            f"{NAME_CHARACTERS_MAX} printable characters are allowed, here are {len(value)}"
+        )
+    return value
+
+
+def integer_field(request: Command, name: str, default: int | None = None) -> int:
+    """An integer header field, as Java reads it: sign and digits, 64 bits.
+
+    Raises:
+        ProtocolError: it is no such number, or missing without a default.
+    """
+    if default is not None and not request.fields.get(name):
+        return default
+    value = required(request, name)
+    number = int(value) if _INTEGER.match(value) else None
+    if number is None or not -(1 << 63) <= number < 1 << 63:
+        raise ProtocolError(f"request {request.code}: the header field {name} is no integer: {value[:32]!r}")
+    return number
+
+
+def boolean_field(request: Command, name: str) -> bool:
+    """A boolean header field, as Java reads it: "true" in any case is true, all else is false."""
+    return request.fields.get(name, "").lower() == "true"
+
+
+def read_registration(request: Command) -> Registration:
+    """The registration a REGISTER_BROKER request carries.
+
+    Raises:
+        ProtocolError: fields are missing or wrong, the checksum does not match, or the body cannot be read.
+    """
+    checksum = integer_field(request, "bodyCrc32", 0)
+    if checksum and checksum != zlib.crc32(request.body) & 0x7FFFFFFF:
+        raise ProtocolError(
+            f"crc32 not match: the header says {checksum}, "
+            f"the body of {len(request.body)} bytes has {zlib.crc32(request.body) & 0x7FFFFFFF}"
+        )
+    broker_id = integer_field(request, "brokerId")
+    if broker_id < 0:
+        raise ProtocolError(f"brokerId {broker_id}: 0 is the master, slaves count from 1")
+    timeout_ms = integer_field(request, "heartbeatTimeoutMillis", 0)
+    if not 0 <= timeout_ms <= TIMEOUT_MS_MAX:
+        raise ProtocolError(f"heartbeatTimeoutMillis {timeout_ms}: 1 to {TIMEOUT_MS_MAX} are allowed")
+    version, topics, servers, mappings = _read_body(request)
+    return Registration(
+        cluster=name_field(request, "clusterName"),
+        broker_name=name_field(request, "brokerName"),
+        broker_id=broker_id,
+        address=name_field(request, "brokerAddr"),
+        ha_address=request.fields.get("haServerAddr", "")[:NAME_CHARACTERS_MAX],
+        version=version,
+        topics=topics,
+        mappings=mappings,
+        filter_servers=servers,
+        timeout_ms=timeout_ms or None,
+        acting_master=boolean_field(request, "enableActingMaster"),
+        zone=request.fields.get(ZONE_FIELD, "")[:NAME_CHARACTERS_MAX] or None,
+    )
+
+
+def read_version(value: Any) -> Version:
+    """A data version from a peer's JSON; missing parts are 0.
+
+    Raises:
+        ProtocolError: it is no data version.
+    """
+    if value is None:
+        return Version()
+    table = _table(value, "dataVersion")
+    return Version(_integer(table, "counter"), _integer(table, "stateVersion"), _integer(table, "timestamp"))
+
+
+def read_queue_datas(body: bytes) -> dict[str, Queues]:
+    """The places of one topic from an encoded route: broker name -> queues.
+
+    Raises:
+        ProtocolError: it is no route.
+    """
+    route = _table(loads(body), "the route")
+    places: dict[str, Queues] = {}
+    for item in _list(route.get("queueDatas"), "queueDatas"):
+        value = _table(item, "queueDatas")
+        queues = _queues(value)
+        name = value.get("brokerName")
+        if queues is None or not isinstance(name, str) or not _is_name(name):
+            raise ProtocolError("queueDatas: an entry has no brokerName, or numbers out of range")
+        places[name] = queues
+    return places
+
+
+_Body = tuple[Version, dict[str, Queues], tuple[str, ...], dict[str, dict[str, Any]]]
+
+
+def _read_body(request: Command) -> _Body:
+    if not request.body:
+        return Version(), {}, (), {}
+    if request.body[0] == 0x78:  # the first byte of every zlib stream Java writes; JSON begins with { or white space
+        return _Compressed(_inflate(request.body)).read(with_mappings=request.version >= _VERSION_WITH_MAPPINGS)
+    if boolean_field(request, "compressed"):
+        raise ProtocolError("the header says the body is compressed, but it is no zlib stream")
+    outer = _table(loads(request.body), "the body")
+    bare = request.version < _VERSION_WITH_FULL_BODY and "topicConfigTable" in outer
+    wrapper = outer if bare else _table(outer.get("topicConfigSerializeWrapper") or {}, "topicConfigSerializeWrapper")
+    table = _table(wrapper.get("topicConfigTable") or {}, "topicConfigTable")
+    topics = _topics((name, _queues(_table(value, "topicConfigTable"))) for name, value in table.items())
+    mappings: dict[str, dict[str, Any]] = {}
+    for value in _table(wrapper.get("topicQueueMappingInfoMap") or {}, "topicQueueMappingInfoMap").values():
+        _add_mapping(mappings, _table(value, "topicQueueMappingInfoMap"))
+    servers = _servers(outer.get("filterServerList"))
+    return read_version(wrapper.get("dataVersion")), topics, servers, mappings
+
+
+def _inflate(body: bytes) -> bytes:
+    inflater = zlib.decompressobj()
+    try:
+        data = inflater.decompress(body, INFLATED_BYTES_MAX)
+    except zlib.error as error:
+        raise ProtocolError(f"the compressed body cannot be read: {error}") from error
+    if inflater.unconsumed_tail or not inflater.eof:
+        raise ProtocolError(f"the compressed body is cut, or has more than {INFLATED_BYTES_MAX} bytes")
+    return data
+
+
+class _Compressed:
+    """Reads an inflated body from front to back."""
+
+    __slots__ = ("_data", "_position")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    def read(self, *, with_mappings: bool) -> _Body:
+        version = read_version(loads(self._block()))
+        topics = _topics(_parse_topic(self._text()) for _ in range(self._count()))
+        servers = _servers(loads(self._block()))
+        mappings: dict[str, dict[str, Any]] = {}
+        if with_mappings:
+            for _ in range(self._count()):
+                _add_mapping(mappings, _table(loads(self._block()), "a mapping"))
+        return version, topics, servers, mappings
+
+    def _count(self) -> int:
+        end = self._position + 4
+        if end > len(self._data):
+            raise ProtocolError("the compressed body ends too early")
+        count: int = _LENGTH.unpack_from(self._data, self._position)[0]
+        # Everything counted has at least its own length of four bytes, so no count can exceed the rest.
+        if not 0 <= count <= len(self._data) - end:
+            raise ProtocolError(f"the compressed body announces {count} where {len(self._data) - end} bytes are left")
+        self._position = end
+        return count
+
+    def _block(self) -> bytes:
+        size = self._count()
+        block = self._data[self._position : self._position + size]
+        self._position += size
+        return block
+
+    def _text(self) -> str:
+        try:
+            return self._block().decode()
+        except UnicodeDecodeError as error:
+            raise ProtocolError(f"a topic in the compressed body is not UTF-8: {error}") from error
+
+
+def _parse_topic(text: str) -> tuple[str, Queues | None]:
+    parts = text.split(" ", 5)
+    if len(parts) < 5 or not all(_INTEGER.match(part) for part in parts[1:4]):
+        return parts[0], None
+    read, write, perm = (int(part) for part in parts[1:4])
+    return parts[0], _in_range(perm, read, write, 0)
+
+
+def _queues(value: Mapping[str, Any]) -> Queues | None:
+    """The numbers of a topic, None if they are none or out of range."""
+    try:
+        return _in_range(
+            _integer(value, "perm"),
+            _integer(value, "readQueueNums"),
+            _integer(value, "writeQueueNums"),
+            _integer(value, "topicSysFlag"),
+        )
+    except ProtocolError:
+        return None
+
+
+def _in_range(perm: int, read: int, write: int, flag: int) -> Queues | None:
+    fits = 0 <= perm < 1 << 31 and 0 <= read <= QUEUES_MAX and 0 <= write <= QUEUES_MAX and abs(flag) < 1 << 31
+    return Queues(perm, read, write, flag) if fits else None
+
+
+def _topics(told: Iterable[tuple[str, Queues | None]]) -> dict[str, Queues]:
+    """Those that are in order; how many are not is logged."""
+    topics: dict[str, Queues] = {}
+    odd = 0
+    first = ""
+    for count, (name, queues) in enumerate(told, start=1):
+        if count > TOPICS_MAX:
+            raise ProtocolError(f"a broker may have {TOPICS_MAX} topics, this one tells of more")
+        if queues is not None and _is_name(name):
+            topics[name] = queues
+        else:
+            odd, first = odd + 1, first or name
+    if odd:
+        _log.warning(
+            "topics left out of a registration, their names or numbers are out of range count=%d first=%.64r",
+            odd,
+            first,
+        )
+    return topics
+
+
+def _add_mapping(mappings: dict[str, dict[str, Any]], value: Mapping[str, Any]) -> None:
+    """Keep what a static topic's clients need, each part checked; `currIdMap` says which queue is where."""
+    topic, broker_name, scope = (value.get(key) for key in ("topic", "bname", "scope"))
+    if not isinstance(topic, str) or not isinstance(broker_name, str) or not _is_name(topic + broker_name):
+        raise ProtocolError("a topic queue mapping has no topic or no bname")
+    ids = _table(value.get("currIdMap") or {}, "currIdMap")
+    mappings[topic] = {
+        "bname": broker_name,
+        "currIdMap": {_number(key, "currIdMap"): _number(item, "currIdMap") for key, item in ids.items()},
+        "dirty": value.get("dirty") is True,
+        "epoch": _integer(value, "epoch"),
+        "scope": scope if isinstance(scope, str) and _is_name(scope) else "__global__",
+        "topic": topic,
+        "totalQueues": _integer(value, "totalQueues"),
+    }
+
+
+def _servers(value: Any) -> tuple[str, ...]:
+    servers = _list(value, "filterServerList")
+    if not all(isinstance(server, str) and _is_name(server) for server in servers):
+        raise ProtocolError("filterServerList: a list of addresses is expected")
+    return tuple(servers)
+
+
+def _is_name(text: str) -> bool:
+    return 0 < len(text) <= NAME_CHARACTERS_MAX and text.isprintable()
+
+
+def _table(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ProtocolError(f"{what}: a JSON object is expected, not {json.dumps(value)[:32]}")
+    return value
+
+
+def _list(value: Any, what: str) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise ProtocolError(f"{what}: a JSON list is expected")
+    return value
+
+
+def _integer(table: Mapping[str, Any], key: str) -> int:
+    """A number, as fastjson takes it: a number, a string of digits, or 0 if it is not there."""
+    value = table.get(key)
+    return 0 if value is None else _number(value, key)
+
+
+def _number(value: Any, what: str) -> int:
+    if isinstance(value, str) and _INTEGER.match(value):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63:
+        raise ProtocolError(f"{what}: an integer is expected, not {json.dumps(value)[:32]}")
+    return value
