@@ -5,9 +5,12 @@
     │   ├── ConfigError
     │   └── ClosedError
     ├── RemoteError       the peer answered, and the answer is no
+    │   ├── NoRoute       no name server knows the topic, or nobody offers what is needed of it
     │   └── ProtocolError the peer broke the protocol; its connection is closed
     │       └── FrameError
     ├── NetworkError      nobody answered: refused, cut, timed out (the outcome of a request is unknown)
+    │   ├── NotConnected  the request did not leave this machine: it was not carried out
+    │   └── OutcomeUnknown it left, and no answer came: it may have been carried out
     └── StoreError        the store said no
         ├── RecordTooLarge
         ├── DiskFull      nothing written; the log stays readable; goes away when space comes back
@@ -52,6 +55,13 @@ class RemoteError(TandemError):
     """The peer answered with an error code."""
 
 
+class NoRoute(RemoteError):
+    """No name server knows the topic, or none of its brokers offers what is needed."""
+
+    retriable = True
+    refresh_route = True
+
+
 class ProtocolError(RemoteError):
     """The peer sent what the protocol does not allow."""
 
@@ -65,6 +75,14 @@ class NetworkError(TandemError):
 
     retriable = True
     refresh_route = True
+
+
+class NotConnected(NetworkError):
+    """The request did not leave this machine: it was not carried out."""
+
+
+class OutcomeUnknown(NetworkError):
+    """The request left and no answer came: it may have been carried out or not."""
 
 
 class StoreError(TandemError):
