@@ -24,7 +24,6 @@ FLOORS: dict[str, tuple[int, str]] = {
     "config": (0, "core"),
     "config_file": (0, "core"),
     "config_keys": (0, "core"),
-    "config_file": (0, "core"),
     "properties": (0, "core"),
     "boundary": (0, "core"),
     "metrics": (0, "core"),
