@@ -37,7 +37,7 @@ _FAILURES = (LoadFailed, LoadError, PeerError, TimeoutError, OSError)
 def main(arguments: list[str] | None = None) -> int:
     """Measure and report; return the exit code."""
     args = _parser().parse_args(arguments)
-    console = Console(stderr=False)
+    console = Console(width=max(120, Console().width))
     try:
         cells = chosen(args.only)
         servers = _servers(args.servers)

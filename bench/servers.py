@@ -11,69 +11,19 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from bench.cells import OURS
 from tandemq.load.probe import wait_for_port
-from tests.interop.java import (
-    LOOPBACK,
-    JavaBroker,
-    JavaNameServer,
-    Process,
-    broker_conf,
-    free_port,
-    write_properties,
-)
+from tests.interop.java import LOOPBACK, JavaBroker, JavaNameServer
+from tests.interop.ours import OurBroker, OurNameServer
 
 Conf = Mapping[str, str | int | bool]
 
 JVM = ("-Xms4g", "-Xmx4g", "-XX:+UseG1GC")
 _BOOT_S = 60.0
-
-
-class OurNameServer(Process):
-    """`python -m tandemq namesrv`."""
-
-    def __init__(self, directory: Path) -> None:
-        self.port = free_port()
-        super().__init__("namesrv-ours", directory, command=self._tandemq, ready_line="")
-
-    @property
-    def address(self) -> str:
-        """host:port for brokers."""
-        return f"{LOOPBACK}:{self.port}"
-
-    def _tandemq(self) -> list[str]:
-        return [sys.executable, "-m", "tandemq", "namesrv", "--port", str(self.port)]
-
-
-class OurBroker(Process):
-    """`python -m tandemq broker -c FILE`, with a broker.conf as RocketMQ writes it."""
-
-    def __init__(self, directory: Path, *, namesrv: str, name: str, conf: Conf) -> None:
-        self.port = free_port(-2, 1)
-        self.store = (directory / "store").resolve()
-        # The generator's raw slave does not introduce itself; it is let in by address, as a Java slave is.
-        self.conf = {**broker_conf(self.port, namesrv, self.store, conf), "haClassicPeers": LOOPBACK}
-        super().__init__(name, directory, command=self._tandemq, ready_line="")
-
-    @property
-    def address(self) -> str:
-        """host:port for clients."""
-        return f"{LOOPBACK}:{self.port}"
-
-    @property
-    def ha_port(self) -> int:
-        """Where it listens for slaves."""
-        return int(self.conf["haListenPort"])
-
-    def _tandemq(self) -> list[str]:
-        path = self.directory / f"{self.name}.conf"
-        write_properties(path, self.conf)
-        return [sys.executable, "-m", "tandemq", "broker", "-c", str(path)]
 
 
 Broker = OurBroker | JavaBroker
@@ -100,10 +50,12 @@ class BrokerGroup:
 
     def _broker(self, name: str, conf: Conf) -> Broker:
         directory = self.directory / name
+        namesrv = self.name_server.address
         if self.kind == OURS:
-            return OurBroker(directory, namesrv=self.name_server.address, name=name, conf=conf)
-        keys: dict[str, Any] = dict(conf)
-        return JavaBroker(self.kind, directory, namesrv=self.name_server.address, name=name, jvm_options=JVM, **keys)
+            # The generator's raw slave does not introduce itself; it is let in by address, as a Java slave is.
+            settings = {**conf, "haClassicPeers": LOOPBACK}
+            return OurBroker(directory, namesrv=namesrv, name=name, settings=settings)
+        return JavaBroker(self.kind, directory, namesrv=namesrv, name=name, jvm_options=JVM, settings=conf)
 
     def start_name_server(self) -> None:
         """Start it and wait until it listens."""

@@ -41,7 +41,7 @@ class Pace:
     measure_s: float = 4.0
     settle_s: float = 1.0  # The load of a cell before its measured time.
     warmup_look_s: float = 4.0  # Warming up goes on while each look is faster than the one before …
-    warmup_max_s: float = 36.0  # … but not longer than this.
+    warmup_max_s: float = 30.0  # … but not longer than this.
     latency_s: float = 8.0
     read_bytes: int = 2 << 30
     store_bytes: int = 4 << 30
@@ -81,7 +81,7 @@ class Bench:
 
     def group(self, conf: Conf | None = None) -> BrokerGroup:
         """A fresh group of brokers of this kind."""
-        return BrokerGroup(self.server, self.directory / f"store-{self.server}", conf)
+        return BrokerGroup(self.server, self.directory / f"{self.server}-{os.getpid()}", conf)
 
 
 def measure(session: Session, bench: Bench) -> Iterator[Figure]:

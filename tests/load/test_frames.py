@@ -44,7 +44,7 @@ def sub_messages(body: bytes) -> Iterator[tuple[bytes, dict[str, str]]]:
 
 def test_frame_carries_what_a_java_producer_sends() -> None:
     frames = SendFrames(SendShape("orders", 128, 4, tag="t1"), identity=7, slots=8, wall_ms=_WALL_MS)
-    [(header, body)] = parse(frames.take(1, _WALL_MS)[0])
+    [(header, body)] = parse(frames.take(1, _WALL_MS))
     assert header["code"] == 310
     assert (header["flag"], header["language"], header["version"]) == (0, "JAVA", 479)
     assert header["serializeTypeCurrentRPC"] == "JSON"
@@ -64,11 +64,11 @@ def test_every_message_has_its_own_opaque_and_key_in_any_run_of_sends(count: int
     frames = SendFrames(SendShape("t", 10, 4), identity=1, slots=8, wall_ms=_WALL_MS)
     opaques, keys, queues = [], [], []
     for _ in range(50):
-        data, first = frames.take(count, _WALL_MS)
+        data = frames.take(count, _WALL_MS)
         parsed = list(parse(data))
         assert len(parsed) == count
         assert len(data) == count * frames.frame_bytes
-        assert parsed[0][0]["opaque"] == int(first)
+        assert parsed[0][0]["opaque"] == int(frames.first_opaque())
         opaques += [header["opaque"] for header, _ in parsed]
         keys += [properties(header["extFields"]["i"])["UNIQ_KEY"] for header, _ in parsed]
         queues += [header["extFields"]["e"] for header, _ in parsed]
@@ -82,7 +82,7 @@ def test_batch_holds_messages_with_keys_of_their_own() -> None:
     frames = SendFrames(SendShape("t", 100, 2, batch=32), identity=1, slots=4, wall_ms=_WALL_MS)
     keys: list[str] = []
     for _ in range(5):
-        for header, body in parse(frames.take(3, _WALL_MS)[0]):
+        for header, body in parse(frames.take(3, _WALL_MS)):
             assert (header["code"], header["extFields"]["m"]) == (320, "true")
             messages = list(sub_messages(body))
             assert len(messages) == 32
@@ -93,8 +93,8 @@ def test_batch_holds_messages_with_keys_of_their_own() -> None:
 
 def test_born_timestamp_follows_the_clock() -> None:
     frames = SendFrames(SendShape("t", 10, 4), identity=1, slots=8, wall_ms=_WALL_MS)
-    [(before, _)] = parse(frames.take(1, _WALL_MS + 1)[0])
-    [(after, _)] = parse(frames.take(1, _WALL_MS + 1000)[0])
+    [(before, _)] = parse(frames.take(1, _WALL_MS + 1))
+    [(after, _)] = parse(frames.take(1, _WALL_MS + 1000))
     assert before["extFields"]["g"] == str(_WALL_MS)
     assert after["extFields"]["g"] == str(_WALL_MS + 1000)
 
@@ -105,7 +105,7 @@ def test_keys_stay_different_when_the_chunk_numbers_run_out() -> None:
     for start in (100_000, 999_999):
         frames._chunk = start
         for _ in range(3):
-            keys += [properties(h["extFields"]["i"])["UNIQ_KEY"] for h, _ in parse(frames.take(4, _WALL_MS)[0])]
+            keys += [properties(h["extFields"]["i"])["UNIQ_KEY"] for h, _ in parse(frames.take(4, _WALL_MS))]
     assert len(set(keys)) == len(keys)
 
 

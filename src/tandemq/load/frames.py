@@ -87,6 +87,8 @@ class SendFrames:
         "_body",
         "_born_due_ms",
         "_chunk",
+        "_first",
+        "_first_around",
         "_heads",
         "_identity",
         "_marks",
@@ -112,6 +114,8 @@ class SendFrames:
         self._body = (body_start + body_text(shape.body_bytes))[: shape.body_bytes]
         self._chunk = _CHUNK_FIRST
         self._slot = 0
+        self._first = 0  # The slot of the first frame of the last take; -1: see the next.
+        self._first_around = b""
         self._prepare(wall_ms)
 
     def _prepare(self, wall_ms: int) -> None:
@@ -136,35 +140,49 @@ class SendFrames:
             before = tail
         self._born_due_ms = wall_ms + _BORN_EVERY_MS
 
-    def take(self, count: int, wall_ms: int) -> tuple[bytes, bytes]:
-        """Return `count` frames in one piece of bytes, and the opaque of the first as its nine digits.
+    def take(self, count: int, wall_ms: int) -> bytes:
+        """Return `count` (at least 1) frames in one piece of bytes.
 
         Cost: about 0.1 µs per frame and one copy.
         """
         if wall_ms >= self._born_due_ms:
             self._stamp(wall_ms)
-        if self._chunk >= _CHUNK_END:
+        chunk = self._chunk
+        if chunk >= _CHUNK_END:
             self._identity = (self._identity + 1) & 0xFFFFFFFF
-            self._chunk = _CHUNK_FIRST
+            chunk = _CHUNK_FIRST
             self._prepare(wall_ms)
-        chunk = b"%d" % self._chunk
-        self._chunk += 1
         slot = self._slot
         end = slot + count
         if end > self._slots:
-            fits = self._slots - slot
-            first, opaque = self._take_run(slot, self._slots, chunk) if fits else (b"", b"")
-            self._slot = 0
-            rest, opaque_of_rest = self.take(count - fits, wall_ms)
-            return first + rest, opaque or opaque_of_rest
+            return self._take_around(count, wall_ms)
+        self._chunk = chunk + 1
         self._slot = end
-        return self._take_run(slot, end, chunk)
-
-    def _take_run(self, slot: int, end: int, chunk: bytes) -> tuple[bytes, bytes]:
-        """Join the frames of slots [slot, end), which must not be empty."""
+        self._first = slot
         marks = self._marks
-        pieces = [self._heads[slot], *self._pieces[slot * marks + 1 : end * marks], self._tails[end - 1]]
-        return chunk.join(pieces), b"%b%03d" % (chunk, slot)
+        return (b"%d" % chunk).join(
+            [self._heads[slot], *self._pieces[slot * marks + 1 : end * marks], self._tails[end - 1]]
+        )
+
+    def _take_around(self, count: int, wall_ms: int) -> bytes:
+        """The same when the run passes the last slot: the rest of the slots, then again from the first."""
+        parts = []
+        first = None
+        while count > 0:
+            if self._slot == self._slots:
+                self._slot = 0
+            fits = min(count, self._slots - self._slot)
+            parts.append(self.take(fits, wall_ms))
+            first = first or self.first_opaque()
+            count -= fits
+        assert first is not None
+        self._first_around = first
+        self._first = -1
+        return b"".join(parts)
+
+    def first_opaque(self) -> bytes:
+        """The nine digits of the opaque of the first frame of the last `take`."""
+        return b"%d%03d" % (self._chunk - 1, self._first) if self._first >= 0 else self._first_around
 
     def _render(self, slot: int) -> bytes:
         """Return one slot's frame with marks where the chunk goes and a word where the timestamp goes."""

@@ -80,10 +80,10 @@ class _Run:
 
     def send_due(self, due_ns: int, now_ns: int) -> None:
         """Send one message whose time has come."""
-        data, opaque = self.frames.take(1, _wall_ms())
+        data = self.frames.take(1, _wall_ms())
         sent_at = time.perf_counter_ns()
         if not self.watched:
-            self.watched, self.watched_since = b'"opaque":' + opaque, sent_at
+            self.watched, self.watched_since = b'"opaque":' + self.frames.first_opaque(), sent_at
         self.producer.send(data.replace(_STAMP, b"%020d" % sent_at, 1))
         self.sent += 1
         if due_ns >= self.measured_from_ns:

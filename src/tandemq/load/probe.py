@@ -20,7 +20,7 @@ _TRY_EVERY_S = 0.005
 def send_one(sock: socket.socket, shape: SendShape) -> Answer:
     """Send one message (or one batch) and return the answer."""
     frames = SendFrames(shape, identity=random.getrandbits(32), slots=1, wall_ms=time.time_ns() // 1_000_000)
-    return exchange(sock, frames.take(1, time.time_ns() // 1_000_000)[0])
+    return exchange(sock, frames.take(1, time.time_ns() // 1_000_000))
 
 
 def wait_for_port(address: str, deadline_s: float = 60.0) -> float:

@@ -92,10 +92,10 @@ class _Run:
             self.to_send -= count
             if count <= 0:
                 return
-        data, opaque = self.frames.take(count, wall_ms)
+        data = self.frames.take(count, wall_ms)
         sender.open += count
         if sender.sampled and not sender.watched:
-            sender.watched = b'"opaque":' + opaque
+            sender.watched = b'"opaque":' + self.frames.first_opaque()
             sender.tail = b""
             sender.watched_since = time.perf_counter_ns()
         sender.link.send(data)
