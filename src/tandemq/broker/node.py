@@ -17,6 +17,7 @@ from tandemq.broker.offsets import ConsumerOffsets
 from tandemq.broker.peers import Peers
 from tandemq.broker.pull import PullPath
 from tandemq.broker.registration import Registration
+from tandemq.broker.replicate import Replication
 from tandemq.broker.schedule import Schedule
 from tandemq.broker.send import Ack, SendPath
 from tandemq.broker.topics import Topics
@@ -26,8 +27,9 @@ from tandemq.config import BrokerConfig
 from tandemq.errors import ProtocolError, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
+from tandemq.replication.copies import copied_offset, enough_in_reach
 from tandemq.replication.waiters import Waiters, Waiting
-from tandemq.storage.recovery import Recovered, open_store
+from tandemq.storage.recovery import Recovered, open_store, set_aside_tail
 from tandemq.storage.store import FlushJob, Store, StoreConfig
 
 log = logging.getLogger(__name__)
@@ -50,7 +52,7 @@ class Broker:
 
     def __init__(
         self, config: BrokerConfig, disk: Disk, outbox: Outbox, random: Random, machine: Machine, now: Now,
-        delays_ms: tuple[int, ...],
+        delays_ms: tuple[int, ...], *, accept_loss: bool = False,
     ) -> None:  # fmt: skip
         """Open the store and load the tables; nothing is listened on yet.
 
@@ -70,7 +72,7 @@ class Broker:
         self.clients = Clients()
         self.locks = QueueLocks(config.lock_live_ms)
         self.schedule = Schedule()
-        self.peers = Peers(self._next_link)
+        self.peers = Peers(self.next_link)
         self.send = SendPath(config, self.store, self.topics, self.groups, random, pack_host("127.0.0.1:0"))
         self.pull = PullPath(
             config, self.store, self.topics, self.groups, self.clients, self.offsets, machine.memory_bytes
@@ -85,6 +87,7 @@ class Broker:
         self._flushing: Job | None = None
         self._stopping = False
         self._sync_flush = config.flush_type == "SYNC_FLUSH"
+        self.replication = Replication(self, now, accept_loss=accept_loss)
         self._install(now)
 
     def _install(self, now: Now) -> None:
@@ -109,7 +112,8 @@ class Broker:
             self.config.register_ms, lambda at: self.registration.register(self.turn_out, at), first_ms=now.mono_ms
         )
 
-    def _next_link(self) -> int:
+    def next_link(self) -> int:
+        """A number for a link we ask for."""
         self._link_count -= 1
         return self._link_count
 
@@ -124,25 +128,35 @@ class Broker:
             link = self.links.get(number)
             if link is not None:
                 self._receive(link, data, turn, now)
+            elif self.replication.owns(number):
+                self.replication.received(number, data, turn, now)
             elif self.peers.owns(number):
                 self.peers.received(number, data, turn, now)
         self.schedule.run_due(now)
         self.peers.expire(turn, now)
         self.pull.answer_due(turn, now)
+        self.replication.tick(turn, now)
         self._commit(turn, now)
+        self.replication.after_commit(turn, now)
+        self.release(turn, now)
         if self.topics.changed and self.registration.address:
             self.registration.register(turn, now)
         return turn
 
     def deadline_ms(self) -> int | None:
         """See `boundary.Node`."""
-        times = (self.schedule.next_ms(), self.peers.deadline_ms(), self.pull.held.next_ms(), self.waiters.deadline_ms())
+        times = (
+            self.schedule.next_ms(), self.peers.deadline_ms(), self.pull.held.next_ms(), self.waiters.deadline_ms(),
+            self.replication.deadline_ms(),
+        )  # fmt: skip
         return min((time for time in times if time is not None), default=None)
 
     def _on_event(self, event: Event, turn: Turn, now: Now) -> None:
         if isinstance(event, Opened):
             if self.peers.owns(event.link):
                 self.peers.opened(event.link, event.local, turn)
+            elif event.kind in (LinkKind.HA_MASTER, LinkKind.HA_SLAVE):
+                self.replication.opened(event.link, event.kind, event.peer, now)
             elif event.kind in (LinkKind.REMOTING, LinkKind.FAST):
                 self.links[event.link] = Link(
                     event.link, event.kind, event.peer, now.mono_ms, self.config.frame_bytes_max
@@ -155,6 +169,8 @@ class Broker:
     def _closed(self, event: Closed, turn: Turn, now: Now) -> None:
         if self.peers.owns(event.link):
             self.peers.closed(event.link, now)
+        elif self.replication.owns(event.link):
+            self.replication.closed(event.link, event.reason, now)
         elif self.links.pop(event.link, None) is not None:
             self.pull.held.drop_link(event.link)
             self.notify_members(self.clients.link_closed(event.link), turn)
@@ -277,10 +293,8 @@ class Broker:
                 sends[link].append(answer)
             else:
                 sends[link] = [answer]
-        if waiting:
-            self.release(turn, now)
-            if self._sync_flush:
-                self._begin_flush(now)
+        if self._sync_flush:
+            self._begin_flush(now)
 
     def _waiting(self, link: int, answer: bytes, end: int, replica_code: ResponseCode | None, now: Now) -> Waiting:
         return Waiting(
@@ -290,14 +304,22 @@ class Broker:
 
     def replica_verdict(self) -> ResponseCode | None:
         """Whether a message stored now needs to wait for replicas: None if so, else what is known already."""
-        return ResponseCode.SUCCESS
+        if self.config.role != "SYNC_MASTER" or self.config.in_sync_replicas <= 1:
+            return ResponseCode.SUCCESS
+        acked = self.replication.masters.acked_offsets()
+        needed = self.config.in_sync_replicas - 1
+        if enough_in_reach(acked, needed, self.store.log.written_end, self.config.ha_lag_bytes_max):
+            return None
+        return ResponseCode.SLAVE_NOT_AVAILABLE
 
     def copied_offset(self) -> int:
         """The log offset up to which enough replicas have the bytes."""
-        return NEVER
+        return copied_offset(self.replication.masters.acked_offsets(), self.config.in_sync_replicas - 1)
 
     def release(self, turn: Turn, now: Now) -> None:
         """Let answers go whose wait is over."""
+        if not len(self.waiters):
+            return
         flushed = self.store.log.flushed_offset if self._sync_flush else NEVER
         for waiting, code in self.waiters.release(flushed, self.copied_offset(), now.mono_ms):
             answer = waiting.answer if code == ResponseCode.SUCCESS else recode(waiting.answer, code)
@@ -341,8 +363,14 @@ class Broker:
             if now.mono_ms - link.seen_ms > self.config.connection_idle_ms or link.number in expired:
                 self._close(link, "silent for too long", self.turn_out)
 
-    def _master_found(self, master: str, ha: str) -> None:
+    def _master_found(self, master: str, ha: str, now: Now) -> None:
         """A name server told where our master is."""
+        if self.replication.slave is not None:
+            self.replication.slave.master_found(master, ha, now)
+
+    def set_aside(self, log_end: int) -> None:
+        """Keep the log's tail from `log_end` in a file of its own, then cut it: its loss was accepted by the master."""
+        set_aside_tail(self.store, log_end)
 
     # Stopping.
 

@@ -17,7 +17,7 @@ from tandemq.model.command import Command
 from tandemq.model.topic import Permission
 
 log = logging.getLogger(__name__)
-MasterFound = Callable[[str, str], None]
+MasterFound = Callable[[str, str, Now], None]
 """Called with the master's remoting address and HA address, "" where unknown."""
 
 
@@ -67,14 +67,14 @@ class Registration:
         return table
 
     def _answered(self, server: str) -> Callable[[Command | None, Now], None]:
-        def on_answer(answer: Command | None, _now: Now) -> None:
+        def on_answer(answer: Command | None, now: Now) -> None:
             if answer is None:
                 self._note(server, "no answer")
             elif answer.code != ResponseCode.SUCCESS:
                 self._note(server, f"refused: {answer.remark}")
             else:
                 self._note(server, "")
-                self._master_found(answer.fields.get("masterAddr", ""), answer.fields.get("haServerAddr", ""))
+                self._master_found(answer.fields.get("masterAddr", ""), answer.fields.get("haServerAddr", ""), now)
 
         return on_answer
 

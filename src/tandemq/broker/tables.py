@@ -28,6 +28,7 @@ def handlers(broker: "Broker") -> "dict[Code, Handler]":
         Code.GET_ALL_DELAY_OFFSET: on.delays,
         Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: on.groups,
         Code.GET_ALL_MESSAGE_REQUEST_MODE: on.request_modes,
+        Code.TANDEM_PEER_INFO: on.peer_info,
     }
 
 
@@ -51,6 +52,14 @@ class _Tables:
 
     def request_modes(self, _link: Link, command: Command, _now: Now) -> Command | None:
         return command.answer(ResponseCode.SUCCESS, body=dumps({"messageRequestModeMap": {}}))
+
+    def peer_info(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        config = self._broker.config
+        return command.answer(
+            ResponseCode.SUCCESS,
+            fields={"brokerName": config.broker_name, "brokerId": str(config.broker_id), "role": config.role,
+                    "logStart": str(self._broker.store.log.start), "logEnd": str(self._broker.store.log.written_end)},
+        )  # fmt: skip
 
 
 def _plain(table: dict[str, Any], entries: str, command: Command) -> dict[str, Any]:

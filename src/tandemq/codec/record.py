@@ -223,7 +223,7 @@ def parse_record(data: Buffer, start: int, end: int) -> Record | str:
 
 def peek(data: Buffer, start: int) -> tuple[int, int]:
     """Size and magic of what lies at `start`; at least 8 bytes must be there."""
-    return _SIZE_MAGIC.unpack_from(data, start)  # type: ignore[return-value]
+    return _SIZE_MAGIC.unpack_from(data, start)
 
 
 def is_blank(magic: int) -> bool:

@@ -22,9 +22,10 @@ FAST_PORT_DISTANCE = 2
 class BrokerProcess:
     """One broker: `open`, then `run` until `stop`, then `close`."""
 
-    def __init__(self, config: BrokerConfig) -> None:
-        """Nothing is touched yet."""
+    def __init__(self, config: BrokerConfig, *, accept_loss: bool = False) -> None:
+        """Nothing is touched yet. `accept_loss`: do not wait for slaves that may hold what a crash lost here."""
         self.config = config
+        self._accept_loss = accept_loss
         self._disk: RealDisk | None = None
         self._loop: Loop | None = None
         self._node: Broker | None = None
@@ -63,7 +64,7 @@ class BrokerProcess:
             config = replace(self.config, listen_port=self.port, ha_port=self.ha_port)
             now = read_clock()
             delays = parse_delay_levels(config.delay_levels)
-            self._node = Broker(config, disk, loop, Random(), read_machine(), now, delays)
+            self._node = Broker(config, disk, loop, Random(), read_machine(), now, delays, accept_loss=self._accept_loss)
         except BaseException:
             self.close(clean=False)
             raise

@@ -14,7 +14,7 @@ from isal.isal_zlib import crc32
 from tandemq.boundary import Disk, File
 from tandemq.codec.entries import BLANK, BLANK_BYTES_MIN, BLANK_MAGIC
 from tandemq.codec.record import CRC_PROPERTY_BYTES, HEAD_V4, MAGIC_V1, crc_property, encode_record
-from tandemq.errors import DiskFailed, DiskFull, RecordTooLarge, StoreError
+from tandemq.errors import DiskFailed, DiskFull, OffsetGone, RecordTooLarge, StoreError
 from tandemq.storage.seglog import FileCache, SegmentLog
 
 BLOCK_BYTES = 1 << 20

@@ -50,7 +50,7 @@ class IndexFile:
     @property
     def is_full(self) -> bool:
         """Whether no entry fits."""
-        return self.count >= self.entries_max
+        return bool(self.count >= self.entries_max)
 
     def _slot_table(self) -> _Array:
         if self._table is None:

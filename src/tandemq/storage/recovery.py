@@ -169,3 +169,27 @@ def _stale_bytes(store: Store, end: int) -> int:
         return 0
     tail = store.log.read_raw(end, 1 << 20)
     return len(tail.rstrip(b"\0"))
+
+
+def set_aside_tail(store: Store, log_end: int) -> None:
+    """Copy the log from `log_end` on into `set-aside/<offset>`, then cut log, queues and index there.
+
+    A crash in between leaves the log whole: the copy is made and synced first, and the cut is repeated.
+    """
+    offset, end = log_end, store.log.written_end
+    copy = store.disk.open(f"set-aside/{log_end:020d}", create=True)
+    while offset < end:
+        data = store.log.read(offset, 1 << 20)
+        copy.pwrite(data, offset - log_end)
+        offset += len(data)
+    copy.datasync()
+    log.warning("store: log=[%d,%d) set aside in set-aside/%020d and cut", log_end, end, log_end)
+    for queue in store.queues.values():
+        queue.truncate_behind(log_end)
+    if store.index is not None:
+        store.index.absorb()
+        store.index.recover(log_end)
+    store.marks.written = min(store.marks.written, log_end)
+    store.marks.synced = min(store.marks.synced, log_end)
+    store.log.open_at(log_end)
+    store.note_marks()

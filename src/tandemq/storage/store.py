@@ -334,15 +334,16 @@ class Store:
             self.dirty_queues.discard(queue)
         self.marks.written = self.log.written_end
         self.marks.entries = self.entries_total()
-        self._write_marks()
+        self.note_marks()
         return touched
 
     def synced_up_to(self, log_offset: int) -> None:
         """Log, queues and index below `log_offset` are on the device."""
         self.marks.synced = max(self.marks.synced, log_offset)
-        self._write_marks()
+        self.note_marks()
 
-    def _write_marks(self) -> None:
+    def note_marks(self) -> None:
+        """Write down how far the store can be trusted."""
         write_marks(self._marks_file, self.marks)
 
     def entries_total(self) -> int:
@@ -370,7 +371,7 @@ class Store:
         self.marks.synced = self.marks.written = self.log.written_end
         self.marks.entries = self.entries_total()
         self.marks.clean = True
-        self._write_marks()
+        self.note_marks()
         self._marks_file.datasync()
         self.disk.remove("abort")
         self.log.close()

@@ -1,0 +1,484 @@
+"""Replication tied to the broker's links, store and tables.
+
+`Replication` is what the node talks to; `_MasterSide` keeps the sessions of slaves, `_SlaveSide` the one to a master.
+"""
+
+import logging
+from typing import TYPE_CHECKING
+
+from isal.isal_zlib import crc32
+
+from tandemq.boundary import Connect, LinkKind, Now, Turn
+from tandemq.broker.metadata import MetadataSync
+from tandemq.codec.ha import MasterHello, SlaveHello
+from tandemq.errors import OffsetGone, StoreError
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
+from tandemq.replication import master, slave
+from tandemq.replication.copies import copied_offset, enough_in_reach
+from tandemq.replication.records import Piece
+from tandemq.storage.epochs import Pairs, common_end, load_epochs, save_epochs
+from tandemq.storage.tables import load_table, save_table
+
+if TYPE_CHECKING:
+    from tandemq.broker.node import Broker
+
+log = logging.getLogger(__name__)
+REPLICAS_FILE = "replicas.json"
+TAIL_CHECK_BYTES = 64 * 1024
+PROBE_TIMEOUT_MS = 3_000
+SUSPECT_AFTER = 3
+
+
+class Replication:
+    """Both sides; a broker is on one of them by its role."""
+
+    def __init__(self, broker: "Broker", now: Now, *, accept_loss: bool) -> None:
+        """Sessions begin when links open."""
+        self._broker = broker
+        self.generations: Pairs = load_epochs(broker.disk)
+        self.masters = _MasterSide(broker, self, now, accept_loss=accept_loss)
+        self.slave = _SlaveSide(broker, self, now) if broker.config.role == "SLAVE" else None
+
+    def set_generations(self, pairs: Pairs) -> None:
+        """Take over a history and save it."""
+        if pairs != self.generations:
+            self.generations = list(pairs)
+            save_epochs(self._broker.disk, self.generations)
+
+    def owns(self, link: int) -> bool:
+        """Whether a link is a replication link."""
+        return link in self.masters.sessions or (self.slave is not None and self.slave.link == link)
+
+    def opened(self, link: int, kind: LinkKind, peer: str, now: Now) -> None:
+        """A replication link is open."""
+        if kind is LinkKind.HA_MASTER:
+            self.masters.opened(link, peer, now)
+        elif self.slave is not None:
+            self.slave.opened(now)
+
+    def closed(self, link: int, reason: str, now: Now) -> None:
+        """A replication link is gone."""
+        if link in self.masters.sessions:
+            self.masters.closed(link, reason)
+        elif self.slave is not None:
+            self.slave.closed(reason, now)
+
+    def received(self, link: int, data: bytes, turn: Turn, now: Now) -> None:
+        """Bytes on a replication link."""
+        if link in self.masters.sessions:
+            self.masters.received(link, data, turn, now)
+        elif self.slave is not None:
+            self.slave.received(data, turn, now)
+
+    def tick(self, turn: Turn, now: Now) -> None:
+        """Time passed."""
+        self.masters.tick(turn, now)
+        if self.slave is not None:
+            self.slave.tick(turn, now)
+
+    def after_commit(self, turn: Turn, now: Now) -> None:
+        """What was written can be copied, and what was copied to us can be reported."""
+        self.masters.pump(turn, now)
+        if self.slave is not None:
+            self.slave.report(turn, now)
+
+    def deadline_ms(self) -> int | None:
+        """When `tick` is needed."""
+        times = [session.deadline_ms() for session in self.masters.sessions.values()]
+        times.append(self.masters.deadline_ms())
+        if self.slave is not None:
+            times.append(self.slave.deadline_ms())
+        return min((time for time in times if time is not None), default=None)
+
+
+class _MasterSide:
+    def __init__(self, broker: "Broker", owner: Replication, now: Now, *, accept_loss: bool) -> None:
+        self._broker = broker
+        self._owner = owner
+        self.sessions: dict[int, master.MasterSession] = {}
+        self.peers: dict[int, str] = {}
+        self._speakers: dict[str, int] = {}
+        self._refused_ms = -60_000
+        self._refused_count = 0
+        self._known: set[int] = {int(number) for number in load_table(broker.disk, REPLICAS_FILE).get("brokerIds", [])}
+        self._awaited: set[int] = set()
+        self._accept_at_ms: int | None = None
+        if broker.config.role != "SLAVE":
+            self._begin(now, accept_loss=accept_loss)
+
+    # Taking back what a crash of the machine lost.
+
+    def _begin(self, now: Now, *, accept_loss: bool) -> None:
+        broker = self._broker
+        if not self._owner.generations:
+            self._owner.set_generations([(1, broker.store.log.start)])
+        if not broker.recovered.may_have_lost:
+            return
+        if accept_loss or not self._known:
+            self._new_generation("the loss is accepted" if accept_loss else "no slave is known")
+            return
+        self._awaited = set(self._known)
+        broker.send.refusal = (
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            f"the machine went down; waiting for slave {sorted(self._awaited)}, which may hold what was lost here",
+        )
+        log.warning("master: may have lost its tail behind log end %d; waiting for slaves %s", broker.store.log.end,
+                    sorted(self._awaited))  # fmt: skip
+        if broker.config.role == "ASYNC_MASTER":
+            self._accept_at_ms = now.mono_ms + broker.config.accept_loss_ms
+
+    def _new_generation(self, why: str) -> None:
+        broker = self._broker
+        end = broker.store.log.end
+        number = self._owner.generations[-1][0] + 1
+        self._owner.set_generations([*self._owner.generations, (number, end)])
+        self._awaited.clear()
+        self._accept_at_ms = None
+        broker.send.refusal = None
+        log.warning("master: generation %d begins at log offset %d: %s", number, end, why)
+
+    def _answered(self, broker_id: int) -> None:
+        if broker_id in self._awaited:
+            self._awaited.discard(broker_id)
+            if not self._awaited:
+                self._new_generation("every known slave has answered")
+
+    def deadline_ms(self) -> int | None:
+        return self._accept_at_ms
+
+    # Links.
+
+    def opened(self, link: int, peer: str, now: Now) -> None:
+        config = self._broker.config
+        address = peer.rpartition(":")[0]
+        self.peers[link] = peer
+        self.sessions[link] = master.MasterSession(
+            self._broker.store.log, now.mono_ms, is_classic_admitted=address in config.ha_classic_peers,
+            heartbeat_ms=config.ha_heartbeat_ms, housekeeping_ms=config.ha_housekeeping_ms,
+            batch_bytes=config.ha_batch_bytes, bytes_per_second=config.ha_bytes_per_second,
+        )  # fmt: skip
+
+    def closed(self, link: int, reason: str) -> None:
+        session = self.sessions.pop(link)
+        peer = self.peers.pop(link)
+        for key in [key for key, number in self._speakers.items() if number == link]:
+            del self._speakers[key]
+        if session.next_offset >= 0:
+            log.info("replication: slave=%s gone acked=%d reason=%r", peer, session.acked_offset, reason)
+
+    def received(self, link: int, data: bytes, turn: Turn, now: Now) -> None:
+        session = self.sessions[link]
+        session.receive_data(data, now.mono_ms)
+        self._events(link, session, turn, now)
+
+    def tick(self, turn: Turn, now: Now) -> None:
+        for link, session in list(self.sessions.items()):
+            session.tick(now.mono_ms)
+            self._events(link, session, turn, now)
+        if self._accept_at_ms is not None and now.mono_ms >= self._accept_at_ms:
+            self._new_generation("no slave answered in time, ASYNC_MASTER accepts the loss")
+
+    def _events(self, link: int, session: master.MasterSession, turn: Turn, now: Now) -> None:
+        while (event := session.next_event()) is not None:
+            if isinstance(event, master.Introduced):
+                session.welcome(self._decide(link, event.hello))
+            elif isinstance(event, master.Acked):
+                self._acked(link, session)
+            elif isinstance(event, master.TailReceived):
+                self._take_back(event.pieces)
+            elif isinstance(event, master.TailComplete):
+                assert session.hello is not None, "only a slave that said who it is sends a tail"
+                log.warning("master: took back its tail from slave %d, log end %d", session.hello.broker_id,
+                            self._broker.store.log.written_end)  # fmt: skip
+                self._answered(session.hello.broker_id)
+                session.begin_transfer(self._broker.store.log.written_end)
+            elif isinstance(event, master.SessionClosed):
+                self._say_closed(link, event.reason, now)
+                turn.closes.append((link, event.reason))
+
+    def _say_closed(self, link: int, reason: str, now: Now) -> None:
+        """One line per closed session, but strangers are counted and logged once a minute."""
+        if self.sessions[link].next_offset >= 0 or self.sessions[link].hello is not None:
+            log.warning("replication: slave=%s closed reason=%r", self.peers[link], reason)
+            return
+        self._refused_count += 1
+        if now.mono_ms - self._refused_ms >= 60_000:
+            self._refused_ms = now.mono_ms
+            log.warning("replication: %d strangers refused, last peer=%s reason=%r", self._refused_count,
+                        self.peers[link], reason)  # fmt: skip
+
+    # Who counts.
+
+    def _acked(self, link: int, session: master.MasterSession) -> None:
+        key = self.peers[link].rpartition(":")[0] if session.hello is None else f"id {session.hello.broker_id}"
+        speaker = self._speakers.get(key)
+        if speaker is None or speaker < link:
+            if speaker is not None and speaker in self.sessions:
+                self._broker.turn_out.closes.append((speaker, "a newer connection of the same slave"))
+            self._speakers[key] = link
+            log.info("replication: slave=%s (%s) copies from log offset %d", self.peers[link], key, session.next_offset)
+
+    def acked_offsets(self) -> list[int]:
+        """What each replica reported, one number per replica."""
+        found = [self.sessions[link] for link in self._speakers.values() if link in self.sessions]
+        return [session.acked_offset for session in found if session.state is master.State.TRANSFER]
+
+    def _decide(self, link: int, hello: SlaveHello) -> MasterHello:
+        broker, config = self._broker, self._broker.config
+        store_log = broker.store.log
+        mine = MasterHello(
+            config.broker_id, log_start=store_log.start, log_end=store_log.written_end,
+            generations=list(self._owner.generations),
+        )  # fmt: skip
+        mine.refused = self._refusal(hello)
+        if mine.refused is not None:
+            return mine
+        self._remember(hello.broker_id)
+        if hello.log_end == 0:
+            last = store_log.written_end - store_log.written_end % config.segment_bytes
+            mine.start = max(store_log.start, last) if config.sync_from_last_file else store_log.start
+            self._answered(hello.broker_id)
+            mine.generations = list(self._owner.generations)
+            return mine
+        if hello.broker_id in self._awaited and hello.log_end > store_log.written_end:
+            mine.start, mine.send_tail = store_log.written_end, True
+            return mine
+        self._answered(hello.broker_id)
+        mine.generations = list(self._owner.generations)
+        return self._continue(hello, mine)
+
+    def _continue(self, hello: SlaveHello, mine: MasterHello) -> MasterHello:
+        """Where a slave with bytes of its own goes on."""
+        store_log = self._broker.store.log
+        same = hello.log_end
+        if hello.generations:
+            found = common_end(self._owner.generations, store_log.written_end, hello.generations, hello.log_end)
+            if found is None:
+                mine.refused = f"its history {hello.generations} has nothing in common with ours; empty its store"
+                return mine
+            same = found
+        if same > store_log.written_end:
+            mine.refused = (
+                f"its log ends at {hello.log_end}, ours at {store_log.written_end}, and no loss was accepted here; "
+                "one of the two stores is not of this group"
+            )
+        elif same < store_log.start:
+            mine.refused = f"it needs bytes from {same}, we hold them from {store_log.start}; empty its store"
+        elif same == hello.log_end and not self._same_tail(hello):
+            mine.refused = f"its bytes before log offset {hello.log_end} differ from ours; empty its store"
+        else:
+            mine.start = same
+            mine.truncate_to = same if same < hello.log_end else None
+        return mine
+
+    def _refusal(self, hello: SlaveHello) -> str | None:
+        config = self._broker.config
+        if config.role == "SLAVE":
+            return "this broker is a slave itself"
+        if (hello.cluster, hello.broker_name) != (config.cluster, config.broker_name):
+            return f"it belongs to {hello.cluster}/{hello.broker_name}, not to {config.cluster}/{config.broker_name}"
+        if hello.broker_id <= 0:
+            return f"a slave's brokerId must be greater than 0, its is {hello.broker_id}"
+        if hello.segment_bytes != config.segment_bytes:
+            return f"its mappedFileSizeCommitLog is {hello.segment_bytes}, ours is {config.segment_bytes}"
+        return None
+
+    def _same_tail(self, hello: SlaveHello) -> bool:
+        """Compare the checksum of the slave's last bytes with ours, where both hold them in one file."""
+        store_log = self._broker.store.log
+        start = max(hello.tail_start, store_log.start)
+        if start != hello.tail_start or hello.log_end > store_log.written_end:
+            return True
+        return crc32(store_log.read(start, hello.log_end - start)) == hello.tail_crc
+
+    def _remember(self, broker_id: int) -> None:
+        if broker_id not in self._known:
+            self._known.add(broker_id)
+            save_table(self._broker.disk, REPLICAS_FILE, {"brokerIds": sorted(self._known)})
+
+    def _take_back(self, pieces: list[Piece]) -> None:
+        store = self._broker.store
+        for piece in pieces:
+            store.append_copy(piece.data, piece.records)
+        store.commit()
+
+    # Out.
+
+    def pump(self, turn: Turn, now: Now) -> None:
+        outbox = self._broker.outbox
+        for link, session in self.sessions.items():
+            backlog = outbox.backlog(link)
+            buffers = session.data_to_send(backlog, now.mono_ms)
+            if buffers:
+                turn.send(link, *buffers)
+            self._events(link, session, turn, now)
+
+
+class _SlaveSide:
+    def __init__(self, broker: "Broker", owner: Replication, now: Now) -> None:
+        self._broker = broker
+        self._owner = owner
+        self.link = 0
+        self.session: slave.SlaveSession | None = None
+        self.master_address = ""
+        self.ha_address = broker.config.ha_master_address
+        self.protocol = broker.config.ha_protocol
+        self._probing = False
+        self._connect_at_ms = now.mono_ms
+        self._run_id = broker.random.getrandbits(48)
+        self._bad: tuple[int, int] = (-1, 0)
+        self.metadata = MetadataSync(broker)
+        broker.schedule.every(
+            broker.config.metadata_sync_ms, self._sync_metadata, first_ms=now.mono_ms + min(3_000, broker.config.metadata_sync_ms)
+        )  # fmt: skip
+        broker.send.refusal = (ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is a slave: messages go to its master")
+
+    def _sync_metadata(self, now: Now) -> None:
+        if self.master_address and self.master_address != self._broker.registration.address:
+            self.metadata.sync(self.master_address, now)
+
+    def master_found(self, address: str, ha_address: str, now: Now) -> None:
+        """A name server told where the master is; "" means it knows none."""
+        is_news = bool(address) and address != self.master_address
+        self.master_address = address
+        if ha_address and not self._broker.config.ha_master_address:
+            if ha_address != self.ha_address:
+                self._connect_at_ms = now.mono_ms
+            self.ha_address = ha_address
+        if is_news:
+            if self.protocol != self._broker.config.ha_protocol:
+                self.protocol = self._broker.config.ha_protocol
+            self._sync_metadata(now)
+
+    # The link.
+
+    def deadline_ms(self) -> int | None:
+        if self.session is not None:
+            return self.session.deadline_ms()
+        return self._connect_at_ms if not self.link and self.ha_address and not self._probing else None
+
+    def tick(self, turn: Turn, now: Now) -> None:
+        if self.session is not None:
+            self.session.tick(now.mono_ms)
+            self._events(turn, now)
+        elif not self.link and not self._probing and self.ha_address and now.mono_ms >= self._connect_at_ms:
+            self._connect(turn, now)
+
+    def _connect(self, turn: Turn, now: Now) -> None:
+        if self.protocol == "auto":
+            if self.master_address:
+                self._probing = True
+                self._broker.peers.call(
+                    self.master_address, Command(RequestCode.TANDEM_PEER_INFO), PROBE_TIMEOUT_MS, self._probed, turn, now
+                )
+                return
+            log.warning("replication: the master's broker address is unknown, so it is taken for a TandemQ broker; "
+                        "set haProtocol = classic if it is Java's")  # fmt: skip
+            self.protocol = "tandemq"
+        self.link = self._broker.next_link()
+        turn.connects.append(Connect(self.link, LinkKind.HA_SLAVE, self.ha_address))
+
+    def _probed(self, answer: Command | None, now: Now) -> None:
+        self._probing = False
+        if answer is None:
+            self._connect_at_ms = now.mono_ms + self._broker.config.ha_reconnect_ms
+            return
+        self.protocol = "tandemq" if answer.code == ResponseCode.SUCCESS else "classic"
+        log.info("replication: master=%s speaks %s", self.master_address, self.protocol)
+        self._connect_at_ms = now.mono_ms
+
+    def opened(self, now: Now) -> None:
+        config = self._broker.config
+        self.session = slave.SlaveSession(
+            self._broker.store.log, now.mono_ms, hello=None if self.protocol == "classic" else self._hello(),
+            heartbeat_ms=config.ha_heartbeat_ms, housekeeping_ms=config.ha_housekeeping_ms,
+        )  # fmt: skip
+        log.info("replication: connected to master=%s log_end=%d", self.ha_address, self._broker.store.log.written_end)
+
+    def _hello(self) -> SlaveHello:
+        config, store_log = self._broker.config, self._broker.store.log
+        end = store_log.written_end
+        start = max(store_log.start, end - TAIL_CHECK_BYTES, end - end % config.segment_bytes)
+        try:
+            tail = store_log.read(start, end - start)
+        except OffsetGone:
+            tail = b""
+        return SlaveHello(
+            config.cluster, config.broker_name, config.broker_id, self._run_id, store_log.start, end,
+            config.segment_bytes, list(self._owner.generations), start, crc32(tail),
+        )  # fmt: skip
+
+    def closed(self, reason: str, now: Now) -> None:
+        was_copying = self.session is not None and self.session.received_bytes > 0
+        log.info("replication: link to master=%s closed reason=%r", self.ha_address, reason)
+        self.link = 0
+        self.session = None
+        wait = self._broker.config.ha_reconnect_ms
+        self._connect_at_ms = now.mono_ms + (min(wait, 100) if was_copying else wait)
+        if self._broker.config.ha_protocol == "auto":
+            self.protocol = "auto"
+
+    # What arrives.
+
+    def received(self, data: bytes, turn: Turn, now: Now) -> None:
+        if self.session is not None:
+            self.session.receive_data(data, now.mono_ms)
+            self._events(turn, now)
+
+    def _events(self, turn: Turn, now: Now) -> None:
+        session = self.session
+        assert session is not None, "events come from a session"
+        while (event := session.next_event()) is not None:
+            if isinstance(event, slave.Received):
+                if not self._store(event.pieces, turn):
+                    return
+            elif isinstance(event, slave.Welcomed):
+                self._welcomed(event.hello)
+                session.proceed(event.hello)
+            elif isinstance(event, slave.Begins):
+                self._broker.store.log.begin_at(event.log_offset)
+            elif isinstance(event, slave.Damaged):
+                self._damaged(event)
+            elif isinstance(event, slave.SessionClosed):
+                turn.closes.append((self.link, event.reason))
+        out = session.data_to_send()
+        if out:
+            turn.send(self.link, *out)
+
+    def _store(self, pieces: list[Piece], turn: Turn) -> bool:
+        store = self._broker.store
+        try:
+            for piece in pieces:
+                store.append_copy(piece.data, piece.records)
+            store.commit()
+        except StoreError as error:
+            log.error("replication: cannot store what the master sent: %s", error)
+            turn.closes.append((self.link, f"the store failed: {error}"))
+            self.session = None
+            return False
+        return True
+
+    def _welcomed(self, hello: MasterHello) -> None:
+        if hello.truncate_to is not None:
+            self._broker.set_aside(hello.truncate_to)
+        self._owner.set_generations(hello.generations)
+
+    def _damaged(self, event: slave.Damaged) -> None:
+        offset, times = self._bad
+        self._bad = (event.log_offset, times + 1 if offset == event.log_offset else 1)
+        level = logging.CRITICAL if self._bad[1] >= SUSPECT_AFTER else logging.ERROR
+        log.log(level, "replication: damaged record from master=%s log_offset=%d times=%d reason=%r%s", self.ha_address,
+                event.log_offset, self._bad[1], event.reason,
+                "; the master's copy is suspect" if self._bad[1] >= SUSPECT_AFTER else "")  # fmt: skip
+
+    def report(self, turn: Turn, now: Now) -> None:
+        """Tell the master what is stored, as safely as this broker is configured."""
+        if self.session is None:
+            return
+        store_log = self._broker.store.log
+        is_sync = self._broker.config.flush_type == "SYNC_FLUSH"
+        self.session.stored(store_log.flushed_offset if is_sync else store_log.written_end, now.mono_ms)
+        out = self.session.data_to_send()
+        if out:
+            turn.send(self.link, *out)

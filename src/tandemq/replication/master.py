@@ -1,0 +1,334 @@
+"""One slave as the master sees it.
+
+                 first bytes                     hello answered
+    READY ──────────────────────► HANDSHAKE ─────────────────────► TRANSFER ──► SHUTDOWN
+      │                               └── the slave holds more than we ──► TAIL ──┘
+      └── classic slave (admitted): first report ─────────────────► TRANSFER
+
+A classic slave reports 8 bytes, its log end; it is let in only if its address is configured. A TandemQ slave
+introduces itself. Nothing is sent before either. A report counts only up to what was sent on this very connection.
+
+Own writes never prove that the slave lives: reads and writes have clocks of their own.
+Source: docs/ha.md; requirements H06-H19, H25, T01-T08, T16-T18, W09.
+"""
+
+from enum import Enum
+from struct import error as StructError
+from typing import NamedTuple, Protocol
+
+from tandemq.boundary import Buffer
+from tandemq.codec.ha import (
+    HELLO_MARK,
+    KIND_REPORT,
+    KIND_TAIL,
+    REPORT,
+    REPORT_BYTES,
+    TRANSFER,
+    TRANSFER_BYTES,
+    MasterHello,
+    SlaveHello,
+    decode_slave_hello,
+    encode_hello,
+    frame_transfer,
+    hello_length,
+)
+from tandemq.errors import OffsetGone, ProtocolError
+from tandemq.replication.records import Piece, RecordStream
+
+CHUNK_BYTES = 1 << 20
+BACKLOG_BYTES_MAX = 4 << 20
+TAIL_FRAME_BYTES_MAX = 8 << 20
+
+
+class LogView(Protocol):
+    """What replication knows of a log."""
+
+    @property
+    def start(self) -> int:
+        """First byte held."""
+
+    @property
+    def written_end(self) -> int:
+        """Behind the last byte written."""
+
+    @property
+    def segment_bytes(self) -> int:
+        """Length of one file."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes, not beyond the file's end."""
+
+
+class State(Enum):
+    """Where a session is."""
+
+    READY = "ready"
+    """Nothing heard yet."""
+    HANDSHAKE = "handshake"
+    """A hello is arriving, or waits for the owner's decision."""
+    TAIL = "tail"
+    """The slave sends what we lost."""
+    TRANSFER = "transfer"
+    """The log is being copied."""
+    SHUTDOWN = "shutdown"
+    """Over."""
+
+
+class Introduced(NamedTuple):
+    """A TandemQ slave said who it is; the owner answers with `MasterSession.welcome`."""
+
+    hello: SlaveHello
+
+
+class Acked(NamedTuple):
+    """The slave has the log up to here."""
+
+    log_offset: int
+
+
+class TailReceived(NamedTuple):
+    """Verified records the slave had and we had lost."""
+
+    pieces: list[Piece]
+
+
+class TailComplete(NamedTuple):
+    """The slave has sent all of its tail."""
+
+
+class SessionClosed(NamedTuple):
+    """The session is over; the link must be closed."""
+
+    reason: str
+
+
+Event = Introduced | Acked | TailReceived | TailComplete | SessionClosed
+
+
+class MasterSession:
+    """One connection of one slave."""
+
+    def __init__(
+        self, log: LogView, now_ms: int, *, is_classic_admitted: bool, heartbeat_ms: int, housekeeping_ms: int,
+        batch_bytes: int, bytes_per_second: int = 0,
+    ) -> None:  # fmt: skip
+        """A connection that has just been accepted."""
+        self._log = log
+        self._admits_classic = is_classic_admitted
+        self._heartbeat_ms = heartbeat_ms
+        self._housekeeping_ms = housekeeping_ms
+        self._batch_bytes = batch_bytes
+        self._rate = bytes_per_second
+        self._budget = bytes_per_second
+        self._budget_ms = now_ms
+        self.state = State.READY
+        self.last_read_ms = now_ms
+        self.last_write_ms = now_ms
+        self.is_classic = False
+        self.hello: SlaveHello | None = None
+        self.next_offset = -1
+        """Where the next transfer begins; -1 before the start is known."""
+        self.acked_offset = -1
+        self.transferred_bytes = 0
+        self._in = b""
+        self._tail: RecordStream | None = None
+        self._out: list[Buffer] = []
+        self._events: list[Event] = []
+
+    # The five verbs.
+
+    def receive_data(self, data: bytes, now_ms: int) -> None:
+        """Something arrived."""
+        if self.state is State.SHUTDOWN:
+            return
+        self.last_read_ms = now_ms
+        self._in = self._in + data if self._in else data
+        try:
+            if self.state is State.READY:
+                self._first_bytes()
+            if self.state is State.HANDSHAKE:
+                self._read_hello()
+            elif self.state in (State.TRANSFER, State.TAIL):
+                self._read_reports()
+        except (ProtocolError, StructError) as error:
+            self._close(str(error))
+
+    def tick(self, now_ms: int) -> None:
+        """Time passed."""
+        if self.state is State.SHUTDOWN:
+            return
+        if now_ms - self.last_read_ms > self._housekeeping_ms:
+            self._close(f"no report for {now_ms - self.last_read_ms} ms")
+        elif self.state is State.TRANSFER and now_ms - self.last_write_ms >= self._heartbeat_ms:
+            self._out.append(TRANSFER.pack(self.next_offset, 0))
+            self.last_write_ms = now_ms
+
+    def deadline_ms(self) -> int | None:
+        """When `tick` or `pump` is needed."""
+        if self.state is State.SHUTDOWN:
+            return None
+        due = self.last_read_ms + self._housekeeping_ms + 1
+        if self.state is State.TRANSFER:
+            due = min(due, self.last_write_ms + self._heartbeat_ms)
+            if self._rate and self._budget <= 0 and self.next_offset < self._log.written_end:
+                due = min(due, self._budget_ms + 1000)
+        return due
+
+    def next_event(self) -> Event | None:
+        """What the owner must know, one at a time."""
+        return self._events.pop(0) if self._events else None
+
+    def data_to_send(self, backlog: int, now_ms: int) -> list[Buffer]:
+        """Bytes for the link, in order. `backlog`: bytes it has not taken yet; a full link gets no more log bytes."""
+        if self.state is State.TRANSFER:
+            self._pump(backlog, now_ms)
+        out, self._out = self._out, []
+        return out
+
+    # The owner's decisions.
+
+    def welcome(self, answer: MasterHello) -> None:
+        """Answer a slave's introduction."""
+        assert self.state is State.HANDSHAKE and self.hello is not None, "nobody was introduced"
+        self._out.append(encode_hello(answer))
+        if answer.refused is not None:
+            self._close(f"refused: {answer.refused}")
+        elif answer.send_tail:
+            self.state = State.TAIL
+            self._tail = RecordStream(answer.start, self._log.segment_bytes)
+        else:
+            self.state = State.TRANSFER
+            self.next_offset = answer.start
+        if self._in:
+            data, self._in = self._in, b""
+            self.receive_data(data, self.last_read_ms)
+
+    def begin_transfer(self, start: int) -> None:
+        """The tail is stored: copy from here on."""
+        assert self.state is State.TAIL, "no tail was asked for"
+        self.state = State.TRANSFER
+        self._tail = None
+        self.next_offset = start
+        self.acked_offset = start
+        self._events.append(Acked(start))
+
+    # In.
+
+    def _first_bytes(self) -> None:
+        mark = self._in[: len(HELLO_MARK)]
+        if mark == HELLO_MARK[: len(mark)]:
+            if len(mark) == len(HELLO_MARK):
+                self.state = State.HANDSHAKE
+            return
+        if not self._admits_classic:
+            self._close("it did not introduce itself, and its address is not in haClassicPeers")
+            return
+        if len(self._in) >= REPORT_BYTES:
+            self.is_classic = True
+            self._begin_classic()
+
+    def _begin_classic(self) -> None:
+        (offset,) = REPORT.unpack_from(self._in, 0)
+        self._in = self._in[REPORT_BYTES:]
+        end = self._log.written_end
+        if not 0 <= offset <= end:
+            self._close(f"it reports log end {offset}, ours is {end}; its store is of another history: empty it")
+            return
+        if offset and offset < self._log.start:
+            self._close(f"it needs bytes from {offset}, we hold them from {self._log.start}; empty its store")
+            return
+        self.state = State.TRANSFER
+        self.next_offset = offset or max(self._log.start, end - end % self._log.segment_bytes)
+        self.acked_offset = offset
+        self._events.append(Acked(offset))
+        self._read_reports()
+
+    def _read_hello(self) -> None:
+        length = hello_length(self._in)
+        if length is None or len(self._in) < length or self.hello is not None:
+            return
+        self.hello = decode_slave_hello(self._in[len(HELLO_MARK) + 4 : length])
+        self._in = self._in[length:]
+        self._events.append(Introduced(self.hello))
+
+    def _read_reports(self) -> None:
+        if self.is_classic:
+            whole = len(self._in) - len(self._in) % REPORT_BYTES
+            if whole:
+                (offset,) = REPORT.unpack_from(self._in, whole - REPORT_BYTES)
+                self._in = self._in[whole:]
+                self._acked(offset)
+            return
+        while self._in and self.state in (State.TRANSFER, State.TAIL):
+            kind = self._in[0]
+            if kind == KIND_REPORT:
+                if len(self._in) < 1 + REPORT_BYTES:
+                    return
+                (offset,) = REPORT.unpack_from(self._in, 1)
+                self._in = self._in[1 + REPORT_BYTES :]
+                self._reported(offset)
+            elif kind == KIND_TAIL and self.state is State.TAIL:
+                if not self._read_tail():
+                    return
+            else:
+                raise ProtocolError(f"a frame of kind {kind} is not expected")
+
+    def _read_tail(self) -> bool:
+        if len(self._in) < 1 + TRANSFER_BYTES:
+            return False
+        offset, size = TRANSFER.unpack_from(self._in, 1)
+        if not 0 <= size <= TAIL_FRAME_BYTES_MAX:
+            raise ProtocolError(f"a tail frame of {size} bytes")
+        stop = 1 + TRANSFER_BYTES + size
+        if len(self._in) < stop:
+            return False
+        body = self._in[1 + TRANSFER_BYTES : stop]
+        self._in = self._in[stop:]
+        assert self._tail is not None, "a tail is expected"
+        if offset != self._tail.received_end:
+            raise ProtocolError(f"a tail frame at {offset}, {self._tail.received_end} is expected")
+        pieces, corrupt = self._tail.feed(body)
+        if pieces:
+            self._events.append(TailReceived(pieces))
+        if corrupt is not None:
+            raise ProtocolError(f"its tail is damaged at {corrupt.log_offset}: {corrupt.reason}")
+        return True
+
+    def _reported(self, offset: int) -> None:
+        if self.state is State.TAIL:
+            self._events.append(TailComplete())
+        else:
+            self._acked(offset)
+
+    def _acked(self, offset: int) -> None:
+        if offset < 0 or offset > self.next_offset:
+            raise ProtocolError(f"it reports log end {offset}, only {self.next_offset} was sent")
+        self.acked_offset = offset
+        self._events.append(Acked(offset))
+
+    # Out.
+
+    def _pump(self, backlog: int, now_ms: int) -> None:
+        """Queue log bytes until the link has enough of them."""
+        if self._rate and now_ms - self._budget_ms >= 1000:
+            self._budget, self._budget_ms = self._rate, now_ms
+        batch = self._batch_bytes if self.is_classic else CHUNK_BYTES
+        while backlog < BACKLOG_BYTES_MAX and self.next_offset < self._log.written_end:
+            size = CHUNK_BYTES if not self._rate else min(CHUNK_BYTES, self._budget)
+            if size <= 0:
+                return
+            try:
+                data = self._log.read(self.next_offset, size)
+            except OffsetGone as error:
+                self._close(f"what it needs was deleted here: {error}")
+                return
+            self._out += frame_transfer(self.next_offset, data, batch)
+            self.next_offset += len(data)
+            self.transferred_bytes += len(data)
+            self._budget -= len(data)
+            backlog += len(data)
+            self.last_write_ms = now_ms
+
+    def _close(self, reason: str) -> None:
+        self.state = State.SHUTDOWN
+        self._events.append(SessionClosed(reason))

@@ -1,0 +1,103 @@
+"""A stream of log bytes cut into whole, verified records: what a slave (or a master taking back a tail) stores.
+
+The stream may be cut anywhere. Blanks that end a file count as records without a message. A piece never crosses the
+end of a commit log file.
+
+Source: docs/ha.md, "classic protocol"; requirements T05, T09, V13.
+"""
+
+from typing import NamedTuple
+
+from tandemq.codec.entries import BLANK_BYTES_MIN, BLANK_MAGIC
+from tandemq.codec.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, Record, parse_record, peek, record_fault
+
+RECORD_BYTES_MAX = 64 << 20
+
+
+class Piece(NamedTuple):
+    """Whole records that lie one behind the other in one file of the log."""
+
+    data: bytes
+    records: list[Record]
+
+
+class Corrupt(NamedTuple):
+    """Bytes that are no valid record, and where they begin."""
+
+    log_offset: int
+    reason: str
+
+
+class RecordStream:
+    """Takes bytes in order, gives whole records. `position` is the log offset of the first byte not given out."""
+
+    def __init__(self, position: int, segment_bytes: int) -> None:
+        """Stand at a record boundary."""
+        self.position = position
+        self._segment_bytes = segment_bytes
+        self._rest: list[bytes] = []
+        self._rest_bytes = 0
+        self._needed = BLANK_BYTES_MIN
+
+    @property
+    def received_end(self) -> int:
+        """Log offset behind the last byte taken."""
+        return self.position + self._rest_bytes
+
+    def feed(self, data: bytes) -> tuple[list[Piece], Corrupt | None]:
+        """Take bytes; give the pieces they complete. After `Corrupt` the stream must not be used any more."""
+        self._rest.append(data)
+        self._rest_bytes += len(data)
+        if self._rest_bytes < self._needed:
+            return [], None
+        data = b"".join(self._rest) if len(self._rest) > 1 else data
+        self._rest.clear()
+        self._rest_bytes = 0
+        pieces: list[Piece] = []
+        at = 0
+        corrupt: Corrupt | None = None
+        while corrupt is None and at < len(data):
+            stop, records, corrupt, is_whole = self._run(data, at)
+            if stop > at:
+                pieces.append(Piece(data[at:stop] if at or stop < len(data) else data, records))
+                self.position += stop - at
+            at = stop
+            if not is_whole:
+                break
+        if at < len(data):
+            self._rest.append(data[at:])
+            self._rest_bytes = len(data) - at
+        return pieces, corrupt
+
+    def _run(self, data: bytes, start: int) -> tuple[int, list[Record], Corrupt | None, bool]:
+        """Whole records from `start` to the end of the data or of the file; where they end, and whether a file ended."""
+        records: list[Record] = []
+        at, end = start, len(data)
+        base = self.position - start
+        self._needed = BLANK_BYTES_MIN
+        while end - at >= BLANK_BYTES_MIN:
+            size, magic = peek(data, at)
+            room = self._segment_bytes - (base + at) % self._segment_bytes
+            if magic == BLANK_MAGIC and size == room:
+                if end - at < size:
+                    self._needed = size
+                    break
+                return at + size, records, None, True
+            if magic not in (MAGIC_V1, MAGIC_V2) or not RECORD_BYTES_MIN <= size <= min(room, RECORD_BYTES_MAX):
+                return at, records, Corrupt(base + at, f"size {size} and magic {magic:#x} are no record's"), False
+            if end - at < size:
+                self._needed = size
+                break
+            record = parse_record(data, at, at + size)
+            fault = record if isinstance(record, str) else self._fault(data, at, base, record)
+            if fault is not None:
+                return at, records, Corrupt(base + at, fault), False
+            assert not isinstance(record, str), "a record without fault"
+            records.append(record)
+            at += size
+        return at, records, None, False
+
+    def _fault(self, data: bytes, at: int, base: int, record: Record) -> str | None:
+        if record.log_offset != base + at:
+            return f"the record says it lies at {record.log_offset}"
+        return record_fault(data, at, record.size, record.body_start, record.body_end, record.body_crc)

@@ -1,0 +1,263 @@
+"""The slave's side of replication: introduce, take bytes, verify, hand to the store, report what is stored.
+
+    CONNECTING ── link open ──► HANDSHAKE ── master's hello ──► TRANSFER ──► SHUTDOWN
+                     └────────── classic: report at once ─────────┘
+
+What arrives must continue exactly where the last byte ended, else the link is closed. Only whole records whose
+checksums hold are handed out; `stored` then makes the report. The master's silence closes the link; our own reports
+prove nothing.
+
+Source: docs/ha.md; requirements H05-H10, H16, H20, H21, T05, T09-T13.
+"""
+
+from collections import deque
+from enum import Enum
+from typing import NamedTuple
+
+from tandemq.boundary import Buffer
+from tandemq.codec.ha import (
+    HELLO_MARK,
+    KIND_REPORT,
+    KIND_TAIL,
+    REPORT,
+    TRANSFER,
+    TRANSFER_BYTES,
+    MasterHello,
+    SlaveHello,
+    decode_master_hello,
+    encode_hello,
+    hello_length,
+)
+from tandemq.errors import OffsetGone, ProtocolError
+from tandemq.replication.master import LogView
+from tandemq.replication.records import Piece, RecordStream
+
+FRAME_BYTES_MAX = 64 << 20
+TAIL_CHUNK_BYTES = 1 << 20
+
+
+class State(Enum):
+    """Where the session is."""
+
+    HANDSHAKE = "handshake"
+    """We introduced ourselves; the master has not answered."""
+    TRANSFER = "transfer"
+    """Bytes come in."""
+    SHUTDOWN = "shutdown"
+    """Over."""
+
+
+class Begins(NamedTuple):
+    """An empty log must begin at this offset, a file's start."""
+
+    log_offset: int
+
+
+class Welcomed(NamedTuple):
+    """The master answered. The owner cuts its log if told, then calls `SlaveSession.proceed`."""
+
+    hello: MasterHello
+
+
+class Received(NamedTuple):
+    """Verified records to store, in order."""
+
+    pieces: list[Piece]
+
+
+class Damaged(NamedTuple):
+    """The master sent bytes that are no valid record."""
+
+    log_offset: int
+    reason: str
+
+
+class SessionClosed(NamedTuple):
+    """The session is over; the link must be closed."""
+
+    reason: str
+
+
+Event = Begins | Welcomed | Received | Damaged | SessionClosed
+
+
+class SlaveSession:
+    """One connection to a master."""
+
+    def __init__(
+        self, log: LogView, now_ms: int, *, hello: SlaveHello | None, heartbeat_ms: int, housekeeping_ms: int
+    ) -> None:
+        """A link that has just opened. `hello` None: the master speaks the classic protocol only."""
+        self._log = log
+        self._heartbeat_ms = heartbeat_ms
+        self._housekeeping_ms = housekeeping_ms
+        self.is_classic = hello is None
+        self.state = State.TRANSFER if hello is None else State.HANDSHAKE
+        self.last_read_ms = now_ms
+        self.last_write_ms = now_ms
+        self.reported = log.written_end
+        self.received_bytes = 0
+        self._in: deque[bytes] = deque()
+        self._in_bytes = 0
+        self._stream = RecordStream(log.written_end, log.segment_bytes)
+        self._is_empty = log.written_end == 0
+        self._events: list[Event] = []
+        self._out: list[Buffer] = [self._report_frame() if hello is None else encode_hello(hello)]
+
+    # The five verbs.
+
+    def receive_data(self, data: bytes, now_ms: int) -> None:
+        """Something arrived."""
+        if self.state is State.SHUTDOWN:
+            return
+        self.last_read_ms = now_ms
+        self._in.append(data)
+        self._in_bytes += len(data)
+        try:
+            if self.state is State.HANDSHAKE:
+                self._read_hello()
+            if self.state is State.TRANSFER:
+                self._read_transfers()
+        except ProtocolError as error:
+            self._close(str(error))
+
+    def tick(self, now_ms: int) -> None:
+        """Time passed."""
+        if self.state is State.SHUTDOWN:
+            return
+        if now_ms - self.last_read_ms > self._housekeeping_ms:
+            self._close(f"nothing from the master for {now_ms - self.last_read_ms} ms")
+        elif self.state is State.TRANSFER and now_ms - self.last_write_ms >= self._heartbeat_ms:
+            self._report(now_ms)
+
+    def deadline_ms(self) -> int | None:
+        """When `tick` is needed."""
+        if self.state is State.SHUTDOWN:
+            return None
+        due = self.last_read_ms + self._housekeeping_ms + 1
+        return min(due, self.last_write_ms + self._heartbeat_ms) if self.state is State.TRANSFER else due
+
+    def next_event(self) -> Event | None:
+        """What the owner must do, one at a time."""
+        return self._events.pop(0) if self._events else None
+
+    def data_to_send(self) -> list[Buffer]:
+        """Bytes for the link, in order."""
+        out, self._out = self._out, []
+        return out
+
+    # The owner's part.
+
+    def proceed(self, hello: MasterHello) -> None:
+        """The log is cut as the master wanted: go on, sending our tail first if it asked for it."""
+        self.state = State.TRANSFER
+        if hello.send_tail:
+            self._send_tail(hello.start)
+        self._stream = RecordStream(self._log.written_end, self._log.segment_bytes)
+        self._is_empty = self._log.written_end == 0
+        self.reported = self._log.written_end
+        self._out.append(self._report_frame())
+        if self._in:
+            self._read_transfers()
+
+    def stored(self, log_offset: int, now_ms: int) -> None:
+        """The log is stored as safely as configured up to here: tell the master if that is news."""
+        if log_offset > self.reported and self.state is State.TRANSFER:
+            self.reported = log_offset
+            self._report(now_ms)
+
+    def _send_tail(self, start: int) -> None:
+        end = self._log.written_end
+        try:
+            while start < end:
+                data = self._log.read(start, min(TAIL_CHUNK_BYTES, end - start))
+                self._out += [bytes([KIND_TAIL]) + TRANSFER.pack(start, len(data)), data]
+                start += len(data)
+        except OffsetGone as error:
+            self._close(f"the tail the master asks for is not here: {error}")
+
+    def _report(self, now_ms: int) -> None:
+        self._out.append(self._report_frame())
+        self.last_write_ms = now_ms
+
+    def _report_frame(self) -> bytes:
+        report = REPORT.pack(self.reported)
+        return report if self.is_classic else bytes([KIND_REPORT]) + report
+
+    # In.
+
+    def _joined(self) -> bytes:
+        data = b"".join(self._in) if len(self._in) > 1 else self._in[0]
+        self._in.clear()
+        self._in_bytes = 0
+        return data
+
+    def _keep(self, data: bytes) -> None:
+        if data:
+            self._in.append(data)
+            self._in_bytes = len(data)
+
+    def _read_hello(self) -> None:
+        data = self._joined()
+        if data[: len(HELLO_MARK)] != HELLO_MARK[: len(data)]:
+            raise ProtocolError("the master does not answer as a TandemQ broker; set haProtocol = classic if it is Java's")
+        length = hello_length(data)
+        if length is None or len(data) < length:
+            self._keep(data)
+            return
+        hello = decode_master_hello(data[len(HELLO_MARK) + 4 : length])
+        self._keep(data[length:])
+        if hello.refused is not None:
+            raise ProtocolError(f"the master refuses us: {hello.refused}")
+        self._events.append(Welcomed(hello))
+
+    def _read_transfers(self) -> None:
+        if self._in_bytes < TRANSFER_BYTES:
+            return
+        (_, size) = TRANSFER.unpack_from(self._in[0]) if len(self._in[0]) >= TRANSFER_BYTES else (0, 0)
+        if self._in_bytes < TRANSFER_BYTES + size:
+            return
+        data = self._joined()
+        bodies: list[bytes] = []
+        at, end = 0, len(data)
+        expected = self._stream.received_end
+        while end - at >= TRANSFER_BYTES:
+            offset, size = TRANSFER.unpack_from(data, at)
+            if not 0 <= size <= FRAME_BYTES_MAX:
+                raise ProtocolError(f"a transfer of {size} bytes")
+            if self._is_empty:
+                expected = self._begin(offset)
+            if offset != expected:
+                raise ProtocolError(f"a transfer at log offset {offset}, {expected} is expected")
+            if end - at < TRANSFER_BYTES + size:
+                break
+            if size:
+                bodies.append(data[at + TRANSFER_BYTES : at + TRANSFER_BYTES + size])
+            at += TRANSFER_BYTES + size
+            expected += size
+        self._keep(data[at:] if at else data)
+        if bodies:
+            self._take(b"".join(bodies) if len(bodies) > 1 else bodies[0])
+
+    def _begin(self, offset: int) -> int:
+        if offset % self._log.segment_bytes:
+            raise ProtocolError(f"the first transfer to an empty log at {offset}, which is no file's start")
+        self._is_empty = False
+        self._stream = RecordStream(offset, self._log.segment_bytes)
+        if offset:
+            self._events.append(Begins(offset))
+            self.reported = offset
+        return offset
+
+    def _take(self, body: bytes) -> None:
+        self.received_bytes += len(body)
+        pieces, corrupt = self._stream.feed(body)
+        if pieces:
+            self._events.append(Received(pieces))
+        if corrupt is not None:
+            self._events.append(Damaged(corrupt.log_offset, corrupt.reason))
+            self._close(f"the master sent a damaged record at {corrupt.log_offset}: {corrupt.reason}")
+
+    def _close(self, reason: str) -> None:
+        self.state = State.SHUTDOWN
+        self._events.append(SessionClosed(reason))

@@ -1,0 +1,74 @@
+"""Generations of a log: which history its bytes belong to, and where two histories part.
+
+A master that accepts the loss of its tail begins a new generation at its log end; a slave that holds bytes of the old
+generation behind that point sets them aside. The file has RocketMQ 5's form: number of entries, CRC of the rest,
+then `epoch-startOffset` per line.
+
+Source: docs/ha.md, "generations"; RocketMQ EpochFileCache.
+"""
+
+import zlib
+
+from tandemq.boundary import Disk
+from tandemq.errors import StoreDamaged
+
+FILE = "epochFileCheckpoint"
+
+Pairs = list[tuple[int, int]]
+"""(epoch, start offset), ascending in both."""
+
+
+def load_epochs(disk: Disk) -> Pairs:
+    """The table, [] if there is none.
+
+    Raises:
+        StoreDamaged: neither the file nor its .bak can be read.
+    """
+    trouble = ""
+    for path in (FILE, f"{FILE}.bak"):
+        data = disk.read(path)
+        if not data:
+            continue
+        try:
+            return _parse(data.decode())
+        except ValueError as error:
+            trouble = f"{path}: {error}"
+    if trouble:
+        raise StoreDamaged(trouble, hint="restore the file, or delete it to copy everything from the master again")
+    return []
+
+
+def _parse(text: str) -> Pairs:
+    count, crc, *lines = text.split("\n")
+    lines = [line for line in lines if line]
+    rest = "".join(line + "\n" for line in lines).encode()
+    if int(crc) and int(crc) != zlib.crc32(rest) & 0x7FFFFFFF:
+        raise ValueError("its checksum is wrong")
+    if int(count) != len(lines):
+        raise ValueError(f"{count} entries are announced, {len(lines)} are there")
+    pairs = [(int(epoch), int(start)) for epoch, start in (line.split("-") for line in lines)]
+    if pairs != sorted(pairs):
+        raise ValueError("its entries are not in order")
+    return pairs
+
+
+def save_epochs(disk: Disk, pairs: Pairs) -> None:
+    """Replace the table."""
+    rest = "".join(f"{epoch}-{start}\n" for epoch, start in pairs).encode()
+    head = f"{len(pairs)}\n{zlib.crc32(rest) & 0x7FFFFFFF}\n".encode()
+    before = disk.read(FILE)
+    if before:
+        disk.replace(f"{FILE}.bak", before)
+    disk.replace(FILE, head + rest)
+
+
+def common_end(ours: Pairs, our_end: int, theirs: Pairs, their_end: int) -> int | None:
+    """Log offset up to which two histories are the same; None if they share nothing."""
+    for position in range(len(theirs) - 1, -1, -1):
+        pair = theirs[position]
+        if pair in ours:
+            at = ours.index(pair)
+            our_stop = ours[at + 1][1] if at + 1 < len(ours) else our_end
+            their_stop = theirs[position + 1][1] if position + 1 < len(theirs) else their_end
+            return min(our_stop, their_stop)
+    return None
