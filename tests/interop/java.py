@@ -247,6 +247,10 @@ def _make_home(home: Path) -> None:
 # --------------------------------------------------------------------------------------------------------- processes
 
 
+live: list[Process] = []
+"""Everything that was started and not reaped; a failed test shows the ends of their logs."""
+
+
 class Process:
     """A child process whose output is kept in a file and can be waited for.
 
@@ -254,19 +258,19 @@ class Process:
     leaving it kills what still runs.
     """
 
-    def __init__(self, name: str, directory: Path, *, command: Callable[[], list[str]], ready_line: str) -> None:
+    def __init__(self, name: str, directory: Path, *, command: Callable[[], list[str]], ready: str | int) -> None:
         """A process that is not started yet.
 
         Args:
             name: of the process and of its log file.
             directory: working directory; made if missing.
             command: gives the command line at each start.
-            ready_line: regular expression of the line that says that it serves.
+            ready: what says that it serves: a regular expression of a line of output, or a port that answers.
         """
         self.name = name
         self.directory = directory.resolve()
         self._command = command
-        self._ready_line = ready_line
+        self._ready = ready
         self.log_path = self.directory / f"{name}.log"
         self._process: subprocess.Popen[str] | None = None
         self._pump: threading.Thread | None = None
@@ -299,10 +303,11 @@ class Process:
         """
         self.begin_start()
         try:
-            self.wait_for_line(self._ready_line, within_s)
-        except TimeoutError as error:
+            self._wait_ready(within_s)
+        except (TimeoutError, PeerError) as error:
             self.kill()
             raise PeerError(f"{self.name} did not start: {error}\n{self.log_tail()}") from error
+        live.append(self)
         return self
 
     def stop(self, within_s: float = 60) -> int:
@@ -381,6 +386,17 @@ class Process:
         tail = self.log_path.read_text(errors="replace").splitlines()[-count:]
         return "\n".join([f"--- {self.log_path}", *tail])
 
+    def _wait_ready(self, within_s: float) -> None:
+        if isinstance(self._ready, str):
+            self.wait_for_line(self._ready, within_s)
+            return
+        port = self._ready
+        wait_until(
+            lambda: port_answers(port) or not self.is_running, what=f"{self.name} answers on {port}", within_s=within_s
+        )
+        if not self.is_running:
+            raise PeerError(f"{self.name} ended\n{self.log_tail()}")
+
     def _copy_output(self, source: IO[str]) -> None:
         with self.log_path.open("a") as log, source:
             for line in source:
@@ -399,6 +415,8 @@ class Process:
         if self._pump is not None:
             self._pump.join(5)
         self._process = None
+        if self in live:
+            live.remove(self)
         return code
 
     def __enter__(self) -> Self:
@@ -428,7 +446,7 @@ class JavaNameServer(Process):
         jvm_options: Sequence[str] = SMALL_JVM,
         **conf: Value,
     ) -> None:
-        super().__init__(f"namesrv-{version}", directory, command=self._java, ready_line=_BOOTED)
+        super().__init__(f"namesrv-{version}", directory, command=self._java, ready=_BOOTED)
         self.version = version
         self.port = port or free_port()
         self.jvm_options = tuple(jvm_options)
@@ -481,7 +499,7 @@ class JavaBroker(Process):
         settings: Mapping[str, Value] | None = None,
         **conf: Value,
     ) -> None:
-        super().__init__(name or f"broker-{version}", directory, command=self._java, ready_line=_BOOTED)
+        super().__init__(name or f"broker-{version}", directory, command=self._java, ready=_BOOTED)
         self.version = version
         self.port = port or free_port(-2, 1)
         self.jvm_options = tuple(jvm_options)

@@ -12,14 +12,17 @@ import gzip
 import io
 import json
 import shutil
+import struct
 import sys
 import tarfile
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from tests.interop.driver import Event, JavaDriver
 from tests.interop.java import REPOSITORY, JavaBroker, JavaNameServer, Value, wait_until
+from tests.interop.logs import Log, read_log
 from tests.interop.recorder import Recorded, Recorder
 from tests.interop.wire import GET_ROUTE, Frame, ask, wait_topic
 
@@ -68,6 +71,7 @@ def make_store(version: str, *, killed: bool, work: Path) -> None:
             broker.kill()
         else:
             broker.stop()
+        _set_stored_flags(description["messages"], read_log(broker.store))
         (GOLDEN / f"{name}.json").write_text(json.dumps(description, indent=1, sort_keys=True) + "\n")
         pack(broker.store, GOLDEN / f"{name}.tar.gz")
 
@@ -90,12 +94,19 @@ def _fill(java: JavaDriver) -> None:
     java.call("produce", topic="GoldenOrders", count=30, start=60, queues=2, keys="order", prefix="order", size=400)
 
 
+def _set_stored_flags(messages: list[dict[str, object]], log: Log) -> None:
+    """The Java client clears the bit for compression when it has decompressed; put in what stands in the log."""
+    for message in messages:
+        at = int(str(message["commitLogOffset"])) - log.start + 36
+        [message["sysFlag"]] = struct.unpack_from(">i", log.data, at)
+
+
 def _offsets_are_stored(store: Path) -> bool:
     path = store / "config" / "consumerOffset.json"
     return path.exists() and f"GoldenPayments@{_GROUP}" in path.read_text()
 
 
-def _describe(java: JavaDriver, broker: JavaBroker, *, killed: bool) -> dict[str, object]:
+def _describe(java: JavaDriver, broker: JavaBroker, *, killed: bool) -> dict[str, Any]:
     """What the Java client reads: every message, the offsets of the group, the answers to some queries."""
     queues = []
     messages = []

@@ -5,6 +5,7 @@ import java.util.Map;
 import java.util.TreeSet;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.locks.LockSupport;
 
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
@@ -25,7 +26,9 @@ final class Consume {
     }
 
     /**
-     * push: namesrv group topic [tags] [orderly] [count] [fail_first] [max_reconsume] [from=first|last] [deadline_ms] [linger_ms].
+     * push: namesrv group topic [tags] [orderly] [count] [fail_first] [max_reconsume] [from=first|last] [deadline_ms] [linger_ms]
+     * [threads] [cache] [consume_ms]. cache bounds the messages per queue that the client fetches ahead, consume_ms is the time that
+     * one message takes.
      *
      * Ends after count deliveries (0: when stopped), plus linger_ms in which more would be seen, or at the deadline ("deadline" is
      * printed then). The first fail_first deliveries of a body are answered with "again later".
@@ -37,6 +40,8 @@ final class Consume {
             ? ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET : ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET);
         consumer.setConsumeThreadMin(order.number("threads", 4));
         consumer.setConsumeThreadMax(order.number("threads", 4));
+        consumer.setPullThresholdForQueue(order.number("cache", 1000));
+        consumer.setPullBatchSize(Math.min(32, order.number("cache", 1000)));
         consumer.setMaxReconsumeTimes(order.number("max_reconsume", -1));
         consumer.setSuspendCurrentQueueTimeMillis(order.number("suspend_ms", 1000));
         consumer.subscribe(order.text("topic"), order.text("tags", "*"));
@@ -72,6 +77,7 @@ final class Consume {
         boolean success = true;
         for (MessageExt message : messages) {
             order.emitMessage(message);
+            LockSupport.parkNanos(order.big("consume_ms", 0) * 1_000_000L);
             success &= failures.merge(new String(message.getBody()), 1, Integer::sum) > failFirst;
             if (deliveries.incrementAndGet() == count) {
                 order.stop();

@@ -1,0 +1,94 @@
+"""One name server, one broker of the subject and one JVM per client version for all tests that do not break them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.interop.driver import JavaDriver
+from tests.interop.java import live
+from tests.interop.peers import (
+    CLIENTS,
+    SHORT_DELAYS,
+    SMALL_STORE,
+    SUBJECT,
+    Broker,
+    NameServer,
+    broker,
+    name_server,
+    start_registered,
+)
+from tests.interop.wire import wait_topic
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here needs Java, and JVMs take their time."""
+    here = str(Path(__file__).parent)
+    for item in items:
+        if str(item.path).startswith(here):
+            item.add_marker(pytest.mark.interop)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(180))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """A failure shows how the logs of all running peers end."""
+    report: pytest.TestReport = yield  # type: ignore[assignment]
+    if report.failed:
+        report.sections += [(f"log of {process.name}", process.log_tail()) for process in live]
+    return report  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A running name server and a broker registered with it."""
+
+    namesrv: NameServer
+    broker: Broker
+
+    def make_topic(self, java: JavaDriver, topic: str, queues: int = 4) -> str:
+        """Create a topic with mqadmin and wait until it is routed."""
+        counts = ("-r", str(queues), "-w", str(queues))
+        java.mqadmin("updateTopic", "-n", self.namesrv.address, "-b", self.broker.address, "-t", topic, *counts)
+        wait_topic(self.namesrv.port, topic)
+        return topic
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Name server and broker of the subject, with short delay levels."""
+    directory = tmp_path_factory.mktemp("pair")
+    settings = {**SMALL_STORE, **SHORT_DELAYS}
+    with name_server(SUBJECT, directory / "namesrv") as namesrv:
+        namesrv.start()
+        with broker(SUBJECT, directory / "broker", namesrv, settings=settings) as subject:
+            start_registered(subject, namesrv)
+            yield Pair(namesrv, subject)
+
+
+@pytest.fixture(scope="session")
+def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], JavaDriver]]:
+    """A JVM per client version, started when first asked for; name servers come with each order."""
+    running: dict[str, JavaDriver] = {}
+
+    def get(version: str) -> JavaDriver:
+        if version not in running:
+            # The default of 30 s between looks at the name server would only make the tests slow.
+            running[version] = JavaDriver(version, tmp_path_factory.mktemp(f"client-{version}"), poll_ms=1000).start()
+        return running[version]
+
+    yield get
+    for driver in running.values():
+        driver.close()
+
+
+@pytest.fixture(scope="session", params=CLIENTS)
+def java(request: pytest.FixtureRequest, drivers: Callable[[str], JavaDriver], pair: Pair) -> JavaDriver:
+    """A Java client of each version that talks to the pair unless told otherwise."""
+    driver = drivers(request.param)
+    driver.defaults["namesrv"] = pair.namesrv.address
+    return driver
