@@ -65,6 +65,7 @@ _LIVE = """
     brokerExpiry orderMessageEnable maxConnections serverChannelMaxIdleTimeMillis
 """
 LIVE_KEYS = frozenset(_LIVE.split())
+_NEVER_LIVE = frozenset({"brokerConfigPath", "configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
 """What UPDATE_BROKER_CONFIG and UPDATE_NAMESRV_CONFIG may change while the node runs."""
 
 
@@ -102,8 +103,12 @@ def changed(config: _Config, text: str) -> tuple[_Config, tuple[str, ...]]:
         ConfigError: a key is unknown or can only be changed in the file, or the outcome is inconsistent; no change.
     """
     known = BROKER_KEYS if isinstance(config, BrokerConfig) else NAME_SERVER_KEYS
+    told = parse_properties(text)
+    for item in told:
+        if item.key in _NEVER_LIVE:
+            raise ConfigError(f"line {item.line}: {item.key} never changes while the node runs")
     reader = _Reader(type(config), known, lambda _: None)
-    reader.take((item.key, item.value, f"line {item.line}") for item in parse_properties(text))
+    reader.take((item.key, item.value, f"line {item.line}") for item in told)
     values = {name: value for name, value in reader.values.items() if value != getattr(config, name)}
     for name in values:
         if reader.keys[name] not in LIVE_KEYS:

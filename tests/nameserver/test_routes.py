@@ -1,0 +1,297 @@
+"""The route table alone."""
+
+import pytest
+
+from tandemq.errors import RemoteError
+from tandemq.nameserver import routes
+from tandemq.nameserver.routes import Queues, Registration, RouteTable, Version
+from tests.spec import spec
+
+EXPIRY_MS = 120_000
+QUEUES = Queues(6, 4, 4)
+
+
+def told(
+    name: str = "b",
+    broker_id: int = 0,
+    address: str = "h:1",
+    *,
+    cluster: str = "c",
+    version: Version = Version(1),  # noqa: B008  # a tuple
+    topics: dict[str, Queues] | None = None,
+    acting_master: bool = False,
+    timeout_ms: int | None = None,
+) -> Registration:
+    return Registration(
+        cluster=cluster,
+        broker_name=name,
+        broker_id=broker_id,
+        address=address,
+        ha_address=f"ha-{address}",
+        version=version,
+        topics={"t": QUEUES} if topics is None else topics,
+        acting_master=acting_master,
+        timeout_ms=timeout_ms,
+    )
+
+
+def table() -> RouteTable:
+    return RouteTable(EXPIRY_MS)
+
+
+def permissions(found: RouteTable, topic: str = "t") -> bytes | None:
+    return found.route(topic, strict=False)
+
+
+@spec("R01")
+def test_brokers_of_one_name_form_one_group() -> None:
+    found = table()
+    for broker_id in (0, 1, 2):
+        found.register(told(broker_id=broker_id, address=f"h:{broker_id}"), broker_id, 0)
+    assert found.addresses("c", "b") == {0: "h:0", 1: "h:1", 2: "h:2"}
+    assert found.clusters()["clusterAddrTable"] == {"c": ["b"]}
+
+
+def test_slave_is_told_where_its_master_is_and_master_is_not() -> None:
+    found = table()
+    assert found.register(told(broker_id=1, address="h:2"), 2, 0).address == ""
+    assert found.register(told(), 1, 0).address == ""
+    place = found.register(told(broker_id=1, address="h:2"), 2, 0)
+    assert (place.address, place.ha_address) == ("h:1", "ha-h:1")
+
+
+@spec("R01")
+def test_second_broker_on_a_taken_place_is_refused_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    found = table()
+    found.register(told(), 1, 0)
+    with pytest.raises(RemoteError, match=r"id 0 at h:9 is refused.*registered at h:1"):
+        found.register(told(address="h:9", topics={"other": QUEUES}), 2, 30_000)
+    assert found.addresses("c", "b") == {0: "h:1"}
+    assert found.topics() == ["t"]
+    assert any(record.levelname == "ERROR" and "h:9" in record.getMessage() for record in caplog.records)
+
+
+def test_broker_comes_back_elsewhere_once_its_link_is_closed() -> None:
+    found = table()
+    found.register(told(), 1, 0)
+    found.link_closed(1, "killed")
+    found.register(told(address="h:9"), 2, 1)
+    assert found.addresses("c", "b") == {0: "h:9"}
+
+
+def test_broker_comes_back_elsewhere_when_the_old_one_was_silent_for_long() -> None:
+    found = table()
+    found.register(told(), 1, 0)
+    with pytest.raises(RemoteError):
+        found.register(told(address="h:9"), 2, 72_000)
+    found.register(told(address="h:9"), 2, 72_001)
+    assert found.addresses("c", "b") == {0: "h:9"}
+    assert found.broker_count == 1
+
+
+def test_broker_changes_its_address_on_its_own_link() -> None:
+    found = table()
+    found.register(told(), 1, 0)
+    found.register(told(address="h:9"), 1, 1)
+    assert found.addresses("c", "b") == {0: "h:9"}
+
+
+def test_larger_state_version_takes_the_place_and_smaller_never_does() -> None:
+    found = table()
+    found.register(told(version=Version(1, 5)), 1, 0)
+    found.register(told(address="h:9", version=Version(1, 6)), 2, 1)
+    assert found.addresses("c", "b") == {0: "h:9"}
+    with pytest.raises(RemoteError):
+        found.register(told(version=Version(1, 5)), 3, EXPIRY_MS)
+
+
+def test_slave_that_becomes_master_has_one_place_only() -> None:
+    found = table()
+    found.register(told(broker_id=1, address="h:2"), 2, 0)
+    found.register(told(broker_id=0, address="h:2"), 2, 1)
+    assert found.addresses("c", "b") == {0: "h:2"}
+    assert found.broker_count == 1
+
+
+def test_address_of_a_present_broker_is_not_taken_by_another_name() -> None:
+    found = table()
+    found.register(told(), 1, 0)
+    with pytest.raises(RemoteError, match="is registered at h:1"):
+        found.register(told(name="other"), 2, 1)
+    found.link_closed(1, "gone")
+    found.register(told(name="other"), 2, 1)
+    assert found.clusters()["clusterAddrTable"] == {"c": ["other"]}
+
+
+def test_group_does_not_stand_in_two_clusters() -> None:
+    found = table()
+    found.register(told(), 1, 0)
+    with pytest.raises(RemoteError, match="belongs to cluster c"):
+        found.register(told(broker_id=1, address="h:2", cluster="other"), 2, 1)
+    found.register(told(cluster="other"), 1, 2)
+    assert found.clusters()["clusterAddrTable"] == {"other": ["b"]}
+
+
+def test_topics_are_merged_not_replaced() -> None:
+    found = table()
+    found.register(told(topics={"a": QUEUES, "b": QUEUES}), 1, 0)
+    found.register(told(topics={"c": QUEUES}, version=Version(2)), 1, 1)
+    assert found.topics() == ["a", "b", "c"]
+
+
+def test_topics_that_came_late_are_taken_over_though_the_version_is_known() -> None:
+    found = table()
+    found.register(told(topics={"new": QUEUES}, version=Version(2)), 1, 0)
+    found.register(told(topics={"new": QUEUES, "old": QUEUES}, version=Version(2)), 1, 1)
+    assert found.topics() == ["new", "old"]
+
+
+def test_topics_of_a_slave_count_only_while_there_is_no_master() -> None:
+    found = table()
+    found.register(told(topics={"a": QUEUES}), 1, 0)
+    found.register(told(broker_id=1, address="h:2", topics={"b": QUEUES}), 2, 0)
+    assert found.topics() == ["a"]
+    found.link_closed(1, "killed")
+    assert found.topics() == ["a"]
+    found.register(told(broker_id=1, address="h:2", topics={"b": QUEUES}), 2, 1)
+    assert found.topics() == ["a", "b"]
+
+
+def test_route_lasts_until_the_last_member_is_gone() -> None:
+    found = table()
+    found.register(told(), 1, 0)
+    found.register(told(broker_id=1, address="h:2"), 2, 0)
+    found.link_closed(1, "killed")
+    route = found.route("t", strict=False)
+    assert route is not None
+    assert b'"brokerAddrs":{1:"h:2"}' in route
+    found.unregister("b", "h:2")
+    assert found.route("t", strict=False) is None
+    assert found.topics() == []
+    assert found.clusters() == {"brokerAddrTable": {}, "clusterAddrTable": {}}
+
+
+def test_close_of_a_link_left_before_takes_nobody_along() -> None:
+    found = table()
+    found.register(told(), 1, 0)
+    found.register(told(), 2, 1)
+    found.link_closed(1, "reconnected")
+    assert found.broker_count == 1
+    found.link_closed(2, "gone")
+    assert found.broker_count == 0
+
+
+def test_silent_broker_is_dropped_after_its_own_timeout_or_the_common_one() -> None:
+    found = table()
+    found.register(told(), 1, 0)
+    found.register(told(name="quick", address="h:2", timeout_ms=10_000), 2, 0)
+    assert found.expire(10_000) == []
+    assert found.expire(10_001) == [2]
+    found.heard("c", "h:1", 60_000)
+    assert found.expire(EXPIRY_MS + 60_000) == []
+    assert found.expire(EXPIRY_MS + 60_001) == [1]
+    assert found.broker_count == 0
+
+
+def test_heartbeat_of_a_stranger_or_for_another_cluster_says_nothing() -> None:
+    found = table()
+    found.register(told(), 1, 0)
+    assert found.heard("c", "h:9", 1) is None
+    assert found.heard("other", "h:1", 1) is None
+    assert found.heard("c", "h:1", 1) == Version(1)
+
+
+def test_wiped_permission_lasts_until_a_changed_registration() -> None:
+    found = table()
+    found.register(told(topics={"t": Queues(7, 4, 4)}), 1, 0)
+    assert found.wipe_write_permission("b") == 1
+    found.register(told(topics={"t": Queues(7, 4, 4)}), 1, 1)
+    assert b'"perm":5' in (permissions(found) or b"")
+    found.register(told(topics={"t": Queues(7, 4, 4)}, version=Version(2)), 1, 2)
+    assert b'"perm":7' in (permissions(found) or b"")
+    assert found.wipe_write_permission("b") == 1
+    assert found.add_write_permission("b") == 1
+    assert b'"perm":6' in (permissions(found) or b"")
+    assert found.wipe_write_permission("nobody") == found.add_write_permission("nobody") == 0
+
+
+def test_group_with_acting_master_is_not_written_to_without_its_master() -> None:
+    found = table()
+    found.register(told(acting_master=True), 1, 0)
+    found.register(told(broker_id=1, address="h:2", acting_master=True), 2, 0)
+    found.link_closed(1, "killed")
+    route = permissions(found) or b""
+    assert b'"perm":4' in route
+    assert b'"enableActingMaster":true' in route
+    found.register(told(broker_id=1, address="h:2", acting_master=True, version=Version(2)), 2, 1)
+    assert b'"perm":4' in (permissions(found) or b"")
+    found.register(told(acting_master=True), 3, 2)
+    assert b'"perm":6' in (permissions(found) or b"")
+
+
+def test_deleted_topic_is_gone_in_one_cluster_or_everywhere() -> None:
+    found = table()
+    found.register(told(), 1, 0)
+    found.register(told(name="x", address="h:2", cluster="other"), 2, 0)
+    found.delete_topic("t", "nowhere")
+    found.delete_topic("t", "other")
+    assert found.topics_of_cluster("other") == []
+    assert found.topics_of_cluster("c") == ["t"]
+    found.delete_topic("t")
+    found.delete_topic("t")
+    assert found.topics() == []
+
+
+def test_topic_is_added_on_known_brokers_only() -> None:
+    found = table()
+    found.register(told(), 1, 0)
+    found.add_topic("single", {"b": QUEUES, "stranger": QUEUES})
+    route = found.route("single", strict=False) or b""
+    assert b'"brokerName":"b"' in route
+    assert b"stranger" not in route
+
+
+def test_topics_by_flag_follow_the_system_flag() -> None:
+    found = table()
+    flags = {"none": 0, "unit": 1, "sub": 2, "both": 3}
+    found.register(told(topics={name: Queues(6, 4, 4, flag) for name, flag in flags.items()}), 1, 0)
+    assert found.topics_with_flag(1) == ["both", "unit"]
+    assert found.topics_with_flag(2) == ["both", "sub"]
+    assert found.topics_with_flag(2, 1) == ["sub"]
+
+
+def test_same_route_is_encoded_once_until_something_changes() -> None:
+    found = table()
+    found.register(told(), 1, 0)
+    first = found.route("t", strict=True)
+    found.register(told(), 1, 1)
+    assert found.route("t", strict=True) is first
+    found.register(told(topics={"t": Queues(4, 4, 4)}, version=Version(2)), 1, 2)
+    assert found.route("t", strict=True) != first
+
+
+def test_route_dialects_differ_in_keys_only() -> None:
+    found = table()
+    found.register(told(topics={"t": QUEUES}), 1, 0)
+    found.register(told(name="b2", address="höst:2"), 2, 0)
+    strict, java = found.route("t", strict=True) or b"", found.route("t", strict=False) or b""
+    assert b'"brokerAddrs":{"0":"h:1"}' in strict
+    assert b'"brokerAddrs":{0:"h:1"}' in java
+    assert b'"h\\u00f6st:2"' in strict
+    assert strict.isascii()
+    assert b" " not in strict + java
+
+
+def test_full_table_refuses_more_and_keeps_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "TOPIC_PLACES_MAX", 3)
+    monkeypatch.setattr(routes, "BROKERS_MAX", 2)
+    found = table()
+    found.register(told(topics={"a": QUEUES, "b": QUEUES}), 1, 0)
+    with pytest.raises(RemoteError, match="full"):
+        found.register(told(topics={"c": QUEUES, "d": QUEUES}), 1, 0)
+    with pytest.raises(RemoteError, match="full"):
+        found.add_topic("e", {"b": QUEUES}) or found.add_topic("f", {"b": QUEUES})  # type: ignore[func-returns-value]
+    found.register(told(broker_id=1, address="h:2", topics={}), 2, 0)
+    with pytest.raises(RemoteError, match="full"):
+        found.register(told(broker_id=2, address="h:3", topics={}), 3, 0)
+    assert found.topics() == ["a", "b", "e"]
