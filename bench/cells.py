@@ -46,6 +46,11 @@ class SendLoad:
     body_bytes: int = 128
     batch: int = 1
 
+    @property
+    def open_requests(self) -> int:
+        """Requests under way at a time."""
+        return self.connections * self.window
+
 
 _SHAPES = {"1x1": (1, 1, 1.3), "64x1": (64, 1, 1.7), "1x32": (1, 32, 2.0), "16x32": (16, 32, 2.0)}
 
