@@ -51,6 +51,7 @@ _NOT_HERE: dict[str, tuple[str, str]] = {
     "useTLS": ("true", "TLS is not part of this release"),
     "enableDLegerCommitLog": ("true", "DLedger is not spoken here, and its store is laid out differently"),
     "enableControllerMode": ("true", "controllers are not part of this release; roles are static"),
+    "enableControllerInNamesrv": ("true", "controllers are not part of this release; roles are static"),
     "storeType": ("defaultrocksdb", "RocksDB stores cannot be opened here"),
 }
 
@@ -172,7 +173,7 @@ class _Reader:
                 if not self._take(key, value, place):
                     unneeded.append(key)
             except ConfigError as error:
-                self._errors.append(f"{place}: {key}: {error}")
+                self._errors.append(f"{place}: {key if key.isprintable() else ascii(key)}: {error}")
         if unneeded:
             self._warn(f"RocketMQ knows these settings, TandemQ does not need them: {', '.join(sorted(set(unneeded)))}")
 

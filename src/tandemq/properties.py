@@ -10,6 +10,7 @@ One thing differs: white space at the end of a value is dropped, because nobody 
 Source: the documentation of java.util.Properties.
 """
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from tandemq.errors import ConfigError
 
 _BLANKS = " \t\f"
 _SEPARATORS = "=:"
+_HEXADECIMAL = re.compile(r"[0-9a-fA-F]{4}")
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
@@ -78,13 +80,12 @@ def _unescape(text: str, number: int) -> str:
         escaped = next(characters, "")
         if escaped == "u":
             digits = "".join(next(characters, "") for _ in range(4))
-            try:
-                pieces.append(chr(int(digits, 16)) if len(digits) == 4 else "")
-            except ValueError as error:
+            if not _HEXADECIMAL.fullmatch(digits):
                 raise ConfigError(
                     f"line {number}: \\u{digits} is no character",
                     hint="four hexadecimal digits follow \\u; a plain backslash is written twice",
-                ) from error
+                )
+            pieces.append(chr(int(digits, 16)))
         else:
             pieces.append(_ESCAPES.get(escaped, escaped))
     return "".join(pieces)
