@@ -28,7 +28,7 @@ from tandemq.errors import ProtocolError, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.replication.copies import copied_offset, enough_in_reach
-from tandemq.replication.waiters import Waiters, Waiting
+from tandemq.replication.waiters import Waiters
 from tandemq.storage.recovery import Recovered, open_store, set_aside_tail
 from tandemq.storage.store import FlushJob, Store, StoreConfig
 
@@ -84,6 +84,8 @@ class Broker:
         self.waiters = Waiters()
         self.turn_out = Turn()
         self._link_count = 0
+        self._acks: list[tuple[int, list[Ack]]] = []
+        """Answers that depend on this turn's commit, by link."""
         self._flushing: Job | None = None
         self._stopping = False
         self._sync_flush = config.flush_type == "SYNC_FLUSH"
@@ -190,7 +192,10 @@ class Broker:
                     if take_pull(link.number, header, turn, now):
                         continue
             if not self._handle(link, frame, turn, now):
-                return
+                break
+        if self.send.acks:
+            self._acks.append((link.number, self.send.acks))
+            self.send.acks = []
         if link.decoder.error is not None:
             self._close(link, str(link.decoder.error), turn)
 
@@ -253,7 +258,7 @@ class Broker:
     # Writing and acknowledging.
 
     def _commit(self, turn: Turn, now: Now) -> None:
-        acks, self.send.acks = self.send.acks, []
+        acks, self._acks = self._acks, []
         try:
             self.store.commit()
             self.delay.committed()
@@ -261,46 +266,45 @@ class Broker:
             self.delay.failed()
             self._commit_failed(acks, error, turn)
             return
-        self._acknowledge(acks, turn, now)
+        if acks:
+            self._acknowledge(acks, turn, now)
         woken, self.store.woken = self.store.woken, []
         for queue in woken:
             if queue.held is not None:
                 self.pull.wake(queue, turn)
 
-    def _commit_failed(self, acks: list[Ack], error: StoreError, turn: Turn) -> None:
+    def _commit_failed(self, acks: list[tuple[int, list[Ack]]], error: StoreError, turn: Turn) -> None:
         log.error("store: a write failed, nothing of it was acknowledged: %s", error)
         self.store.woken.clear()
-        for ack in acks:
-            if ack.answer is None:
-                continue
-            if ack.end == 0:
-                turn.send(ack.link, ack.answer)
-            else:
-                turn.send(ack.link, recode(ack.answer, ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(error)))
+        for link, answers in acks:
+            for answer, end, _ in answers:
+                if answer is not None:
+                    failed = recode(answer, ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(error)) if end else answer
+                    turn.send(link, failed)
 
-    def _acknowledge(self, acks: list[Ack], turn: Turn, now: Now) -> None:
-        if not acks:
+    def _acknowledge(self, acks: list[tuple[int, list[Ack]]], turn: Turn, now: Now) -> None:
+        if self._sync_flush or self.config.role == "SYNC_MASTER":
+            self._acknowledge_later(acks, turn, now)
             return
-        sends = turn.sends
-        waiting = self._sync_flush or self.config.role == "SYNC_MASTER"
+        for link, answers in acks:
+            ready = [ack[0] for ack in answers if ack[0] is not None]
+            if ready:
+                turn.send(link, *ready)
+
+    def _acknowledge_later(self, acks: list[tuple[int, list[Ack]]], turn: Turn, now: Now) -> None:
         replica_code = self.replica_verdict()
-        for link, answer, end, waits in acks:
-            if answer is None:
-                continue
-            if waiting and waits and end:
-                self.waiters.add(self._waiting(link, answer, end, replica_code, now))
-            elif link in sends:
-                sends[link].append(answer)
-            else:
-                sends[link] = [answer]
+        flush_due_ms = now.mono_ms + self.config.sync_flush_timeout_ms
+        replica_due_ms = now.mono_ms + self.config.slave_timeout_ms
+        for link, answers in acks:
+            for answer, end, waits in answers:
+                if answer is None:
+                    continue
+                if waits and end:
+                    self.waiters.add((link, answer, end, flush_due_ms, replica_due_ms, replica_code))
+                else:
+                    turn.send(link, answer)
         if self._sync_flush:
             self._begin_flush(now)
-
-    def _waiting(self, link: int, answer: bytes, end: int, replica_code: ResponseCode | None, now: Now) -> Waiting:
-        return Waiting(
-            link, answer, end, now.mono_ms + self.config.sync_flush_timeout_ms,
-            now.mono_ms + self.config.slave_timeout_ms, replica_code,
-        )  # fmt: skip
 
     def replica_verdict(self) -> ResponseCode | None:
         """Whether a message stored now needs to wait for replicas: None if so, else what is known already."""
@@ -321,9 +325,14 @@ class Broker:
         if not len(self.waiters):
             return
         flushed = self.store.log.flushed_offset if self._sync_flush else NEVER
-        for waiting, code in self.waiters.release(flushed, self.copied_offset(), now.mono_ms):
-            answer = waiting.answer if code == ResponseCode.SUCCESS else recode(waiting.answer, code)
-            turn.send(waiting.link, answer)
+        sends = turn.sends
+        for link, answer, code in self.waiters.release(flushed, self.copied_offset(), now.mono_ms):
+            if code is not ResponseCode.SUCCESS:
+                answer = recode(answer, code)
+            if link in sends:
+                sends[link].append(answer)
+            else:
+                sends[link] = [answer]
 
     # Flushing.
 
@@ -343,8 +352,8 @@ class Broker:
             log.critical("store: a sync failed; nothing more is written or acknowledged until a restart: %s", event.error)
             self.store.flush_failed(event.error)
             self.send.refusal = (ResponseCode.SERVICE_NOT_AVAILABLE, f"the disk failed: {event.error}")
-            for waiting in self.waiters.take_all():
-                turn.send(waiting.link, recode(waiting.answer, ResponseCode.FLUSH_DISK_TIMEOUT))
+            for link, answer in self.waiters.take_all():
+                turn.send(link, recode(answer, ResponseCode.FLUSH_DISK_TIMEOUT))
             return
         assert isinstance(event.job.token, FlushJob)
         self.store.end_flush(event.job.token)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tandemq.boundary import Now
 from tandemq.broker.link import Link, pack_host
-from tandemq.broker.send import VERSION_3_4_9, Ack
+from tandemq.broker.send import VERSION_3_4_9
 from tandemq.broker.topics import Topic
 from tandemq.codec.frame import encode_command
 from tandemq.codec.record import decode_message, parse_record
@@ -59,7 +59,7 @@ class _SendBack:
         topic, queue_id, level = self._target(fields, group.retry_queue_nums, message, most, now)
         if not topic.config.perm & Permission.WRITE:
             return command.answer(ResponseCode.NO_PERMISSION, remark=f"the topic[{topic.config.topic_name}] sending message is forbidden")
-        self._store(link, command, data, message, topic, queue_id, level, now)
+        self._store(command, data, message, topic, queue_id, level, now)
         return None
 
     def _target(
@@ -73,7 +73,7 @@ class _SendBack:
         return topic, queue_id, fields.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
 
     def _store(
-        self, link: Link, command: Command, data: bytes, message: StoredMessage, topic: Topic, queue_id: int,
+        self, command: Command, data: bytes, message: StoredMessage, topic: Topic, queue_id: int,
         level: int, now: Now,
     ) -> None:  # fmt: skip
         broker = self._broker
@@ -94,4 +94,4 @@ class _SendBack:
             reconsume_times=message.reconsume_times + 1,
         )  # fmt: skip
         answer = None if command.is_oneway else encode_command(command.answer(ResponseCode.SUCCESS))
-        broker.send.acks.append(Ack(link.number, answer, offset + size, False))
+        broker.send.acks.append((answer, offset + size, False))

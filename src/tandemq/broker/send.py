@@ -7,7 +7,7 @@ Source: docs/requests.md, "sending"; RocketMQ SendMessageProcessor.
 """
 
 from random import Random
-from typing import NamedTuple
+from struct import Struct
 
 import msgspec
 
@@ -37,19 +37,21 @@ from tandemq.storage.store import Store
 
 VERSION_3_4_9 = 121
 _ANSWER = (
-    b'{"code":0,"extFields":{"MSG_REGION":"%b","TRACE_ON":"true","msgId":"%b%016X","queueId":"%d","queueOffset":"%d"'
-    b',"transactionId":"%b"},"flag":1,"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
+    '{"code":0,"extFields":{"MSG_REGION":"REGION","TRACE_ON":"true","msgId":"HOST%016X","queueId":"%d","queueOffset":"%d"'
+    ',"transactionId":"%b"},"flag":1,"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":VERSION}'
 )
+_PREFIX = Struct(">II")
 _UNUSUAL_FLAGS = 0xC | 0xF0
+PLAIN_PROPERTIES_MAX = 8000
+_NOTED = frozenset((b"UNIQ_KEY", b"TAGS", b"KEYS", b"WAIT", b"DELAY", b"TRAN_MSG", b"__CRC32#"))
+"""Properties the hot path looks at; the last three send a message the long way."""
 
 
-class Ack(NamedTuple):
-    """An answer that may leave when the log is safe up to `end`. `answer` says SUCCESS; None: one-way."""
+Ack = tuple[bytes | None, int, bool]
+"""An answer that may leave when the log is safe up to an offset, and whether it must wait for flush and replicas.
 
-    link: int
-    answer: bytes | None
-    end: int
-    waits: bool
+The answer says SUCCESS; None for a one-way send. Offset 0: nothing was stored, the answer may leave at once.
+"""
 
 
 class Refused(Exception):
@@ -75,20 +77,21 @@ class SendPath:
         self._groups = groups
         self._random = random
         self.acks: list[Ack] = []
+        """Answers to the link at hand; the owner takes them away link by link."""
         self.refusal: tuple[ResponseCode, str] | None = None
         """Why no message is taken at present, if so."""
         self.count = 0
         """Messages taken since the start; `bytes` their bodies."""
         self.bytes = 0
-        self._region = config.region.encode()
         self._cluster = f"CLUSTER\x01{config.cluster}\x02".encode()
         self.set_store_host(store_host)
 
     def set_store_host(self, store_host: bytes) -> None:
         """Our address, when it becomes known."""
         self._store_host = store_host
-        self._store_host_hex = store_host.hex().upper().encode()
         self._is_v4 = len(store_host) == 8
+        answer = _ANSWER.replace('"REGION"', f'"{self._config.region.replace("%", "%%")}"')
+        self._answer = answer.replace("HOST", store_host.hex().upper()).replace("VERSION", str(VERSION_SPOKEN)).encode()
 
     # The hot path.
 
@@ -102,54 +105,54 @@ class SendPath:
 
     def _take_plain(self, link: Link, frame: SendFrame, body: bytes, now: Now) -> bool:
         fields = frame.extFields
-        text = fields.properties
         topic = self._topics.table.get(fields.topic)
+        queue_id = fields.queue_id
         if (
             topic is None
+            or not topic.takes_plain
+            or not 0 <= queue_id < topic.write_queue_nums
             or self.refusal is not None
-            or not topic.is_plain
             or not link.is_v4
             or not self._is_v4
             or fields.sys_flag & _UNUSUAL_FLAGS
             or fields.reconsume_times
             or fields.batch == "true"
-            or not 0 <= fields.queue_id < topic.config.write_queue_nums
-            or fields.topic in FORBIDDEN_FOR_SENDING
-            or fields.topic[0] == "%"
-            or not topic.config.perm & 2
-            or not self._config.permission & 2
             or not 0 < len(body) <= self._config.message_bytes_max
-            or len(text) > 8000
-            or "DELAY\x01" in text
-            or "TRAN_MSG\x01" in text
-            or "__CRC32#\x01" in text
+            or len(fields.properties) > PLAIN_PROPERTIES_MAX
         ):
             return False
-        queue = topic.queues.get(fields.queue_id) or self._topics.queue(topic, fields.queue_id)
-        raw = text.encode()
+        raw = fields.properties.encode()
+        unique = keys = None
+        tags = 0
         waits = True
-        if b"WAIT\x01" in raw:
-            raw, waits = _strip_wait(raw)
+        for piece in raw.split(b"\x02"):
+            name, _, value = piece.partition(b"\x01")
+            if name in _NOTED:
+                if name == b"UNIQ_KEY":
+                    unique = value
+                elif name == b"TAGS":
+                    tags = cached_java_hash(value.decode("utf-8", "replace"))
+                elif name == b"KEYS":
+                    keys = value
+                elif name == b"WAIT":
+                    waits = value.lower() != b"false"
+                    raw = _without(raw, piece)
+                else:
+                    return False
         if raw and raw[-1] != 2:
             raw += b"\x02"
-        unique, keys, tags = _scan(raw)
+        queue = topic.queues.get(queue_id) or self._topics.queue(topic, queue_id)
         queue_offset, log_offset, size = self._store.put_plain(
             queue, topic.encoded, body, raw + self._cluster, fields.flag, fields.sys_flag, fields.born_timestamp,
-            link.born_host, now.wall_ms, self._store_host, 0,
-            cached_java_hash(tags.decode("utf-8", "replace")) if tags else 0, unique, keys,
+            link.born_host, now.wall_ms, self._store_host, 0, tags, unique, keys,
         )  # fmt: skip
         self.count += 1
         self.bytes += len(body)
         if frame.flag & FLAG_ONEWAY:
-            self.acks.append(Ack(link.number, None, log_offset + size, False))
+            self.acks.append((None, log_offset + size, False))
             return True
-        answer = _ANSWER % (
-            self._region, self._store_host_hex, log_offset, fields.queue_id, queue_offset, unique or b"", frame.opaque,
-            VERSION_SPOKEN,
-        )  # fmt: skip
-        length = len(answer)
-        framed = (length + 4).to_bytes(4) + length.to_bytes(4) + answer
-        self.acks.append(Ack(link.number, framed, log_offset + size, waits))
+        answer = self._answer % (log_offset, queue_id, queue_offset, unique or b"", frame.opaque)
+        self.acks.append((_PREFIX.pack(len(answer) + 4, len(answer)) + answer, log_offset + size, waits))
         return True
 
     # Everything.
@@ -160,16 +163,16 @@ class SendPath:
             fields = _fields(command)
             ack = self._store_any(link, command, fields, now)
         except Refused as refused:
-            ack = self._refuse(link, command, refused.code, refused.remark)
+            ack = self._refuse(command, refused.code, refused.remark)
         except ProtocolError as error:
-            ack = self._refuse(link, command, ResponseCode.SYSTEM_ERROR, str(error))
+            ack = self._refuse(command, ResponseCode.SYSTEM_ERROR, str(error))
         except RecordTooLarge as error:
-            ack = self._refuse(link, command, ResponseCode.MESSAGE_ILLEGAL, str(error))
+            ack = self._refuse(command, ResponseCode.MESSAGE_ILLEGAL, str(error))
         self.acks.append(ack)
 
-    def _refuse(self, link: Link, command: Command, code: int, remark: str) -> Ack:
+    def _refuse(self, command: Command, code: int, remark: str) -> Ack:
         answer = None if command.is_oneway else encode_command(command.answer(code, remark=remark))
-        return Ack(link.number, answer, 0, False)
+        return answer, 0, False
 
     def _store_any(self, link: Link, command: Command, fields: SendFields, now: Now) -> Ack:
         if self.refusal is not None:
@@ -235,7 +238,7 @@ class SendPath:
         )  # fmt: skip
         self._count(command.body)
         ids = f"{self._store_host.hex().upper()}{log_offset:016X}"
-        return self._ack(link, command, ids, fields.queue_id if queue_id < 0 else queue_id, queue_offset, unique,
+        return self._ack(command, ids, fields.queue_id if queue_id < 0 else queue_id, queue_offset, unique,
                          log_offset + size, waits)  # fmt: skip
 
     def _after_retry(
@@ -288,8 +291,6 @@ class SendPath:
         for flag, body, raw in parts:
             if raw and raw[-1] != 2:
                 raw += b"\x02"
-            if b"WAIT\x01" in raw:
-                raw, _ = _strip_wait(raw)
             _, log_offset, size = self._store.put(
                 queue, body=body, properties=raw + shared, flag=flag, sys_flag=fields.sys_flag & ~0x30,
                 born_ms=fields.born_timestamp, born_host=link.born_host, store_ms=now.wall_ms,
@@ -300,25 +301,25 @@ class SendPath:
             self._count(body)
         host = self._store_host.hex().upper()
         ids = ",".join([f"{host}{offset:016X}" for offset in offsets])
-        return self._ack(link, command, ids, queue_id, first, common.get("UNIQ_KEY", ""), end, waits)
+        return self._ack(command, ids, queue_id, first, common.get("UNIQ_KEY", ""), end, waits)
 
     def _count(self, body: bytes) -> None:
         self.count += 1
         self.bytes += len(body)
 
     def _ack(
-        self, link: Link, command: Command, ids: str, queue_id: int, queue_offset: int, unique: str, end: int,
+        self, command: Command, ids: str, queue_id: int, queue_offset: int, unique: str, end: int,
         waits: bool,
     ) -> Ack:  # fmt: skip
         if command.is_oneway:
-            return Ack(link.number, None, end, False)
+            return None, end, False
         fields = {
             "MSG_REGION": self._config.region, "TRACE_ON": "true", "msgId": ids, "queueId": str(queue_id),
             "queueOffset": str(queue_offset),
         }  # fmt: skip
         if unique:
             fields["transactionId"] = unique
-        return Ack(link.number, encode_command(command.answer(ResponseCode.SUCCESS, fields=fields)), end, waits)
+        return encode_command(command.answer(ResponseCode.SUCCESS, fields=fields)), end, waits
 
 
 def _fields(command: Command) -> SendFields:
@@ -333,24 +334,8 @@ def _delay_level(properties: dict[str, str]) -> int:
     return int(level) if level.isdigit() else 0
 
 
-def _strip_wait(raw: bytes) -> tuple[bytes, bool]:
-    """Properties without WAIT, and whether the sender waits."""
-    start = 0 if raw.startswith(b"WAIT\x01") else raw.find(b"\x02WAIT\x01") + 1
-    if start == 0 and not raw.startswith(b"WAIT\x01"):
-        return raw, True
-    stop = raw.find(b"\x02", start)
-    value = raw[start + 5 : stop if stop >= 0 else len(raw)]
-    return raw[:start] + (raw[stop + 1 :] if stop >= 0 else b""), value.lower() != b"false"
-
-
-def _scan(raw: bytes) -> tuple[bytes | None, bytes | None, bytes | None]:
-    """UNIQ_KEY, KEYS and TAGS of closed properties."""
-    unique = keys = tags = None
-    for piece in raw.split(b"\x02"):
-        if piece.startswith(b"UNIQ_KEY\x01"):
-            unique = piece[9:]
-        elif piece.startswith(b"TAGS\x01"):
-            tags = piece[5:]
-        elif piece.startswith(b"KEYS\x01"):
-            keys = piece[5:]
-    return unique, keys, tags
+def _without(raw: bytes, piece: bytes) -> bytes:
+    """Properties without one of their pieces."""
+    if raw.startswith(piece):
+        return raw[len(piece) + 1 :]
+    return raw.replace(b"\x02" + piece, b"", 1)

@@ -13,6 +13,7 @@ from tandemq.errors import StoreDamaged
 from tandemq.model.topic import (
     AUTO_CREATE_TOPIC,
     BENCHMARK_TOPIC,
+    FORBIDDEN_FOR_SENDING,
     HALF_TOPIC,
     OFFSET_MOVED_TOPIC,
     OP_HALF_TOPIC,
@@ -33,13 +34,20 @@ BENCHMARK_QUEUES = 1024
 class Topic:
     """One topic. `encoded` is its name as a record holds it, length byte first; `queues` are opened on first use."""
 
-    __slots__ = ("config", "encoded", "is_plain", "queues")
+    __slots__ = ("config", "encoded", "queues", "takes_plain", "write_queue_nums")
 
     def __init__(self, config: TopicConfig) -> None:
         """A topic whose queues nobody touched yet."""
         name = config.topic_name.encode()
         self.config = config
-        self.is_plain = len(name) <= 127 and config.topic_name != SCHEDULE_TOPIC
+        self.write_queue_nums = config.write_queue_nums
+        self.takes_plain = (
+            0 < len(name) <= 127
+            and name[:1] != b"%"
+            and config.topic_name not in FORBIDDEN_FOR_SENDING
+            and bool(config.perm & Permission.WRITE)
+        )
+        """Whether an ordinary send needs no further check of the topic."""
         self.encoded = bytes([min(len(name), 255)]) + name
         self.queues: dict[int, ConsumeQueue] = {}
 

@@ -67,6 +67,10 @@ class Record(NamedTuple):
     body_crc: int
 
 
+_new_record = tuple.__new__
+"""Makes a `Record` without the Python-level constructor: a third of its cost."""
+
+
 def encode_record(
     *,
     topic: bytes,
@@ -215,10 +219,10 @@ def parse_record(data: Buffer, start: int, end: int) -> Record | str:
     properties_end = topic_end + 2 + (data[topic_end] << 8 | data[topic_end + 1])
     if properties_end != start + size:
         return f"size {size} differs from the sum of the parts, {properties_end - start}"
-    return Record(
+    return _new_record(Record, (
         size, queue_id, queue_offset, log_offset, sys_flag, born_ms, store_ms, bytes(data[topic_start:topic_end]),
         bytes(data[topic_end + 2 : properties_end]), body_start, body_end, body_crc,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def peek(data: Buffer, start: int) -> tuple[int, int]:

@@ -6,20 +6,14 @@ Source: docs/ha.md, "synchronous wait"; requirements W04-W08, W11, W12.
 """
 
 from collections import deque
-from typing import NamedTuple
 
 from tandemq.model.codes import ResponseCode
 
+Waiting = tuple[int, bytes, int, int, int, ResponseCode | None]
+"""Link, answer, log offset it needs, when the flush is too late, when the replica is, and the verdict on replication if
+it was known beforehand (None: it must be waited for). A plain tuple: one is made per message."""
 
-class Waiting(NamedTuple):
-    """One answer. `replica_code`: the verdict on replication known beforehand, None if it must be waited for."""
-
-    link: int
-    answer: bytes
-    end: int
-    flush_due_ms: int
-    replica_due_ms: int
-    replica_code: ResponseCode | None
+_OK = ResponseCode.SUCCESS
 
 
 class Waiters:
@@ -34,23 +28,29 @@ class Waiters:
         return len(self._queue)
 
     def add(self, waiting: Waiting) -> None:
-        """Wait; `end` must not be lower than the last one's."""
+        """Wait; the offset must not be lower than the last one's."""
         self._queue.append(waiting)
 
-    def release(self, flushed: int, copied: int, now_ms: int) -> list[tuple[Waiting, ResponseCode]]:
-        """Answers that may leave, with what held: flushed and copied, or which of them was not reached in time."""
-        done: list[tuple[Waiting, ResponseCode]] = []
+    def release(self, flushed: int, copied: int, now_ms: int) -> list[tuple[int, bytes, ResponseCode]]:
+        """Links, answers and what held, of those that may leave: all was reached, or a time is over."""
+        done: list[tuple[int, bytes, ResponseCode]] = []
         queue = self._queue
         while queue:
-            code = _verdict(queue[0], flushed, copied, now_ms)
-            if code is None:
-                break
-            done.append((queue.popleft(), code))
+            link, answer, end, flush_due_ms, replica_due_ms, replica_code = queue[0]
+            if end <= flushed and (end <= copied or replica_code is _OK) and replica_code in (None, _OK):
+                code = _OK
+            else:
+                verdict = _verdict(end <= flushed, end <= copied, now_ms, flush_due_ms, replica_due_ms, replica_code)
+                if verdict is None:
+                    break
+                code = verdict
+            queue.popleft()
+            done.append((link, answer, code))
         return done
 
-    def take_all(self) -> list[Waiting]:
-        """Everything that waits; nobody waits afterwards."""
-        everything = list(self._queue)
+    def take_all(self) -> list[tuple[int, bytes]]:
+        """Links and answers of everything that waits; nobody waits afterwards."""
+        everything = [(waiting[0], waiting[1]) for waiting in self._queue]
         self._queue.clear()
         return everything
 
@@ -58,23 +58,21 @@ class Waiters:
         """When the head's next timeout is."""
         if not self._queue:
             return None
-        head = self._queue[0]
-        return min(head.flush_due_ms, head.replica_due_ms if head.replica_code is None else head.flush_due_ms)
+        _, _, _, flush_due_ms, replica_due_ms, replica_code = self._queue[0]
+        return flush_due_ms if replica_code is not None else min(flush_due_ms, replica_due_ms)
 
 
-def _verdict(waiting: Waiting, flushed: int, copied: int, now_ms: int) -> ResponseCode | None:
+def _verdict(
+    is_flushed: bool, is_copied: bool, now_ms: int, flush_due_ms: int, replica_due_ms: int,
+    replica_code: ResponseCode | None,
+) -> ResponseCode | None:  # fmt: skip
     """What to answer, None to go on waiting. A missing replica outranks a missing flush, as in RocketMQ."""
-    flush_late = flushed < waiting.end
-    if flush_late and now_ms < waiting.flush_due_ms:
+    if not is_flushed and now_ms < flush_due_ms:
         return None
-    replica = waiting.replica_code
-    if replica is None:
-        if copied >= waiting.end:
-            replica = ResponseCode.SUCCESS
-        elif now_ms < waiting.replica_due_ms:
+    if replica_code is None and not is_copied:
+        if now_ms < replica_due_ms:
             return None
-        else:
-            replica = ResponseCode.FLUSH_SLAVE_TIMEOUT
-    if replica != ResponseCode.SUCCESS:
-        return replica
-    return ResponseCode.FLUSH_DISK_TIMEOUT if flush_late else ResponseCode.SUCCESS
+        replica_code = ResponseCode.FLUSH_SLAVE_TIMEOUT
+    if replica_code is not None and replica_code is not _OK:
+        return replica_code
+    return _OK if is_flushed else ResponseCode.FLUSH_DISK_TIMEOUT

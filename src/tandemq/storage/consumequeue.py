@@ -6,6 +6,8 @@ after a crash they are rebuilt from the log. Entry n lies at byte 20·n of the q
 Source: docs/storage.md, "consume queue"; RocketMQ ConsumeQueue.
 """
 
+from functools import lru_cache
+from struct import Struct
 from typing import NamedTuple
 
 from tandemq.boundary import Disk
@@ -29,7 +31,7 @@ class ConsumeQueue:
     """One queue. `[min_offset, max_offset)` are the entries whose records may still be in the log."""
 
     __slots__ = ("_file_bytes", "_segments", "_tail", "_tail_start", "held", "last_log_end", "max_offset",
-                 "min_offset", "next_offset", "queue_id", "topic")
+                 "min_offset", "next_offset", "queue_id", "staged", "topic")
 
     def __init__(self, disk: Disk, files: FileCache, topic: str, queue_id: int, file_bytes: int) -> None:
         """Load the files; `max_offset` is found by bisection over the last file.
@@ -47,6 +49,8 @@ class ConsumeQueue:
         self.next_offset = self.max_offset
         """Queue offset the next message gets; ahead of `max_offset` only within a turn."""
         self.min_offset = self._segments.start // QUEUE_ENTRY_BYTES
+        self.staged: list[int] = []
+        """Entries of messages put but not yet written to the log: log offset, size, tags code, one after the other."""
         self.last_log_end = 0
         """End of the newest record entered."""
         self.held: object | None = None
@@ -72,6 +76,33 @@ class ConsumeQueue:
         self._tail += _pack(log_offset, size, tags_code)
         self.max_offset += 1
         self.last_log_end = log_offset + size
+
+    def stage(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> bool:
+        """Stage a message of the master's log at its own queue offset; False if that entry is there already."""
+        missing = queue_offset - self.next_offset
+        if missing < 0:
+            return False
+        if missing and self.next_offset == 0:
+            self.min_offset = queue_offset
+            self._begin_at(queue_offset)
+            missing = queue_offset - self.max_offset
+        self.staged += (0, PREFILL_SIZE, 0) * missing
+        self.staged += (log_offset, size, tags_code)
+        self.next_offset = queue_offset + 1
+        return True
+
+    def enter_staged(self) -> None:
+        """The staged messages are in the log: enter them."""
+        staged = self.staged
+        self._tail += _packer(len(staged) // 3).pack(*staged)
+        self.max_offset += len(staged) // 3
+        self.last_log_end = staged[-3] + staged[-2]
+        staged.clear()
+
+    def drop_staged(self) -> None:
+        """The staged messages are not in the log."""
+        self.staged.clear()
+        self.next_offset = self.max_offset
 
     def enter(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> bool:
         """Enter a message found in the log at its own queue offset; False if that entry is there already.
@@ -166,3 +197,9 @@ class ConsumeQueue:
         """Delete the files."""
         self._tail.clear()
         self._segments.destroy()
+
+
+@lru_cache(maxsize=1024)
+def _packer(count: int) -> Struct:
+    """Packs `count` entries at once."""
+    return Struct(">" + "qiq" * count)

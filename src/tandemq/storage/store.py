@@ -40,19 +40,6 @@ class StoreConfig:
     boot_id: str = ""
 
 
-class Put(NamedTuple):
-    """What dispatch needs of one stored record."""
-
-    queue: ConsumeQueue | None
-    log_offset: int
-    size: int
-    tags_code: int
-    store_ms: int
-    unique_key: bytes | None
-    keys: bytes | None
-    queue_offset: int
-
-
 class FlushJob(NamedTuple):
     """Files to sync; afterwards everything below `end` of the log is on the device."""
 
@@ -86,7 +73,9 @@ class Store:
         self.last_store_ms = 0
         self.damaged: list[tuple[int, int, str]] = []
         """(start, end, reason) of log ranges found damaged and left in place."""
-        self._batch: list[Put] = []
+        self._touched: list[ConsumeQueue] = []
+        self._staged_keys: list[tuple[str, bytes, int, int]] = []
+        self._staged_ms = 0
         self.woken: list[ConsumeQueue] = []
         """Queues with held pulls that got messages since the owner last looked."""
         self._load_queues()
@@ -132,7 +121,15 @@ class Store:
             store_host, reconsume_times,
         )  # fmt: skip
         queue.next_offset = queue_offset + 1
-        self._batch.append(Put(queue, log_offset, size, tags, store_ms, unique_key, keys, queue_offset))
+        staged = queue.staged
+        if not staged:
+            self._touched.append(queue)
+        staged += (log_offset, size, tags)
+        self._staged_ms = store_ms
+        if unique_key:
+            self._staged_keys.append((queue.topic, unique_key, log_offset, store_ms))
+        if keys:
+            self._stage_keys(queue.topic, keys, log_offset, store_ms)
         return queue_offset, log_offset, size
 
     def put(
@@ -149,17 +146,29 @@ class Store:
             prepared_offset=prepared_offset,
         )  # fmt: skip
         if is_queued:
-            queue.next_offset = queue_offset + 1
-        code = self.entry_code(queue.topic, properties, store_ms)
-        self._batch.append(
-            Put(
-                queue if is_queued else None, log_offset, size, code, store_ms, property_value(properties, b"UNIQ_KEY"),
-                property_value(properties, b"KEYS"), queue_offset,
-            )
-        )  # fmt: skip
-        if not is_queued:
-            self._index_one(queue.topic, self._batch.pop())
+            code = self.entry_code(queue.topic, properties, store_ms)
+            self._stage(queue, queue_offset, log_offset, size, code)
+        self._staged_ms = store_ms
+        self._stage_all_keys(queue.topic, properties, log_offset, store_ms)
         return queue_offset, log_offset, size
+
+    def _stage(self, queue: ConsumeQueue, queue_offset: int, log_offset: int, size: int, code: int) -> None:
+        is_first = not queue.staged
+        if queue.stage(queue_offset, log_offset, size, code) and is_first:
+            self._touched.append(queue)
+
+    def _stage_all_keys(self, topic: str, properties: bytes, log_offset: int, store_ms: int) -> None:
+        unique_key = property_value(properties, b"UNIQ_KEY")
+        if unique_key:
+            self._staged_keys.append((topic, unique_key, log_offset, store_ms))
+        keys = property_value(properties, b"KEYS")
+        if keys:
+            self._stage_keys(topic, keys, log_offset, store_ms)
+
+    def _stage_keys(self, topic: str, keys: bytes, log_offset: int, store_ms: int) -> None:
+        for key in keys.split(b" "):
+            if key:
+                self._staged_keys.append((topic, key, log_offset, store_ms))
 
     def entry_code(self, topic: str, properties: bytes, store_ms: int) -> int:
         """The tags code of a queue entry: the tag's hash, or the deliver time on the delay topic."""
@@ -174,20 +183,18 @@ class Store:
         """Append a piece of the master's log, whole records or blanks, already verified, within one file."""
         self.log.append_copy(data)
         for record in records:
-            self._batch.append(self._put_of(record))
-
-    def _put_of(self, record: Record) -> Put:
-        topic = record.topic.decode("utf-8", "replace")
-        code = self.entry_code(topic, record.properties, record.store_ms)
-        is_queued = record.sys_flag & _TRANSACTION_BITS not in (_PREPARED, _ROLLBACK)
-        return Put(
-            self.queue(topic, record.queue_id) if is_queued else None, record.log_offset, record.size, code,
-            record.store_ms, property_value(record.properties, b"UNIQ_KEY"),
-            property_value(record.properties, b"KEYS"), record.queue_offset,
-        )  # fmt: skip
+            topic = record.topic.decode("utf-8", "replace")
+            transaction = record.sys_flag & _TRANSACTION_BITS
+            if transaction not in (_PREPARED, _ROLLBACK):
+                code = self.entry_code(topic, record.properties, record.store_ms)
+                self._stage(self.queue(topic, record.queue_id), record.queue_offset, record.log_offset, record.size, code)
+            if transaction != _ROLLBACK:
+                self._stage_all_keys(topic, record.properties, record.log_offset, record.store_ms)
+        if records:
+            self._staged_ms = records[-1].store_ms
 
     def commit(self) -> int:
-        """Write what was put, then dispatch it; returns bytes written.
+        """Write what was put, then dispatch it to queues and index; returns bytes written.
 
         Raises:
             DiskFull, DiskFailed: nothing of it is stored.
@@ -195,61 +202,43 @@ class Store:
         try:
             written = self.log.write()
         except StoreError:
-            for put in self._batch:
-                if put.queue is not None:
-                    put.queue.next_offset = put.queue.max_offset
-            self._batch.clear()
+            for queue in self._touched:
+                queue.drop_staged()
+            self._touched.clear()
+            self._staged_keys.clear()
             raise
-        if self._batch:
-            batch, self._batch = self._batch, []
-            self._dispatch(batch)
+        if self._touched:
+            for queue in self._touched:
+                queue.enter_staged()
+                if queue.held is not None:
+                    self.woken.append(queue)
+            self.dirty_queues.update(self._touched)
+            self._touched.clear()
+            self.last_store_ms = self._staged_ms
+        if self._staged_keys:
+            self._index_staged()
         return written
 
-    def _dispatch(self, batch: list[Put]) -> None:
-        pending = None if self.index is None else self.index.pending
-        dirty = self.dirty_queues
-        for queue, log_offset, size, code, store_ms, unique_key, keys, queue_offset in batch:
-            if queue is None:
-                continue
-            if queue_offset == queue.max_offset:
-                queue.append(log_offset, size, code)
-            elif not queue.enter(queue_offset, log_offset, size, code):
-                continue
-            dirty.add(queue)
-            if queue.held is not None:
-                self.woken.append(queue)
-            if pending is not None:
-                if unique_key:
-                    pending.append((queue.topic, unique_key, log_offset, store_ms))
-                if keys:
-                    for key in keys.split():
-                        pending.append((queue.topic, key, log_offset, store_ms))
-        self.last_store_ms = batch[-1].store_ms
-        if pending is not None and len(pending) >= PENDING_MAX and self.index is not None:
-            self.index.absorb()
+    def _index_staged(self) -> None:
+        if self.index is not None:
+            self.index.pending += self._staged_keys
+            if len(self.index.pending) >= PENDING_MAX:
+                self.index.absorb()
+        self._staged_keys.clear()
 
     def dispatch_found(self, record: Record) -> None:
         """Enter a record met in the log during recovery or repair; harmless if it is entered already."""
-        put = self._put_of(record)
+        topic = record.topic.decode("utf-8", "replace")
+        transaction = record.sys_flag & _TRANSACTION_BITS
         self.last_store_ms = record.store_ms
-        if put.queue is None:
-            if record.sys_flag & _TRANSACTION_BITS == _PREPARED:
-                self._index_one(record.topic.decode("utf-8", "replace"), put)
-            return
-        if put.queue.enter(put.queue_offset, put.log_offset, put.size, put.tags_code):
-            self.dirty_queues.add(put.queue)
-        if self.index is not None and put.log_offset > self.index.end_offset:
-            self._index_one(put.queue.topic, put)
-            if len(self.index.pending) >= PENDING_MAX:
-                self.index.absorb()
-
-    def _index_one(self, topic: str, put: Put) -> None:
-        if self.index is None:
-            return
-        if put.unique_key:
-            self.index.pending.append((topic, put.unique_key, put.log_offset, put.store_ms))
-        for key in (put.keys or b"").split():
-            self.index.pending.append((topic, key, put.log_offset, put.store_ms))
+        if transaction not in (_PREPARED, _ROLLBACK):
+            queue = self.queue(topic, record.queue_id)
+            code = self.entry_code(topic, record.properties, record.store_ms)
+            if queue.enter(record.queue_offset, record.log_offset, record.size, code):
+                self.dirty_queues.add(queue)
+        if transaction != _ROLLBACK and self.index is not None and record.log_offset > self.index.end_offset:
+            self._stage_all_keys(topic, record.properties, record.log_offset, record.store_ms)
+            self._index_staged()
 
     # Reading.
 
