@@ -1,0 +1,253 @@
+"""A broker driven by hand: numbered links, a clock that moves when told, jobs done at once.
+
+    broker = Harness(tmp_path)                      a master on a real directory
+    broker.send("TopicA", b"one")                   as a producer does; creates the topic
+    broker.ask(RequestCode.GET_MAX_OFFSET, {"topic": "TopicA", "queueId": 0})
+    broker.heartbeat("group", {"TopicA": "*"}, link=7)
+    broker.pass_time(30_000)                        every deadline on the way is kept
+
+What the broker sends on a link is decoded and kept in `inbox[link]`; bytes on replication links stay in `bytes_out`.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tandemq.boundary import Closed, Connect, Disk, Event, Job, JobDone, LinkKind, Now, Opened, Turn
+from tandemq.broker.node import Broker, Machine
+from tandemq.codec.fastjson import dumps, loads
+from tandemq.codec.frame import FrameDecoder, decode_command, encode_command
+from tandemq.codec.record import decode_messages
+from tandemq.config import BrokerConfig, parse_delay_levels, tiny
+from tandemq.errors import StoreError
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import FLAG_ONEWAY, FLAG_RESPONSE, Command
+from tandemq.model.message import StoredMessage, encode_properties
+from tandemq.real.disk import RealDisk
+
+CLIENT = 1
+"""The link that helpers use unless told otherwise; open from the start."""
+ADDRESS = "127.0.0.1:10911"
+HA_ADDRESS = "127.0.0.1:10912"
+START_WALL_MS = 1_700_000_000_000
+SUSPEND = 2
+SUBSCRIPTION = 4
+
+
+class FakeOutbox:
+    """How many bytes wait on a link, as the test says."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, int] = {}
+
+    def backlog(self, link: int) -> int:
+        return self.waiting.get(link, 0)
+
+
+class Harness:
+    """One broker and everybody it talks to."""
+
+    def __init__(
+        self, path: Path | Disk, config: BrokerConfig | None = None, *, machine: Machine | None = None, seed: int = 1,
+        now: Now | None = None, accept_loss: bool = False, **changes: Any,
+    ) -> None:  # fmt: skip
+        """`changes` go to `config.tiny` unless a whole configuration is given. Link 1 (`CLIENT`) is open."""
+        self.now = now or Now(1_000, START_WALL_MS)
+        self.disk = RealDisk(path) if isinstance(path, Path) else path
+        self.outbox = FakeOutbox()
+        self.config = config or tiny(**changes)
+        self.node = Broker(
+            self.config, self.disk, self.outbox, Random(seed), machine or Machine("boot-1", 8 << 30), self.now,
+            parse_delay_levels(self.config.delay_levels), accept_loss=accept_loss,
+        )  # fmt: skip
+        self.inbox: dict[int, list[Command]] = defaultdict(list)
+        self.bytes_out: dict[int, bytearray] = defaultdict(bytearray)
+        self.connects: list[Connect] = []
+        self.closes: list[tuple[int, str]] = []
+        self.jobs: list[Job] = []
+        """Jobs not done yet; only used when `run_jobs` is False."""
+        self.run_jobs = True
+        self._decoders: dict[int, FrameDecoder] = {}
+        self._kinds: dict[int, LinkKind] = {}
+        self._opaque = 0
+        self.node.listening(ADDRESS, HA_ADDRESS, self.now)
+        self.open(CLIENT)
+
+    # Turns.
+
+    def turn(self, received: Sequence[tuple[int, bytes]] = (), events: Sequence[Event] = ()) -> Turn:
+        """Drive the broker once, and once more for each job it wants done."""
+        turn = self.node.turn(received, events, self.now)
+        self._take(turn)
+        jobs = list(turn.jobs)
+        if not self.run_jobs:
+            self.jobs += jobs
+            return turn
+        while jobs:
+            after = self.node.turn([], [run_job(jobs.pop(0))], self.now)
+            self._take(after)
+            jobs += after.jobs
+        return turn
+
+    def _take(self, turn: Turn) -> None:
+        for link, buffers in turn.sends.items():
+            data = b"".join(buffers)
+            if self._kinds.get(link) in (LinkKind.HA_MASTER, LinkKind.HA_SLAVE):
+                self.bytes_out[link] += data
+                continue
+            decoder = self._decoders.setdefault(link, FrameDecoder())
+            self.inbox[link] += [decode_command(frame) for frame in decoder.feed(data)]
+            assert decoder.error is None, decoder.error
+        self.closes += turn.closes
+        self.connects += turn.connects
+        for connect in turn.connects:
+            self._kinds[connect.link] = connect.kind
+
+    def open(self, link: int, kind: LinkKind = LinkKind.REMOTING, peer: str = "") -> Turn:
+        """A link opens; its peer is 10.0.0.1 at the link's number unless told."""
+        self._kinds[link] = kind
+        return self.turn([], [Opened(link, kind, peer or f"10.0.0.1:{30_000 + link}")])
+
+    def close(self, link: int, reason: str = "the peer closed it") -> Turn:
+        """A link is gone."""
+        return self.turn([], [Closed(link, reason)])
+
+    def pass_time(self, ms: int) -> None:
+        """Move both clocks, driving the broker at each of its deadlines on the way."""
+        end = self.now.mono_ms + ms
+        while (due := self.node.deadline_ms()) is not None and due <= end:
+            self._move(max(due, self.now.mono_ms))
+            before = (self.now.mono_ms, due)
+            self.turn()
+            assert (self.now.mono_ms, self.node.deadline_ms()) != before, "a deadline does not move on"
+        self._move(end)
+
+    def _move(self, mono_ms: int) -> None:
+        step = mono_ms - self.now.mono_ms
+        self.now = Now(self.now.mono_ms + step, self.now.wall_ms + step)
+
+    # Requests.
+
+    def ask(
+        self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"", *, link: int = CLIENT,
+        **header: Any,
+    ) -> Command:  # fmt: skip
+        """Ask and return the answer, which must come in the same turn; `header`: language, version, binary."""
+        opaque = self.tell(code, fields, body, link=link, **header)
+        answer = self.answer_to(opaque, link=link)
+        assert answer is not None, f"no answer to {code} yet"
+        return answer
+
+    def tell(
+        self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"", *, link: int = CLIENT,
+        is_oneway: bool = False, **header: Any,
+    ) -> int:  # fmt: skip
+        """Send a request without looking at answers; returns its opaque."""
+        self._opaque += 1
+        texts = {key: _text(value) for key, value in (fields or {}).items()}
+        flag = FLAG_ONEWAY if is_oneway else 0
+        command = Command(code, self._opaque, flag, fields=texts, body=body, **({"language": "JAVA"} | header))
+        self.turn([(link, encode_command(command))])
+        return self._opaque
+
+    def answer_to(self, opaque: int, *, link: int = CLIENT) -> Command | None:
+        """The answer to a request if it has come; it is taken out of the inbox."""
+        for command in self.inbox[link]:
+            if command.is_response and command.opaque == opaque:
+                self.inbox[link].remove(command)
+                return command
+        return None
+
+    def take_requests(self, code: int, *, link: int = CLIENT) -> list[Command]:
+        """The broker's own requests of one code on a link, taken out of the inbox."""
+        found = [command for command in self.inbox[link] if not command.is_response and command.code == code]
+        self.inbox[link] = [command for command in self.inbox[link] if command not in found]
+        return found
+
+    def reply(
+        self, request: Command, *, link: int = CLIENT, code: int = ResponseCode.SUCCESS, body: bytes = b"",
+        remark: str | None = None,
+    ) -> Turn:  # fmt: skip
+        """Answer a request of the broker's."""
+        answer = Command(code, request.opaque, FLAG_RESPONSE, remark, {}, body)
+        return self.turn([(link, encode_command(answer))])
+
+    def json(self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"", **header: Any) -> Any:
+        """Ask, expect success, and return the body decoded."""
+        answer = self.ask(code, fields, body, **header)
+        assert answer.code == ResponseCode.SUCCESS, f"{answer.code} {answer.remark}"
+        return loads(answer.body)
+
+    # What clients do.
+
+    def send(
+        self, topic: str, body: bytes = b"body", *, queue_id: int = 0, link: int = CLIENT, **properties: str
+    ) -> Command:
+        """Send one message the way Java does; property names are given as they are: TAGS, KEYS, DELAY …"""
+        return self.ask(RequestCode.SEND_MESSAGE_V2, send_fields(topic, queue_id, properties), body, link=link)
+
+    def pull(
+        self, topic: str, queue_offset: int = 0, *, queue_id: int = 0, group: str = "group", expression: str = "*",
+        most: int = 32, link: int = CLIENT, wait_ms: int = 0, commit: int | None = None,
+    ) -> Command | None:  # fmt: skip
+        """Pull with the subscription in the request; None if the broker holds it (`wait_ms` above 0)."""
+        flags = SUBSCRIPTION | (SUSPEND if wait_ms else 0) | (0 if commit is None else 1)
+        fields = {
+            "consumerGroup": group, "topic": topic, "queueId": queue_id, "queueOffset": queue_offset,
+            "maxMsgNums": most, "sysFlag": flags, "commitOffset": commit or 0, "suspendTimeoutMillis": wait_ms,
+            "subscription": expression, "subVersion": 0, "expressionType": "TAG",
+        }  # fmt: skip
+        return self.answer_to(self.tell(RequestCode.PULL_MESSAGE, fields, link=link), link=link)
+
+    def heartbeat(
+        self, group: str, subscriptions: Mapping[str, str] | None = None, *, client_id: str = "client-1",
+        link: int = CLIENT, producers: Sequence[str] = (), language: str = "JAVA", version: int = 409,
+    ) -> Command:  # fmt: skip
+        """A client's heartbeat; `group` "" for a producer only."""
+        consumer = {
+            "groupName": group, "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
+            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "unitMode": False,
+            "subscriptionDataSet": [
+                {"topic": topic, "subString": text, "subVersion": self.now.wall_ms, "tagsSet": [], "codeSet": []}
+                for topic, text in (subscriptions or {}).items()
+            ],
+        }  # fmt: skip
+        beat = {
+            "clientID": client_id, "consumerDataSet": [consumer] if group else [],
+            "producerDataSet": [{"groupName": name} for name in producers],
+        }  # fmt: skip
+        return self.ask(RequestCode.HEART_BEAT, None, dumps(beat), link=link, language=language, version=version)
+
+    def restart(self, *, clean: bool = True, **changes: Any) -> "Harness":
+        """Another broker on the same directory, after a clean stop or as after a kill of the process."""
+        if clean:
+            self.node.close()
+        config = tiny(**changes) if changes else self.config
+        return Harness(self.disk, config, now=self.now)
+
+
+def run_job(job: Job) -> JobDone:
+    """Do a job at once."""
+    try:
+        return JobDone(job, job.run())
+    except StoreError as error:
+        return JobDone(job, error=error)
+
+
+def send_fields(topic: str, queue_id: int = 0, properties: Mapping[str, str] | None = None) -> dict[str, object]:
+    """Header fields of SEND_MESSAGE_V2."""
+    return {
+        "a": "producers", "b": topic, "c": "TBW102", "d": 4, "e": queue_id, "f": 0, "g": START_WALL_MS, "h": 0,
+        "i": encode_properties(dict(properties or {})), "j": 0, "k": "false", "m": "false",
+    }  # fmt: skip
+
+
+def messages_in(answer: Command) -> list[StoredMessage]:
+    """The messages of a pull answer or of a query."""
+    return decode_messages(answer.body)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
