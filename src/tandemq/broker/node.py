@@ -21,6 +21,7 @@ from tandemq.broker.replicate import Replication
 from tandemq.broker.schedule import Schedule
 from tandemq.broker.send import Ack, SendPath
 from tandemq.broker.topics import Topics
+from tandemq.broker.upkeep import Upkeep
 from tandemq.codec.frame import RawFrame, decode_command, encode_command
 from tandemq.codec.header import FORM_JSON
 from tandemq.config import BrokerConfig
@@ -45,6 +46,7 @@ class Machine:
 
     boot_id: str
     memory_bytes: int
+    utc_offset_s: int = 0
 
 
 class Broker:
@@ -100,8 +102,7 @@ class Broker:
         config = self.config
         every(IDLE_SCAN_MS, self._close_idle, first_ms=now.mono_ms + IDLE_SCAN_MS)
         every(config.offsets_persist_ms, lambda _: self.offsets.save(), first_ms=now.mono_ms + config.offsets_persist_ms)
-        every(config.queue_flush_interval_ms, self._flush_queues,
-              first_ms=now.mono_ms + config.queue_flush_interval_ms)  # fmt: skip
+        self.upkeep = Upkeep(self, now)
         if not self._sync_flush:
             every(config.flush_interval_ms, self._begin_flush, first_ms=now.mono_ms + config.flush_interval_ms)
 
@@ -346,6 +347,7 @@ class Broker:
 
     def _job_done(self, event: JobDone, turn: Turn) -> None:
         if event.job is not self._flushing:
+            self.upkeep.job_done(event.job, event.error)
             return
         self._flushing = None
         if isinstance(event.error, StoreError):
@@ -359,12 +361,6 @@ class Broker:
         self.store.end_flush(event.job.token)
         if self._sync_flush and len(self.waiters):
             self._begin_flush(Now(0, 0))
-
-    def _flush_queues(self, now: Now) -> None:
-        try:
-            self.store.flush_queues()
-        except StoreError as error:
-            log.warning("store: queue entries stay in memory for now: %s", error)
 
     def _close_idle(self, now: Now) -> None:
         expired = self.clients.expired(now.mono_ms, self.config.client_expiry_ms)

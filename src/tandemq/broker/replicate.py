@@ -224,6 +224,13 @@ class _MasterSide:
         found = [self.sessions[link] for link in self._speakers.values() if link in self.sessions]
         return [session.acked_offset for session in found if session.state is master.State.TRANSFER]
 
+    def needed(self) -> dict[str, int]:
+        """From which log offset each connected slave still needs the log."""
+        return {
+            key: self.sessions[link].acked_offset for key, link in self._speakers.items()
+            if link in self.sessions and self.sessions[link].acked_offset >= 0
+        }  # fmt: skip
+
     def _decide(self, link: int, hello: SlaveHello) -> MasterHello:
         broker, config = self._broker, self._broker.config
         store_log = broker.store.log

@@ -3,6 +3,7 @@
 import logging
 import os
 import socket
+import time
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -112,12 +113,13 @@ class BrokerProcess:
 
 
 def read_machine() -> Machine:
-    """Boot id and memory of this machine; an empty boot id where the system has none."""
+    """Boot id, memory and time zone of this machine; an empty boot id where the system has none."""
     try:
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         boot_id = ""
-    return Machine(boot_id, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Machine(boot_id, memory_bytes, -(time.altzone if time.localtime().tm_isdst > 0 else time.timezone))
 
 
 def own_address(name_servers: tuple[str, ...]) -> str:

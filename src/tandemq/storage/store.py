@@ -291,6 +291,14 @@ class Store:
         data = queue.read(queue_offset, count)
         return QUEUE_ENTRY.iter_unpack(data[: len(data) - len(data) % QUEUE_ENTRY_BYTES])
 
+    def drop_first_segment(self) -> None:
+        """Delete the oldest commit log file, and what of queues and index belongs to it alone."""
+        start = self.log.drop_first_segment()
+        for queue in self.queues.values():
+            queue.correct_min(start)
+        if self.index is not None:
+            self.index.drop_before(start)
+
     # Flushing.
 
     def begin_flush(self) -> FlushJob | None:

@@ -1,0 +1,151 @@
+"""What runs by the clock: syncing what is trusted, deleting what is old, refusing when the disk is full.
+
+Source: docs/storage.md, "flush" and "retention".
+"""
+
+import logging
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from tandemq.boundary import Disk, Job, Now
+from tandemq.errors import StoreError
+from tandemq.model.codes import ResponseCode
+from tandemq.storage.retention import RetentionConfig, Segment, decide, parse_hours
+
+if TYPE_CHECKING:
+    from tandemq.broker.node import Broker
+
+log = logging.getLogger(__name__)
+SYNC_EVERY_MS = 10_000
+HOUR_MS = 3_600_000
+FULL_REMARK = "the disk is {:.0%} full; messages are taken again when it is below {:.0%}"
+
+
+class _SyncWork(NamedTuple):
+    """Paths of queue files and index files, synced on a worker; afterwards the log below `end` needs no check."""
+
+    disk: Disk
+    paths: list[str]
+    end: int
+
+    def run(self) -> None:
+        for path in self.paths:
+            if self.disk.exists(path):
+                self.disk.open(path).datasync()
+
+
+class Upkeep:
+    """The periodic work of one broker."""
+
+    def __init__(self, broker: "Broker", now: Now) -> None:
+        """Begin all periods."""
+        self._broker = broker
+        config = broker.config
+        self.retention = RetentionConfig(
+            config.reserved_hours * HOUR_MS, parse_hours(config.delete_when), config.disk_used_ratio_max / 100,
+            config.disk_force_ratio, config.disk_full_ratio, config.clean_force_enable,
+        )  # fmt: skip
+        self._touched: set[str] = set()
+        self._syncing: Job | None = None
+        self._said = ""
+        self._asked = 0
+        self.is_full = False
+        every = broker.schedule.every
+        every(config.queue_flush_interval_ms, self._flush_queues, first_ms=now.mono_ms + config.queue_flush_interval_ms)
+        every(SYNC_EVERY_MS, self._begin_sync, first_ms=now.mono_ms + SYNC_EVERY_MS)
+        every(config.clean_interval_ms, self.clean, first_ms=now.mono_ms + config.clean_interval_ms)
+
+    # Queues and index.
+
+    def _flush_queues(self, _now: Now) -> None:
+        try:
+            self._touched.update(self._broker.store.flush_queues())
+        except StoreError as error:
+            log.warning("store: queue entries stay in memory for now: %s", error)
+
+    def _begin_sync(self, _now: Now) -> None:
+        store = self._broker.store
+        if self._syncing is not None or store.marks.written <= store.marks.synced or store.log.refused is not None:
+            return
+        paths = sorted(self._touched)
+        self._touched.clear()
+        if store.index is not None:
+            paths += [file.path for file in store.index.files[-2:]]
+        work = _SyncWork(self._broker.disk, paths, min(store.marks.written, store.log.flushed_offset))
+        self._syncing = Job("sync queues", work.run, work)
+        self._broker.turn_out.jobs.append(self._syncing)
+
+    def job_done(self, job: Job, error: Exception | None) -> bool:
+        """A job ended; False if it is none of ours."""
+        if job is not self._syncing:
+            return False
+        self._syncing = None
+        work = job.token
+        assert isinstance(work, _SyncWork), "our job carries our work"
+        if error is not None:
+            log.warning("store: queue files could not be synced: %s", error)
+            self._touched.update(work.paths)
+            return True
+        self._broker.store.synced_up_to(work.end)
+        self._broker.store.write_checkpoint()
+        return True
+
+    # Retention.
+
+    def delete_expired(self) -> None:
+        """An operator asks for expired files to go now, in whatever hour."""
+        self._asked = 20
+
+    def clean(self, now: Now) -> None:
+        """Delete what may go; refuse or take messages by how full the disk is."""
+        broker, store = self._broker, self._broker.store
+        try:
+            usage = broker.disk.usage()
+            starts = store.log.segment_starts
+            segments = [
+                Segment(start, start + store.config.segment_bytes, broker.disk.modified_ms(store.log.segment_path(start)))
+                for start in starts
+            ]  # fmt: skip
+            hour = datetime.fromtimestamp(now.wall_ms / 1000 + broker.machine.utc_offset_s, UTC).hour
+            decision = decide(
+                self.retention, segments, usage, wall_ms=now.wall_ms, hour=hour, needed=self._needed(),
+                asked=self._asked > 0,
+            )  # fmt: skip
+            self._asked = max(0, self._asked - 1)
+            for segment in decision.delete:
+                store.drop_first_segment()
+                log.info("retention: deleted log=[%d,%d)%s", segment.start, segment.end,
+                         f" although needed by {decision.forced}" if decision.forced else "")  # fmt: skip
+        except StoreError as error:
+            log.error("retention: %s", error)
+            return
+        self._say_kept(decision.kept_for)
+        self._set_full(decision.is_full, usage.ratio)
+
+    def _needed(self) -> dict[str, int]:
+        needed = self._broker.replication.masters.needed()
+        delayed = self._broker.delay.needed_from()
+        if delayed is not None and self._broker.config.role != "SLAVE":
+            needed["delayed messages"] = delayed
+        return needed
+
+    def _say_kept(self, who: str) -> None:
+        if who != self._said:
+            self._said = who
+            if who:
+                log.warning("retention: an expired file stays, it is needed by %s", who)
+
+    def _set_full(self, is_full: bool, ratio: float) -> None:
+        if is_full == self.is_full:
+            return
+        self.is_full = is_full
+        send = self._broker.send
+        if is_full and send.refusal is None:
+            send.refusal = (
+                ResponseCode.SERVICE_NOT_AVAILABLE, FULL_REMARK.format(ratio, self.retention.full_ratio)
+            )  # fmt: skip
+            log.error("retention: the disk is %.0f%% full, messages are refused", ratio * 100)
+        elif not is_full and send.refusal is not None and send.refusal[1].startswith(FULL_REMARK[:12]):
+            send.refusal = None
+            log.warning("retention: the disk is %.0f%% full, messages are taken again", ratio * 100)
+
