@@ -45,6 +45,10 @@ def test_many_answers_of_one_length_are_counted_with_what_follows(extra: bytes) 
     assert counter.feed(answer(0) * 40 + extra) == ((41, 41) if whole else (40, 40))
 
 
+def test_shorter_answer_behind_many_of_one_length_is_counted_at_once() -> None:
+    assert AnswerCounter().feed(answer(0, padding="123456") * 40 + answer(0)) == (41, 41)
+
+
 def test_first_refusal_says_code_and_remark() -> None:
     counter = AnswerCounter()
     counter.feed(answer(0) + answer(14, padding="disk full") + answer(2))

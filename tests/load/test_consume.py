@@ -45,6 +45,17 @@ def test_another_message_than_asked_for_is_an_error() -> None:
             consume(ConsumeOptions(broker.address, "t", 1, 1, seconds=0))
 
 
+def test_next_offset_that_skips_a_message_is_an_error() -> None:
+    broker = FakeBroker(queue_count=1)
+    broker.fill(3, b"x")
+    fields = {"nextBeginOffset": "4", "minOffset": "0", "maxOffset": "9"}
+    broker.answer_pull = lambda connection, opaque, *_, **__: broker.reply(  # type: ignore[method-assign]
+        connection, opaque, 0, fields, b"".join(broker.queues[0])
+    )
+    with running(broker), pytest.raises(LoadError, match="3 messages, but the next offset is 4"):
+        consume(ConsumeOptions(broker.address, "t", 1, 1, seconds=0))
+
+
 def test_refused_pull_ends_the_run_with_its_remark() -> None:
     broker = FakeBroker(queue_count=1)
     broker.answer_pull = lambda connection, opaque, *_, **__: broker.reply(  # type: ignore[method-assign]
