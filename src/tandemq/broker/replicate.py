@@ -307,7 +307,7 @@ class _MasterSide:
     def _take_back(self, pieces: list[Piece]) -> None:
         store = self._broker.store
         for piece in pieces:
-            store.append_copy(piece.data, piece.records)
+            store.append_copy(piece.data, piece.run)
         store.commit()
 
     # Out.
@@ -457,7 +457,7 @@ class _SlaveSide:
         store = self._broker.store
         try:
             for piece in pieces:
-                store.append_copy(piece.data, piece.records)
+                store.append_copy(piece.data, piece.run)
             store.commit()
         except StoreError as error:
             log.error("replication: cannot store what the master sent: %s", error)

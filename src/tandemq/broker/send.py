@@ -16,13 +16,13 @@ from tandemq.broker.groups import Groups
 from tandemq.broker.link import Link
 from tandemq.broker.topics import Topic, Topics
 from tandemq.codec.frame import encode_command
+from tandemq.codec.layout import Layouts
 from tandemq.codec.record import decode_batch
 from tandemq.codec.requests import SendFields, SendFieldsV1, SendFrame, decode_send_frame, is_true, read_fields
 from tandemq.config import BrokerConfig
 from tandemq.errors import ProtocolError, RecordTooLarge
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import FLAG_ONEWAY, VERSION_SPOKEN, Command
-from tandemq.model.hashing import cached_java_hash
 from tandemq.model.message import SysFlag, decode_properties, encode_properties
 from tandemq.model.topic import (
     DLQ_PREFIX,
@@ -43,8 +43,7 @@ _ANSWER = (
 _PREFIX = Struct(">II")
 _UNUSUAL_FLAGS = 0xC | 0xF0
 PLAIN_PROPERTIES_MAX = 8000
-_NOTED = frozenset((b"UNIQ_KEY", b"TAGS", b"KEYS", b"WAIT", b"DELAY", b"TRAN_MSG", b"__CRC32#"))
-"""Properties the hot path looks at; the last three send a message the long way."""
+_UNIQUE = b"UNIQ_KEY\x01%b\x02"
 
 
 Ack = tuple[bytes | None, int, bool]
@@ -76,6 +75,7 @@ class SendPath:
         self._topics = topics
         self._groups = groups
         self._random = random
+        self._layouts = Layouts()
         self.acks: list[Ack] = []
         """Answers to the link at hand; the owner takes them away link by link."""
         self.refusal: tuple[ResponseCode, str] | None = None
@@ -121,29 +121,13 @@ class SendPath:
             or len(fields.properties) > PLAIN_PROPERTIES_MAX
         ):
             return False
-        raw = fields.properties.encode()
-        unique = keys = None
-        tags = 0
-        waits = True
-        for piece in raw.split(b"\x02"):
-            name, _, value = piece.partition(b"\x01")
-            if name in _NOTED:
-                if name == b"UNIQ_KEY":
-                    unique = value
-                elif name == b"TAGS":
-                    tags = cached_java_hash(value.decode("utf-8", "replace"))
-                elif name == b"KEYS":
-                    keys = value
-                elif name == b"WAIT":
-                    waits = value.lower() != b"false"
-                    raw = _without(raw, piece)
-                else:
-                    return False
-        if raw and raw[-1] != 2:
-            raw += b"\x02"
+        unique, (before, after, tags, keys, waits, is_usual) = self._layouts.of(fields.properties.encode())
+        if not is_usual:
+            return False
+        properties = before + (_UNIQUE % unique if unique else b"") + after + self._cluster
         queue = topic.queues.get(queue_id) or self._topics.queue(topic, queue_id)
         queue_offset, log_offset, size = self._store.put_plain(
-            queue, topic.encoded, body, raw + self._cluster, fields.flag, fields.sys_flag, fields.born_timestamp,
+            queue, topic.encoded, body, properties, fields.flag, fields.sys_flag, fields.born_timestamp,
             link.born_host, now.wall_ms, self._store_host, 0, tags, unique, keys,
         )  # fmt: skip
         self.count += 1
@@ -332,10 +316,3 @@ def _fields(command: Command) -> SendFields:
 def _delay_level(properties: dict[str, str]) -> int:
     level = properties.get("DELAY", "")
     return int(level) if level.isdigit() else 0
-
-
-def _without(raw: bytes, piece: bytes) -> bytes:
-    """Properties without one of their pieces."""
-    if raw.startswith(piece):
-        return raw[len(piece) + 1 :]
-    return raw.replace(b"\x02" + piece, b"", 1)

@@ -237,13 +237,12 @@ def is_blank(magic: int) -> bool:
 
 def property_value(properties: bytes, name: bytes) -> bytes | None:
     """Value of one property in raw bytes, None if absent. `name` without separators."""
-    if properties.startswith(name) and properties[len(name) : len(name) + 1] == b"\x01":
-        at = len(name) + 1
-    else:
-        found = properties.find(b"\x02" + name + b"\x01")
-        if found < 0:
-            return None
-        at = found + len(name) + 2
+    at = properties.find(name + b"\x01")
+    while at > 0 and properties[at - 1] != 2:
+        at = properties.find(name + b"\x01", at + 1)
+    if at < 0:
+        return None
+    at += len(name) + 1
     stop = properties.find(b"\x02", at)
     return properties[at:] if stop < 0 else properties[at:stop]
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from tandemq.codec.entries import BLANK_BYTES_MIN, BLANK_MAGIC
 from tandemq.codec.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, Record, parse_record, peek, record_fault
+from tandemq.codec.run import Run, scan_run
 
 RECORD_BYTES_MAX = 64 << 20
 
@@ -18,7 +19,8 @@ class Piece(NamedTuple):
     """Whole records that lie one behind the other in one file of the log."""
 
     data: bytes
-    records: list[Record]
+    run: Run
+    """Its spans are positions in `data`."""
 
 
 class Corrupt(NamedTuple):
@@ -54,48 +56,50 @@ class RecordStream:
         self._rest.clear()
         self._rest_bytes = 0
         pieces: list[Piece] = []
-        at = 0
         corrupt: Corrupt | None = None
-        while corrupt is None and at < len(data):
-            stop, records, corrupt, is_whole = self._run(data, at)
-            if stop > at:
-                pieces.append(Piece(data[at:stop] if at or stop < len(data) else data, records))
-                self.position += stop - at
-            at = stop
-            if not is_whole:
-                break
-        if at < len(data):
-            self._rest.append(data[at:])
-            self._rest_bytes = len(data) - at
+        file_ended = True
+        while corrupt is None and file_ended and data:
+            stop, run, corrupt, file_ended = self._run(data)
+            if stop:
+                pieces.append(Piece(data[:stop] if stop < len(data) else data, run))
+                self.position += stop
+                data = data[stop:]
+        if data:
+            self._rest.append(data)
+            self._rest_bytes = len(data)
         return pieces, corrupt
 
-    def _run(self, data: bytes, start: int) -> tuple[int, list[Record], Corrupt | None, bool]:
-        """Whole records from `start` to the end of the data or of the file; where they end, and whether a file ended."""
-        records: list[Record] = []
-        at, end = start, len(data)
-        base = self.position - start
+    def _run(self, data: bytes) -> tuple[int, Run, Corrupt | None, bool]:
+        """Whole records up to the end of the data or of the file; where they end, and whether the file ended."""
+        run = Run()
+        base = self.position
+        room = self._segment_bytes - base % self._segment_bytes
+        end = min(len(data), room)
+        at = 0
         self._needed = BLANK_BYTES_MIN
         while end - at >= BLANK_BYTES_MIN:
+            at = scan_run(data, at, end, base, run)
+            if end - at < BLANK_BYTES_MIN:
+                break
             size, magic = peek(data, at)
-            room = self._segment_bytes - (base + at) % self._segment_bytes
-            if magic == BLANK_MAGIC and size == room:
+            if magic == BLANK_MAGIC and size == room - at:
                 if end - at < size:
                     self._needed = size
                     break
-                return at + size, records, None, True
-            if magic not in (MAGIC_V1, MAGIC_V2) or not RECORD_BYTES_MIN <= size <= min(room, RECORD_BYTES_MAX):
-                return at, records, Corrupt(base + at, f"size {size} and magic {magic:#x} are no record's"), False
+                return at + size, run, None, True
+            if magic not in (MAGIC_V1, MAGIC_V2) or not RECORD_BYTES_MIN <= size <= min(room - at, RECORD_BYTES_MAX):
+                return at, run, Corrupt(base + at, f"size {size} and magic {magic:#x} are no record's"), False
             if end - at < size:
                 self._needed = size
                 break
             record = parse_record(data, at, at + size)
             fault = record if isinstance(record, str) else self._fault(data, at, base, record)
             if fault is not None:
-                return at, records, Corrupt(base + at, fault), False
+                return at, run, Corrupt(base + at, fault), False
             assert not isinstance(record, str), "a record without fault"
-            records.append(record)
+            run.add(record, at)
             at += size
-        return at, records, None, False
+        return at, run, None, False
 
     def _fault(self, data: bytes, at: int, base: int, record: Record) -> str | None:
         if record.log_offset != base + at:

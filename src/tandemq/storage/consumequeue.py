@@ -94,6 +94,8 @@ class ConsumeQueue:
     def enter_staged(self) -> None:
         """The staged messages are in the log: enter them."""
         staged = self.staged
+        if not staged:
+            return
         self._tail += _packer(len(staged) // 3).pack(*staged)
         self.max_offset += len(staged) // 3
         self.last_log_end = staged[-3] + staged[-2]

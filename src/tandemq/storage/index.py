@@ -256,6 +256,27 @@ class KeyIndex:
 
 def _hash_keys(batch: list[tuple[str, bytes, int, int]]) -> _Array:
     """Positive int32 hashes of topic#key; keys of equal length and topic are hashed together."""
+    topic, first, _, _ = batch[0]
+    rows = b"".join([item[1] for item in batch])
+    if len(rows) == len(first) * len(batch) and rows.isascii() and all(
+        item[0] is topic and len(item[1]) == len(first) for item in batch
+    ):
+        hashes = _hash_rows(topic, rows, len(first))
+    else:
+        hashes = _hash_mixed(batch)
+    signed = hashes.view(np.int32)
+    result = np.abs(signed)
+    result[signed == np.int32(-(1 << 31))] = 0
+    return result
+
+
+def _hash_rows(topic: str, rows: bytes, length: int) -> _Array:
+    """Unsigned hashes of topic#key for keys of one length laid end to end."""
+    prefix = java_hash(topic + "#") & _MASK
+    return hash_ascii_rows(rows, length) + np.uint32(prefix * pow(31, length, 1 << 32) & _MASK)
+
+
+def _hash_mixed(batch: list[tuple[str, bytes, int, int]]) -> _Array:
     hashes = np.empty(len(batch), dtype=np.uint32)
     groups: dict[tuple[str, int], list[int]] = {}
     for position, (topic, key, _, _) in enumerate(batch):
@@ -264,11 +285,5 @@ def _hash_keys(batch: list[tuple[str, bytes, int, int]]) -> _Array:
         else:
             hashes[position] = java_hash(f"{topic}#{key.decode('utf-8', 'replace')}") & _MASK
     for (topic, length), positions in groups.items():
-        prefix = java_hash(topic + "#") & _MASK
-        prefix = prefix * pow(31, length, 1 << 32) & _MASK
-        rows = b"".join([batch[position][1] for position in positions])
-        hashes[positions] = hash_ascii_rows(rows, length) + np.uint32(prefix)
-    signed = hashes.view(np.int32)
-    result = np.abs(signed)
-    result[signed == np.int32(-(1 << 31))] = 0
-    return result
+        hashes[positions] = _hash_rows(topic, b"".join([batch[position][1] for position in positions]), length)
+    return hashes

@@ -12,7 +12,9 @@ from typing import NamedTuple
 
 from tandemq.boundary import Disk, File
 from tandemq.codec.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from tandemq.codec.layout import Layouts
 from tandemq.codec.record import Record, parse_record, property_value, tags_code
+from tandemq.codec.run import Run
 from tandemq.errors import OffsetGone, StoreError
 from tandemq.model.message import SysFlag
 from tandemq.model.topic import SCHEDULE_TOPIC
@@ -73,6 +75,7 @@ class Store:
         self.last_store_ms = 0
         self.damaged: list[tuple[int, int, str]] = []
         """(start, end, reason) of log ranges found damaged and left in place."""
+        self._layouts = Layouts()
         self._touched: list[ConsumeQueue] = []
         self._staged_keys: list[tuple[str, bytes, int, int]] = []
         self._staged_ms = 0
@@ -179,19 +182,40 @@ class Store:
                 return store_ms + (delays[min(int(level), len(delays)) - 1] if delays else 1000)
         return tags_code(properties)
 
-    def append_copy(self, data: bytes, records: list[Record]) -> None:
-        """Append a piece of the master's log, whole records or blanks, already verified, within one file."""
+    def append_copy(self, data: bytes, run: Run) -> None:
+        """Append a piece of the master's log, whole records or blanks, already verified, within one file.
+
+        `run` has the records of `data`. Cost: one step per record, none per field that dispatch does not need.
+        """
         self.log.append_copy(data)
-        for record in records:
-            topic = record.topic.decode("utf-8", "replace")
-            transaction = record.sys_flag & _TRANSACTION_BITS
+        topic_bytes, topic = b"", ""
+        for size, queue_id, queue_offset, log_offset, sys_flag, store_ms, start, stop, properties, end in zip(
+            run.sizes, run.queue_ids, run.queue_offsets, run.log_offsets, run.sys_flags, run.store_ms,
+            run.topic_starts, run.topic_ends, run.properties_starts, run.ends, strict=True,
+        ):  # fmt: skip
+            if data[start:stop] != topic_bytes:
+                topic_bytes = data[start:stop]
+                topic = topic_bytes.decode("utf-8", "replace")
+            transaction = sys_flag & _TRANSACTION_BITS
+            raw = data[properties:end]
+            unique, layout = self._layouts.of_stored(raw)
             if transaction not in (_PREPARED, _ROLLBACK):
-                code = self.entry_code(topic, record.properties, record.store_ms)
-                self._stage(self.queue(topic, record.queue_id), record.queue_offset, record.log_offset, record.size, code)
+                queue = self.queues.get((topic, queue_id)) or self.queue(topic, queue_id)
+                code = layout.tags_code if topic != SCHEDULE_TOPIC else self.entry_code(topic, raw, store_ms)
+                if not queue.staged:
+                    self._touched.append(queue)
+                if queue_offset == queue.next_offset:
+                    queue.staged += (log_offset, size, code)
+                    queue.next_offset = queue_offset + 1
+                else:
+                    queue.stage(queue_offset, log_offset, size, code)
             if transaction != _ROLLBACK:
-                self._stage_all_keys(topic, record.properties, record.log_offset, record.store_ms)
-        if records:
-            self._staged_ms = records[-1].store_ms
+                if unique:
+                    self._staged_keys.append((topic, unique, log_offset, store_ms))
+                if layout.keys:
+                    self._stage_keys(topic, layout.keys, log_offset, store_ms)
+        if run.store_ms:
+            self._staged_ms = run.store_ms[-1]
 
     def commit(self) -> int:
         """Write what was put, then dispatch it to queues and index; returns bytes written.

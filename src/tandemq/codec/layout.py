@@ -1,0 +1,87 @@
+"""What a record's properties mean for storing and finding it, remembered by everything in them but the unique key.
+
+Messages of one producer mostly differ in UNIQ_KEY alone: the rest of their properties is read once and then known.
+
+Source: docs/storage.md, "properties".
+"""
+
+from typing import NamedTuple
+
+from tandemq.codec.record import CRC_PROPERTY_BYTES
+from tandemq.model.hashing import cached_java_hash
+
+LAYOUTS_MAX = 4096
+LAYOUT_BYTES_MAX = 2048
+_UNIQUE = b"UNIQ_KEY\x01"
+_UNUSUAL = frozenset((b"DELAY", b"TRAN_MSG", b"__CRC32#"))
+
+
+class Layout(NamedTuple):
+    """The properties around the unique key, without WAIT, every pair closed."""
+
+    before: bytes
+    after: bytes
+    tags_code: int
+    """Hash of TAGS, 0 without."""
+    keys: bytes | None
+    """The KEYS property."""
+    waits: bool
+    """False if WAIT=false: the sender does not wait for flush and replicas."""
+    is_usual: bool
+    """Nothing in it sends the message another way: no delay, no transaction."""
+
+
+class Layouts:
+    """Layouts seen before; forgotten all at once when there are too many."""
+
+    def __init__(self) -> None:
+        """None seen yet."""
+        self._known: dict[tuple[bytes, bytes], Layout] = {}
+
+    def of(self, raw: bytes) -> tuple[bytes | None, Layout]:
+        """The unique key (None without one) and the layout of raw properties."""
+        at = raw.find(_UNIQUE)
+        while at > 0 and raw[at - 1] != 2:
+            at = raw.find(_UNIQUE, at + 1)
+        if at < 0:
+            unique, before, after = None, raw, b""
+        else:
+            stop = raw.find(b"\x02", at)
+            if stop < 0:
+                stop = len(raw)
+            unique, before, after = raw[at + 9 : stop], raw[:at], raw[stop + 1 :]
+        known = self._known.get((before, after))
+        return unique, known or self._learn(before, after)
+
+    def of_stored(self, raw: bytes) -> tuple[bytes | None, Layout]:
+        """The same for a stored record, whose closing CRC property says nothing about it."""
+        return self.of(raw[:-CRC_PROPERTY_BYTES] if raw[-CRC_PROPERTY_BYTES:-11] == b"__CRC32#\x01" else raw)
+
+    def _learn(self, before: bytes, after: bytes) -> Layout:
+        kept_before, first = _kept(before)
+        kept_after, second = _kept(after)
+        noted = second | first
+        tags = noted.get(b"TAGS")
+        layout = Layout(
+            kept_before, kept_after, cached_java_hash(tags.decode("utf-8", "replace")) if tags else 0,
+            noted.get(b"KEYS"), noted.get(b"WAIT", b"").lower() != b"false", not _UNUSUAL & noted.keys(),
+        )  # fmt: skip
+        if len(before) + len(after) <= LAYOUT_BYTES_MAX:
+            if len(self._known) >= LAYOUTS_MAX:
+                self._known.clear()
+            self._known[before, after] = layout
+        return layout
+
+
+def _kept(raw: bytes) -> tuple[bytes, dict[bytes, bytes]]:
+    """The pairs but WAIT, each closed, and all of them by name; the first of a name counts."""
+    kept: list[bytes] = []
+    noted: dict[bytes, bytes] = {}
+    for piece in raw.split(b"\x02"):
+        name, separator, value = piece.partition(b"\x01")
+        if not separator or not name or not value:
+            continue
+        noted.setdefault(name, value)
+        if name != b"WAIT":
+            kept.append(piece + b"\x02")
+    return b"".join(kept), noted

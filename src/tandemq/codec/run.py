@@ -1,0 +1,132 @@
+"""Many records at once: the fields of all records in a buffer, checked column by column.
+
+Reading one record costs some Python per field; reading a thousand that lie one behind the other costs numpy a few
+passes and Python one checksum call each. Only regular records are read this way: IPv4 hosts, magic V1, closed by the
+CRC property, as this broker writes them. `scan_run` stops before the first that is not, and `parse_record` decides.
+
+Source: docs/storage.md, "record".
+"""
+
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import Any
+
+import numpy as np
+from isal.isal_zlib import crc32
+
+from tandemq.codec.record import CRC_PROPERTY_BYTES, HEAD_V4, MAGIC_V1, RECORD_BYTES_MIN, Record
+
+REGULAR_BYTES_MIN = RECORD_BYTES_MIN + CRC_PROPERTY_BYTES
+_HEAD = np.dtype(
+    [("size", ">i4"), ("magic", ">u4"), ("crc", ">u4"), ("queue_id", ">i4"), ("flag", ">i4"), ("queue_offset", ">i8"),
+     ("log_offset", ">i8"), ("sys_flag", ">i4"), ("born_ms", ">i8"), ("born_host", "V8"), ("store_ms", ">i8"),
+     ("store_host", "V8"), ("reconsume", ">i4"), ("prepared", ">i8"), ("body_length", ">i4")]
+)  # fmt: skip
+assert _HEAD.itemsize == HEAD_V4.size, "one layout"
+_HEAD_COLUMNS = np.arange(HEAD_V4.size)
+_CRC_COLUMNS = np.arange(CRC_PROPERTY_BYTES)
+_CRC_NAME = np.frombuffer(b"__CRC32#\x01", dtype=np.uint8)
+_POWERS = 10 ** np.arange(10, dtype=np.int64)
+_V6_MASK = 0x30
+_CRC_MASK = 0x7FFFFFFF
+_size_at = Struct(">i").unpack_from
+
+
+@dataclass(slots=True)
+class Run:
+    """Records one behind the other; equally long lists. Spans are positions in the buffer the run was read from."""
+
+    sizes: list[int] = field(default_factory=list)
+    queue_ids: list[int] = field(default_factory=list)
+    queue_offsets: list[int] = field(default_factory=list)
+    log_offsets: list[int] = field(default_factory=list)
+    sys_flags: list[int] = field(default_factory=list)
+    store_ms: list[int] = field(default_factory=list)
+    topic_starts: list[int] = field(default_factory=list)
+    topic_ends: list[int] = field(default_factory=list)
+    properties_starts: list[int] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        """How many records."""
+        return len(self.sizes)
+
+    def add(self, record: Record, start: int) -> None:
+        """Append one record read by `parse_record` at `start`."""
+        end = start + record.size
+        properties_start = end - len(record.properties)
+        self.sizes.append(record.size)
+        self.queue_ids.append(record.queue_id)
+        self.queue_offsets.append(record.queue_offset)
+        self.log_offsets.append(record.log_offset)
+        self.sys_flags.append(record.sys_flag)
+        self.store_ms.append(record.store_ms)
+        self.topic_ends.append(properties_start - 2)
+        self.topic_starts.append(properties_start - 2 - len(record.topic))
+        self.properties_starts.append(properties_start)
+        self.ends.append(end)
+
+
+def scan_run(data: bytes, start: int, end: int, base: int, run: Run) -> int:
+    """Append to `run` the regular, sound records from `start` on; returns where they end.
+
+    Args:
+        base: log offset of `data[0]`; a record must say that it lies where it does.
+    Cost: one CRC over the bytes, and about a microsecond per record.
+    """
+    starts = _starts(data, start, end)
+    if not starts:
+        return start
+    buffer = np.frombuffer(data, dtype=np.uint8)
+    at = np.array(starts, dtype=np.int64)
+    head: Any = buffer[at[:, None] + _HEAD_COLUMNS].view(_HEAD)[:, 0]
+    sizes = head["size"].astype(np.int64)
+    stop = at + sizes
+    body_end = at + HEAD_V4.size + head["body_length"]
+    sound = (
+        (head["magic"] == MAGIC_V1)
+        & (head["sys_flag"] & _V6_MASK == 0)
+        & (head["log_offset"] == base + at)
+        & (head["body_length"] >= 0)
+        & (body_end + 3 + CRC_PROPERTY_BYTES <= stop)
+    )
+    body_end = np.where(sound, body_end, at)
+    topic_end = body_end + 1 + buffer[body_end]
+    sound &= topic_end + 2 + CRC_PROPERTY_BYTES <= stop
+    topic_end = np.where(sound, topic_end, at)
+    sound &= topic_end + 2 + buffer[topic_end].astype(np.int64) * 256 + buffer[topic_end + 1] == stop
+    tail = buffer[(stop - CRC_PROPERTY_BYTES)[:, None] + _CRC_COLUMNS]
+    sound &= (tail[:, :9] == _CRC_NAME).all(axis=1)
+    stated = (tail[:, 9:19].astype(np.int64) - 48) @ _POWERS
+    view = memoryview(data)
+    found = [crc32(view[first:last]) for first, last in zip(starts, (stop - CRC_PROPERTY_BYTES).tolist(), strict=True)]
+    sound &= (np.array(found, dtype=np.int64) & _CRC_MASK) == stated
+    count = len(starts) if sound.all() else int(np.argmin(sound))
+    if count:
+        _append(run, head[:count], sizes[:count], body_end[:count], topic_end[:count], stop[:count])
+    return int(stop[count - 1]) if count else start
+
+
+def _starts(data: bytes, start: int, end: int) -> list[int]:
+    """Where records seem to begin, by their sizes alone."""
+    starts: list[int] = []
+    while end - start >= REGULAR_BYTES_MIN:
+        (size,) = _size_at(data, start)
+        if not REGULAR_BYTES_MIN <= size <= end - start:
+            break
+        starts.append(start)
+        start += size
+    return starts
+
+
+def _append(run: Run, head: Any, sizes: Any, body_end: Any, topic_end: Any, stop: Any) -> None:
+    run.sizes += sizes.tolist()
+    run.queue_ids += head["queue_id"].tolist()
+    run.queue_offsets += head["queue_offset"].tolist()
+    run.log_offsets += head["log_offset"].tolist()
+    run.sys_flags += head["sys_flag"].tolist()
+    run.store_ms += head["store_ms"].tolist()
+    run.topic_starts += (body_end + 1).tolist()
+    run.topic_ends += topic_end.tolist()
+    run.properties_starts += (topic_end + 2).tolist()
+    run.ends += stop.tolist()
