@@ -1,7 +1,49 @@
 """TandemQ: a message broker whose replica is a byte-for-byte twin of its master.
 
 It speaks Apache RocketMQ's wire and file formats. The public names live here; everything else is reached through
-its package.
+its package. They are imported when they are first used: a broker's process has no need of the client.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tandemq.client.producer import Producer
+    from tandemq.client.push import PushConsumer
+    from tandemq.client.received import ReceivedMessage
+    from tandemq.client.settings import ConsumeFrom, MessageModel
+    from tandemq.model.message import Message, MessageQueue, SendResult, SendStatus, StoredMessage
+
 __version__ = "0.1.0"
+__all__ = [
+    "ConsumeFrom",
+    "Message",
+    "MessageModel",
+    "MessageQueue",
+    "Producer",
+    "PushConsumer",
+    "ReceivedMessage",
+    "SendResult",
+    "SendStatus",
+    "StoredMessage",
+]
+_HOMES = {
+    "ConsumeFrom": "tandemq.client.settings",
+    "Message": "tandemq.model.message",
+    "MessageModel": "tandemq.client.settings",
+    "MessageQueue": "tandemq.model.message",
+    "Producer": "tandemq.client.producer",
+    "PushConsumer": "tandemq.client.push",
+    "ReceivedMessage": "tandemq.client.received",
+    "SendResult": "tandemq.model.message",
+    "SendStatus": "tandemq.model.message",
+    "StoredMessage": "tandemq.model.message",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'tandemq' has no attribute {name!r}")
+    return getattr(import_module(home), name)

@@ -1,0 +1,38 @@
+"""The keywords that faces pass on to their options, typed for those who write them."""
+
+from typing import TypedDict
+
+from tandemq.client.settings import ConsumeFrom, MessageModel
+
+
+class ProducerKeywords(TypedDict, total=False):
+    """Fields of `ProducerOptions` besides the group."""
+
+    timeout_ms: int
+    retries: int
+    retry_when_not_stored_ok: bool
+    compress_above_bytes: int
+    compress_level: int
+    body_bytes_max: int
+    batch_bytes_max: int
+    queues_per_new_topic: int
+    latency_aware: bool
+
+
+class ConsumerKeywords(TypedDict, total=False):
+    """Fields of `ConsumerOptions` besides the group."""
+
+    model: MessageModel
+    orderly: bool
+    consume_from: ConsumeFrom
+    consume_from_ms: int
+    max_reconsume_times: int
+    pull_messages: int
+    long_poll_ms: int
+    pull_timeout_ms: int
+    prefetch_messages: int
+    prefetch_bytes: int
+    rebalance_ms: int
+    commit_ms: int
+    suspend_ms: int
+    error_pause_ms: int

@@ -1,0 +1,161 @@
+"""The producer for asyncio.
+
+    async with Producer("127.0.0.1:9876", group="orders") as producer:
+        result = await producer.send(Message("Orders", b"42 paid", tags="paid", keys=["42"]))
+
+Any number of sends may be under way at once: `asyncio.gather`, or `begin` for the ticket alone.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self, Unpack
+
+from tandemq.client.calls import Ticket
+from tandemq.client.options import ProducerKeywords
+from tandemq.client.sending import ProducerCore, Select, by_hash
+from tandemq.client.settings import ProducerOptions
+from tandemq.client.shell import Shell, make_config
+from tandemq.errors import ClosedError, LocalError
+from tandemq.model.message import Message, MessageQueue, SendResult
+
+ONEWAY_BREATH = 64
+"""After so many one-way sends in a row the loop gets a turn."""
+
+
+class Producer:
+    """Sends messages. Use it with `async with`, or call `start` and `close`."""
+
+    def __init__(
+        self, name_servers: str, *, group: str, client_id: str = "", **options: Unpack[ProducerKeywords]
+    ) -> None:
+        """A producer, not connected yet.
+
+        Args:
+            name_servers: "host:port", several separated by ";".
+            group: the producer group, as brokers list it.
+            options: see `ProducerOptions`.
+        Raises:
+            ConfigError: the group or an option cannot be.
+        """
+        self._options = ProducerOptions(group=group, **options)
+        self._name_servers = name_servers
+        self._client_id = client_id
+        self._shell: Shell | None = None
+        self._core: ProducerCore | None = None
+        self._oneway_count = 0
+
+    async def start(self) -> None:
+        """Get ready; connections are made when needed.
+
+        Raises:
+            ConfigError: a name server's address is none.
+        """
+        self._shell = Shell(make_config(self._name_servers, self._client_id))
+        self._core = self._shell.node.producer(self._options)
+
+    async def close(self) -> None:
+        """Wait for what is under way as long as its timeouts say, leave, close. Harmless a second time."""
+        if self._shell is not None and not self._shell.is_closed:
+            await self._shell.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _running(self) -> tuple[Shell, ProducerCore]:
+        if self._shell is None or self._core is None:
+            raise ClosedError("the producer is not started", hint="use it with `async with`")
+        self._shell.check_open()
+        return self._shell, self._core
+
+    def begin(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        by_key: str | None = None,
+        select: Select | None = None,
+    ) -> Ticket[SendResult]:
+        """Begin to send, and do not wait: for those who count answers themselves. Otherwise like `send`."""
+        shell, core = self._running()
+        ticket = core.send(message, shell.now, select=_selector(queue, by_key, select))
+        shell.wake()
+        return ticket
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        by_key: str | None = None,
+        select: Select | None = None,
+    ) -> SendResult:
+        """Send one message and wait until the broker has answered.
+
+        Args:
+            queue: the queue it shall go to.
+            by_key: messages with the same key go to the same queue, for as long as the topic keeps its queues.
+            select: chooses one of the topic's queues; at most one of the three may be given. A message whose queue is
+                chosen is not sent elsewhere when that fails.
+        Raises:
+            OutcomeUnknown: no answer came, on any attempt; the message may be stored.
+            NotConnected, NoRoute, RemoteError: it is not stored.
+            LocalError, RecordTooLarge: it cannot be sent.
+        """
+        shell, _ = self._running()
+        await shell.writable()
+        return await shell.done(self.begin(message, queue=queue, by_key=by_key, select=select))
+
+    async def send_batch(
+        self, messages: Sequence[Message], *, queue: MessageQueue | None = None, by_key: str | None = None
+    ) -> list[SendResult]:
+        """Send several messages of one topic in as few requests as `batch_bytes_max` allows; one result per message.
+
+        Raises:
+            as `send`; then messages of other requests than the failed one may be stored.
+        """
+        shell, core = self._running()
+        await shell.writable()
+        tickets = core.send_batch(messages, shell.now, select=_selector(queue, by_key, None))
+        return [result for ticket in tickets for result in await shell.done(ticket)]
+
+    async def send_oneway(
+        self, message: Message, *, queue: MessageQueue | None = None, by_key: str | None = None
+    ) -> None:
+        """Send one message and do not learn what became of it. Waits while the network takes less than it is given.
+
+        Raises:
+            NoRoute, NetworkError: no route could be learnt.
+            LocalError, RecordTooLarge: it cannot be sent.
+        """
+        shell, core = self._running()
+        ticket = core.send_oneway(message, shell.now, select=_selector(queue, by_key, None))
+        shell.wake()
+        self._oneway_count += 1
+        if self._oneway_count % ONEWAY_BREATH == 0:
+            await asyncio.sleep(0)
+        await shell.writable()
+        await shell.done(ticket)
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic that take messages, sorted.
+
+        Raises:
+            NoRoute, NetworkError: they could not be learnt.
+        """
+        shell, core = self._running()
+        return await shell.done(shell.node.kit.runner.start(core.queues(topic), shell.now))
+
+
+def _selector(queue: MessageQueue | None, by_key: str | None, select: Select | None) -> Select | None:
+    if (queue is not None) + (by_key is not None) + (select is not None) > 1:
+        raise LocalError("give one of queue, by_key and select")
+    if queue is not None:
+        return lambda _queues: queue
+    return by_hash(by_key) if by_key is not None else select

@@ -1,0 +1,97 @@
+"""Messages that could not be consumed: sent back to come again later, or for good into the dead letter topic.
+
+    send back (36) to the master of the message's broker
+      └► it cannot: send a new message to %RETRY%group, on whichever broker takes it
+           └► nobody does: the message stays with its consumer and is delivered again
+
+Source: docs/requests.md, "retry"; docs/ha.md; RocketMQ DefaultMQPushConsumerImpl.sendMessageBack.
+"""
+
+import logging
+
+from tandemq.client.kit import Kit
+from tandemq.client.outgoing import Outgoing
+from tandemq.client.routes import MASTER_ID
+from tandemq.client.sending import ProducerCore
+from tandemq.client.settings import ConsumerOptions
+from tandemq.client.steps import Steps, ask, request, tell_now, wait
+from tandemq.errors import TandemError
+from tandemq.model.codes import RequestCode
+from tandemq.model.message import (
+    DELAY,
+    ORIGIN_MESSAGE_ID,
+    RECORD_CRC,
+    RETRY_TOPIC,
+    TRAN_MSG,
+    MessageQueue,
+    StoredMessage,
+    SysFlag,
+    encode_properties,
+)
+from tandemq.model.topic import retry_topic
+
+log = logging.getLogger(__name__)
+RECONSUME_TIMES_DEFAULT = 16
+DEAD_LETTER_LEVEL = -1
+SEND_BACK_TIMEOUT_MS = 5_000
+FIRST_RETRY_LEVEL = 3
+_NOT_ITS_FLAGS = int(SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+_NOT_PASSED_ON = (DELAY, TRAN_MSG, RECORD_CRC, "CLUSTER", "MIN_OFFSET", "MAX_OFFSET")
+
+
+def reconsume_times_max(options: ConsumerOptions) -> int:
+    """How often a message may come again."""
+    return options.max_reconsume_times if options.max_reconsume_times >= 0 else RECONSUME_TIMES_DEFAULT
+
+
+def send_back(
+    kit: Kit, options: ConsumerOptions, producer: ProducerCore, queue: MessageQueue, message: StoredMessage, level: int
+) -> Steps[bool]:
+    """Have a message come again after a delay level (0: growing with each time; -1: never, it is a dead letter).
+
+    Args:
+        queue: where the message was read, whose topic may be the group's retry topic.
+    Returns:
+        whether somebody has taken it: only then it may be acknowledged.
+    """
+    address = kit.routes.members(queue.broker_name).get(MASTER_ID)
+    if address is not None and not kit.links.is_down(address):
+        command = request(
+            RequestCode.CONSUMER_SEND_MSG_BACK, offset=message.log_offset, group=options.group, delayLevel=level,
+            originMsgId=message.message_id, originTopic=message.topic, unitMode=False,
+            maxReconsumeTimes=reconsume_times_max(options), bname=queue.broker_name,
+        )  # fmt: skip
+        try:
+            yield from ask(address, command, SEND_BACK_TIMEOUT_MS)
+        except TandemError as error:
+            log.info("send back failed group=%s queue=%s reason=%s", options.group, queue, error)
+        else:
+            return True
+    try:
+        now = yield from tell_now()
+        yield from wait(producer.send_prepared(_again(kit, options, message, level), now))
+    except TandemError as error:
+        log.warning("retry failed group=%s queue=%s reason=%s", options.group, queue, error)
+        return False
+    return True
+
+
+def _again(kit: Kit, options: ConsumerOptions, message: StoredMessage, level: int) -> Outgoing:
+    """The message as a new one for the retry topic; which brokers make a dead letter when its times are over."""
+    times_max = reconsume_times_max(options)
+    times = times_max + 1 if level == DEAD_LETTER_LEVEL else message.reconsume_times + 1
+    properties = {name: value for name, value in message.properties.items() if name not in _NOT_PASSED_ON}
+    properties.setdefault(RETRY_TOPIC, message.topic)
+    properties.setdefault(ORIGIN_MESSAGE_ID, message.message_id)
+    properties[DELAY] = str(level if level > 0 else FIRST_RETRY_LEVEL + message.reconsume_times)
+    properties["WAIT"] = "true"
+    return Outgoing(
+        retry_topic(options.group),
+        message.body,
+        encode_properties(properties),
+        message.sys_flag & ~_NOT_ITS_FLAGS,
+        message.flag,
+        (message.unique_key or kit.keys.next(message.born_ms),),
+        reconsume_times=times,
+        max_reconsume_times=times_max,
+    )

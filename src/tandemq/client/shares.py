@@ -1,0 +1,318 @@
+"""The queues one consumer reads: which are its share, taken up and given back as members come and go.
+
+    members and queues ─► allocate ─► new ones: (lock,) ask for the offset, pull
+                                      lost ones: stop, commit, (unlock)
+
+    OPENING ─► ACTIVE ─► DROPPED        DROPPED is the end; a queue that comes back is a new share
+
+What always holds: a queue is pulled only after its offset was learnt, in orderly mode only under a lock; offsets are
+told only for ACTIVE shares, and never beyond what was acknowledged.
+
+Rebalancing starts when a broker says that members changed, when a route changed, when a member vanished, and every
+`rebalance_ms`; until everything could be asked it is tried again, ever less often.
+
+Owner: the consumer. Source: docs/requests.md, "group membership"; RocketMQ RebalanceImpl.
+"""
+
+import logging
+from collections.abc import Callable
+from enum import Enum
+
+from tandemq.boundary import Now
+from tandemq.client.balance import allocate
+from tandemq.client.calls import Ticket
+from tandemq.client.fetch import Fetch, Subscription
+from tandemq.client.kit import Kit
+from tandemq.client.links import Answer
+from tandemq.client.locks import QueueLocks
+from tandemq.client.offsets import LocalOffsets, commit_request, first_offset, starting_offset
+from tandemq.client.routes import TopicRoute
+from tandemq.client.settings import ConsumerOptions, MessageModel
+from tandemq.client.steps import Ask, Steps, ask_all, ask_any_code, json_object, pause, request, tell_now, wait
+from tandemq.client.window import Window
+from tandemq.errors import NetworkError, NoRoute, ProtocolError, TandemError
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
+from tandemq.model.message import MessageQueue, StoredMessage
+
+log = logging.getLogger(__name__)
+RETRY_MS = 200
+RETRY_MAX_MS = 5_000
+OPEN_RETRY_MS = 500
+
+
+class ShareState(Enum):
+    """Where a queue stands."""
+
+    OPENING = "opening"
+    """Its lock and offset are asked for."""
+    ACTIVE = "active"
+    DROPPED = "dropped"
+    """Another member's, or nobody's."""
+
+
+class Share:
+    """One queue that this consumer reads."""
+
+    __slots__ = ("fetch", "queue", "state", "told", "window")
+
+    def __init__(self, queue: MessageQueue, window: Window, fetch: Fetch) -> None:
+        """Not pulled yet."""
+        self.queue = queue
+        self.window = window
+        self.fetch = fetch
+        self.state = ShareState.OPENING
+        self.told: tuple[int, str] | None = None
+        """The offset last told and the address it was told to."""
+
+
+class Shares:
+    """All queues of one consumer."""
+
+    def __init__(
+        self,
+        kit: Kit,
+        options: ConsumerOptions,
+        local: LocalOffsets,
+        on_messages: Callable[[Share, list[StoredMessage], Now], None],
+        on_dropped: Callable[[Share], None],
+    ) -> None:
+        """None yet."""
+        self._kit = kit
+        self._options = options
+        self._local = local
+        self._on_messages = on_messages
+        self._on_dropped = on_dropped
+        self._shares: dict[MessageQueue, Share] = {}
+        self._subscriptions: dict[str, Subscription] = {}
+        self._is_asking = False
+        self._is_wanted_again = False
+        self._round = 0
+        self._is_closed = False
+        self.locks = QueueLocks(kit, options) if options.orderly else None
+
+    # What is read.
+
+    def subscribe(self, subscription: Subscription, now: Now) -> None:
+        """Read a topic; takes effect with the next rebalancing."""
+        topic = subscription.data.topic
+        self._subscriptions[topic] = subscription
+        self._kit.routes.want(topic)
+        for share in self._shares.values():
+            if share.queue.topic == topic:
+                share.fetch.subscription = subscription
+        self.rebalance(now)
+
+    @property
+    def subscriptions(self) -> list[Subscription]:
+        """All of them."""
+        return list(self._subscriptions.values())
+
+    def active(self) -> list[Share]:
+        """Shares that are being read."""
+        return [share for share in self._shares.values() if share.state is ShareState.ACTIVE]
+
+    def queues(self) -> list[MessageQueue]:
+        """Queues that are this consumer's, sorted."""
+        return sorted(self._shares)
+
+    def get(self, queue: MessageQueue) -> Share | None:
+        """One of them."""
+        return self._shares.get(queue)
+
+    # Rebalancing.
+
+    def rebalance(self, now: Now) -> None:
+        """Find out anew what the share is; if that is under way, once more afterwards."""
+        if self._is_closed:
+            return
+        if self._is_asking:
+            self._is_wanted_again = True
+            return
+        self._round += 1
+        self._kit.runner.start(self._balancing(self._round), now)
+
+    def _balancing(self, this_round: int) -> Steps[None]:
+        """Passes until one is complete; between two of them another round may begin, and then this one ends."""
+        failures = 0
+        while this_round == self._round and not self._is_closed:
+            self._is_asking, self._is_wanted_again = True, False
+            complete = yield from self._balance()
+            self._is_asking = False
+            if self._is_wanted_again:
+                failures = 0
+            elif complete:
+                return
+            else:
+                failures += 1
+                yield from pause(min(RETRY_MAX_MS, RETRY_MS << min(failures - 1, 10)))
+
+    def _balance(self) -> Steps[bool]:
+        """One pass over all topics; False if something could not be asked."""
+        complete = True
+        for topic in list(self._subscriptions):
+            now = yield from tell_now()
+            route = self._kit.routes.get(topic)
+            try:
+                if route is None:
+                    route = yield from wait(self._kit.routes.fetch(topic, now))
+                mine = yield from self._share_of(route)
+            except (NoRoute, NetworkError, ProtocolError) as error:
+                log.info("rebalance postponed group=%s topic=%s reason=%s", self._options.group, topic, error)
+                complete = False
+                continue
+            if mine is None:
+                complete = False
+            elif not self._is_closed:
+                self._assign(topic, mine, (yield from tell_now()))
+        return complete
+
+    def _share_of(self, route: TopicRoute) -> Steps[list[MessageQueue] | None]:
+        queues = route.subscribe_queues()
+        if self._options.model is MessageModel.BROADCASTING:
+            return queues
+        members = yield from self._member_ids(route)
+        client_id = self._kit.config.client_id
+        if members is None or client_id not in members:
+            return None
+        return allocate(client_id, members, queues)
+
+    def _member_ids(self, route: TopicRoute) -> Steps[list[str] | None]:
+        """The group's members as the first broker says that answers; None if none can tell."""
+        for address in self._addresses(route):
+            command = request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=self._options.group)
+            try:
+                answer = yield from ask_any_code(address, command)
+            except NetworkError:
+                continue
+            if answer.code == ResponseCode.SUCCESS:
+                return [str(client_id) for client_id in json_object(answer).get("consumerIdList") or ()]
+        return None
+
+    def _addresses(self, route: TopicRoute) -> list[str]:
+        """Masters first, slaves behind, those that are down not at all unless there are no others."""
+        ranked = sorted(
+            (broker_id, address) for group in route.brokers.values() for broker_id, address in group.members.items()
+        )
+        addresses = [address for _, address in ranked]
+        return [address for address in addresses if not self._kit.links.is_down(address)] or addresses
+
+    def _assign(self, topic: str, mine: list[MessageQueue], now: Now) -> None:
+        wanted = set(mine)
+        for queue in [queue for queue in self._shares if queue.topic == topic and queue not in wanted]:
+            self.drop(self._shares[queue], now)
+        for queue in mine:
+            if queue not in self._shares:
+                self._open(queue, now)
+
+    def _open(self, queue: MessageQueue, now: Now) -> None:
+        window = Window(queue, self._options.prefetch_messages, self._options.prefetch_bytes)
+        fetch = Fetch(
+            self._kit, self._options, self._subscriptions[queue.topic], window,
+            lambda messages, at: self._on_messages(share, messages, at),
+        )  # fmt: skip
+        share = self._shares[queue] = Share(queue, window, fetch)
+        log.info("share taken group=%s queue=%s", self._options.group, queue)
+        self._kit.runner.start(self._begin(share), now)
+
+    def _begin(self, share: Share) -> Steps[None]:
+        """Lock if need be, learn the offset, begin to pull; tried until it works or the queue is not ours any more."""
+        while share.state is ShareState.OPENING:
+            try:
+                if self.locks is not None and not (yield from self.locks.acquire(share.queue)):
+                    yield from pause(OPEN_RETRY_MS)
+                    continue
+                offset = yield from self._offset(share.queue)
+            except TandemError as error:
+                log.info("share waits group=%s queue=%s reason=%s", self._options.group, share.queue, error)
+                yield from pause(OPEN_RETRY_MS)
+                continue
+            if share.state is ShareState.OPENING:
+                share.window.reset(offset)
+                share.state = ShareState.ACTIVE
+                log.info("share active group=%s queue=%s offset=%d", self._options.group, share.queue, offset)
+                share.fetch.pull((yield from tell_now()))
+
+    def _offset(self, queue: MessageQueue) -> Steps[int]:
+        if self._options.model is MessageModel.CLUSTERING:
+            return (yield from starting_offset(self._kit, self._options, queue))
+        found = self._local.read(self._options.group).get(queue)
+        if found is not None:
+            return found
+        return (yield from first_offset(self._kit, self._options, queue))
+
+    def drop(self, share: Share, now: Now) -> None:
+        """Give a queue back: tell its offset, unlock it."""
+        log.info("share dropped group=%s queue=%s", self._options.group, share.queue)
+        if share.state is ShareState.ACTIVE:
+            self._tell(share, now)
+        self._let_go(share)
+        if self.locks is not None:
+            self.locks.release([share.queue], now)
+
+    def _let_go(self, share: Share) -> None:
+        share.state = ShareState.DROPPED
+        share.fetch.stop()
+        del self._shares[share.queue]
+        self._on_dropped(share)
+
+    def lock_lost(self, share: Share, now: Now) -> None:
+        """Another member holds the lock: forget what was pulled, and get in line again."""
+        self._let_go(share)
+        if not self._is_closed:
+            self._open(share.queue, now)
+
+    # Offsets.
+
+    def commit(self, now: Now) -> None:
+        """Tell all offsets that changed, or that another member of the broker group must know now."""
+        if self._options.model is MessageModel.BROADCASTING:
+            self._save_local()
+            return
+        for share in self.active():
+            self._tell(share, now)
+
+    def _save_local(self) -> None:
+        offsets = self._local.read(self._options.group)
+        found = {share.queue: share.window.committable for share in self.active()}
+        if any(offsets.get(queue) != offset for queue, offset in found.items()):
+            self._local.write(self._options.group, offsets | found)
+
+    def _tell(self, share: Share, now: Now) -> None:
+        news = self._news(share)
+        if news is None:
+            return
+        offset, address = news
+
+        def heard(answer: Answer, _at: Now) -> None:
+            if isinstance(answer, Command) and answer.code == ResponseCode.SUCCESS:
+                share.told = news
+
+        self._kit.links.request(address, commit_request(self._options.group, share.queue, offset), now, heard)
+
+    def _news(self, share: Share) -> tuple[int, str] | None:
+        addresses = self._kit.routes.read_addresses(share.queue.broker_name)
+        if self._options.model is MessageModel.BROADCASTING or not addresses:
+            return None
+        news = (share.window.committable, addresses[0])
+        return None if share.told == news else news
+
+    def close(self, now: Now) -> Ticket[None]:
+        """Stop reading, tell offsets, unlock; settled when the brokers have answered or did not."""
+        self._is_closed = True
+        for share in self._shares.values():
+            share.fetch.stop()
+        return self._kit.runner.start(self._closing(), now)
+
+    def _closing(self) -> Steps[None]:
+        group = self._options.group
+        told = [(share, self._news(share)) for share in self.active()]
+        if self._options.model is MessageModel.BROADCASTING:
+            self._save_local()
+        asks = [Ask(news[1], commit_request(group, share.queue, news[0])) for share, news in told if news is not None]
+        yield from ask_all(asks)
+        queues = list(self._shares)
+        for share in list(self._shares.values()):
+            self._let_go(share)
+        if self.locks is not None:
+            self.locks.release(queues, (yield from tell_now()))
