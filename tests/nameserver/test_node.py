@@ -436,6 +436,12 @@ def test_link_that_asks_for_more_than_it_reads_is_closed(tmp_path: Path, monkeyp
     assert [link for link, _ in turn.closes] == [BROKER]
 
 
+def test_link_that_reads_its_answers_may_ask_for_ever(server: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BACKLOG_BYTES_MAX", 1_000)
+    for _ in range(50):
+        assert server.call(CLIENT, 206).code == ResponseCode.SUCCESS
+
+
 def test_frame_over_the_limit_is_never_kept(tmp_path: Path) -> None:
     server = Driver(tmp_path, NameServerConfig(frame_bytes_max=1_024))
     server.open(CLIENT)

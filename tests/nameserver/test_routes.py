@@ -146,6 +146,15 @@ def test_topics_that_came_late_are_taken_over_though_the_version_is_known() -> N
     assert found.topics() == ["new", "old"]
 
 
+def test_change_of_a_topic_that_was_missed_is_taken_over_though_the_version_is_known() -> None:
+    found = table()
+    found.register(told(topics={"a": QUEUES, "b": QUEUES}), 1, 0)
+    found.register(told(topics={"b": Queues(6, 9, 9)}, version=Version(3)), 1, 1)
+    found.register(told(topics={"a": Queues(6, 8, 8), "b": Queues(6, 9, 9)}, version=Version(3)), 1, 2)
+    assert b'"readQueueNums":8' in (found.route("a", strict=False) or b"")
+    assert b'"readQueueNums":9' in (found.route("b", strict=False) or b"")
+
+
 def test_topics_of_a_slave_count_only_while_there_is_no_master() -> None:
     found = table()
     found.register(told(topics={"a": QUEUES}), 1, 0)
