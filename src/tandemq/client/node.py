@@ -27,6 +27,7 @@ from tandemq.client.ids import UniqueKeys
 from tandemq.client.kit import Kit
 from tandemq.client.links import Answer, Links
 from tandemq.client.offsets import LocalOffsets, MemoryOffsets
+from tandemq.client.pulling import PullCore
 from tandemq.client.routes import MASTER_ID, Routes, TopicRoute
 from tandemq.client.sending import ProducerCore
 from tandemq.client.settings import ClientConfig, ConsumerOptions, ProducerOptions
@@ -55,6 +56,7 @@ class ClientNode:
         self._local = local if local is not None else MemoryOffsets()
         self._producers: dict[str, ProducerCore] = {}
         self._consumers: dict[str, PushCore] = {}
+        self._pullers: dict[str, PullCore] = {}
         self._is_closed = False
         told = Told(self.kit, self._consumers, now.wall_ms)
         links.on_open = self._greet
@@ -93,6 +95,17 @@ class ClientNode:
         consumer.on_subscribed = self.beat
         return consumer
 
+    def pull_consumer(self, options: ConsumerOptions) -> PullCore:
+        """Host a pull consumer.
+
+        Raises:
+            ConfigError: this client has one of that group.
+        """
+        if options.group in self._pullers:
+            raise ConfigError(f"this client has a pull consumer of the group {options.group} already")
+        consumer = self._pullers[options.group] = PullCore(self.kit, options)
+        return consumer
+
     # Driven by a shell.
 
     def turn(self, received: Sequence[tuple[int, bytes]], events: Sequence[Event], now: Now) -> Turn:
@@ -116,14 +129,15 @@ class ClientNode:
     # Heartbeats.
 
     def _members(self) -> bool:
-        return bool(self._producers or self._consumers)
+        return bool(self._producers or self._consumers or self._pullers)
 
     def heartbeat(self) -> Command:
         """The request that tells a broker who is here."""
         data = HeartbeatData(
             self.config.client_id,
             [entry for producer in self._producers.values() for entry in producer.heartbeat_data()],
-            [entry for consumer in self._consumers.values() for entry in consumer.heartbeat_data()],
+            [entry for consumer in self._consumers.values() for entry in consumer.heartbeat_data()]
+            + [entry for puller in self._pullers.values() for entry in puller.heartbeat_data()],
         )
         return Command(RequestCode.HEART_BEAT, body=msgspec.json.encode(data))
 
@@ -140,7 +154,7 @@ class ClientNode:
                 address
                 for name in routes.broker_names()
                 for broker_id, address in routes.members(name).items()
-                if broker_id == MASTER_ID or self._consumers
+                if broker_id == MASTER_ID or self._consumers or self._pullers
             )
         )
 
@@ -199,6 +213,8 @@ class ClientNode:
     def _closing(self) -> Steps[None]:
         for consumer in self._consumers.values():
             yield from wait(consumer.close((yield from tell_now())))
+        for puller in self._pullers.values():
+            yield from wait(puller.close((yield from tell_now())))
         for producer in self._producers.values():
             producer.close()
         yield from ask_all([Ask(address, command) for address in self._known() for command in self._farewells()])
@@ -212,5 +228,5 @@ class ClientNode:
         client_id = self.config.client_id
         code = RequestCode.UNREGISTER_CLIENT
         return [request(code, clientID=client_id, producerGroup=group) for group in self._producers] + [
-            request(code, clientID=client_id, consumerGroup=group) for group in self._consumers
+            request(code, clientID=client_id, consumerGroup=group) for group in (*self._consumers, *self._pullers)
         ]
