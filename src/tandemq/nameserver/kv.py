@@ -6,7 +6,7 @@ Namespace ORDER_TOPIC_CONFIG tells which brokers have how many queues of an orde
 both directions. A change is on disk before it is answered; a change that cannot be written is not made.
 
 Limits: all keys and values together at most 8 MiB.
-Owner: the name server's node. Source: docs/compatibility.md; RocketMQ KVConfigManager.
+Owner: the name server's node. Source: docs/requests.md, "Name server"; RocketMQ KVConfigManager.
 """
 
 import json

@@ -13,7 +13,7 @@ Limits: `connections_max` links; per link one unfinished frame, and 64 MiB of an
 for more than it reads is closed.
 
 Owner: the shell. Does not know: sockets, the clock, other name servers.
-Source: docs/compatibility.md; RocketMQ DefaultRequestProcessor.
+Source: docs/requests.md, "Name server"; RocketMQ DefaultRequestProcessor.
 """
 
 import logging

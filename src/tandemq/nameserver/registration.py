@@ -14,7 +14,7 @@ number is left out and logged, so that it does not take the broker's other topic
 
 Limits: an inflated body has at most 32 MiB, names 255 printable characters, a topic 65,536 queues,
 a broker 100,000 topics.
-Source: docs/compatibility.md; RocketMQ RegisterBrokerBody, TopicConfig.
+Source: docs/requests.md, "Name server"; RocketMQ RegisterBrokerBody, TopicConfig.
 """
 
 import json

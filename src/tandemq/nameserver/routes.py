@@ -17,7 +17,7 @@ elsewhere finds its place free at once, because its link was closed with its pro
 carries a larger state version (the epoch of a failover) takes the place at any time, and one with a smaller never.
 
 Owner: the name server's node. Does not know: links (only their numbers), bytes of requests, the disk.
-Source: docs/compatibility.md; RocketMQ RouteInfoManager.
+Source: docs/requests.md, "Name server"; RocketMQ RouteInfoManager.
 """
 
 import json
