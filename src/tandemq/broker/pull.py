@@ -25,6 +25,7 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import FLAG_ONEWAY, FLAG_RESPONSE, VERSION_SPOKEN, Command
 from tandemq.model.group import SubscriptionGroupConfig, parse_tag_expression, tag_codes
 from tandemq.model.topic import RETRY_PREFIX, Permission
+from tandemq.storage.commitlog import BLOCK_BYTES
 from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue
 from tandemq.storage.store import Store
 
@@ -71,20 +72,29 @@ class PullPath:
         offsets: ConsumerOffsets, memory_bytes: int,
     ) -> None:  # fmt: skip
         """`memory_bytes`: the machine's memory, by which "far behind" is judged."""
-        self._config = config
         self._store = store
         self._topics = topics
         self._groups = groups
         self._clients = clients
         self._offsets = offsets
-        ratio = config.memory_ratio_max - (10 if config.broker_id else 0)
-        self._far_bytes = memory_bytes * max(ratio, 0) // 100
+        self._memory_bytes = memory_bytes
+        self.adopt_config(config)
         self.held = HeldPulls()
-        self.permission = config.permission
         self.count = 0
         """Messages given since the start; `bytes` of their records."""
         self.bytes = 0
+        self.finds = 0
+        """Answers with messages since the start; `misses` those without."""
         self.misses = 0
+        self.given: dict[tuple[str, str], list[int]] = {}
+        """Messages and bytes given since the start, by topic and group."""
+
+    def adopt_config(self, config: BrokerConfig) -> None:
+        """Take the settings, at the start and when they change."""
+        self._config = config
+        ratio = config.memory_ratio_max - (10 if config.broker_id else 0)
+        self._far_bytes = self._memory_bytes * max(ratio, 0) // 100
+        self.permission = config.permission
 
     # In.
 
@@ -216,6 +226,12 @@ class PullPath:
             return True
         self.count += count
         self.bytes += size
+        self.finds += 1
+        given = self.given.get((pull.fields.topic, pull.fields.consumer_group))
+        if given is None:
+            given = self.given[pull.fields.topic, pull.fields.consumer_group] = [0, 0]
+        given[0] += count
+        given[1] += size
         self._send(pull, turn, _FOUND, "FOUND", following, buffers, size)
         return True
 
@@ -225,10 +241,9 @@ class PullPath:
         offset = max(pull.scan_offset, fields.queue_offset, pull.queue.min_offset)
         most = max(1, min(fields.max_msg_nums, self._config.transfer_messages_max))
         room = self._config.transfer_bytes_max
-        view = self._store.log.view
-        buffers: list[Buffer] = []
+        spans: list[tuple[int, int]] = []
         count = total = 0
-        run_start = run_end = 0
+        start = end = -1
         for log_offset, size, code in self._store.entries(
             pull.queue, offset, most if codes is None else EXAMINED_ENTRIES_MAX
         ):
@@ -237,18 +252,34 @@ class PullPath:
                 continue
             if count and (count >= most or total + size > room):
                 break
-            if log_offset == run_end and run_end - run_start + size <= 1 << 19:
-                run_end += size
-            else:
-                if run_end > run_start:
-                    buffers.append(view(run_start, run_end - run_start))
-                run_start, run_end = log_offset, log_offset + size
+            if log_offset != end:
+                if count:
+                    spans.append((start, end))
+                start = log_offset
+            end = log_offset + size
             offset += 1
             count += 1
             total += size
-        if run_end > run_start:
-            buffers.append(view(run_start, run_end - run_start))
-        return buffers, count, total, offset
+        if count:
+            spans.append((start, end))
+        return self._slices(spans), count, total, offset
+
+    def _slices(self, spans: list[tuple[int, int]]) -> list[Buffer]:
+        """The bytes of log ranges, from blocks read for many where there are any."""
+        log = self._store.log
+        buffers: list[Buffer] = []
+        block_start = block_end = 0
+        block = memoryview(b"")
+        for start, end in spans:
+            if start < block_start or end > block_end:
+                found = log.block(start)
+                if found is None or end > found[0] + BLOCK_BYTES:
+                    buffers.append(log.view(start, end - start))
+                    continue
+                block_start, block = found
+                block_end = block_start + BLOCK_BYTES
+            buffers.append(block[start - block_start : end - block_start])
+        return buffers
 
     def _send(
         self, pull: Pull, turn: Turn, code: int, status: str, following: int, buffers: list[Buffer], size: int

@@ -19,6 +19,7 @@ from tandemq.storage.seglog import FileCache, SegmentLog
 
 BLOCK_BYTES = 1 << 20
 BLOCKS_KEPT = 16
+ZERO_AHEAD_BYTES = 4 << 20
 _PLAIN_OVERHEAD = 91 + CRC_PROPERTY_BYTES
 _CRC_MASK = 0x7FFFFFFF
 _head_v4 = HEAD_V4.pack
@@ -48,7 +49,10 @@ class CommitLog:
         self._rolls: list[int] = []
         self._segment_end = 0
         self._dirty_end = 0
-        self._blocks: dict[int, bytes] = {}
+        self.zero_ahead = False
+        """Write zeroes ahead of the log: a sync then changes no file's block map, which makes it a third cheaper."""
+        self._zeroed_end = 0
+        self._blocks: dict[int, memoryview] = {}
         self._odd_segments = segment_bytes % BLOCK_BYTES != 0
 
     @property
@@ -68,6 +72,7 @@ class CommitLog:
         self._pending.clear()
         self._rolls.clear()
         self._blocks.clear()
+        self._zeroed_end = end
         self.last_write = (end, b"")
 
     def reserve(self, size: int) -> int:
@@ -174,7 +179,20 @@ class CommitLog:
             raise
         self.written_end = self.end
         self.last_write = (start, data)
+        if self.zero_ahead and self.end > self._zeroed_end:
+            self._write_zeroes()
         return len(data)
+
+    def _write_zeroes(self) -> None:
+        """Zero the next few MiB of this file. Errors are left to the write that needs the room."""
+        room = min(ZERO_AHEAD_BYTES, self._segment_end - self.end)
+        if room <= 0:
+            return
+        try:
+            self._segments.write(bytes(room), self.end)
+        except StoreError:
+            return
+        self._zeroed_end = self.end + room
 
     def _write_pieces(self, data: bytes, start: int, rolls: list[int]) -> None:
         end = start + len(data)
@@ -218,29 +236,32 @@ class CommitLog:
         return self._segments.read(offset, size)
 
     def view(self, offset: int, size: int) -> memoryview | bytes:
-        """Exactly the `size` bytes at `offset` (within one file), from a cached block where that pays.
+        """Exactly the `size` bytes at `offset` (within one file).
 
         Raises:
             OffsetGone: they are not held.
         """
-        block_start = offset - offset % BLOCK_BYTES
-        within = offset - block_start
-        if within + size > BLOCK_BYTES or block_start + BLOCK_BYTES > self.written_end or self._odd_segments:
-            data = self.read(offset, size)
-            if len(data) < size:
-                raise OffsetGone(f"commit log: bytes [{offset}, {offset + size}) are not held")
-            return data
-        block = self._blocks.get(block_start)
-        if block is None:
-            block = self._load_block(block_start)
-        return memoryview(block)[within : within + size]
+        data = self.read(offset, size)
+        if len(data) < size:
+            raise OffsetGone(f"commit log: bytes [{offset}, {offset + size}) are not held")
+        return data
 
-    def _load_block(self, block_start: int) -> bytes:
-        block = self._segments.read(block_start, BLOCK_BYTES)
+    def block(self, offset: int) -> tuple[int, memoryview] | None:
+        """The block of `BLOCK_BYTES` around an offset and where it begins, kept for the readers that follow.
+
+        None where a block would not be whole: at the log's end, where readers need little.
+        """
+        start = offset - offset % BLOCK_BYTES
+        block = self._blocks.get(start)
+        if block is not None:
+            return start, block
+        if start + BLOCK_BYTES > self.written_end or start < self.start or self._odd_segments:
+            return None
+        block = memoryview(self._segments.read(start, BLOCK_BYTES))
         if len(self._blocks) >= BLOCKS_KEPT:
             del self._blocks[next(iter(self._blocks))]
-        self._blocks[block_start] = block
-        return block
+        self._blocks[start] = block
+        return start, block
 
     def files_to_sync(self) -> list[File]:
         """Files that hold bytes between `flushed_offset` and `written_end`."""
