@@ -1,0 +1,115 @@
+"""Name servers and brokers of different make: Java name servers with our broker, ours with Java brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interop.checks import all_sent_ok, exactly, fail_one, lose_one, prove, repeat_one
+from tests.interop.driver import JavaDriver
+from tests.interop.java import SERVER_VERSIONS, wait_until
+from tests.interop.peers import CLIENTS, SMALL_STORE, SUBJECT, broker, name_server, start_registered
+from tests.interop.wire import GET_ROUTE, ask, loads_lenient, registered_brokers, wait_topic
+
+PAIRS = [(version, SUBJECT) for version in SERVER_VERSIONS] + [(SUBJECT, version) for version in SERVER_VERSIONS]
+"""(name server, broker)"""
+
+
+@pytest.mark.parametrize(("names", "serves"), PAIRS, ids=[f"{names}-names-{serves}" for names, serves in PAIRS])
+def test_broker_is_found_through_name_server_of_other_make(
+    names: str, serves: str, drivers: Callable[[str], JavaDriver], tmp_path: Path
+) -> None:
+    java = drivers(CLIENTS[-1])
+    with (
+        name_server(names, tmp_path / "namesrv") as namesrv,
+        broker(serves, tmp_path / "broker", namesrv, settings=SMALL_STORE) as subject,
+    ):
+        namesrv.start()
+        start_registered(subject, namesrv)
+        at = ("-n", namesrv.address)
+        java.mqadmin("updateTopic", *at, "-b", subject.address, "-t", "Crossed", "-r", "3", "-w", "3")
+        wait_topic(namesrv.port, "Crossed")
+        prove(_route_is_right(subject.address), _route(namesrv.port, "Crossed"), _lose_broker, _lose_queues)
+        # Without the fresh route of auto-creation, each new topic would be unknown until the next registration.
+        fresh = java.call("produce", namesrv=namesrv.address, topic="CrossedFresh", count=3)
+        prove(all_sent_ok(3), fresh, lose_one, fail_one)
+        prove(
+            all_sent_ok(9),
+            java.call("produce", namesrv=namesrv.address, topic="Crossed", count=9, queues=3),
+            lose_one,
+            fail_one,
+        )
+        read = java.call("push", namesrv=namesrv.address, topic="Crossed", group="crossers", count=9)
+        prove(exactly([f"body-{index}" for index in range(9)]), read, lose_one, repeat_one)
+        subject.stop()
+        # A broker that stops says so; nobody waits for it to expire after two minutes.
+        wait_until(lambda: not registered_brokers(namesrv.port), what="the broker signed off", within_s=10)
+        assert ask(namesrv.port, GET_ROUTE, {"topic": "Crossed"}).fields["code"] == 17
+
+
+def _route(port: int, topic: str) -> dict[str, Any]:
+    value: dict[str, Any] = loads_lenient(ask(port, GET_ROUTE, {"topic": topic}).body)
+    return value
+
+
+def _route_is_right(address: str) -> Callable[[dict[str, Any]], None]:
+    def check(route: dict[str, Any]) -> None:
+        [data] = route["brokerDatas"]
+        assert (data["brokerAddrs"], data["brokerName"], data["cluster"]) == (
+            {"0": address},
+            "broker-a",
+            "DefaultCluster",
+        )
+        [queues] = route["queueDatas"]
+        assert (queues["brokerName"], queues["readQueueNums"], queues["writeQueueNums"], queues["perm"]) == (
+            "broker-a",
+            3,
+            3,
+            6,
+        )
+
+    return check
+
+
+def _lose_broker(route: dict[str, Any]) -> None:
+    route["brokerDatas"][0]["brokerAddrs"] = {}
+
+
+def _lose_queues(route: dict[str, Any]) -> None:
+    route["queueDatas"][0]["writeQueueNums"] = 2
+
+
+def test_broker_registers_with_name_servers_of_different_make(tmp_path: Path) -> None:
+    makes = dict.fromkeys([SUBJECT, *SERVER_VERSIONS])
+    servers = [name_server(make, tmp_path / f"namesrv-{make}") for make in makes]
+    try:
+        for server in servers:
+            server.start()
+        with broker(
+            SUBJECT,
+            tmp_path / "broker",
+            servers[0],
+            settings=SMALL_STORE,
+            namesrvAddr=";".join(server.address for server in servers),
+        ) as subject:
+            for server in servers:
+                if not subject.is_running:
+                    subject.start()
+                wait_until(
+                    lambda port=server.port: registered_brokers(port) == {"broker-a": {"0": subject.address}},  # type: ignore[misc]
+                    what=f"registered with {server.name}",
+                    within_s=40,
+                )
+            subject.stop()
+            for server in servers:
+                wait_until(
+                    lambda port=server.port: not registered_brokers(port),  # type: ignore[misc]
+                    what=f"signed off at {server.name}",
+                    within_s=10,
+                )
+    finally:
+        for server in servers:
+            server.kill()

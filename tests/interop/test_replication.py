@@ -1,0 +1,197 @@
+"""Twins of different make: a Java slave under the subject's master and the subject's slave under a Java master."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.interop.checks import Events, exactly, fail_one, lose_one, messages, prove, repeat_one, sent
+from tests.interop.driver import JavaDriver
+from tests.interop.java import SERVER_VERSIONS, wait_until
+from tests.interop.logs import Log, assert_twins, offsets_of, read_log, topics_of
+from tests.interop.peers import CLIENTS, SMALL_STORE, SUBJECT, Broker, broker, name_server, start_registered
+from tests.interop.wire import wait_registered, wait_topic
+
+PAIRS = list(
+    dict.fromkeys(
+        [(SUBJECT, version) for version in SERVER_VERSIONS] + [(version, SUBJECT) for version in SERVER_VERSIONS]
+    )
+)
+"""(master, slave)"""
+
+_SETTINGS = {
+    **SMALL_STORE,
+    "mappedFileSizeCommitLog": 128 * 1024,
+    # A Java 5.x master waits for nobody unless told so.
+    "inSyncReplicas": 2,
+    # TandemQ counts a slave that does not introduce itself only if its address is listed.
+    "haClassicPeers": "127.0.0.1",
+}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("leads", "follows"), PAIRS, ids=[f"{leads}-leads-{follows}" for leads, follows in PAIRS])
+def test_twins_of_different_make_stay_identical_through_kills(
+    leads: str, follows: str, drivers: Callable[[str], JavaDriver], tmp_path: Path
+) -> None:
+    # The master's name server is of the same make as the subject; the client belongs to the Java broker of the pair.
+    java = drivers(CLIENTS[-1])
+    with (
+        name_server(SUBJECT, tmp_path / "namesrv") as namesrv,
+        broker(leads, tmp_path / "master", namesrv, settings=_SETTINGS, brokerRole="SYNC_MASTER") as master,
+        broker(follows, tmp_path / "slave", namesrv, settings=_SETTINGS, brokerRole="SLAVE", brokerId=1) as slave,
+    ):
+        namesrv.start()
+        java.defaults["namesrv"] = namesrv.address
+        master.start()
+        slave.begin_start()
+        wait_registered(namesrv.port, "broker-a", 0)
+        _make_topic(java, namesrv.address, namesrv.port, master)
+        _wait_connected(java)
+
+        # Together: every answer waits for the slave.
+        together = java.call("produce", topic="Twins", count=100, queues=4, prefix="together", size=2000, keys="t")
+        prove(_all_ok, together, fail_one, lose_one)
+        _wait_twins(master, slave)
+
+        # The slave dies: the master says that nobody has a second copy, goes on, and the slave catches up.
+        slave.kill()
+        alone = java.call("produce", topic="Twins", count=1, queues=4, prefix="alone", timeout_ms=9000)
+        prove(_says_that_slave_is_missing, alone, _claim_ok)
+        java.call("produce", topic="Twins", count=60, queues=4, prefix="late", size=2000, nowait=True)
+        slave.start()
+        _wait_twins(master, slave)
+        _wait_connected(java)
+
+        # The master dies and comes back on the same store; the slave follows again.
+        java.call("pull", topic="Twins", group="twin-readers", commit=True)
+        master.kill()
+        master.start()
+        wait_registered(namesrv.port, "broker-a", 0)
+        _wait_connected(java)
+        again = java.call("produce", topic="Twins", count=40, queues=4, prefix="again", size=2000)
+        prove(_all_of(40), again, fail_one, lose_one)
+        _wait_twins(master, slave)
+
+        logs = read_log(master.store), read_log(slave.store)
+        prove(assert_twins, logs, _flip_bit, _cut_record)
+        expected = [f"{prefix}-{index}" for prefix, count in (("together", 100), ("alone", 1), ("late", 60), ("again", 40))
+                    for index in range(count)]  # fmt: skip
+        read = java.call("pull", topic="Twins", group="judge")
+        prove(exactly(expected), _without_probes(read), lose_one, repeat_one)
+        wait_until(lambda: "Twins" in topics_of(slave.store), what="the slave has the topic", within_s=75, every_s=0.5)
+
+
+def _make_topic(java: JavaDriver, namesrv: str, port: int, master: Broker) -> None:
+    java.mqadmin("updateTopic", "-n", namesrv, "-b", master.address, "-t", "Twins", "-r", "4", "-w", "4")
+    java.mqadmin("updateTopic", "-n", namesrv, "-b", master.address, "-t", "TwinProbes", "-r", "1", "-w", "1")
+    wait_topic(port, "Twins")
+    wait_topic(port, "TwinProbes")
+
+
+def _wait_connected(java: JavaDriver) -> None:
+    """Send until the master says that a slave has the message too."""
+    wait_until(
+        lambda: (
+            [event["status"] for event in sent(java.call("produce", topic="TwinProbes", count=1, timeout_ms=9000))]
+            == ["SEND_OK"]
+        ),
+        what="a slave is connected and counted",
+        within_s=60,
+        every_s=0.2,
+    )
+
+
+def _all_of(count: int) -> Callable[[Events], None]:
+    def check(events: Events) -> None:
+        assert [event["status"] for event in sent(events)] == ["SEND_OK"] * count
+
+    return check
+
+
+def _all_ok(events: Events) -> None:
+    _all_of(100)(events)
+
+
+def _says_that_slave_is_missing(events: Events) -> None:
+    assert [event["status"] in {"FLUSH_SLAVE_TIMEOUT", "SLAVE_NOT_AVAILABLE"} for event in sent(events)] == [True]
+
+
+def _claim_ok(events: Events) -> None:
+    sent(events)[0]["status"] = "SEND_OK"
+
+
+def _without_probes(events: Events) -> Events:
+    return [event for event in messages(events) if event["topic"] == "Twins"]
+
+
+def _wait_twins(master: Broker, slave: Broker) -> None:
+    """Wait until both logs end at the same offset, then compare them byte by byte."""
+    wait_until(
+        lambda: 0 < read_log(master.store).end == read_log(slave.store).end,
+        what="the slave has caught up",
+        within_s=60,
+        every_s=0.3,
+    )
+    assert_twins((read_log(master.store), read_log(slave.store)))
+
+
+def _flip_bit(logs: tuple[Log, Log]) -> None:
+    damaged = bytearray(logs[1].data)
+    damaged[len(damaged) // 2] ^= 1
+    object.__setattr__(logs[1], "data", bytes(damaged))
+
+
+def _cut_record(logs: tuple[Log, Log]) -> None:
+    object.__setattr__(logs[1], "data", logs[1].data[: logs[1].records[-1] - logs[1].start])
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("leads", "follows"), PAIRS, ids=[f"{leads}-leads-{follows}" for leads, follows in PAIRS])
+def test_slave_of_other_make_takes_over_configuration_and_offsets(
+    leads: str, follows: str, drivers: Callable[[str], JavaDriver], tmp_path: Path
+) -> None:
+    java = drivers(CLIENTS[-1])
+    settings = {**_SETTINGS, **({"messageDelayLevel": "1s 2s"})}
+    with (
+        name_server(SUBJECT, tmp_path / "namesrv") as namesrv,
+        broker(leads, tmp_path / "master", namesrv, settings=settings, brokerRole="ASYNC_MASTER") as master,
+        broker(follows, tmp_path / "slave", namesrv, settings=settings, brokerRole="SLAVE", brokerId=1) as slave,
+    ):
+        namesrv.start()
+        java.defaults["namesrv"] = namesrv.address
+        start_registered(master, namesrv)
+        _make_topic(java, namesrv.address, namesrv.port, master)
+        java.call("produce", topic="Twins", count=12, queues=4)
+        java.call("produce", topic="Twins", count=1, delay=1)
+        java.call("pull", topic="Twins", group="twin-readers", commit=True, limit=2)
+        java.mqadmin("updateSubGroup", "-n", namesrv.address, "-b", master.address, "-g", "twin-group", "-r", "5")
+        slave.start()
+        copied = wait_until(
+            lambda: offsets_of(slave.store, "Twins", "twin-readers"), what="offsets copied", within_s=75, every_s=0.5
+        )
+        prove(_all_two, copied, lambda offsets: offsets.update({"1": 3}))
+        wait_until(lambda: "Twins" in topics_of(slave.store), what="the slave has the topic", within_s=75, every_s=0.5)
+        wait_until(
+            lambda: "twin-group" in _text(slave.store, "subscriptionGroup.json"),
+            what="the slave has the group",
+            within_s=75,
+            every_s=0.5,
+        )
+        wait_until(
+            lambda: '1:1' in _text(slave.store, "delayOffset.json").replace('"', "").replace(" ", ""),
+            what="the slave has the progress of delays",
+            within_s=75,
+            every_s=0.5,
+        )  # fmt: skip
+
+
+def _text(store: Path, name: str) -> str:
+    path = store / "config" / name
+    return path.read_text() if path.exists() else ""
+
+
+def _all_two(offsets: dict[str, int]) -> None:
+    assert offsets == {str(queue): 2 for queue in range(4)}
