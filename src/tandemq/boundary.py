@@ -99,7 +99,7 @@ class Disk(Protocol):
         """A whole small file, None if it is not there."""
 
     def replace(self, path: str, data: bytes) -> None:
-        """Put a whole small file in place: written beside it, synced, renamed over it."""
+        """Put a whole small file in place: written beside it, synced, renamed over it, the name synced too."""
 
     def remove(self, path: str) -> None:
         """Delete a file, or a directory with all that is in it; harmless if it is not there."""

@@ -25,6 +25,8 @@ def _store_errors(what: str) -> Iterator[None]:
         if error.errno in _FULL:
             raise DiskFull(f"{what}: no space left on the device", hint="free space; nothing is lost") from error
         raise DiskFailed(f"{what}: {os.strerror(error.errno or 0)}", hint="look at the device and its rights") from error
+    except ValueError as error:  # what Python says of the descriptor -1
+        raise DiskFailed(f"{what}: the file is closed") from error
 
 
 class RealFile:
@@ -177,6 +179,15 @@ class RealDisk:
             finally:
                 os.close(fd)
             os.replace(temporary, full)
+            self._sync_names(full.parent)
+
+    def _sync_names(self, directory: Path) -> None:
+        """Make a rename safe: without this a power loss may bring the former file back."""
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
     def remove(self, path: str) -> None:
         """See `boundary.Disk`."""

@@ -1,0 +1,477 @@
+"""A disk in memory that fails the way disks do: full, broken, and forgetful when the power goes.
+
+What a power loss leaves (`crash`), by dice:
+
+    written bytes   of each page not synced, every 512 bytes (or the whole page) is as written last, as synced last, or
+                    something written in between; so a last write may be torn
+    names, lengths  a journal: all that happened up to some moment holds, nothing after it
+    datasync        makes a file's bytes safe, and the journal up to the last entry about that file
+    replace         is safe when it returns
+
+A process that dies (`kill`) loses nothing that it wrote. Either way its open files are dead afterwards.
+
+Pages never written take no memory, so a file of 1 GiB costs nothing. Everything is drawn from the `Random` given: the
+same calls give the same bytes.
+
+Does not know: directories' rights, links, more than one process at a time.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from tandemq.boundary import Buffer, DiskUsage
+from tandemq.errors import DiskFailed, DiskFull, StoreError
+
+PAGE_BYTES = 4096
+SECTOR_BYTES = 512
+WRITTEN_BACK = 1 / 8
+"""Chance that the system wrote a changed page to the device by itself before it is changed again."""
+
+OPERATIONS = ("create", "pwrite", "pread", "datasync", "truncate", "replace", "remove", "read")
+
+
+class PowerLoss(BaseException):
+    """Raised by `SimDisk.stop_at`: the process ends here. Not an Exception, so that nothing goes on."""
+
+
+@dataclass(slots=True)
+class Fault:
+    """Fails calls of one operation, from the `nth` (counted from 1, from now on) for `times` calls; -1 for ever.
+
+    A failing write leaves a part of its bytes, chosen by dice, unless `leaves_part` is False.
+    """
+
+    operation: str
+    nth: int = 1
+    times: int = 1
+    error: type[StoreError] = DiskFailed
+    prefix: str = ""
+    leaves_part: bool = True
+    seen: int = 0
+    """Calls counted so far."""
+
+    def strikes(self, operation: str, path: str) -> bool:
+        """Count a call; whether it is to fail."""
+        if operation != self.operation or not path.startswith(self.prefix):
+            return False
+        self.seen += 1
+        return self.seen >= self.nth and (self.times < 0 or self.seen < self.nth + self.times)
+
+
+@dataclass(slots=True, eq=False)
+class _Content:
+    """The bytes of a file.
+
+    `synced` holds, for each page written since the last sync, what the device has (None: nothing); `grown_from` the
+    length it had before writes made it longer, -1 if none did since.
+    """
+
+    size: int = 0
+    grown_from: int = -1
+    pages: dict[int, bytearray] = field(default_factory=dict)
+    synced: dict[int, bytes | None] = field(default_factory=dict)
+    modified_ms: int = 0
+
+
+@dataclass(slots=True)
+class _Change:
+    """One entry of the journal, with what undoes it."""
+
+    kind: str
+    path: str
+    content: _Content
+    replaced: _Content | None = None
+    size: int = 0
+    dropped: dict[int, bytes | None] = field(default_factory=dict)
+
+
+class SimFile:
+    """An open file; see `boundary.File`."""
+
+    __slots__ = ("_content", "_disk", "_life", "path")
+
+    def __init__(self, disk: "SimDisk", path: str, content: _Content) -> None:
+        """Open in the present process."""
+        self.path = path
+        self._disk = disk
+        self._content = content
+        self._life = disk.life
+
+    def _check(self, operation: str) -> None:
+        if self._life != self._disk.life:
+            raise DiskFailed(f"{self.path}: the file is closed, or its process is gone")
+        self._disk.count(operation, self.path)
+
+    def pwrite(self, data: Buffer, position: int) -> None:
+        """See `boundary.File`."""
+        self._check("pwrite")
+        if position < 0:
+            raise DiskFailed(f"{self.path}: a write at {position}")
+        raw = memoryview(data).cast("B")
+        fault = self._disk.fault("pwrite", self.path)
+        if fault is not None:
+            part = self._disk.random.randrange(len(raw) + 1) if fault.leaves_part else 0
+            self._disk.store(self._content, raw[:part], position)
+            raise fault.error(f"{self.path}: a simulated fault at byte {position + part}")
+        stored = self._disk.store(self._content, raw, position)
+        if stored < len(raw):
+            raise DiskFull(f"{self.path}: no space left on the device", hint="free space; nothing is lost")
+
+    def pread(self, size: int, position: int) -> bytes:
+        """See `boundary.File`."""
+        self._check("pread")
+        if size < 0 or position < 0:
+            raise DiskFailed(f"{self.path}: a read of {size} bytes at {position}")
+        self._disk.raise_fault("pread", self.path)
+        return _load(self._content, size, position)
+
+    def datasync(self) -> None:
+        """See `boundary.File`."""
+        self._check("datasync")
+        self._disk.raise_fault("datasync", self.path)
+        if self._disk.lies:
+            return
+        self._content.synced.clear()
+        self._content.grown_from = -1
+        self._disk.commit_names(self._content)
+
+    def truncate(self, size: int) -> None:
+        """See `boundary.File`."""
+        self._check("truncate")
+        if size < 0:
+            raise DiskFailed(f"{self.path}: a length of {size}")
+        self._disk.raise_fault("truncate", self.path)
+        self._disk.resize(self.path, self._content, size)
+
+    def size(self) -> int:
+        """See `boundary.File`."""
+        if self._life != self._disk.life:
+            raise DiskFailed(f"{self.path}: the file is closed, or its process is gone")
+        return self._content.size
+
+    def close(self) -> None:
+        """See `boundary.File`."""
+        self._life = -1
+
+
+class SimDisk:
+    """See `boundary.Disk`; and what goes wrong with it."""
+
+    def __init__(self, random: Random, *, total_bytes: int = 1 << 40) -> None:
+        """An empty disk. `total_bytes` may be changed at any time: space is taken by pages, 4 KiB each."""
+        self.random = random
+        self.total_bytes = total_bytes
+        self.wall_ms = 0
+        """The time that files get as their last change; moved by the owner."""
+        self.faults: list[Fault] = []
+        self.counts: Counter[str] = Counter()
+        """Calls so far, by operation."""
+        self.on_call: Callable[[str, str], None] | None = None
+        """Called before each operation with its name and path; may raise `PowerLoss`."""
+        self.lies = False
+        """Whether `datasync` returns without having done anything: by this a checker shows that it can fail."""
+        self.life = 0
+        """Grows when the process ends, so that its files are known to be dead."""
+        self._files: dict[str, _Content] = {}
+        self._directories: set[str] = {""}
+        self._journal: list[_Change] = []
+        self._used_pages = 0
+
+    # The disk as the core sees it.
+
+    def open(self, path: str, *, create: bool = False) -> SimFile:
+        """See `boundary.Disk`."""
+        content = self._files.get(path)
+        if content is None:
+            if not create or path in self._directories:
+                raise DiskFailed(f"{path}: no such file")
+            self.count("create", path)
+            self.raise_fault("create", path)
+            self._make_directories(path)
+            content = _Content(modified_ms=self.wall_ms)
+            self._files[path] = content
+            self._journal.append(_Change("create", path, content))
+        return SimFile(self, path, content)
+
+    def list(self, path: str) -> list[str]:
+        """See `boundary.Disk`."""
+        if path in self._files:
+            raise DiskFailed(f"{path}: not a directory")
+        prefix = f"{path}/" if path else ""
+        names = {name[len(prefix) :].split("/", 1)[0] for name in self._files if name.startswith(prefix)}
+        names |= {name[len(prefix) :].split("/", 1)[0] for name in self._directories if name.startswith(prefix)}
+        return sorted(names - {""})
+
+    def exists(self, path: str) -> bool:
+        """See `boundary.Disk`."""
+        return path in self._files or path in self._directories
+
+    def read(self, path: str) -> bytes | None:
+        """See `boundary.Disk`."""
+        self.count("read", path)
+        self.raise_fault("read", path)
+        if path in self._directories:
+            raise DiskFailed(f"{path}: is a directory")
+        content = self._files.get(path)
+        return None if content is None else _load(content, content.size, 0)
+
+    def replace(self, path: str, data: bytes) -> None:
+        """See `boundary.Disk`."""
+        self.count("replace", path)
+        self.raise_fault("replace", path)
+        if path in self._directories:
+            raise DiskFailed(f"{path}: is a directory")
+        self._make_directories(path)
+        content = _Content(modified_ms=self.wall_ms)
+        if self.store(content, memoryview(data), 0) < len(data):
+            self._used_pages -= len(content.pages)
+            raise DiskFull(f"{path}: no space left on the device", hint="free space; nothing is lost")
+        content.synced.clear()
+        content.grown_from = -1
+        before = self._files.get(path)
+        if before is not None:
+            self._used_pages -= len(before.pages)
+        self._files[path] = content
+        self._journal.append(_Change("replace", path, content, before))
+        self.commit_names(content)
+
+    def remove(self, path: str) -> None:
+        """See `boundary.Disk`."""
+        self.count("remove", path)
+        self.raise_fault("remove", path)
+        for name in [name for name in self._files if name == path or name.startswith(f"{path}/")]:
+            content = self._files.pop(name)
+            self._used_pages -= len(content.pages)
+            self._journal.append(_Change("remove", name, content))
+        self._directories -= {name for name in self._directories if name == path or name.startswith(f"{path}/")}
+
+    def modified_ms(self, path: str) -> int:
+        """See `boundary.Disk`."""
+        if path not in self._files:
+            raise DiskFailed(f"{path}: no such file")
+        return self._files[path].modified_ms
+
+    def usage(self) -> DiskUsage:
+        """See `boundary.Disk`."""
+        return DiskUsage(self.total_bytes, max(0, self.total_bytes - self._used_pages * PAGE_BYTES))
+
+    # What goes wrong.
+
+    def fail(
+        self, operation: str, nth: int = 1, *, times: int = 1, error: type[StoreError] = DiskFailed, prefix: str = "",
+        leaves_part: bool = True,
+    ) -> Fault:  # fmt: skip
+        """Let the `nth` call of an operation from now on fail, on paths that begin with `prefix`."""
+        assert operation in OPERATIONS, f"an operation is one of {OPERATIONS}"
+        fault = Fault(operation, nth, times, error, prefix, leaves_part)
+        self.faults.append(fault)
+        return fault
+
+    def stop_at(self, nth: int, operations: tuple[str, ...] = OPERATIONS) -> None:
+        """Raise PowerLoss in place of the `nth` call of these operations from now on, and of all after it."""
+        left = nth
+
+        def stop(operation: str, _path: str) -> None:
+            nonlocal left
+            if operation in operations:
+                left -= 1
+                if left <= 0:
+                    raise PowerLoss
+
+        self.on_call = stop
+
+    def heal(self) -> None:
+        """No more faults."""
+        self.faults.clear()
+        self.on_call = None
+
+    def kill(self) -> None:
+        """The process is gone; what it wrote stays."""
+        self.life += 1
+        self.on_call = None
+
+    def crash(self) -> None:
+        """The power fails: what was not synced survives by dice."""
+        self.kill()
+        survive = self.random.randrange(len(self._journal) + 1)
+        for change in reversed(self._journal[survive:]):
+            self._undo(change)
+        self._journal.clear()
+        unit = self.random.choice((SECTOR_BYTES, PAGE_BYTES))
+        chance = self.random.choice((0.0, 0.5, 0.9))
+        for path in sorted(self._files):
+            self._lose(self._files[path], unit, chance)
+        self._used_pages = sum(len(content.pages) for content in self._files.values())
+
+    def flip(self, path: str, offset: int, bit: int = 0) -> None:
+        """Turn one bit over, on the device too."""
+        content = self._files[path]
+        assert 0 <= offset < content.size, "a flip lies within the file"
+        page, within = divmod(offset, PAGE_BYTES)
+        content.pages.setdefault(page, bytearray(PAGE_BYTES))[within] ^= 1 << bit
+        synced = content.synced.get(page)
+        if synced is not None:
+            changed = bytearray(synced)
+            changed[within] ^= 1 << bit
+            content.synced[page] = bytes(changed)
+
+    def paths(self) -> tuple[str, ...]:
+        """All files, sorted."""
+        return tuple(sorted(self._files))
+
+    # Inside.
+
+    def count(self, operation: str, path: str) -> None:
+        """Note a call."""
+        self.counts[operation] += 1
+        if self.on_call is not None:
+            self.on_call(operation, path)
+
+    def fault(self, operation: str, path: str) -> Fault | None:
+        """The fault that strikes this call, if one does."""
+        found = None
+        for fault in self.faults:
+            if fault.strikes(operation, path):
+                found = fault
+        return found
+
+    def raise_fault(self, operation: str, path: str) -> None:
+        """Fail the call if a fault strikes."""
+        fault = self.fault(operation, path)
+        if fault is not None:
+            raise fault.error(f"{path}: a simulated fault of {operation}")
+
+    def store(self, content: _Content, data: memoryview, position: int) -> int:
+        """Put bytes into pages while there is space; returns how many."""
+        done = 0
+        while done < len(data):
+            page, within = divmod(position + done, PAGE_BYTES)
+            piece = data[done : done + PAGE_BYTES - within]
+            if page not in content.pages and (self._used_pages + 1) * PAGE_BYTES > self.total_bytes:
+                break
+            self._before_change(content, page)
+            if page not in content.pages:
+                content.pages[page] = bytearray(PAGE_BYTES)
+                self._used_pages += 1
+            content.pages[page][within : within + len(piece)] = piece
+            done += len(piece)
+        if position + done > content.size and done:
+            if content.grown_from < 0:
+                content.grown_from = content.size
+            content.size = position + done
+        content.modified_ms = self.wall_ms
+        return done
+
+    def _before_change(self, content: _Content, page: int) -> None:
+        if page in content.synced and self.random.random() >= WRITTEN_BACK:
+            return
+        present = content.pages.get(page)
+        content.synced[page] = None if present is None else bytes(present)
+
+    def resize(self, path: str, content: _Content, size: int) -> None:
+        """Change a file's length; bytes behind it are zero when it grows again."""
+        change = _Change("truncate", path, content, size=content.size)
+        first_gone = -(-size // PAGE_BYTES)
+        for page in [page for page in content.pages if page >= first_gone]:
+            present = bytes(content.pages.pop(page))
+            change.dropped[page] = content.synced.pop(page, present)
+            self._used_pages -= 1
+        for page in [page for page in content.synced if page >= first_gone]:
+            del content.synced[page]
+        within = size % PAGE_BYTES
+        if within and size // PAGE_BYTES in content.pages and size < content.size:
+            self._before_change(content, size // PAGE_BYTES)
+            content.pages[size // PAGE_BYTES][within:] = bytes(PAGE_BYTES - within)
+        content.size = size
+        content.grown_from = -1
+        content.modified_ms = self.wall_ms
+        self._journal.append(change)
+
+    def commit_names(self, content: _Content) -> None:
+        """Make the journal safe up to the last entry about this file."""
+        for position in range(len(self._journal) - 1, -1, -1):
+            if self._journal[position].content is content:
+                del self._journal[: position + 1]
+                return
+
+    def _undo(self, change: _Change) -> None:
+        if change.kind == "create":
+            self._files.pop(change.path, None)
+        elif change.kind == "remove":
+            self._make_directories(change.path)
+            self._files[change.path] = change.content
+        elif change.kind == "replace":
+            if change.replaced is None:
+                self._files.pop(change.path, None)
+            else:
+                self._files[change.path] = change.replaced
+        else:
+            self._undo_resize(change)
+
+    def _undo_resize(self, change: _Change) -> None:
+        content = change.content
+        for page in [page for page in content.pages if page * PAGE_BYTES >= change.size]:
+            del content.pages[page]
+            content.synced.pop(page, None)
+        for page, raw in change.dropped.items():
+            if page not in content.pages and raw is not None:
+                content.pages[page] = bytearray(raw)
+        content.size = change.size
+        content.grown_from = -1
+
+    def _lose(self, content: _Content, unit: int, chance: float) -> None:
+        for page in sorted(content.synced):
+            synced = content.synced[page]
+            present = content.pages.get(page)
+            if present is None:
+                continue
+            for start in range(0, PAGE_BYTES, unit):
+                if self.random.random() >= chance:
+                    old = bytes(unit) if synced is None else synced[start : start + unit]
+                    present[start : start + unit] = old
+        content.synced.clear()
+        if content.grown_from >= 0 and self.random.random() >= chance:
+            _shrink(content, content.grown_from)
+        content.grown_from = -1
+
+    def _make_directories(self, path: str) -> None:
+        parts = path.split("/")[:-1]
+        for count in range(1, len(parts) + 1):
+            parent = "/".join(parts[:count])
+            if parent in self._files:
+                raise DiskFailed(f"{path}: {parent} is not a directory")
+            self._directories.add(parent)
+
+
+def _shrink(content: _Content, size: int) -> None:
+    last, within = divmod(size, PAGE_BYTES)
+    content.size = size
+    content.pages = {page: raw for page, raw in content.pages.items() if page < last or (page == last and within)}
+    if within and last in content.pages:
+        content.pages[last][within:] = bytes(PAGE_BYTES - within)
+
+
+def _load(content: _Content, size: int, position: int) -> bytes:
+    size = min(size, content.size - position)
+    if size <= 0:
+        return b""
+    first, last = position // PAGE_BYTES, (position + size - 1) // PAGE_BYTES
+    pages = content.pages
+    if first == last:
+        page = pages.get(first)
+        within = position - first * PAGE_BYTES
+        return bytes(size) if page is None else bytes(page[within : within + size])
+    if last - first > len(pages):
+        present = sorted(number for number in pages if first <= number <= last)
+    else:
+        present = [number for number in range(first, last + 1) if number in pages]
+    if not present:
+        return bytes(size)
+    found = bytearray((last - first + 1) * PAGE_BYTES)
+    for number in present:
+        at = (number - first) * PAGE_BYTES
+        found[at : at + PAGE_BYTES] = pages[number]
+    start = position - first * PAGE_BYTES
+    return bytes(found[start : start + size])

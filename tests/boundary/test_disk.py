@@ -1,0 +1,350 @@
+"""One suite for every disk: the same calls, the same results, the same classes of errors."""
+
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tandemq.boundary import Disk
+from tandemq.errors import DiskFailed, DiskFull, StoreError
+from tandemq.real.disk import RealDisk
+from tandemq.sim.disk import OPERATIONS, SimDisk
+
+
+@pytest.fixture(params=["real", "sim"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Disk:
+    made: Disk = RealDisk(tmp_path / "store") if request.param == "real" else SimDisk(Random(1))
+    return made
+
+
+def test_file_gives_back_what_was_written_at_any_position(disk: Disk) -> None:
+    file = disk.open("a/b/c", create=True)
+    file.pwrite(b"hello", 10)
+    file.pwrite(memoryview(b"-world-")[1:6], 15)
+    assert file.size() == 20
+    assert file.pread(100, 0) == bytes(10) + b"helloworld"
+    assert file.pread(3, 12) == b"llo"
+    assert file.pread(4, 18) == b"ld"
+    assert file.pread(4, 20) == b""
+    assert file.pread(4, 1000) == b""
+    assert file.pread(0, 0) == b""
+
+
+def test_file_across_pages_gives_back_what_was_written(disk: Disk) -> None:
+    file = disk.open("f", create=True)
+    raw = bytes(range(256)) * 50
+    file.pwrite(raw, 4090)
+    assert file.pread(len(raw) + 9, 4090) == raw
+    assert file.pread(10_000, 4000)[:90] == bytes(90)
+
+
+def test_two_handles_of_a_file_see_the_same_bytes(disk: Disk) -> None:
+    one = disk.open("f", create=True)
+    other = disk.open("f")
+    one.pwrite(b"x", 3)
+    assert other.pread(9, 0) == b"\0\0\0x"
+
+
+def test_truncate_longer_reads_as_zero(disk: Disk) -> None:
+    file = disk.open("f", create=True)
+    file.pwrite(b"abc", 0)
+    file.truncate(1 << 30)
+    assert file.size() == 1 << 30
+    assert file.pread(5, 0) == b"abc\0\0"
+    assert file.pread(100, (1 << 30) - 3) == b"\0\0\0"
+
+
+def test_truncate_shorter_and_longer_again_forgets_the_bytes(disk: Disk) -> None:
+    file = disk.open("f", create=True)
+    file.pwrite(b"x" * 10_000, 0)
+    file.truncate(5000)
+    assert file.size() == 5000
+    file.truncate(20_000)
+    assert file.pread(20_000, 0) == b"x" * 5000 + bytes(15_000)
+
+
+def test_datasync_of_a_sound_file_returns(disk: Disk) -> None:
+    file = disk.open("f", create=True)
+    file.pwrite(b"x", 0)
+    file.datasync()
+    assert disk.read("f") == b"x"
+
+
+def test_open_of_a_missing_file_fails(disk: Disk) -> None:
+    with pytest.raises(DiskFailed):
+        disk.open("missing")
+    assert not disk.exists("missing")
+
+
+def test_open_of_a_directory_fails(disk: Disk) -> None:
+    disk.open("d/f", create=True)
+    with pytest.raises(DiskFailed):
+        disk.open("d")
+    with pytest.raises(DiskFailed):
+        disk.open("d", create=True)
+
+
+def test_open_below_a_file_fails(disk: Disk) -> None:
+    disk.open("f", create=True)
+    with pytest.raises(DiskFailed):
+        disk.open("f/g", create=True)
+
+
+def test_a_closed_file_fails_and_closes_twice(disk: Disk) -> None:
+    file = disk.open("f", create=True)
+    file.close()
+    file.close()
+    with pytest.raises(DiskFailed):
+        file.pread(1, 0)
+    with pytest.raises(DiskFailed):
+        file.pwrite(b"x", 0)
+    with pytest.raises(DiskFailed):
+        file.datasync()
+
+
+def test_positions_before_the_file_fail(disk: Disk) -> None:
+    file = disk.open("f", create=True)
+    with pytest.raises(StoreError):
+        file.pwrite(b"x", -1)
+    with pytest.raises(StoreError):
+        file.pread(1, -1)
+    with pytest.raises(StoreError):
+        file.truncate(-1)
+
+
+def test_list_names_files_and_directories_sorted(disk: Disk) -> None:
+    for path in ("d/b", "d/a", "d/sub/x", "other"):
+        disk.open(path, create=True)
+    assert disk.list("d") == ["a", "b", "sub"]
+    assert disk.list("missing") == []
+    assert disk.exists("d")
+    assert disk.exists("d/sub")
+    with pytest.raises(DiskFailed):
+        disk.list("other")
+
+
+def test_read_gives_a_whole_file_or_none(disk: Disk) -> None:
+    assert disk.read("f") is None
+    disk.open("f", create=True).pwrite(b"abc", 0)
+    assert disk.read("f") == b"abc"
+    disk.open("d/f", create=True)
+    with pytest.raises(DiskFailed):
+        disk.read("d")
+
+
+def test_replace_puts_a_whole_file_and_leaves_nothing_beside_it(disk: Disk) -> None:
+    disk.replace("d/f", b"one")
+    old = disk.open("d/f")
+    disk.replace("d/f", b"longer than before")
+    assert disk.read("d/f") == b"longer than before"
+    assert old.pread(100, 0) == b"one"
+    disk.replace("d/f", b"")
+    assert disk.read("d/f") == b""
+    assert disk.list("d") == ["f"]
+
+
+def test_remove_takes_files_and_directories_and_an_open_file_lives_on(disk: Disk) -> None:
+    file = disk.open("d/sub/f", create=True)
+    disk.open("d/g", create=True)
+    file.pwrite(b"x", 0)
+    disk.remove("d/g")
+    assert disk.list("d") == ["sub"]
+    disk.remove("d")
+    assert not disk.exists("d/sub/f")
+    assert not disk.exists("d")
+    assert file.pread(5, 0) == b"x"
+    disk.remove("d")
+    disk.remove("never/there")
+
+
+def test_modified_is_the_time_of_a_file_that_is_there(disk: Disk) -> None:
+    disk.open("f", create=True).pwrite(b"x", 0)
+    assert disk.modified_ms("f") >= 0
+    with pytest.raises(DiskFailed):
+        disk.modified_ms("missing")
+
+
+def test_usage_counts_within_the_device(disk: Disk) -> None:
+    usage = disk.usage()
+    assert 0 < usage.free_bytes <= usage.total_bytes
+    assert 0 <= usage.ratio < 1
+
+
+CALLS = st.one_of(
+    st.tuples(st.just("write"), st.integers(0, 3), st.integers(0, 20_000), st.integers(0, 9000)),
+    st.tuples(st.just("truncate"), st.integers(0, 3), st.integers(0, 30_000), st.just(0)),
+    st.tuples(st.just("replace"), st.integers(0, 3), st.integers(0, 5000), st.just(0)),
+    st.tuples(st.just("remove"), st.integers(0, 3), st.just(0), st.just(0)),
+    st.tuples(st.just("sync"), st.integers(0, 3), st.just(0), st.just(0)),
+)
+
+
+@given(st.lists(CALLS, max_size=25))
+@settings(max_examples=60)
+def test_both_disks_hold_the_same_after_any_calls(
+    tmp_path_factory: pytest.TempPathFactory, calls: list[tuple[str, int, int, int]]
+) -> None:
+    disks: list[Disk] = [RealDisk(tmp_path_factory.mktemp("disk")), SimDisk(Random(1))]
+    for number, (what, name, at, size) in enumerate(calls):
+        raw = bytes([number % 255 + 1]) * size
+        for disk in disks:
+            path = f"d{name % 2}/f{name}"
+            if what == "write":
+                disk.open(path, create=True).pwrite(raw, at)
+            elif what == "truncate":
+                disk.open(path, create=True).truncate(at)
+            elif what == "replace":
+                disk.replace(path, bytes([number % 255 + 1]) * at)
+            elif what == "remove":
+                disk.remove(path)
+            elif disk.exists(path):
+                disk.open(path).datasync()
+    real, sim = disks
+    for directory in ("d0", "d1"):
+        assert real.list(directory) == sim.list(directory)
+        for name_ in real.list(directory):
+            assert real.read(f"{directory}/{name_}") == sim.read(f"{directory}/{name_}")
+    gc.collect()
+
+
+def test_sim_disk_full_leaves_no_more_than_fits_and_goes_on_when_there_is_space() -> None:
+    disk = SimDisk(Random(1), total_bytes=4 * 4096)
+    file = disk.open("f", create=True)
+    with pytest.raises(DiskFull):
+        file.pwrite(b"x" * 5 * 4096, 0)
+    assert file.pread(100_000, 0) == b"x" * 4 * 4096
+    assert disk.usage().free_bytes == 0
+    file.pwrite(b"y", 0)
+    with pytest.raises(DiskFull):
+        disk.replace("g", b"x")
+    disk.total_bytes += 4096
+    disk.replace("g", b"x")
+    disk.remove("f")
+    assert disk.usage().free_bytes == 4 * 4096
+
+
+def test_sim_disk_empty_files_of_any_length_cost_nothing() -> None:
+    disk = SimDisk(Random(1))
+    for number in range(100):
+        disk.open(f"log/{number}", create=True).truncate(1 << 30)
+    assert disk.usage().free_bytes == disk.total_bytes
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_sim_disk_fails_the_call_that_was_asked_for(operation: str) -> None:
+    disk = SimDisk(Random(1))
+    file = disk.open("f", create=True)
+    calls: dict[str, Callable[[], object]] = {
+        "pwrite": lambda: file.pwrite(b"x", 0), "pread": lambda: file.pread(1, 0), "datasync": file.datasync,
+        "truncate": lambda: file.truncate(9), "create": lambda: disk.open(f"g{disk.counts['create']}", create=True),
+        "replace": lambda: disk.replace("h", b""), "remove": lambda: disk.remove("h"), "read": lambda: disk.read("f"),
+    }  # fmt: skip
+    fault = disk.fail(operation, 2, times=2, error=DiskFull)
+    outcomes = []
+    for _ in range(5):
+        try:
+            calls[operation]()
+            outcomes.append(True)
+        except DiskFull:
+            outcomes.append(False)
+    assert outcomes == [True, False, False, True, True]
+    assert fault.seen == 5
+
+
+def test_sim_disk_crash_keeps_what_was_synced_and_loses_the_rest_by_dice() -> None:
+    survived = set()
+    for seed in range(60):
+        disk = SimDisk(Random(seed))
+        file = disk.open("f", create=True)
+        file.truncate(1 << 20)
+        file.pwrite(b"s" * 10_000, 0)
+        file.datasync()
+        file.pwrite(b"u" * 10_000, 5000)
+        disk.crash()
+        with pytest.raises(DiskFailed):
+            file.pread(1, 0)
+        found = disk.read("f")
+        assert found is not None
+        assert len(found) == 1 << 20
+        assert found[:5000] == b"s" * 5000
+        assert set(found[5000:10_000]) <= set(b"su")
+        assert set(found[10_000:15_000]) <= set(b"u\0")
+        assert not found[15_000:].strip(b"\0")
+        survived.add(found[5000:15_000].count(b"u"))
+    assert 0 in survived
+    assert len(survived) > 5
+
+
+def test_sim_disk_crash_undoes_names_only_from_some_moment_on() -> None:
+    seen = set()
+    for seed in range(60):
+        disk = SimDisk(Random(seed))
+        disk.open("kept", create=True).datasync()
+        disk.open("a", create=True)
+        disk.remove("kept")
+        disk.open("b", create=True)
+        disk.crash()
+        seen.add(disk.paths())
+    assert seen == {("kept",), ("a", "kept"), ("a",), ("a", "b")}
+
+
+def test_sim_disk_replace_survives_a_crash_at_once() -> None:
+    for seed in range(30):
+        disk = SimDisk(Random(seed))
+        disk.replace("f", b"one")
+        disk.replace("f", b"two")
+        disk.crash()
+        assert disk.read("f") == b"two"
+
+
+def test_sim_disk_kill_loses_nothing_written() -> None:
+    disk = SimDisk(Random(1))
+    disk.open("f", create=True).pwrite(b"x" * 9999, 0)
+    disk.kill()
+    assert disk.read("f") == b"x" * 9999
+
+
+def test_sim_disk_that_lies_loses_what_was_synced() -> None:
+    lost = 0
+    for seed in range(20):
+        disk = SimDisk(Random(seed))
+        file = disk.open("f", create=True)
+        file.datasync()
+        disk.lies = True
+        file.pwrite(b"x", 0)
+        file.datasync()
+        disk.crash()
+        lost += disk.read("f") != b"x"
+    assert lost
+
+
+def test_sim_disk_is_the_same_for_the_same_seed() -> None:
+    def history(seed: int) -> list[bytes | None]:
+        disk = SimDisk(Random(seed))
+        for round_ in range(5):
+            file = disk.open("f", create=True)
+            file.pwrite(bytes([round_ + 1]) * 20_000, round_ * 3000)
+            if round_ % 2:
+                file.datasync()
+            disk.crash()
+        return [disk.read(path) for path in disk.paths()]
+
+    assert history(7) == history(7)
+    assert len({repr(history(seed)) for seed in range(8)}) > 1
+
+
+def test_sim_disk_flip_turns_one_bit_that_also_survives_a_crash() -> None:
+    disk = SimDisk(Random(3))
+    file = disk.open("f", create=True)
+    file.pwrite(bytes(5000), 0)
+    file.datasync()
+    disk.flip("f", 4100, 3)
+    disk.crash()
+    found = disk.read("f")
+    assert found is not None
+    assert found[4100] == 8
+    assert found.count(0) == 4999
