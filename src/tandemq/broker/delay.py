@@ -47,7 +47,9 @@ class DelayedMessages:
             self._dirty = False
         broker.schedule.every(SCAN_MS, self.deliver, first_ms=now.mono_ms + 10 * SCAN_MS)
         period = broker.config.delay_persist_ms
-        broker.schedule.every(period, lambda _: self.save(), first_ms=now.mono_ms + period)
+        broker.schedule.every(
+            lambda: broker.config.delay_persist_ms, lambda _: self.save(), first_ms=now.mono_ms + period
+        )
 
     def adopt(self, raw: dict[str, Any]) -> None:
         """Take progress from a table or from a master's answer."""

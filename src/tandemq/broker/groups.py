@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from tandemq.boundary import Disk
+from tandemq.config import BrokerConfig
 from tandemq.errors import StoreDamaged
 from tandemq.model.group import SubscriptionGroupConfig
 from tandemq.model.topic import group_name_error, is_system_group
@@ -37,6 +38,10 @@ class Groups:
             self.table = parse_groups(raw)
         for name in SYSTEM:
             self.table.setdefault(name, SubscriptionGroupConfig(name))
+
+    def adopt_config(self, config: BrokerConfig) -> None:
+        """The settings changed."""
+        self._auto_create = config.auto_create_group
 
     def find(self, name: str, wall_ms: int) -> SubscriptionGroupConfig | None:
         """The group; created if that is allowed and the name is one."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from random import Random
 
 from tandemq.boundary import Closed, Disk, Event, Job, JobDone, LinkKind, Now, Opened, Outbox, Turn
+from tandemq.broker.clientcalls import ClientCalls
 from tandemq.broker.clients import Clients, QueueLocks
 from tandemq.broker.delay import DelayedMessages
 from tandemq.broker.groups import Groups
@@ -20,6 +21,7 @@ from tandemq.broker.registration import Registration
 from tandemq.broker.replicate import Replication
 from tandemq.broker.schedule import Schedule
 from tandemq.broker.send import Ack, SendPath
+from tandemq.broker.stats import Stats
 from tandemq.broker.topics import Topics
 from tandemq.broker.upkeep import Upkeep
 from tandemq.codec.frame import RawFrame, decode_command, encode_command
@@ -32,6 +34,7 @@ from tandemq.replication.copies import copied_offset, enough_in_reach
 from tandemq.replication.waiters import Waiters
 from tandemq.storage.recovery import Recovered, open_store, set_aside_tail
 from tandemq.storage.store import FlushJob, Store, StoreConfig
+from tandemq.storage.tables import DataVersion
 
 log = logging.getLogger(__name__)
 Handler = Callable[[Link, Command, Now], Command | None]
@@ -62,6 +65,7 @@ class Broker:
             StoreDamaged, DiskFailed: the store directory cannot be used.
         """
         self.config = config
+        self.config_version = DataVersion()
         self.disk = disk
         self.outbox = outbox
         self.random = random
@@ -72,6 +76,7 @@ class Broker:
         self.groups = Groups(disk, auto_create=config.auto_create_group, wall_ms=now.wall_ms)
         self.offsets = ConsumerOffsets(disk, now.wall_ms)
         self.clients = Clients()
+        self.client_calls = ClientCalls()
         self.locks = QueueLocks(config.lock_live_ms)
         self.schedule = Schedule()
         self.peers = Peers(self.next_link)
@@ -91,6 +96,7 @@ class Broker:
         self._flushing: Job | None = None
         self._stopping = False
         self._sync_flush = config.flush_type == "SYNC_FLUSH"
+        self.store.log.zero_ahead = self._sync_flush
         self.replication = Replication(self, now, accept_loss=accept_loss)
         self._install(now)
 
@@ -101,10 +107,11 @@ class Broker:
         every = self.schedule.every
         config = self.config
         every(IDLE_SCAN_MS, self._close_idle, first_ms=now.mono_ms + IDLE_SCAN_MS)
-        every(config.offsets_persist_ms, lambda _: self.offsets.save(), first_ms=now.mono_ms + config.offsets_persist_ms)
+        every(lambda: self.config.offsets_persist_ms, lambda _: self.offsets.save(),
+              first_ms=now.mono_ms + config.offsets_persist_ms)  # fmt: skip
         self.upkeep = Upkeep(self, now)
-        if not self._sync_flush:
-            every(config.flush_interval_ms, self._begin_flush, first_ms=now.mono_ms + config.flush_interval_ms)
+        self.stats = Stats(self, now)
+        every(lambda: self.config.flush_interval_ms, self._begin_flush, first_ms=now.mono_ms + config.flush_interval_ms)
 
     def listening(self, address: str, ha_address: str, now: Now) -> None:
         """The shell listens: our addresses, "ip:port", as others shall use them."""
@@ -112,8 +119,25 @@ class Broker:
         self.registration.ha_address = ha_address
         self.send.set_store_host(pack_host(address))
         self.schedule.every(
-            self.config.register_ms, lambda at: self.registration.register(self.turn_out, at), first_ms=now.mono_ms
-        )
+            lambda: self.config.register_ms, lambda at: self.registration.register(self.turn_out, at),
+            first_ms=now.mono_ms,
+        )  # fmt: skip
+
+    def reconfigure(self, config: BrokerConfig, now: Now) -> None:
+        """Take new settings while running: who kept the old ones gets them here; a period holds from its next run."""
+        before, self.config = self.config, config
+        self.config_version.next(now.wall_ms)
+        self._sync_flush = config.flush_type == "SYNC_FLUSH"
+        self.store.log.zero_ahead = self._sync_flush
+        self.topics.adopt_config(config, now.wall_ms)
+        self.groups.adopt_config(config)
+        self.send.adopt_config(config)
+        self.pull.adopt_config(config)
+        self.registration.adopt_config(config)
+        self.upkeep.adopt_config(config)
+        self.replication.adopt_config(config)
+        if config.permission != before.permission:
+            self.topics.touch(now.wall_ms)
 
     def next_link(self) -> int:
         """A number for a link we ask for."""
@@ -137,6 +161,8 @@ class Broker:
                 self.peers.received(number, data, turn, now)
         self.schedule.run_due(now)
         self.peers.expire(turn, now)
+        if len(self.client_calls):
+            self.client_calls.expire(now)
         self.pull.answer_due(turn, now)
         self.replication.tick(turn, now)
         self._commit(turn, now)
@@ -150,7 +176,7 @@ class Broker:
         """See `boundary.Node`."""
         times = (
             self.schedule.next_ms(), self.peers.deadline_ms(), self.pull.held.next_ms(), self.waiters.deadline_ms(),
-            self.replication.deadline_ms(),
+            self.replication.deadline_ms(), self.client_calls.deadline_ms(),
         )  # fmt: skip
         return min((time for time in times if time is not None), default=None)
 
@@ -176,6 +202,7 @@ class Broker:
             self.replication.closed(event.link, event.reason, now)
         elif self.links.pop(event.link, None) is not None:
             self.pull.held.drop_link(event.link)
+            self.client_calls.link_closed(event.link, now)
             self.notify_members(self.clients.link_closed(event.link), turn)
 
     # Requests.
@@ -235,6 +262,7 @@ class Broker:
 
     def answered(self, link: Link, command: Command, now: Now) -> None:
         """A client answered a request of ours."""
+        self.client_calls.answered(link.number, command, now)
 
     def _close(self, link: Link, reason: str, turn: Turn) -> None:
         log.info("link: peer=%s closed reason=%r", link.peer, reason)
@@ -291,6 +319,7 @@ class Broker:
             ready = [ack[0] for ack in answers if ack[0] is not None]
             if ready:
                 turn.send(link, *ready)
+                self.stats.put_times.add(0, len(ready))
 
     def _acknowledge_later(self, acks: list[tuple[int, list[Ack]]], turn: Turn, now: Now) -> None:
         replica_code = self.replica_verdict()
@@ -334,6 +363,8 @@ class Broker:
                 sends[link].append(answer)
             else:
                 sends[link] = [answer]
+        for flush_due_ms, count in self.waiters.released:
+            self.stats.put_times.add(now.mono_ms - flush_due_ms + self.config.sync_flush_timeout_ms, count)
 
     # Flushing.
 

@@ -87,7 +87,7 @@ class PullPath:
         """Answers with messages since the start; `misses` those without."""
         self.misses = 0
         self.given: dict[tuple[str, str], list[int]] = {}
-        """Messages and bytes given since the start, by topic and group."""
+        """Messages, bytes and answers given since the start, by topic and group."""
 
     def adopt_config(self, config: BrokerConfig) -> None:
         """Take the settings, at the start and when they change."""
@@ -229,9 +229,10 @@ class PullPath:
         self.finds += 1
         given = self.given.get((pull.fields.topic, pull.fields.consumer_group))
         if given is None:
-            given = self.given[pull.fields.topic, pull.fields.consumer_group] = [0, 0]
+            given = self.given[pull.fields.topic, pull.fields.consumer_group] = [0, 0, 0]
         given[0] += count
         given[1] += size
+        given[2] += 1
         self._send(pull, turn, _FOUND, "FOUND", following, buffers, size)
         return True
 

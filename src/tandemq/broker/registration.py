@@ -36,6 +36,10 @@ class Registration:
         """Name servers whose last answer was yes."""
         self._said: dict[str, str] = {}
 
+    def adopt_config(self, config: BrokerConfig) -> None:
+        """The settings changed; the next registration says so."""
+        self._config = config
+
     def register(self, turn: Turn, now: Now) -> None:
         """Send our state to every name server."""
         self._topics.changed = False

@@ -11,6 +11,7 @@ from isal.isal_zlib import crc32
 from tandemq.boundary import Connect, LinkKind, Now, Turn
 from tandemq.broker.metadata import MetadataSync
 from tandemq.codec.ha import MasterHello, SlaveHello
+from tandemq.config import BrokerConfig
 from tandemq.errors import OffsetGone, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
@@ -82,6 +83,11 @@ class Replication:
         self.masters.pump(turn, now)
         if self.slave is not None:
             self.slave.report(turn, now)
+
+    def adopt_config(self, config: BrokerConfig) -> None:
+        """The settings changed: the rate at which each slave may copy holds for open links too."""
+        for session in self.masters.sessions.values():
+            session.limit_rate(config.ha_bytes_per_second)
 
     def deadline_ms(self) -> int | None:
         """When `tick` is needed."""

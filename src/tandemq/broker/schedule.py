@@ -6,6 +6,8 @@ from heapq import heappop, heappush
 from tandemq.boundary import Now
 
 Task = Callable[[Now], None]
+Period = int | Callable[[], int]
+"""Milliseconds; a callable is asked anew after each run, for periods that are settings."""
 
 
 class Schedule:
@@ -13,19 +15,19 @@ class Schedule:
 
     def __init__(self) -> None:
         """Nothing is due."""
-        self._heap: list[tuple[int, int, Task, int]] = []
+        self._heap: list[tuple[int, int, Task, Period]] = []
         self._count = 0
 
     def at(self, due_ms: int, task: Task) -> None:
         """Run once."""
         self._push(due_ms, task, 0)
 
-    def every(self, period_ms: int, task: Task, *, first_ms: int) -> None:
+    def every(self, period_ms: Period, task: Task, *, first_ms: int) -> None:
         """Run at `first_ms` and then each `period_ms` after the last run began."""
-        assert period_ms > 0, "a period must be positive"
+        assert not isinstance(period_ms, int) or period_ms > 0, "a period must be positive"
         self._push(first_ms, task, period_ms)
 
-    def _push(self, due_ms: int, task: Task, period_ms: int) -> None:
+    def _push(self, due_ms: int, task: Task, period_ms: Period) -> None:
         self._count += 1
         heappush(self._heap, (due_ms, self._count, task, period_ms))
 
@@ -35,7 +37,8 @@ class Schedule:
         while heap and heap[0][0] <= now.mono_ms:
             _, _, task, period_ms = heappop(heap)
             if period_ms:
-                self._push(now.mono_ms + period_ms, task, period_ms)
+                wait_ms = period_ms if isinstance(period_ms, int) else period_ms()
+                self._push(now.mono_ms + wait_ms, task, period_ms)
             task(now)
 
     def next_ms(self) -> int | None:

@@ -93,6 +93,10 @@ class SendPath:
         answer = _ANSWER.replace('"REGION"', f'"{self._config.region.replace("%", "%%")}"')
         self._answer = answer.replace("HOST", store_host.hex().upper()).replace("VERSION", str(VERSION_SPOKEN)).encode()
 
+    def adopt_config(self, config: BrokerConfig) -> None:
+        """The settings changed."""
+        self._config = config
+
     # The hot path.
 
     def take_frame(self, link: Link, header: bytes, body: bytes, now: Now) -> bool:

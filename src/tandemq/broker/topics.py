@@ -36,20 +36,25 @@ class Topic:
 
     __slots__ = ("config", "encoded", "queues", "takes_plain", "write_queue_nums")
 
-    def __init__(self, config: TopicConfig) -> None:
+    def __init__(self, config: TopicConfig, broker: BrokerConfig) -> None:
         """A topic whose queues nobody touched yet."""
         name = config.topic_name.encode()
         self.config = config
         self.write_queue_nums = config.write_queue_nums
+        self.encoded = bytes([min(len(name), 255)]) + name
+        self.queues: dict[int, ConsumeQueue] = {}
+        self.judge(broker)
+
+    def judge(self, broker: BrokerConfig) -> None:
+        """Note whether an ordinary send needs no further check of the topic: `takes_plain`."""
+        name = self.encoded[1:]
         self.takes_plain = (
             0 < len(name) <= 127
             and name[:1] != b"%"
-            and config.topic_name not in FORBIDDEN_FOR_SENDING
-            and bool(config.perm & Permission.WRITE)
+            and self.config.topic_name not in FORBIDDEN_FOR_SENDING
+            and bool(self.config.perm & Permission.WRITE)
+            and not (self.config.order and not broker.permission & Permission.WRITE)
         )
-        """Whether an ordinary send needs no further check of the topic."""
-        self.encoded = bytes([min(len(name), 255)]) + name
-        self.queues: dict[int, ConsumeQueue] = {}
 
 
 class Topics:
@@ -71,14 +76,14 @@ class Topics:
         self._load()
         for topic in system_topics(config, len(store.config.delays_ms)):
             if topic.topic_name not in self.table:
-                self.table[topic.topic_name] = Topic(topic)
+                self.table[topic.topic_name] = Topic(topic, config)
 
     def _load(self) -> None:
         raw = load_table(self._disk, FILE)
         if raw:
             self.version = DataVersion.from_json(raw.get("dataVersion"))
             for config in parse_topics(raw):
-                self.table[config.topic_name] = Topic(config)
+                self.table[config.topic_name] = Topic(config, self._config)
 
     def get(self, name: str) -> Topic | None:
         """The topic, None if there is none."""
@@ -94,9 +99,9 @@ class Topics:
 
     def put(self, config: TopicConfig, wall_ms: int) -> Topic:
         """Create or change a topic."""
-        topic = Topic(config)
+        topic = Topic(config, self._config)
         self.table[config.topic_name] = topic
-        self._touch(wall_ms)
+        self.touch(wall_ms)
         return topic
 
     def remove(self, name: str, wall_ms: int) -> bool:
@@ -104,7 +109,7 @@ class Topics:
         if self.table.pop(name, None) is None:
             return False
         self._store.drop_topic(name)
-        self._touch(wall_ms)
+        self.touch(wall_ms)
         return True
 
     def replace(self, configs: list[TopicConfig], version: DataVersion) -> None:
@@ -115,10 +120,18 @@ class Topics:
         for name, config in kept.items():
             present = self.table.get(name)
             if present is None or present.config != config:
-                self.table[name] = Topic(config)
+                self.table[name] = Topic(config, self._config)
         self.version = version
         self.changed = True
         self.save()
+
+    def adopt_config(self, config: BrokerConfig, wall_ms: int) -> None:
+        """The settings changed: the topic that new ones are made from gets theirs."""
+        before, self._config = self._config, config
+        for topic in self.table.values():
+            topic.judge(config)
+        if _template(config) != _template(before):
+            self.put(_template(config), wall_ms)
 
     def create_on_send(self, name: str, default_topic: str, queue_nums: int, wall_ms: int) -> Topic | None:
         """Create a topic the way a send to an unknown one does; None if that is not allowed."""
@@ -136,7 +149,8 @@ class Topics:
         found = self.table.get(name)
         return found or self.put(TopicConfig(name, queue_nums, queue_nums, int(Permission.READ_WRITE)), wall_ms)
 
-    def _touch(self, wall_ms: int) -> None:
+    def touch(self, wall_ms: int) -> None:
+        """Something about the topics changed: a new version, saved, and told to the name servers."""
         self.version.next(wall_ms)
         self.changed = True
         self.save()
@@ -170,10 +184,9 @@ def parse_topics(raw: dict[str, Any]) -> list[TopicConfig]:
 def system_topics(config: BrokerConfig, delay_levels: int) -> list[TopicConfig]:
     """The topics a RocketMQ broker creates at its start."""
     full, inherit = int(Permission.READ_WRITE), int(Permission.READ_WRITE | Permission.INHERIT)
-    defaults = config.default_queue_nums
     return [
         TopicConfig(SELF_TEST_TOPIC, 1, 1, full),
-        TopicConfig(AUTO_CREATE_TOPIC, defaults, defaults, inherit if config.auto_create_topic else full),
+        _template(config),
         TopicConfig(BENCHMARK_TOPIC, BENCHMARK_QUEUES, BENCHMARK_QUEUES, full),
         TopicConfig(config.cluster, 16, 16, inherit if config.cluster_topic else int(Permission.INHERIT)),
         TopicConfig(config.broker_name, 1, 1, inherit if config.broker_topic else int(Permission.INHERIT)),
@@ -183,3 +196,9 @@ def system_topics(config: BrokerConfig, delay_levels: int) -> list[TopicConfig]:
         TopicConfig(HALF_TOPIC, 1, 1, full),
         TopicConfig(OP_HALF_TOPIC, 1, 1, full),
     ]
+
+
+def _template(config: BrokerConfig) -> TopicConfig:
+    """The topic whose queues and permission a topic created by sending gets."""
+    perm = Permission.READ_WRITE | Permission.INHERIT if config.auto_create_topic else Permission.READ_WRITE
+    return TopicConfig(AUTO_CREATE_TOPIC, config.default_queue_nums, config.default_queue_nums, int(perm))

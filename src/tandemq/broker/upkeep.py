@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from tandemq.boundary import Disk, Job, Now
+from tandemq.config import BrokerConfig
 from tandemq.errors import StoreError
 from tandemq.model.codes import ResponseCode
 from tandemq.storage.retention import RetentionConfig, Segment, decide, parse_hours
@@ -41,19 +42,24 @@ class Upkeep:
         """Begin all periods."""
         self._broker = broker
         config = broker.config
-        self.retention = RetentionConfig(
-            config.reserved_hours * HOUR_MS, parse_hours(config.delete_when), config.disk_used_ratio_max / 100,
-            config.disk_force_ratio, config.disk_full_ratio, config.clean_force_enable,
-        )  # fmt: skip
+        self.adopt_config(config)
         self._touched: set[str] = set()
         self._syncing: Job | None = None
         self._said = ""
         self._asked = 0
         self.is_full = False
         every = broker.schedule.every
-        every(config.queue_flush_interval_ms, self._flush_queues, first_ms=now.mono_ms + config.queue_flush_interval_ms)
+        every(lambda: broker.config.queue_flush_interval_ms, self._flush_queues,
+              first_ms=now.mono_ms + config.queue_flush_interval_ms)  # fmt: skip
         every(SYNC_EVERY_MS, self._begin_sync, first_ms=now.mono_ms + SYNC_EVERY_MS)
-        every(config.clean_interval_ms, self.clean, first_ms=now.mono_ms + config.clean_interval_ms)
+        every(lambda: broker.config.clean_interval_ms, self.clean, first_ms=now.mono_ms + config.clean_interval_ms)
+
+    def adopt_config(self, config: BrokerConfig) -> None:
+        """Take the settings of retention, at the start and when they change."""
+        self.retention = RetentionConfig(
+            config.reserved_hours * HOUR_MS, parse_hours(config.delete_when), config.disk_used_ratio_max / 100,
+            config.disk_force_ratio, config.disk_full_ratio, config.clean_force_enable,
+        )  # fmt: skip
 
     # Queues and index.
 

@@ -135,6 +135,10 @@ class MasterSession:
         self._out: list[Buffer] = []
         self._events: list[Event] = []
 
+    def limit_rate(self, bytes_per_second: int) -> None:
+        """Change how much may be sent per second; 0: no limit. Holds from the next second on."""
+        self._rate = bytes_per_second
+
     # The five verbs.
 
     def receive_data(self, data: bytes, now_ms: int) -> None:

@@ -22,6 +22,8 @@ class Waiters:
     def __init__(self) -> None:
         """Nobody waits."""
         self._queue: deque[Waiting] = deque()
+        self.released: list[tuple[int, int]] = []
+        """What the last release let go: when the flush would have been too late, and of how many."""
 
     def __len__(self) -> int:
         """How many wait."""
@@ -35,6 +37,8 @@ class Waiters:
         """Links, answers and what held, of those that may leave: all was reached, or a time is over."""
         done: list[tuple[int, bytes, ResponseCode]] = []
         queue = self._queue
+        released: list[tuple[int, int]] = []
+        before = count = 0
         while queue:
             link, answer, end, flush_due_ms, replica_due_ms, replica_code = queue[0]
             if end <= flushed and (end <= copied or replica_code is _OK) and replica_code in (None, _OK):
@@ -45,7 +49,15 @@ class Waiters:
                     break
                 code = verdict
             queue.popleft()
+            if flush_due_ms != before:
+                if count:
+                    released.append((before, count))
+                before, count = flush_due_ms, 0
+            count += 1
             done.append((link, answer, code))
+        if count:
+            released.append((before, count))
+        self.released = released
         return done
 
     def take_all(self) -> list[tuple[int, bytes]]:

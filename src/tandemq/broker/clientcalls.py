@@ -1,0 +1,73 @@
+"""Our requests to clients that want an answer: matched by link and number, given up at their deadline.
+
+    call ──► on the link ──► the client's answer ──► on_answer(Command)
+                   │ no answer in time ───────────► on_answer(Missing.LATE)
+                   │ the link closes ─────────────► on_answer(Missing.GONE)
+                   └ too many wait already ───────► on_answer(Missing.CROWDED), at once
+
+Source: docs/requests.md, "relayed to clients"; RocketMQ Broker2Client.
+"""
+
+from collections.abc import Callable
+from enum import Enum
+
+from tandemq.boundary import Now, Turn
+from tandemq.codec.frame import encode_command
+from tandemq.model.command import Command
+
+WAITING_MAX = 1000
+
+
+class Missing(Enum):
+    """Why there is no answer."""
+
+    LATE = "it did not answer in time"
+    GONE = "its connection closed"
+    CROWDED = f"{WAITING_MAX} requests to clients wait already"
+
+
+OnAnswer = Callable[[Command | Missing, Now], None]
+"""Called once."""
+
+
+class ClientCalls:
+    """Requests that wait for a client's answer."""
+
+    def __init__(self) -> None:
+        """Nobody waits."""
+        self._waiting: dict[tuple[int, int], tuple[OnAnswer, int]] = {}
+        self._opaque = 0
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    def call(self, link: int, command: Command, timeout_ms: int, on_answer: OnAnswer, turn: Turn, now: Now) -> None:
+        """Send a request on a client's link; its number is given here."""
+        if len(self._waiting) >= WAITING_MAX:
+            on_answer(Missing.CROWDED, now)
+            return
+        self._opaque = self._opaque % 0x7FFFFFFF + 1
+        command.opaque = self._opaque
+        self._waiting[link, command.opaque] = (on_answer, now.mono_ms + timeout_ms)
+        turn.send(link, encode_command(command))
+
+    def answered(self, link: int, command: Command, now: Now) -> None:
+        """A client answered something; answers nobody waits for are dropped."""
+        waiting = self._waiting.pop((link, command.opaque), None)
+        if waiting is not None:
+            waiting[0](command, now)
+
+    def link_closed(self, link: int, now: Now) -> None:
+        """No answer comes on this link any more."""
+        for key in [key for key in self._waiting if key[0] == link]:
+            self._waiting.pop(key)[0](Missing.GONE, now)
+
+    def expire(self, now: Now) -> None:
+        """Give up on what is overdue; the link stays: a client may be busy with what it was asked."""
+        for key in [key for key, (_, due_ms) in self._waiting.items() if due_ms <= now.mono_ms]:
+            self._waiting.pop(key)[0](Missing.LATE, now)
+
+    def deadline_ms(self) -> int | None:
+        """When the next answer is overdue."""
+        return min((due_ms for _, due_ms in self._waiting.values()), default=None)

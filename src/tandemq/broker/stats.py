@@ -1,0 +1,221 @@
+"""What a broker counts: messages per topic and group, rates, totals of the day, how long sends take.
+
+The hot paths count per turn or per answer; everything else is worked out here from what they leave behind:
+
+    each second   totals of sends and pulls, for rates over 10, 60 and 600 s; replication per link; the turn of the day
+    each 10 s     growth of every queue since the last look: TOPIC_PUT_NUMS and TOPIC_PUT_SIZE
+    each minute   the table of send times begins anew; the last one is shown
+
+How long a send took is the time between the turn it arrived in and the turn its answer left in: 0 if it is the same.
+Source: docs/requests.md, "statistics"; RocketMQ StoreStatsService, BrokerStatsManager, BrokerStats.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from tandemq.boundary import Now
+from tandemq.errors import StoreError
+from tandemq.metrics import Histogram, Series, Summary
+from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue
+
+if TYPE_CHECKING:
+    from tandemq.broker.node import Broker
+
+log = logging.getLogger(__name__)
+SECOND_MS = 1_000
+SAMPLE_MS = (10_000, 600_000, 3_600_000)
+"""How often the minute, the hour and the day of a series are sampled."""
+DAY_MS = 86_400_000
+RATE_SPANS_S = (10, 60, 600)
+SERIES_MAX = 50_000
+SIZES_READ_MAX = 4_096
+"""Entries read per queue and look; if more came, their mean size stands for the rest."""
+
+
+class Totals(NamedTuple):
+    """Counters since the start."""
+
+    puts: int
+    finds: int
+    """Pulls answered with messages; `misses` those answered without."""
+    misses: int
+    given: int
+    """Messages given to consumers."""
+
+
+class Day(NamedTuple):
+    """Messages in and out since the broker's start, as they stood at two midnights and stand now."""
+
+    puts_yesterday: int = 0
+    puts_today: int = 0
+    gets_yesterday: int = 0
+    gets_today: int = 0
+
+
+class Stats:
+    """The figures of one broker."""
+
+    def __init__(self, broker: "Broker", now: Now) -> None:
+        """Begin to sample; messages that are there already do not count."""
+        self._broker = broker
+        self._series: dict[tuple[str, str], Series] = {}
+        self._seen = {key: queue.max_offset for key, queue in broker.store.queues.items()}
+        self._given: dict[tuple[str, str], tuple[int, int, int]] = {}
+        self._seconds: deque[tuple[int, Totals]] = deque([(now.mono_ms, self.totals())], RATE_SPANS_S[-1] + 1)
+        self._day_number = self._day_of(now)
+        self.day = Day()
+        self.put_times = Histogram()
+        """Send times of the minute at hand."""
+        self.last_put_times: Histogram | None = None
+        """Those of the last whole minute; None before its end."""
+        self.all_put_times = Histogram()
+        """Those of all whole minutes."""
+        self.ha_rates: dict[int, int] = {}
+        """Bytes sent in the last second, by replication link; our own link to a master counts what it received."""
+        self._ha_bytes: dict[int, int] = {}
+        every = broker.schedule.every
+        every(SECOND_MS, self._each_second, first_ms=now.mono_ms + SECOND_MS)
+        every(60 * SECOND_MS, self._each_minute, first_ms=now.mono_ms + 60 * SECOND_MS)
+        for span, period_ms in enumerate(SAMPLE_MS):
+            every(period_ms, partial(self._sample, span), first_ms=now.mono_ms + period_ms)
+
+    # Counters by name and key, as mqadmin asks for them.
+
+    def add(self, name: str, key: str, amount: int, times: int, now: Now) -> None:
+        """Count something."""
+        series = self._series.get((name, key))
+        if series is None:
+            if len(self._series) >= SERIES_MAX:
+                return
+            series = self._series[name, key] = Series(now.mono_ms)
+        series.add(amount, times)
+
+    def summaries(self, name: str, key: str) -> tuple[Summary, Summary, Summary] | None:
+        """The last minute, hour and day of a counter; None if it never counted."""
+        series = self._series.get((name, key))
+        return None if series is None else (series.summary(0), series.summary(1), series.summary(2))
+
+    def per_second(self, name: str, key: str) -> float:
+        """A counter's rate over the last minute."""
+        series = self._series.get((name, key))
+        return 0.0 if series is None else series.summary(0).per_second
+
+    def topic_removed(self, topic: str) -> None:
+        """Forget what was counted of a topic."""
+        self._forget(lambda key: key.split("@")[0] == topic)
+        self._seen = {key: seen for key, seen in self._seen.items() if key[0] != topic}
+
+    def group_removed(self, group: str) -> None:
+        """Forget what was counted of a group."""
+        self._forget(lambda key: key.partition("@")[2] == group)
+
+    def _forget(self, is_gone: Callable[[str], bool]) -> None:
+        for name, key in [found for found in self._series if is_gone(found[1])]:
+            del self._series[name, key]
+
+    def _sample(self, span: int, now: Now) -> None:
+        if span == 0:
+            self._count_puts(now)
+            self._count_gets(now)
+        for series in self._series.values():
+            series.sample(span, now.mono_ms)
+
+    def _count_puts(self, now: Now) -> None:
+        if self._broker.config.role == "SLAVE":
+            return
+        cluster, puts = self._broker.config.cluster, 0
+        for key, queue in self._broker.store.queues.items():
+            seen = self._seen.get(key, 0)
+            grown = queue.max_offset - seen
+            if grown:
+                self._seen[key] = queue.max_offset
+            if grown > 0:
+                puts += grown
+                self.add("TOPIC_PUT_NUMS", key[0], grown, grown, now)
+                self.add("TOPIC_PUT_SIZE", key[0], self._size_of(queue, grown), grown, now)
+        self.add("BROKER_PUT_NUMS", cluster, puts, puts, now)
+
+    def _size_of(self, queue: ConsumeQueue, count: int) -> int:
+        """Bytes of a queue's newest records; see SIZES_READ_MAX."""
+        start = queue.max_offset - min(count, SIZES_READ_MAX)
+        try:
+            sizes = [size for size in self._sizes(queue, start) if size != PREFILL_SIZE]
+        except StoreError as error:
+            log.warning("stats: sizes in queue %s/%d were not counted: %s", queue.topic, queue.queue_id, error)
+            return 0
+        return sum(sizes) * count // len(sizes) if sizes else 0
+
+    def _sizes(self, queue: ConsumeQueue, start: int) -> Iterator[int]:
+        while start < queue.max_offset:
+            before = start
+            for _, size, _ in self._broker.store.entries(queue, start, queue.max_offset - start):
+                start += 1
+                yield size
+            if start == before:
+                return
+
+    def _count_gets(self, now: Now) -> None:
+        gets = 0
+        for (topic, group), (count, size, answers) in self._broker.pull.given.items():
+            before = self._given.get((topic, group), (0, 0, 0))
+            grown = count - before[0]
+            if grown:
+                self._given[topic, group] = (count, size, answers)
+                gets += grown
+                self.add("GROUP_GET_NUMS", f"{topic}@{group}", grown, answers - before[2], now)
+                self.add("GROUP_GET_SIZE", f"{topic}@{group}", size - before[1], answers - before[2], now)
+        self.add("BROKER_GET_NUMS", self._broker.config.cluster, gets, gets, now)
+
+    # Totals, rates, days.
+
+    def totals(self) -> Totals:
+        """The counters now."""
+        pull = self._broker.pull
+        return Totals(self._broker.send.count, pull.finds, pull.misses, pull.count)
+
+    def rates(self, field: str) -> tuple[float, float, float]:
+        """Growth per second of one of the totals over 10, 60 and 600 s, or since the start if that is shorter."""
+        last_ms, last = self._seconds[-1]
+        found: list[float] = []
+        for span in RATE_SPANS_S:
+            first_ms, first = self._seconds[max(0, len(self._seconds) - 1 - span)]
+            elapsed_ms = last_ms - first_ms
+            grown = getattr(last, field) - getattr(first, field)
+            found.append(grown * 1000 / elapsed_ms if elapsed_ms else 0.0)
+        return found[0], found[1], found[2]
+
+    def _each_second(self, now: Now) -> None:
+        totals = self.totals()
+        self._seconds.append((now.mono_ms, totals))
+        number = self._day_of(now)
+        if number != self._day_number:
+            self._day_number = number
+            self.day = Day(self.day.puts_today, totals.puts, self.day.gets_today, totals.given)
+        self._sample_replication()
+
+    def _day_of(self, now: Now) -> int:
+        return (now.wall_ms + self._broker.machine.utc_offset_s * 1000) // DAY_MS
+
+    def _sample_replication(self) -> None:
+        replication = self._broker.replication
+        held = {link: session.transferred_bytes for link, session in replication.masters.sessions.items()}
+        if replication.slave is not None and replication.slave.session is not None:
+            held[replication.slave.link] = replication.slave.session.received_bytes
+        self.ha_rates = {link: count - self._ha_bytes.get(link, 0) for link, count in held.items()}
+        self._ha_bytes = held
+
+    # Send times.
+
+    def _each_minute(self, _now: Now) -> None:
+        self.last_put_times, self.put_times = self.put_times, Histogram()
+        self.all_put_times.merge(self.last_put_times)
+
+    def put_times_so_far(self) -> Histogram:
+        """Send times since the start."""
+        found = Histogram()
+        found.merge(self.all_put_times)
+        found.merge(self.put_times)
+        return found
