@@ -41,6 +41,10 @@ class MetadataSync:
         self.synced_ms: dict[Code, int] = {}
         """When each table was last taken, calendar ms."""
 
+    def is_complete(self) -> bool:
+        """Whether every table was taken at least once."""
+        return len(self.synced_ms) == len(self._takers)
+
     def sync(self, master: str, now: Now) -> None:
         """Ask for every table."""
         for code, take in self._takers.items():

@@ -1,0 +1,308 @@
+"""A cluster inside this process: a name server and broker groups, each node with its loop in a thread of its own.
+
+    LocalCluster ─┬─ NameServerProcess                       thread
+                  ├─ LocalBroker broker-a 0 (the master)     thread, store directory
+                  ├─ LocalBroker broker-a 1 (its slave)      thread, store directory
+                  └─ LocalBroker broker-b 0 …
+
+For tests, ours and those of users (`pytest_plugin`): everything listens on free ports of 127.0.0.1, files are small,
+brokers register at once and slaves copy settings several times a second. `start` returns when every broker is
+registered and every slave in sync. Threads share one interpreter; where the speed of a whole cluster or a real kill
+matters, `run.children` starts the same nodes as processes.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tandemq.broker.node import Broker
+from tandemq.config import BrokerConfig, NameServerConfig
+from tandemq.config_file import load_broker_config
+from tandemq.errors import LocalError, NetworkError
+from tandemq.run.broker import BrokerProcess
+from tandemq.run.nameserver import NameServerProcess
+
+Setting = str | int | float | bool
+LOOPBACK = "127.0.0.1"
+START_SECONDS = 10.0
+_LOOK_SECONDS = 0.001
+_SMALL: dict[str, Setting] = {
+    "bindAddress": LOOPBACK,
+    "brokerIP1": LOOPBACK,
+    "brokerIP2": LOOPBACK,
+    "listenPort": 0,
+    "haListenPort": 0,
+    "registerNameServerPeriodMin": 1,
+    "registerNameServerPeriod": 1_000,
+    "mappedFileSizeCommitLog": 16 << 20,
+    "mappedFileSizeConsumeQueue": 20 * 3_000,
+    "maxHashSlotNum": 5_000,
+    "maxIndexNum": 20_000,
+    "flushConsumerOffsetInterval": 500,
+    "haReconnectInterval": 100,
+    "metadataSyncInterval": 200,
+    # The disk of a machine that runs tests may be as full as it likes.
+    "diskMaxUsedSpaceRatio": 95,
+    "diskSpaceCleanForciblyRatio": 1.0,
+    "diskSpaceWarningLevelRatio": 1.0,
+}
+
+
+def group_name(number: int) -> str:
+    """Name of a broker group: broker-a, broker-b, …, broker-z, broker-26, …"""
+    return f"broker-{chr(ord('a') + number)}" if number < 26 else f"broker-{number}"
+
+
+class LocalBroker:
+    """One broker of a local cluster: started, stopped, killed, started again on the same ports and store."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        """Nothing runs yet."""
+        self._config = config
+        self._process: BrokerProcess | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of its group."""
+        return self._config.broker_name
+
+    @property
+    def broker_id(self) -> int:
+        """0: the master."""
+        return self._config.broker_id
+
+    @property
+    def store(self) -> Path:
+        """Its store directory."""
+        return Path(self._config.store_path)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its loop turns."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def address(self) -> str:
+        """"ip:port" for clients. Only while it runs."""
+        return self._running().address
+
+    @property
+    def ha_address(self) -> str:
+        """"ip:port" for slaves. Only while it runs."""
+        return self._running().ha_address
+
+    @property
+    def node(self) -> Broker:
+        """The broker as a plain object, to look at and not to touch: its thread owns it."""
+        return self._running().node
+
+    def _running(self) -> BrokerProcess:
+        if self._process is None:
+            raise LocalError(f"broker {self.name}/{self.broker_id} does not run", hint="start it first")
+        return self._process
+
+    def start(self) -> None:
+        """Open the store, listen, turn the loop; returns before it is registered.
+
+        Raises:
+            StoreError, ConfigError: as `BrokerProcess.open`.
+            LocalError: it runs already.
+        """
+        if self._process is not None:
+            raise LocalError(f"broker {self.name}/{self.broker_id} runs already")
+        process = BrokerProcess(self._config)
+        process.open()
+        # The next start listens where others know this broker; without a fast port the port could not be asked for.
+        if process.fast_port:
+            self._config = replace(self._config, listen_port=process.port)
+        self._config = replace(self._config, ha_port=process.ha_port)
+        self._process = process
+        self._thread = _run(process.run, f"{self.name}-{self.broker_id}")
+
+    def stop(self) -> None:
+        """Stop it as SIGTERM does: it says goodbye and closes its store. Harmless if it does not run."""
+        self._end(clean=True)
+
+    def kill(self) -> None:
+        """Stop it as SIGKILL does: connections are cut, nothing is saved. Harmless if it does not run."""
+        self._end(clean=False)
+
+    def _end(self, *, clean: bool) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.stop()
+            assert self._thread is not None, "a process runs in a thread"
+            self._thread.join()
+            process.close(clean=clean)
+
+    def is_registered(self) -> bool:
+        """Whether every name server it knows has taken its registration."""
+        return self.node.registration.registered == set(self._config.name_servers)
+
+    def slaves_in_sync(self) -> int:
+        """How many slaves hold all that this broker's log holds."""
+        node = self.node
+        return sum(offset >= node.store.log.written_end for offset in list(node.replication.masters.acked_offsets()))
+
+    def __repr__(self) -> str:
+        """Name, id, and where it listens."""
+        return f"<LocalBroker {self.name}/{self.broker_id} {self.address if self._process else 'stopped'}>"
+
+
+class LocalCluster:
+    """A name server and `groups` broker groups of one master and `slaves` slaves each; use it with `with`.
+
+    Args:
+        directory: stores and tables go here; those of an earlier run are opened again.
+        settings: broker settings under RocketMQ's names, for all brokers, above those of this module.
+    Raises:
+        ConfigError: a setting is unknown or malformed.
+    """
+
+    def __init__(
+        self, directory: str | Path, *, groups: int = 1, slaves: int = 0, settings: Mapping[str, Setting] | None = None
+    ) -> None:
+        """Nothing runs yet."""
+        self.directory = Path(directory)
+        self._shape = (groups, slaves)
+        self._settings = dict(settings or {})
+        self._name_server: NameServerProcess | None = None
+        self._name_server_thread: threading.Thread | None = None
+        self.brokers: list[LocalBroker] = []
+        """Masters first, then slaves, each by group."""
+        # A setting that cannot be is told before anything starts.
+        self._config_of(group_name(0), 0)
+
+    @property
+    def name_servers(self) -> str:
+        """"ip:port", as clients want it."""
+        if self._name_server is None:
+            raise LocalError("the cluster does not run", hint="start it, or use it with `with`")
+        return self._name_server.address
+
+    def broker(self, name: str = "broker-a", broker_id: int = 0) -> LocalBroker:
+        """One of its brokers; the first group's master if nothing is said."""
+        for found in self.brokers:
+            if (found.name, found.broker_id) == (name, broker_id):
+                return found
+        raise LocalError(f"there is no broker {name}/{broker_id}", hint=f"there are {self.brokers}")
+
+    @property
+    def address(self) -> str:
+        """"ip:port" of the first group's master."""
+        return self.broker().address
+
+    def start(self) -> None:
+        """Start everything; return when all brokers are registered and all slaves in sync.
+
+        Raises:
+            NetworkError: that took longer than START_SECONDS.
+            StoreError, ConfigError: a broker cannot be started; nothing runs then.
+        """
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self) -> None:
+        groups, slaves = self._shape
+        data_path = str(self.directory / "namesrv")
+        server = NameServerProcess(NameServerConfig(bind_address=LOOPBACK, listen_port=0, data_path=data_path))
+        server.open()
+        self._name_server, self._name_server_thread = server, _run(server.run, "name-server")
+        for broker_id in range(slaves + 1):
+            members = [LocalBroker(self._config_of(group_name(number), broker_id)) for number in range(groups)]
+            self.brokers += members
+            for member in members:
+                member.start()
+            # A slave learns from its first registration where its master is.
+            for member in members:
+                self.wait_until(member.is_registered)
+        self.wait_in_sync()
+
+    def _config_of(self, name: str, broker_id: int) -> BrokerConfig:
+        _, slaves = self._shape
+        settings: dict[str, Setting] = {**_SMALL, "brokerRole": "SYNC_MASTER" if slaves else "ASYNC_MASTER"}
+        settings |= self._settings
+        settings |= {
+            "brokerName": name,
+            "brokerId": broker_id,
+            "storePathRootDir": str(self.directory / f"{name}-{broker_id}"),
+            "namesrvAddr": self._name_server.address if self._name_server is not None else "",
+        }
+        if broker_id:
+            settings["brokerRole"] = "SLAVE"
+        texts = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in settings.items()}
+        return load_broker_config("", path="settings", warn=_ignore, overrides=texts)
+
+    def wait_in_sync(self, seconds: float = START_SECONDS) -> None:
+        """Wait until every running master's slaves hold what it holds and know its topics, groups and offsets.
+
+        Raises:
+            NetworkError: that did not happen in time.
+        """
+        self.wait_until(self._is_in_sync, seconds)
+
+    def _is_in_sync(self) -> bool:
+        running = [broker for broker in self.brokers if broker.is_running]
+        for master in (broker for broker in running if broker.broker_id == 0):
+            slaves = [broker for broker in running if broker.name == master.name and broker.broker_id]
+            if master.slaves_in_sync() < len(slaves) or not all(map(_has_tables, slaves)):
+                return False
+        return True
+
+    def wait_until(self, condition: Callable[[], bool], seconds: float = START_SECONDS) -> None:
+        """Wait for a state of the cluster.
+
+        Raises:
+            NetworkError: it did not come in time.
+        """
+        until = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > until:
+                raise NetworkError(f"the cluster did not get there within {seconds:g} s: {self.brokers}")
+            time.sleep(_LOOK_SECONDS)
+
+    def close(self) -> None:
+        """Stop everything cleanly, slaves first; the files stay. Harmless a second time."""
+        for broker in reversed(self.brokers):
+            broker.stop()
+        self.brokers.clear()
+        server, self._name_server = self._name_server, None
+        if server is not None:
+            server.stop()
+            if self._name_server_thread is not None:
+                self._name_server_thread.join()
+            server.close()
+
+    def __enter__(self) -> Self:
+        """Start."""
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop."""
+        self.close()
+
+
+def _has_tables(slave: LocalBroker) -> bool:
+    side = slave.node.replication.slave
+    return side is not None and side.metadata.is_complete()
+
+
+def _run(target: Callable[[], None], name: str) -> threading.Thread:
+    thread = threading.Thread(target=target, name=f"tandemq-{name}", daemon=True)
+    thread.start()
+    return thread
+
+
+def _ignore(_text: str) -> None:
+    """Warnings of a file are for whoever wrote one."""
