@@ -78,12 +78,3 @@ def offsets_of(store: Path, topic: str, group: str) -> dict[str, int]:
         # It is being written at this moment.
         return {}
     return dict(table.get(f"{topic}@{group}", {}))
-
-
-def topics_of(store: Path) -> set[str]:
-    """The topics of topics.json."""
-    path = store / "config" / "topics.json"
-    try:
-        return set(loads_lenient(path.read_text())["topicConfigTable"])
-    except (FileNotFoundError, json.JSONDecodeError, KeyError):
-        return set()
