@@ -88,12 +88,12 @@ class LocalBroker:
 
     @property
     def address(self) -> str:
-        """"ip:port" for clients. Only while it runs."""
+        """Where clients reach it, "ip:port". Only while it runs."""
         return self._running().address
 
     @property
     def ha_address(self) -> str:
-        """"ip:port" for slaves. Only while it runs."""
+        """Where slaves reach it, "ip:port". Only while it runs."""
         return self._running().ha_address
 
     @property
@@ -180,7 +180,7 @@ class LocalCluster:
 
     @property
     def name_servers(self) -> str:
-        """"ip:port", as clients want it."""
+        """What clients want, "ip:port"."""
         if self._name_server is None:
             raise LocalError("the cluster does not run", hint="start it, or use it with `with`")
         return self._name_server.address
@@ -194,7 +194,7 @@ class LocalCluster:
 
     @property
     def address(self) -> str:
-        """"ip:port" of the first group's master."""
+        """The "ip:port" of the first group's master."""
         return self.broker().address
 
     def start(self) -> None:
