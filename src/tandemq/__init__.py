@@ -8,7 +8,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tandemq.client.admin import Admin
     from tandemq.client.producer import Producer
+    from tandemq.client.pull import PullConsumer
     from tandemq.client.push import PushConsumer
     from tandemq.client.received import ReceivedMessage
     from tandemq.client.settings import ConsumeFrom, MessageModel
@@ -16,11 +18,13 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Admin",
     "ConsumeFrom",
     "Message",
     "MessageModel",
     "MessageQueue",
     "Producer",
+    "PullConsumer",
     "PushConsumer",
     "ReceivedMessage",
     "SendResult",
@@ -28,11 +32,13 @@ __all__ = [
     "StoredMessage",
 ]
 _HOMES = {
+    "Admin": "tandemq.client.admin",
     "ConsumeFrom": "tandemq.client.settings",
     "Message": "tandemq.model.message",
     "MessageModel": "tandemq.client.settings",
     "MessageQueue": "tandemq.model.message",
     "Producer": "tandemq.client.producer",
+    "PullConsumer": "tandemq.client.pull",
     "PushConsumer": "tandemq.client.push",
     "ReceivedMessage": "tandemq.client.received",
     "SendResult": "tandemq.model.message",

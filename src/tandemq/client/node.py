@@ -31,7 +31,7 @@ from tandemq.client.pulling import PullCore
 from tandemq.client.routes import MASTER_ID, Routes, TopicRoute
 from tandemq.client.sending import ProducerCore
 from tandemq.client.settings import ClientConfig, ConsumerOptions, ProducerOptions
-from tandemq.client.steps import Ask, Runner, Steps, ask_all, request, tell_now, wait
+from tandemq.client.steps import Ask, Runner, Steps, ask_all, pause, request, tell_now, wait
 from tandemq.client.told import Told
 from tandemq.errors import ConfigError, TandemError
 from tandemq.model.codes import RequestCode
@@ -39,6 +39,7 @@ from tandemq.model.command import Command
 from tandemq.model.group import HeartbeatData
 
 INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
+FLIGHT_CHECK_MS = 10
 
 
 class ClientNode:
@@ -215,6 +216,10 @@ class ClientNode:
             yield from wait(consumer.close((yield from tell_now())))
         for puller in self._pullers.values():
             yield from wait(puller.close((yield from tell_now())))
+        for producer in self._producers.values():
+            producer.refuse()
+        while any(producer.in_flight for producer in self._producers.values()):
+            yield from pause(FLIGHT_CHECK_MS)
         for producer in self._producers.values():
             producer.close()
         yield from ask_all([Ask(address, command) for address in self._known() for command in self._farewells()])

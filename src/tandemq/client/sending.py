@@ -150,9 +150,13 @@ class ProducerCore:
         """What a heartbeat says of this producer."""
         return [ProducerData(self.options.group)]
 
+    def refuse(self) -> None:
+        """Take no more, and try nothing again; what is under way may end."""
+        self._is_closed = True
+
     def close(self) -> None:
         """Take no more; what waits for a route fails."""
-        self._is_closed = True
+        self.refuse()
         for topic in list(self._parked):
             self._fail_parked(topic, ClosedError("the producer was closed"))
 

@@ -1,0 +1,105 @@
+"""Finding messages: by id, by key, by unique key, by where they lie.
+
+Source: docs/requests.md, "query".
+"""
+
+from tandemq.client.administration import topic_route
+from tandemq.client.kit import Kit
+from tandemq.client.offsets import ask_member
+from tandemq.client.steps import Ask, Steps, ask, ask_all, checked, request, text_of
+from tandemq.codec.record import decode_message, decode_messages, parse_message_id
+from tandemq.errors import TandemError
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
+from tandemq.model.message import UNIQ_KEY, MessageQueue, StoredMessage
+
+TOOLS_GROUP = "TOOLS_CONSUMER"
+_SUBSCRIPTION = 4
+FAR_FUTURE_MS = (1 << 63) - 1
+
+
+def message_by_id(text: str) -> Steps[StoredMessage]:
+    """The message with an offset message id, asked of the broker that the id names.
+
+    Raises:
+        ProtocolError: it is no such id.
+        NetworkError, RemoteError: the broker cannot be reached, or does not have it.
+    """
+    address, log_offset = parse_message_id(text)
+    answer = yield from ask(address, request(RequestCode.VIEW_MESSAGE_BY_ID, offset=log_offset))
+    return decode_message(answer.body, 0, len(answer.body))
+
+
+def messages_by_key(
+    kit: Kit,
+    topic: str,
+    key: str,
+    count_max: int,
+    begin_ms: int = 0,
+    end_ms: int = FAR_FUTURE_MS,
+    *,
+    unique: bool = False,
+) -> Steps[list[StoredMessage]]:
+    """Messages of a topic with a key, stored within a time, oldest first; all members of all brokers are asked.
+
+    Brokers find keys by hash; what only has the same hash is left out here.
+
+    Raises:
+        NoRoute: the topic is unknown.
+        NetworkError: nobody answers.
+    """
+    route = yield from topic_route(kit, topic)
+    fields: dict[str, object] = {
+        "topic": topic, "key": key, "maxNum": count_max, "beginTimestamp": begin_ms, "endTimestamp": end_ms,
+    }  # fmt: skip
+    if unique:
+        fields["_UNIQUE_KEY_QUERY"] = True
+    addresses = [address for group in route.brokers.values() for address in group.members.values()]
+    asks = [Ask(address, _command(fields), 10_000) for address in addresses]
+    answers = yield from ask_all(asks)
+    found: dict[tuple[str, int, int], StoredMessage] = {}
+    names = {address: name for name, group in route.brokers.items() for address in group.members.values()}
+    for address, answer in zip(addresses, answers, strict=True):
+        if isinstance(answer, Command) and answer.code == ResponseCode.SUCCESS:
+            for message in decode_messages(answer.body):
+                if message.topic == topic and _has_key(message, key, unique=unique):
+                    found.setdefault((names[address], message.queue_id, message.queue_offset), message)
+    errors = [answer for answer in answers if isinstance(answer, TandemError)]
+    if len(errors) == len(answers) and errors:
+        raise errors[0]
+    return sorted(found.values(), key=lambda message: (message.store_ms, message.log_offset))[:count_max]
+
+
+def _command(fields: dict[str, object]) -> Command:
+    return Command(RequestCode.QUERY_MESSAGE, fields={name: text_of(value) for name, value in fields.items()})
+
+
+def _has_key(message: StoredMessage, key: str, *, unique: bool) -> bool:
+    return message.properties.get(UNIQ_KEY) == key if unique else key in message.keys
+
+
+def message_at(kit: Kit, queue: MessageQueue, offset: int) -> Steps[StoredMessage | None]:
+    """The message at an offset of a queue; None if there is none.
+
+    Raises:
+        NoRoute, NetworkError, RemoteError: it cannot be learnt.
+    """
+    if not kit.routes.members(queue.broker_name):
+        yield from topic_route(kit, queue.topic)
+    answer = yield from ask_member(kit, queue.broker_name, lambda: _pull(queue, offset))
+    if answer.code in (
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    ):
+        return None
+    messages = decode_messages(checked(answer).body)
+    return messages[0] if messages and messages[0].queue_offset == offset else None
+
+
+def _pull(queue: MessageQueue, offset: int) -> Command:
+    return request(
+        RequestCode.PULL_MESSAGE, consumerGroup=TOOLS_GROUP, topic=queue.topic, queueId=queue.queue_id,
+        queueOffset=offset, maxMsgNums=1, sysFlag=_SUBSCRIPTION, commitOffset=0, suspendTimeoutMillis=0,
+        subscription="*", subVersion=0, expressionType="TAG", bname=queue.broker_name,
+    )  # fmt: skip
