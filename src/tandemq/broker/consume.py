@@ -159,24 +159,33 @@ class _Consume:
     # Locks.
 
     def lock(self, _link: Link, command: Command, now: Now) -> Command | None:
-        body = _lock_body(command)
-        group, client = str(body.get("consumerGroup")), str(body.get("clientId"))
+        group, client, queues = _lock_body(command)
+        locks = self._broker.locks
         held = [
-            queue for queue in body.get("mqSet") or []
-            if self._broker.locks.lock(group, str(queue.get("topic")), int(queue.get("queueId", 0)), client, now.mono_ms)
+            queue for queue in queues if locks.lock(group, queue["topic"], queue["queueId"], client, now.mono_ms)
         ]  # fmt: skip
         return command.answer(ResponseCode.SUCCESS, body=dumps({"lockOKMQSet": held}))
 
     def unlock(self, _link: Link, command: Command, _now: Now) -> Command | None:
-        body = _lock_body(command)
-        group, client = str(body.get("consumerGroup")), str(body.get("clientId"))
-        for queue in body.get("mqSet") or []:
-            self._broker.locks.unlock(group, str(queue.get("topic")), int(queue.get("queueId", 0)), client)
+        group, client, queues = _lock_body(command)
+        for queue in queues:
+            self._broker.locks.unlock(group, queue["topic"], queue["queueId"], client)
         return command.answer(ResponseCode.SUCCESS)
 
 
-def _lock_body(command: Command) -> dict[str, Any]:
-    body = loads(command.body)
-    if not isinstance(body, dict) or not all(isinstance(queue, dict) for queue in body.get("mqSet") or []):
-        raise ProtocolError("lock request: an object with consumerGroup, clientId and mqSet is expected")
-    return body
+class _LockBody(msgspec.Struct, rename="camel"):
+    consumer_group: str
+    client_id: str
+    mq_set: list[dict[str, Any]] = []
+
+
+def _lock_body(command: Command) -> tuple[str, str, list[dict[str, Any]]]:
+    """Group, client and queues; each queue has a `topic` and a `queueId`, and goes back as it came."""
+    try:
+        body = msgspec.convert(loads(command.body), _LockBody, strict=False)
+    except msgspec.ValidationError as error:
+        raise ProtocolError(f"lock request: {error}") from error
+    for queue in body.mq_set:
+        if not isinstance(queue.get("topic"), str) or not isinstance(queue.get("queueId"), int):
+            raise ProtocolError("lock request: each queue of mqSet needs a topic and a queueId")
+    return body.consumer_group, body.client_id, body.mq_set

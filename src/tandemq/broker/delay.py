@@ -134,7 +134,7 @@ class DelayedMessages:
         if data is None:
             log.error("delay: the message at log offset %d cannot be read and is not delivered", log_offset)
             return
-        message = decode_message(data, 0, len(data))
+        message = decode_message(data, 0, len(data), inflates=False)
         record = parse_record(data, 0, len(data))
         assert not isinstance(record, str), "the store returned a whole record"
         properties = {key: value for key, value in message.properties.items() if key not in ("DELAY", "__CRC32#")}

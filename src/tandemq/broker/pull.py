@@ -102,7 +102,7 @@ class PullPath:
         """Answer or hold a pull from its JSON header; False if it must go through `take`."""
         try:
             frame = decode_pull_frame(header)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return False
         if frame.code not in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE) or frame.flag & FLAG_ONEWAY:
             return False

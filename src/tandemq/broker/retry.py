@@ -52,7 +52,7 @@ class _SendBack:
             return command.answer(
                 ResponseCode.SYSTEM_ERROR, remark=f"look message by offset failed, {fields.offset}"
             )
-        message = decode_message(data, 0, len(data))
+        message = decode_message(data, 0, len(data), inflates=False)
         most = group.retry_max_times
         if command.version >= VERSION_3_4_9 and fields.max_reconsume_times is not None:
             most = fields.max_reconsume_times if fields.max_reconsume_times >= 0 else most

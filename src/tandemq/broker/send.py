@@ -17,7 +17,7 @@ from tandemq.broker.link import Link
 from tandemq.broker.topics import Topic, Topics
 from tandemq.codec.frame import encode_command
 from tandemq.codec.layout import Layouts
-from tandemq.codec.record import decode_batch
+from tandemq.codec.record import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX, decode_batch
 from tandemq.codec.requests import SendFields, SendFieldsV1, SendFrame, decode_send_frame, is_true, read_fields
 from tandemq.config import BrokerConfig
 from tandemq.errors import ProtocolError, RecordTooLarge
@@ -103,7 +103,7 @@ class SendPath:
         """Take a V2 send from its JSON header; False if it is unusual and must go through `take`."""
         try:
             frame = decode_send_frame(header)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return False
         return frame.code == RequestCode.SEND_MESSAGE_V2 and self._take_plain(link, frame, body, now)
 
@@ -126,14 +126,17 @@ class SendPath:
         ):
             return False
         unique, (before, after, tags, keys, waits, is_usual) = self._layouts.of(fields.properties.encode())
-        if not is_usual:
+        if not is_usual or (unique is not None and not unique.isalnum()):
             return False
         properties = before + (_UNIQUE % unique if unique else b"") + after + self._cluster
         queue = topic.queues.get(queue_id) or self._topics.queue(topic, queue_id)
-        queue_offset, log_offset, size = self._store.put_plain(
-            queue, topic.encoded, body, properties, fields.flag, fields.sys_flag, fields.born_timestamp,
-            link.born_host, now.wall_ms, self._store_host, 0, tags, unique, keys,
-        )  # fmt: skip
+        try:
+            queue_offset, log_offset, size = self._store.put_plain(
+                queue, topic.encoded, body, properties, fields.flag, fields.sys_flag, fields.born_timestamp,
+                link.born_host, now.wall_ms, self._store_host, 0, tags, unique, keys,
+            )  # fmt: skip
+        except RecordTooLarge:
+            return False  # the long way says so
         self.count += 1
         self.bytes += len(body)
         if frame.flag & FLAG_ONEWAY:
@@ -170,8 +173,10 @@ class SendPath:
         nums = topic.config.write_queue_nums
         if queue_id >= max(nums, topic.config.read_queue_nums):
             raise Refused(ResponseCode.SYSTEM_ERROR, f"queue id {queue_id} is illegal: {fields.topic} has {nums} queues")
-        if queue_id < 0:
+        if queue_id < 0 and nums > 0:
             queue_id = self._random.randrange(nums)
+        if queue_id < 0:
+            raise Refused(ResponseCode.NO_PERMISSION, f"topic[{fields.topic}] has no queue to write to")
         if len(command.body) > self._config.message_bytes_max:
             raise Refused(
                 ResponseCode.MESSAGE_ILLEGAL,
@@ -212,7 +217,7 @@ class SendPath:
         properties.pop("__CRC32#", None)
         if fields.sys_flag & SysFlag.TRANSACTION_ROLLBACK or properties.get("TRAN_MSG") == "true":
             raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "transactional messages are not supported yet")
-        name = fields.topic
+        name, asked = fields.topic, queue_id
         if name.startswith(RETRY_PREFIX) and not name.startswith(DLQ_PREFIX):
             topic, queue_id = self._after_retry(command, fields, topic, queue_id, properties, now.wall_ms)
         topic, queue_id = self.redirect_delayed(topic, queue_id, properties)
@@ -226,8 +231,7 @@ class SendPath:
         )  # fmt: skip
         self._count(command.body)
         ids = f"{self._store_host.hex().upper()}{log_offset:016X}"
-        return self._ack(command, ids, fields.queue_id if queue_id < 0 else queue_id, queue_offset, unique,
-                         log_offset + size, waits)  # fmt: skip
+        return self._ack(command, ids, asked, queue_offset, unique, log_offset + size, waits)
 
     def _after_retry(
         self, command: Command, fields: SendFields, topic: Topic, queue_id: int, properties: dict[str, str],
@@ -270,6 +274,9 @@ class SendPath:
         parts = decode_batch(command.body)
         shared = encode_properties({key: value for key, value in common.items() if key != "UNIQ_KEY"}).encode()
         shared += self._cluster
+        longest = max(len(p.properties) for p in parts) + 1 + len(shared) + CRC_PROPERTY_BYTES
+        if longest > PROPERTIES_BYTES_MAX:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"the properties of a message take {longest} bytes")
         queue = self._topics.queue(topic, queue_id)
         total = sum(112 + len(p.body) + len(p.properties) + len(shared) + len(topic.encoded) for p in parts)
         self._store.log.reserve(total)
@@ -319,4 +326,4 @@ def _fields(command: Command) -> SendFields:
 
 def _delay_level(properties: dict[str, str]) -> int:
     level = properties.get("DELAY", "")
-    return int(level) if level.isdigit() else 0
+    return int(level) if level.isdecimal() and level.isascii() and len(level) < 10 else 0

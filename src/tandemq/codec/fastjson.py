@@ -30,7 +30,7 @@ def loads(data: bytes) -> Any:
     """
     try:
         return _strict(data)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         pass
     try:
         text = data.decode()

@@ -54,7 +54,7 @@ def decode_header(form: int, header: bytes, body: bytes) -> Command:
             return _from_json(header, body)
         if form == FORM_BINARY:
             return _from_binary(header, body)
-    except (msgspec.DecodeError, StructError, UnicodeDecodeError, IndexError) as error:
+    except (msgspec.DecodeError, StructError, UnicodeDecodeError, IndexError, RecursionError) as error:
         raise ProtocolError(f"unreadable header: {error}") from error
     raise ProtocolError(f"unknown header form {form}; 0 is JSON, 1 is binary")
 

@@ -253,8 +253,8 @@ def tags_code(properties: bytes) -> int:
     return cached_java_hash(tags.decode("utf-8", "replace")) if tags else 0
 
 
-def decode_message(data: Buffer, start: int, end: int) -> StoredMessage:
-    """The record at `start` as a message, its body decompressed.
+def decode_message(data: Buffer, start: int, end: int, *, inflates: bool = True) -> StoredMessage:
+    """The record at `start` as a message, its body decompressed unless `inflates` is False.
 
     Raises:
         ProtocolError: it is no whole record, its body CRC is wrong, or its body cannot be decompressed.
@@ -272,7 +272,7 @@ def decode_message(data: Buffer, start: int, end: int) -> StoredMessage:
         queue_id=record.queue_id,
         queue_offset=record.queue_offset,
         log_offset=record.log_offset,
-        body=inflate(body, record.sys_flag) if record.sys_flag & SysFlag.COMPRESSED else body,
+        body=inflate(body, record.sys_flag) if inflates and record.sys_flag & SysFlag.COMPRESSED else body,
         properties=decode_properties(record.properties.decode("utf-8", "replace")),
         flag=flag,
         sys_flag=record.sys_flag,

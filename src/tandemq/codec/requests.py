@@ -5,11 +5,15 @@ Numbers come as text and are converted; a field that is missing and has no defau
 Source: docs/requests.md; RocketMQ's protocol.header classes.
 """
 
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
 from tandemq.errors import ProtocolError
+
+Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+"""Java's int and long: what records and files have room for."""
 
 
 def is_true(text: str) -> bool:
@@ -23,14 +27,14 @@ class SendFieldsV1(msgspec.Struct, rename="camel", gc=False):
     producer_group: str
     topic: str
     default_topic: str
-    default_topic_queue_nums: int
-    queue_id: int
-    sys_flag: int
-    born_timestamp: int
-    flag: int
+    default_topic_queue_nums: Int32
+    queue_id: Int32
+    sys_flag: Int32
+    born_timestamp: Int64
+    flag: Int32
     properties: str = ""
-    reconsume_times: int = 0
-    max_reconsume_times: int | None = None
+    reconsume_times: Int32 = 0
+    max_reconsume_times: Int32 | None = None
     batch: str = "false"
 
 
@@ -48,14 +52,14 @@ class SendFields(
     producer_group: str
     topic: str
     default_topic: str
-    default_topic_queue_nums: int
-    queue_id: int
-    sys_flag: int
-    born_timestamp: int
-    flag: int
+    default_topic_queue_nums: Int32
+    queue_id: Int32
+    sys_flag: Int32
+    born_timestamp: Int64
+    flag: Int32
     properties: str = ""
-    reconsume_times: int = 0
-    max_reconsume_times: int | None = None
+    reconsume_times: Int32 = 0
+    max_reconsume_times: Int32 | None = None
     batch: str = "false"
 
 
@@ -74,14 +78,14 @@ class PullFields(msgspec.Struct, rename="camel", gc=False):
 
     consumer_group: str
     topic: str
-    queue_id: int
-    queue_offset: int
-    max_msg_nums: int
-    sys_flag: int = 0
-    commit_offset: int = 0
-    suspend_timeout_millis: int = 0
+    queue_id: Int32
+    queue_offset: Int64
+    max_msg_nums: Int32
+    sys_flag: Int32 = 0
+    commit_offset: Int64 = 0
+    suspend_timeout_millis: Int64 = 0
     subscription: str | None = None
-    sub_version: int = 0
+    sub_version: Int64 = 0
     expression_type: str | None = None
 
 
@@ -99,15 +103,15 @@ class QueueFields(msgspec.Struct, rename="camel"):
     """A queue of a topic: GET_MAX_OFFSET, GET_MIN_OFFSET, GET_EARLIEST_MSG_STORETIME."""
 
     topic: str
-    queue_id: int
+    queue_id: Int32
 
 
 class SearchOffsetFields(msgspec.Struct, rename="camel"):
     """SEARCH_OFFSET_BY_TIMESTAMP (29)."""
 
     topic: str
-    queue_id: int
-    timestamp: int
+    queue_id: Int32
+    timestamp: Int64
     boundary_type: str = "lower"
 
 
@@ -116,7 +120,7 @@ class QueryOffsetFields(msgspec.Struct, rename="camel"):
 
     consumer_group: str
     topic: str
-    queue_id: int
+    queue_id: Int32
     set_zero_if_not_found: str = "true"
 
 
@@ -125,19 +129,19 @@ class CommitOffsetFields(msgspec.Struct, rename="camel"):
 
     consumer_group: str
     topic: str
-    queue_id: int
-    commit_offset: int
+    queue_id: Int32
+    commit_offset: Int64
 
 
 class SendBackFields(msgspec.Struct, rename="camel"):
     """CONSUMER_SEND_MSG_BACK (36)."""
 
-    offset: int
+    offset: Int64
     group: str
-    delay_level: int
+    delay_level: Int32
     origin_msg_id: str = ""
     origin_topic: str = ""
-    max_reconsume_times: int | None = None
+    max_reconsume_times: Int32 | None = None
 
 
 class QueryMessageFields(msgspec.Struct, rename="camel"):
@@ -145,15 +149,15 @@ class QueryMessageFields(msgspec.Struct, rename="camel"):
 
     topic: str
     key: str
-    max_num: int
-    begin_timestamp: int
-    end_timestamp: int
+    max_num: Int32
+    begin_timestamp: Int64
+    end_timestamp: Int64
 
 
 class ViewMessageFields(msgspec.Struct):
     """VIEW_MESSAGE_BY_ID (33)."""
 
-    offset: int
+    offset: Int64
 
 
 class GroupFields(msgspec.Struct, rename="camel"):
