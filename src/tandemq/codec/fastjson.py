@@ -7,6 +7,7 @@ Source: docs/remoting.md, "JSON bodies".
 """
 
 import json
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -17,6 +18,8 @@ _strict = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _SPACE = " \t\r\n"
 _DEPTH_MAX = 64
+_COPIES_MAX = 200_000
+"""Values that references may bring in altogether: a few bytes of references to references could ask for billions."""
 
 
 def loads(data: bytes) -> Any:
@@ -26,19 +29,22 @@ def loads(data: bytes) -> Any:
     (sorted names, no spaces), which `loads` reads again.
 
     Raises:
-        ProtocolError: it is neither, or nests deeper than 64.
+        ProtocolError: it is neither; or, where it is not strict JSON or holds references, nests deeper than 64.
     """
+    value: Any
     try:
-        return _strict(data)
+        value = _strict(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         pass
+    else:
+        return _Resolver(value).resolve(value, 0) if b'"$ref"' in data else value
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise ProtocolError(f"a JSON body is not UTF-8: {error}") from error
     reader = _Reader(text)
     value = reader.document()
-    return _resolve(value, value, 0) if reader.references else value
+    return _Resolver(value).resolve(value, 0) if reader.references else value
 
 
 def dumps(value: object) -> bytes:
@@ -94,6 +100,7 @@ class _Reader:
         self.text = text
         self.position = 0
         self.references = False
+        self._within_key = False
 
     def document(self) -> Any:
         value = self._value(0)
@@ -151,13 +158,24 @@ class _Reader:
         if first in "\"'":
             return self._string(first)
         if first == "{":
-            return key_text(self._value(depth + 1))
+            return self._object_key(depth)
         start = self.position
         while self.position < len(self.text) and self.text[self.position] not in ":,}] \t\r\n":
             self.position += 1
         if start == self.position:
             raise self._error("a key is missing")
         return self.text[start : self.position]
+
+    def _object_key(self, depth: int) -> str:
+        if self._within_key:  # each level would double the text, and no peer writes it
+            raise self._error("an object within a key has an object as a key")
+        self._within_key = True
+        try:
+            return key_text(self._value(depth + 1))
+        except UnicodeEncodeError as error:
+            raise self._error(f"a key is not text ({error})") from error
+        finally:
+            self._within_key = False
 
     def _array(self, depth: int) -> list[Any]:
         self.position += 1
@@ -200,21 +218,35 @@ class _Reader:
             self.position += 1
         word = self.text[start : self.position]
         try:
-            return json.loads(word)
+            value = json.loads(word)
         except ValueError as error:
             raise self._error(f"{word[:32]!r} is no value") from error
+        if isinstance(value, float) and not isfinite(value):
+            raise self._error(f"{word[:32]!r} is no number")
+        return value
 
 
-def _resolve(value: Any, root: Any, depth: int) -> Any:
-    if depth > _DEPTH_MAX:
-        raise ProtocolError(f"JSON references nest deeper than {_DEPTH_MAX}")
-    if isinstance(value, dict):
-        if set(value) == {"$ref"} and isinstance(value["$ref"], str):
-            return _resolve(_follow(value["$ref"], root), root, depth + 1)
-        return {key: _resolve(item, root, depth + 1) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_resolve(item, root, depth + 1) for item in value]
-    return value
+class _Resolver:
+    """Puts copies of what references mean in their places."""
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._copies = 0
+
+    def resolve(self, value: Any, depth: int, *, is_copy: bool = False) -> Any:
+        if depth > _DEPTH_MAX:
+            raise ProtocolError(f"JSON with references nests deeper than {_DEPTH_MAX}")
+        if is_copy:
+            self._copies += 1
+            if self._copies > _COPIES_MAX:
+                raise ProtocolError(f"JSON references bring in more than {_COPIES_MAX} values")
+        if isinstance(value, dict):
+            if len(value) == 1 and isinstance(value.get("$ref"), str):
+                return self.resolve(_follow(value["$ref"], self._root), depth + 1, is_copy=True)
+            return {key: self.resolve(item, depth + 1, is_copy=is_copy) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.resolve(item, depth + 1, is_copy=is_copy) for item in value]
+        return value
 
 
 def _follow(path: str, root: Any) -> Any:

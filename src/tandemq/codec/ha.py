@@ -82,7 +82,7 @@ def decode_slave_hello(body: bytes) -> SlaveHello:
     """
     try:
         return msgspec.json.decode(body, type=SlaveHello)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"unreadable slave hello: {error}") from error
 
 
@@ -94,7 +94,7 @@ def decode_master_hello(body: bytes) -> MasterHello:
     """
     try:
         return msgspec.json.decode(body, type=MasterHello)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"unreadable master hello: {error}") from error
 
 

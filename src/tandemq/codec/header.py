@@ -10,6 +10,7 @@ Source: docs/remoting.md, "header"; RocketMQ RocketMQSerializable.
 
 from struct import Struct
 from struct import error as StructError
+from typing import Annotated
 
 import msgspec
 
@@ -27,13 +28,14 @@ _SHORT = Struct(">H")
 _UNKNOWN_LANGUAGE = "OTHER"
 
 _Scalar = str | int | float | bool | None
+_Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 
 
 class _JsonHeader(msgspec.Struct, gc=False):
-    code: int
-    flag: int = 0
-    opaque: int = 0
-    version: int = 0
+    code: _Int32
+    flag: _Int32 = 0
+    opaque: _Int32 = 0
+    version: _Int32 = 0
     remark: str | None = None
     language: str | None = None
     extFields: dict[str, _Scalar] | None = None  # noqa: N815  # the name on the wire

@@ -211,12 +211,16 @@ def parse_record(data: Buffer, start: int, end: int) -> Record | str:
     if magic == MAGIC_V1:
         topic_start = body_end + 1
         topic_end = topic_start + data[body_end]
+        if data[body_end] > TOPIC_V1_BYTES_MAX:
+            return "the topic's length is negative"
     else:
         topic_start = body_end + 2
         topic_end = topic_start + (data[body_end] << 8 | data[body_end + 1])
     if topic_end + 2 > start + size:
         return "the topic does not fit"
     properties_end = topic_end + 2 + (data[topic_end] << 8 | data[topic_end + 1])
+    if properties_end - topic_end - 2 > PROPERTIES_BYTES_MAX:
+        return "the length of the properties is negative"
     if properties_end != start + size:
         return f"size {size} differs from the sum of the parts, {properties_end - start}"
     return _new_record(Record, (
@@ -317,6 +321,8 @@ def inflate(body: bytes, sys_flag: int) -> bytes:
         raise ProtocolError(f"the body cannot be decompressed: {error}") from error
     if decompressor.unconsumed_tail:
         raise ProtocolError(f"the body inflates to more than {INFLATED_BYTES_MAX} bytes")
+    if not decompressor.eof:
+        raise ProtocolError("the body cannot be decompressed: its end is missing")
     return plain
 
 

@@ -66,11 +66,11 @@ class SendFields(
 class SendFrame(msgspec.Struct, gc=False):
     """The whole JSON header of a V2 send: decoded in one step on the hot path."""
 
-    code: int
-    opaque: int
+    code: Int32
+    opaque: Int32
     extFields: SendFields  # noqa: N815  # the name on the wire
-    flag: int = 0
-    version: int = 0
+    flag: Int32 = 0
+    version: Int32 = 0
 
 
 class PullFields(msgspec.Struct, rename="camel", gc=False):
@@ -92,11 +92,11 @@ class PullFields(msgspec.Struct, rename="camel", gc=False):
 class PullFrame(msgspec.Struct, gc=False):
     """The whole JSON header of a pull."""
 
-    code: int
-    opaque: int
+    code: Int32
+    opaque: Int32
     extFields: PullFields  # noqa: N815  # the name on the wire
-    flag: int = 0
-    version: int = 0
+    flag: Int32 = 0
+    version: Int32 = 0
 
 
 class QueueFields(msgspec.Struct, rename="camel"):
