@@ -1,16 +1,273 @@
-"""Operators' requests.
+"""Operators change and read topics and groups, and have unused files cleaned away.
 
-Source: docs/requests.md, "administration".
+Only a master changes topics and groups: a slave copies them. A change has a new version, is saved, and topics are told
+to the name servers at the end of the turn.
+Source: docs/requests.md, "administration"; RocketMQ AdminBrokerProcessor.
 """
 
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from tandemq.boundary import Now
+from tandemq.broker.link import Link
+from tandemq.codec.admin_requests import CreateTopicFields, DeleteGroupFields, GroupNameFields, TopicFields
+from tandemq.codec.fastjson import dumps, loads
+from tandemq.codec.requests import read_fields
+from tandemq.errors import ProtocolError
 from tandemq.model.codes import RequestCode as Code
+from tandemq.model.codes import ResponseCode
+from tandemq.model.command import Command
+from tandemq.model.group import SubscriptionGroupConfig
+from tandemq.model.topic import SYSTEM_TOPICS, TopicConfig, group_name_error, topic_name_error
 
 if TYPE_CHECKING:
     from tandemq.broker.node import Broker, Handler
 
+log = logging.getLogger(__name__)
+QUEUES_MAX = 16_384
+"""Of one topic on one broker."""
+PERMISSIONS_MAX = 15
+LISTED_MAX = 10_000
+"""Topics or groups in one request."""
+SLAVE_REMARK = "Can't modify topic or subscription group from slave broker, please execute it from master broker."
+
 
 def handlers(broker: "Broker") -> "dict[Code, Handler]":
     """The handlers of this module, bound to a broker."""
-    return {}
+    on = _Admin(broker)
+    return {
+        Code.UPDATE_AND_CREATE_TOPIC: on.create_topic,
+        Code.UPDATE_AND_CREATE_TOPIC_LIST: on.create_topics,
+        Code.DELETE_TOPIC_IN_BROKER: on.delete_topic,
+        Code.GET_TOPIC_CONFIG: on.topic_config,
+        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: on.create_group,
+        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: on.create_groups,
+        Code.DELETE_SUBSCRIPTIONGROUP: on.delete_group,
+        Code.GET_SUBSCRIPTIONGROUP_CONFIG: on.group_config,
+        Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: on.system_topics,
+        Code.CLEAN_EXPIRED_CONSUMEQUEUE: on.clean_queues,
+        Code.CLEAN_UNUSED_TOPIC: on.clean_topics,
+        Code.DELETE_EXPIRED_COMMITLOG: on.clean_log,
+    }
+
+
+class _Admin:
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+
+    def _slave_refusal(self, command: Command) -> Command | None:
+        if self._broker.config.role != "SLAVE":
+            return None
+        return command.answer(ResponseCode.SYSTEM_ERROR, remark=SLAVE_REMARK)
+
+    # Topics.
+
+    def create_topic(self, link: Link, command: Command, now: Now) -> Command | None:
+        refusal = self._slave_refusal(command)
+        if refusal is not None:
+            return refusal
+        fields = read_fields(CreateTopicFields, command.fields)
+        wanted = TopicConfig(
+            fields.topic, fields.read_queue_nums, fields.write_queue_nums, fields.perm, fields.topic_filter_type,
+            fields.topic_sys_flag, fields.order, _parse_changes(fields.attributes or ""),
+        )  # fmt: skip
+        return self._create_topics(link, command, [wanted], now)
+
+    def create_topics(self, link: Link, command: Command, now: Now) -> Command | None:
+        refusal = self._slave_refusal(command)
+        if refusal is not None:
+            return refusal
+        return self._create_topics(link, command, _parse_list(command, "topicConfigList", TopicConfig), now)
+
+    def _create_topics(self, link: Link, command: Command, wanted: list[TopicConfig], now: Now) -> Command:
+        """All of them, or none if one is wrong."""
+        topics = self._broker.topics
+        for config in wanted:
+            wrong = self._topic_fault(config)
+            if wrong is not None:
+                return command.answer(ResponseCode.SYSTEM_ERROR, remark=wrong)
+        for config in wanted:
+            present = topics.get(config.topic_name)
+            attributes = dict(present.config.attributes) if present is not None else {}
+            changed = msgspec.structs.replace(config, attributes=_changed(attributes, config.attributes))
+            if present is None or present.config != changed:
+                topics.put(changed, now.wall_ms)
+                log.info("admin: topic=%s written by %s: %s", config.topic_name, link.peer, changed)
+        return command.answer(ResponseCode.SUCCESS)
+
+    def _topic_fault(self, config: TopicConfig) -> str | None:
+        wrong = topic_name_error(config.topic_name)
+        if wrong is not None:
+            return wrong
+        if self._is_system(config.topic_name):
+            return f"The topic[{config.topic_name}] is conflict with system topic."
+        for nums in (config.read_queue_nums, config.write_queue_nums):
+            if not 1 <= nums <= QUEUES_MAX:
+                return f"{nums} queues cannot be had for topic {config.topic_name}; 1 to {QUEUES_MAX} can"
+        if not 0 <= config.perm <= PERMISSIONS_MAX:
+            return f"{config.perm} is no permission; 4 is reading, 2 is writing, 6 is both"
+        return None
+
+    def _is_system(self, name: str) -> bool:
+        return name in self._system_topics() or name.startswith("rmq_sys_")
+
+    def _system_topics(self) -> set[str]:
+        config = self._broker.config
+        return {*SYSTEM_TOPICS, config.cluster, config.broker_name, f"{config.cluster}_REPLY_TOPIC"}
+
+    def delete_topic(self, link: Link, command: Command, now: Now) -> Command | None:
+        refusal = self._slave_refusal(command)
+        if refusal is not None:
+            return refusal
+        name = read_fields(TopicFields, command.fields).topic
+        wrong = topic_name_error(name)
+        if wrong is None and self._is_system(name):
+            wrong = f"The topic[{name}] is conflict with system topic."
+        if wrong is not None:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark=wrong)
+        self._let_pulls_go(name)
+        if self._broker.topics.remove(name, now.wall_ms):
+            log.info("admin: topic=%s deleted by %s", name, link.peer)
+        self._broker.offsets.remove_topic(name)
+        self._broker.stats.topic_removed(name)
+        return command.answer(ResponseCode.SUCCESS)
+
+    def _let_pulls_go(self, topic: str) -> None:
+        """Answer what is held on a topic's queues: nothing would wake it once they are gone."""
+        broker = self._broker
+        for queue in [queue for key, queue in broker.store.queues.items() if key[0] == topic]:
+            for pull in broker.pull.held.take(queue):
+                broker.pull.answer(pull, broker.turn_out, is_last=True)
+
+    def topic_config(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        name = read_fields(TopicFields, command.fields).topic
+        topic = self._broker.topics.get(name)
+        if topic is None:
+            return command.answer(ResponseCode.TOPIC_NOT_EXIST, remark=f"No topic in this broker. topic: {name}")
+        return command.answer(ResponseCode.SUCCESS, body=dumps(msgspec.to_builtins(topic.config)))
+
+    def system_topics(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        return command.answer(ResponseCode.SUCCESS, body=dumps({"topicList": sorted(self._system_topics())}))
+
+    # Groups.
+
+    def create_group(self, link: Link, command: Command, now: Now) -> Command | None:
+        return self._slave_refusal(command) or self._create_groups(
+            link, command, [_convert(loads(command.body), SubscriptionGroupConfig)], now
+        )
+
+    def create_groups(self, link: Link, command: Command, now: Now) -> Command | None:
+        return self._slave_refusal(command) or self._create_groups(
+            link, command, _parse_list(command, "groupConfigList", SubscriptionGroupConfig), now
+        )
+
+    def _create_groups(
+        self, link: Link, command: Command, wanted: list[SubscriptionGroupConfig], now: Now
+    ) -> Command:
+        groups = self._broker.groups
+        for config in wanted:
+            wrong = group_name_error(config.group_name)
+            if wrong is not None:
+                return command.answer(ResponseCode.SYSTEM_ERROR, remark=wrong)
+            if not 0 <= config.retry_queue_nums <= QUEUES_MAX:
+                wrong = f"{config.retry_queue_nums} retry queues cannot be had; 0 to {QUEUES_MAX} can"
+                return command.answer(ResponseCode.SYSTEM_ERROR, remark=wrong)
+        for config in wanted:
+            present = groups.table.get(config.group_name)
+            attributes = dict(present.attributes) if present is not None else {}
+            changed = msgspec.structs.replace(config, attributes=_changed(attributes, config.attributes))
+            if present != changed:
+                groups.put(changed, now.wall_ms)
+                log.info("admin: group=%s written by %s: %s", config.group_name, link.peer, changed)
+        return command.answer(ResponseCode.SUCCESS)
+
+    def delete_group(self, link: Link, command: Command, now: Now) -> Command | None:
+        refusal = self._slave_refusal(command)
+        if refusal is not None:
+            return refusal
+        fields = read_fields(DeleteGroupFields, command.fields)
+        name = fields.group_name
+        if self._broker.groups.remove(name, now.wall_ms):
+            log.info("admin: group=%s deleted by %s", name, link.peer)
+        if fields.remove_offset or fields.clean_offset:
+            self._broker.offsets.remove_group(name)
+        self._broker.stats.group_removed(name)
+        return command.answer(ResponseCode.SUCCESS)
+
+    def group_config(self, _link: Link, command: Command, now: Now) -> Command | None:
+        name = read_fields(GroupNameFields, command.fields).group
+        found = self._broker.groups.find(name, now.wall_ms)
+        if found is None:
+            return command.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=f"No group in this broker: {name}")
+        return command.answer(ResponseCode.SUCCESS, body=dumps(msgspec.to_builtins(found)))
+
+    # Cleaning.
+
+    def clean_queues(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        """Delete queue files whose messages are no longer in the log."""
+        store = self._broker.store
+        for queue in store.queues.values():
+            queue.correct_min(store.log.start)
+        return command.answer(ResponseCode.SUCCESS)
+
+    def clean_topics(self, link: Link, command: Command, _now: Now) -> Command | None:
+        """Delete queues of topics that are not there any more."""
+        if self._broker.config.role == "SLAVE":
+            # A slave's log may hold topics that its table, copied less often, does not know yet.
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark="a slave's queues follow its log; ask its master")
+        known = self._broker.topics.table
+        for name in sorted({topic for topic, _ in self._broker.store.queues if topic not in known}):
+            self._let_pulls_go(name)
+            self._broker.store.drop_topic(name)
+            log.info("admin: queues of topic=%s deleted by %s", name, link.peer)
+        return command.answer(ResponseCode.SUCCESS)
+
+    def clean_log(self, _link: Link, command: Command, now: Now) -> Command | None:
+        """Delete expired log files now, whatever the hour."""
+        self._broker.upkeep.delete_expired()
+        self._broker.upkeep.clean(now)
+        return command.answer(ResponseCode.SUCCESS)
+
+
+def _parse_changes(text: str) -> dict[str, str]:
+    """`+name=value,-name` as {"+name": "value", "-name": ""}.
+
+    Raises:
+        ProtocolError: a part is neither.
+    """
+    changes: dict[str, str] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        name, equals, value = part.partition("=")
+        if (part[0] == "+") != bool(equals) or part[0] not in "+-" or len(name) < 2:
+            raise ProtocolError(f"attribute {part[:64]!r}: +name=value or -name is expected")
+        changes[name.strip()] = value.strip()
+    return changes
+
+
+def _changed(attributes: dict[str, str], changes: dict[str, str]) -> dict[str, str]:
+    """Attributes after changes; names without + or - are values to set."""
+    for name, value in changes.items():
+        if name[:1] == "-":
+            attributes.pop(name[1:], None)
+        else:
+            attributes[name.removeprefix("+")] = value
+    return attributes
+
+
+def _parse_list(command: Command, name: str, kind: type[Any]) -> list[Any]:
+    body = loads(command.body)
+    listed = body.get(name) if isinstance(body, dict) else None
+    if not isinstance(listed, list) or len(listed) > LISTED_MAX:
+        raise ProtocolError(f"an object with {name}, a list of at most {LISTED_MAX}, is expected")
+    return [_convert(item, kind) for item in listed]
+
+
+def _convert(value: Any, kind: type[Any]) -> Any:
+    if isinstance(value, dict):
+        value = {name: item for name, item in value.items() if item is not None}
+    try:
+        return msgspec.convert(value, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise ProtocolError(f"{kind.__name__}: {error}") from error

@@ -2,7 +2,20 @@
 
 from typing import TYPE_CHECKING
 
-from tandemq.broker import admin, consume, query, retry, tables
+from tandemq.broker import (
+    admin,
+    connections,
+    consume,
+    inspect,
+    query,
+    relay,
+    reset,
+    retry,
+    runtime,
+    settings,
+    tables,
+    twins,
+)
 
 if TYPE_CHECKING:
     from tandemq.broker.node import Broker, Handler
@@ -11,7 +24,7 @@ if TYPE_CHECKING:
 def install(broker: "Broker") -> "dict[int, Handler]":
     """All handlers of a broker; each is bound to it."""
     found: dict[int, Handler] = {}
-    for module in (consume, retry, query, tables, admin):
+    for module in (consume, retry, query, tables, admin, connections, inspect, relay, reset, runtime, settings, twins):
         for code, handler in module.handlers(broker).items():
             assert code not in found, f"two handlers for {code}"
             found[int(code)] = handler

@@ -307,6 +307,7 @@ class Broker:
         self.store.woken.clear()
         for link, answers in acks:
             for answer, end, _ in answers:
+                self.stats.failed_puts += end > 0
                 if answer is not None:
                     failed = recode(answer, ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(error)) if end else answer
                     turn.send(link, failed)

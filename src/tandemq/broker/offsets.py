@@ -48,6 +48,10 @@ class ConsumerOffsets:
         queues = self.table.get(f"{topic}{SEPARATOR}{group}")
         return None if queues is None else queues.get(queue_id)
 
+    def of_group(self, topic: str, group: str) -> dict[int, int]:
+        """A group's offsets in a topic by queue id; a copy."""
+        return dict(self.table.get(f"{topic}{SEPARATOR}{group}") or {})
+
     def topics_of(self, group: str) -> list[str]:
         """Topics a group has offsets for."""
         return [topic for topic, _, owner in (key.rpartition(SEPARATOR) for key in self.table) if owner == group]

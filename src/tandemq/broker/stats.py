@@ -73,6 +73,8 @@ class Stats:
         """Those of the last whole minute; None before its end."""
         self.all_put_times = Histogram()
         """Those of all whole minutes."""
+        self.failed_puts = 0
+        """Messages that a failed write lost; none of them was acknowledged."""
         self.ha_rates: dict[int, int] = {}
         """Bytes sent in the last second, by replication link; our own link to a master counts what it received."""
         self._ha_bytes: dict[int, int] = {}

@@ -100,10 +100,12 @@ class Store:
         return found
 
     def drop_topic(self, topic: str) -> None:
-        """Delete a topic's queues; its records stay in the log until retention takes them."""
+        """Delete a topic's queues, what is staged for them included; its records stay in the log until retention comes."""
+        self._touched = [queue for queue in self._touched if queue.topic != topic]
         for key in [key for key in self.queues if key[0] == topic]:
             queue = self.queues.pop(key)
             self.dirty_queues.discard(queue)
+            queue.drop_staged()
             queue.destroy()
         self.disk.remove(f"consumequeue/{topic}")
 

@@ -1,0 +1,168 @@
+"""Operators set a group's offsets: back or forward by time, to an offset, or like another group's.
+
+A group that is online is told its new offsets and sets them itself, or it would overwrite what was set here. To a group
+that is offline the answer for a whole topic is CONSUMER_NOT_ONLINE, and the tools then set the offsets one by one.
+Source: docs/requests.md, "administration"; RocketMQ Broker2Client, ConsumerOffsetManager.
+"""
+
+import logging
+from typing import TYPE_CHECKING
+
+from tandemq.boundary import Now
+from tandemq.broker.clients import ConsumerGroup
+from tandemq.broker.inspect import queue_key
+from tandemq.broker.link import Link
+from tandemq.codec.admin_requests import CloneOffsetFields, CorrectionFields, ResetOffsetFields
+from tandemq.codec.fastjson import dumps, dumps_java
+from tandemq.codec.requests import read_fields
+from tandemq.model.codes import RequestCode as Code
+from tandemq.model.codes import ResponseCode
+from tandemq.model.command import Command
+from tandemq.model.topic import group_name_error
+
+if TYPE_CHECKING:
+    from tandemq.broker.node import Broker, Handler
+
+log = logging.getLogger(__name__)
+JAVA_LONG_MAX = (1 << 63) - 1
+CPP = "CPP"
+
+
+def handlers(broker: "Broker") -> "dict[Code, Handler]":
+    """The handlers of this module, bound to a broker."""
+    on = _Reset(broker)
+    return {
+        Code.INVOKE_BROKER_TO_RESET_OFFSET: on.reset,
+        Code.QUERY_CORRECTION_OFFSET: on.correction,
+        Code.CLONE_GROUP_OFFSET: on.clone,
+    }
+
+
+class _Reset:
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+
+    def reset(self, link: Link, command: Command, _now: Now) -> Command | None:
+        fields = read_fields(ResetOffsetFields, command.fields)
+        broker = self._broker
+        if broker.config.role == "SLAVE":
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark="Can not reset offset in slave broker")
+        topic = broker.topics.get(fields.topic)
+        if topic is None:
+            return command.answer(ResponseCode.TOPIC_NOT_EXIST, remark=f"Topic {fields.topic} does not exist")
+        queues = max(topic.config.read_queue_nums, topic.config.write_queue_nums)
+        if fields.queue_id >= queues:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"{fields.topic} has {queues} queues")
+        group = broker.clients.consumers.get(fields.group)
+        if fields.queue_id >= 0:
+            targets, wrong = self._one_target(fields)
+        elif group is None:
+            remark = f"Consumer not online, so can not reset offset, Group: {fields.group} Topic: {fields.topic}"
+            return command.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark=f"{remark} Timestamp: {fields.timestamp}")
+        else:
+            targets, wrong = self._all_targets(fields, topic.config.write_queue_nums)
+        if wrong is not None:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark=wrong)
+        if group is None:
+            for queue_id, offset in targets.items():
+                broker.offsets.commit(fields.topic, fields.group, queue_id, offset)
+        else:
+            self._tell_members(group, fields, targets, is_cpp=command.language == CPP)
+        log.warning("reset: group=%s topic=%s by %s: %s", fields.group, fields.topic, link.peer, targets)
+        return command.answer(ResponseCode.SUCCESS, body=self._table(fields.topic, targets))
+
+    def _all_targets(self, fields: ResetOffsetFields, queues: int) -> tuple[dict[int, int], str | None]:
+        """New offsets; without force an offset only goes back."""
+        targets: dict[int, int] = {}
+        for queue_id in range(queues):
+            present = self._broker.offsets.get(fields.topic, fields.group, queue_id)
+            if present is None:
+                return {}, f"The consumer group <{fields.group}> has no offset for {fields.topic} queue {queue_id} yet"
+            wanted = self._offset_at(fields.topic, queue_id, fields.timestamp)
+            targets[queue_id] = wanted if fields.is_force else min(wanted, present)
+        return targets, None
+
+    def _one_target(self, fields: ResetOffsetFields) -> tuple[dict[int, int], str | None]:
+        """The offset given, or that of the time given, for one queue."""
+        if self._broker.groups.table.get(fields.group) is None:
+            return {}, f"Group {fields.group} does not exist"
+        wanted = fields.offset
+        if wanted is None or wanted == -1:
+            return {fields.queue_id: self._offset_at(fields.topic, fields.queue_id, fields.timestamp)}, None
+        queue = self._broker.store.queues.get((fields.topic, fields.queue_id))
+        low, high = (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
+        if not low <= wanted <= high:
+            return {}, f"Target offset {wanted} not in consume queue range [{low}-{high}]"
+        return {fields.queue_id: wanted}, None
+
+    def _offset_at(self, topic: str, queue_id: int, wall_ms: int) -> int:
+        queue = self._broker.store.queues.get((topic, queue_id))
+        if queue is None:
+            return 0
+        return queue.max_offset if wall_ms < 0 else self._broker.store.offset_by_time(queue, wall_ms)
+
+    def _tell_members(
+        self, group: ConsumerGroup, fields: ResetOffsetFields, targets: dict[int, int], *, is_cpp: bool
+    ) -> None:
+        body = self._list(fields.topic, targets) if is_cpp else self._table(fields.topic, targets)
+        header = {
+            "topic": fields.topic, "group": fields.group, "timestamp": str(fields.timestamp),
+            "isForce": str(fields.is_force).lower(),
+        }  # fmt: skip
+        for link in group.members:
+            self._broker.request_client(
+                link, Code.RESET_CONSUMER_CLIENT_OFFSET, header, self._broker.turn_out, body
+            )
+
+    def _table(self, topic: str, targets: dict[int, int]) -> bytes:
+        name = self._broker.config.broker_name
+        table = {queue_key(topic, name, queue_id): offset for queue_id, offset in targets.items()}
+        return dumps_java({"offsetTable": table})
+
+    def _list(self, topic: str, targets: dict[int, int]) -> bytes:
+        name = self._broker.config.broker_name
+        return dumps({
+            "offsetTable": [
+                {"brokerName": name, "offset": offset, "queueId": queue_id, "topic": topic}
+                for queue_id, offset in targets.items()
+            ]
+        })  # fmt: skip
+
+    # Offsets among groups.
+
+    def correction(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        """Per queue the lowest offset of all groups, or the largest number if the compared group is below it."""
+        fields = read_fields(CorrectionFields, command.fields)
+        offsets = self._broker.offsets
+        left_out = {name.strip() for name in fields.filter_groups.split(",")}
+        lowest: dict[int, int] = {}
+        for group in offsets.groups_of(fields.topic):
+            if group in left_out:
+                continue
+            for queue_id, offset in offsets.of_group(fields.topic, group).items():
+                queue = self._broker.store.queues.get((fields.topic, queue_id))
+                if queue is None or offset >= queue.min_offset:
+                    lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
+        for queue_id, offset in offsets.of_group(fields.topic, fields.compare_group).items():
+            if lowest.get(queue_id, -1) > offset:
+                lowest[queue_id] = JAVA_LONG_MAX
+        return command.answer(ResponseCode.SUCCESS, body=dumps_java({"correctionOffsets": lowest}))
+
+    def clone(self, link: Link, command: Command, _now: Now) -> Command | None:
+        """Give a group another one's offsets."""
+        fields = read_fields(CloneOffsetFields, command.fields)
+        broker = self._broker
+        wrong = group_name_error(fields.dest_group)
+        if wrong is None and broker.config.role == "SLAVE":
+            wrong = "Can not clone offsets in slave broker"
+        if wrong is not None:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark=wrong)
+        online = broker.clients.consumers.get(fields.src_group)
+        wanted = online.subscriptions if online is not None and not fields.offline else {}
+        for topic in [fields.topic] if fields.topic.strip() else broker.offsets.topics_of(fields.src_group):
+            if broker.topics.get(topic) is None or (wanted and topic not in wanted):
+                continue
+            for queue_id, offset in broker.offsets.of_group(topic, fields.src_group).items():
+                broker.offsets.commit(topic, fields.dest_group, queue_id, offset)
+        log.warning("reset: group=%s got the offsets of %s by %s", fields.dest_group, fields.src_group, link.peer)
+        return command.answer(ResponseCode.SUCCESS)
