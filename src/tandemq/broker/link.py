@@ -4,13 +4,16 @@ from ipaddress import ip_address
 
 from tandemq.boundary import LinkKind
 from tandemq.codec.frame import FrameDecoder
+from tandemq.codec.layout import Layout
 from tandemq.codec.record import encode_host
+
+_NO_LAYOUT = (b"", b"", b"\x02", Layout(b"", b"", 0, None, waits=True, is_usual=True))
 
 
 class Link:
     """A remoting connection: its unfinished frame, and the peer's address as records hold it."""
 
-    __slots__ = ("born_host", "decoder", "is_v4", "kind", "number", "peer", "seen_ms")
+    __slots__ = ("born_host", "decoder", "is_v4", "kind", "layout", "layout_bytes", "number", "peer", "seen_ms")
 
     def __init__(self, number: int, kind: LinkKind, peer: str, now_ms: int, frame_bytes_max: int) -> None:
         """A link that has just opened; `peer` is "ip:port"."""
@@ -21,6 +24,9 @@ class Link:
         self.decoder = FrameDecoder(frame_bytes_max)
         self.born_host = pack_host(peer)
         self.is_v4 = len(self.born_host) == 8
+        self.layout: tuple[bytes, bytes, bytes, Layout] = _NO_LAYOUT
+        """Properties of the last message sent here: before its unique key, the key, behind it, and what they mean."""
+        self.layout_bytes = -1
 
 
 def pack_host(text: str) -> bytes:

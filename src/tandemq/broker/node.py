@@ -209,16 +209,17 @@ class Broker:
 
     def _receive(self, link: Link, data: bytes, turn: Turn, now: Now) -> None:
         link.seen_ms = now.mono_ms
-        take_send, take_pull = self.send.take_frame, self.pull.take_frame
-        for frame in link.decoder.feed(data):
-            form, header, body = frame
-            if form == FORM_JSON:
-                if b'"code":310' in header:
-                    if take_send(link, header, body, now):
-                        continue
-                elif b'"code":11,' in header and link.kind is LinkKind.REMOTING:
-                    if take_pull(link.number, header, turn, now):
-                        continue
+        frames = link.decoder.feed(data)
+        at = 0
+        while at < len(frames):
+            at = self.send.take_run(link, frames, at, now)
+            if at == len(frames):
+                break
+            frame = frames[at]
+            at += 1
+            if frame[0] == FORM_JSON and b'"code":11,' in frame[1] and link.kind is LinkKind.REMOTING:
+                if self.pull.take_frame(link.number, frame[1], turn, now):
+                    continue
             if not self._handle(link, frame, turn, now):
                 break
         if self.send.acks:

@@ -1,6 +1,6 @@
 """Taking messages: checks, topic creation, the stored form, the answer.
 
-The hot path is `SendPath.take_frame`: one decode, one append, one prepared answer per message. Whatever is unusual
+The hot path is `SendPath.take_run`: one decode, one append, one prepared answer per message. Whatever is unusual
 (delay, batch, retry topic, transaction bits, IPv6, binary header) goes through `SendPath.take`.
 
 Source: docs/requests.md, "sending"; RocketMQ SendMessageProcessor.
@@ -15,10 +15,17 @@ from tandemq.boundary import Now
 from tandemq.broker.groups import Groups
 from tandemq.broker.link import Link
 from tandemq.broker.topics import Topic, Topics
-from tandemq.codec.frame import encode_command
+from tandemq.codec.frame import RawFrame, encode_command
 from tandemq.codec.layout import Layouts
 from tandemq.codec.record import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX, decode_batch
-from tandemq.codec.requests import SendFields, SendFieldsV1, SendFrame, decode_send_frame, is_true, read_fields
+from tandemq.codec.requests import (
+    PlainSendFrame,
+    SendFields,
+    SendFieldsV1,
+    decode_send_frame,
+    is_true,
+    read_fields,
+)
 from tandemq.config import BrokerConfig
 from tandemq.errors import ProtocolError, RecordTooLarge
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -43,7 +50,8 @@ _ANSWER = (
 _PREFIX = Struct(">II")
 _UNUSUAL_FLAGS = 0xC | 0xF0
 PLAIN_PROPERTIES_MAX = 8000
-_UNIQUE = b"UNIQ_KEY\x01%b\x02"
+_UNIQUE = b"UNIQ_KEY\x01"
+_SEND_V2 = int(RequestCode.SEND_MESSAGE_V2)
 
 
 Ack = tuple[bytes | None, int, bool]
@@ -99,51 +107,82 @@ class SendPath:
 
     # The hot path.
 
-    def take_frame(self, link: Link, header: bytes, body: bytes, now: Now) -> bool:
-        """Take a V2 send from its JSON header; False if it is unusual and must go through `take`."""
-        try:
-            frame = decode_send_frame(header)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            return False
-        return frame.code == RequestCode.SEND_MESSAGE_V2 and self._take_plain(link, frame, body, now)
+    def take_run(self, link: Link, frames: list[RawFrame], first: int, now: Now) -> int:
+        """Take ordinary V2 sends from `frames[first]` on; returns where the first frame lies that is something else.
 
-    def _take_plain(self, link: Link, frame: SendFrame, body: bytes, now: Now) -> bool:
+        One call for all that arrived together, so that what they share is looked up once.
+        """
+        if self.refusal is not None or not link.is_v4 or not self._is_v4 or not self._config.permission & 2:
+            return first
+        config, acks = self._config, self.acks
+        at = first
+        for at in range(first, len(frames)):
+            form, header, body = frames[at]
+            if form or b'"code":310' not in header:
+                return at
+            try:
+                frame = decode_send_frame(header)
+            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+                return at
+            fields = frame.extFields
+            topic = self._topics.table.get(fields.topic)
+            if (
+                topic is None
+                or not topic.takes_plain
+                or not 0 <= fields.queue_id < topic.write_queue_nums
+                or fields.sys_flag & _UNUSUAL_FLAGS
+                or fields.reconsume_times
+                or fields.batch == "true"
+                or frame.code != _SEND_V2
+                or not 0 < len(body) <= config.message_bytes_max
+            ):
+                return at
+            ack = self._take_plain(link, frame, topic, body, now)
+            if ack is None:
+                return at
+            acks.append(ack)
+        return at + 1
+
+    def _take_plain(self, link: Link, frame: PlainSendFrame, topic: Topic, body: bytes, now: Now) -> Ack | None:
+        """Store one ordinary message; None if its properties make it something else."""
         fields = frame.extFields
-        topic = self._topics.table.get(fields.topic)
+        raw = fields.properties.encode()
+        before, unique, after, layout = link.layout
+        if not (raw.startswith(before) and raw[-len(after) :] == after and len(raw) == link.layout_bytes):
+            if len(raw) > PLAIN_PROPERTIES_MAX or not self._learn_layout(link, raw):
+                return None
+            before, unique, after, layout = link.layout
+        unique = raw[len(before) : -len(after)]
+        if not unique.isalnum():
+            return None
         queue_id = fields.queue_id
-        if (
-            topic is None
-            or not topic.takes_plain
-            or not 0 <= queue_id < topic.write_queue_nums
-            or self.refusal is not None
-            or not link.is_v4
-            or not self._is_v4
-            or fields.sys_flag & _UNUSUAL_FLAGS
-            or fields.reconsume_times
-            or fields.batch == "true"
-            or not 0 < len(body) <= self._config.message_bytes_max
-            or len(fields.properties) > PLAIN_PROPERTIES_MAX
-        ):
-            return False
-        unique, (before, after, tags, keys, waits, is_usual) = self._layouts.of(fields.properties.encode())
-        if not is_usual or (unique is not None and not unique.isalnum()):
-            return False
-        properties = before + (_UNIQUE % unique if unique else b"") + after + self._cluster
         queue = topic.queues.get(queue_id) or self._topics.queue(topic, queue_id)
         try:
-            queue_offset, log_offset, size = self._store.put_plain(
-                queue, topic.encoded, body, properties, fields.flag, fields.sys_flag, fields.born_timestamp,
-                link.born_host, now.wall_ms, self._store_host, 0, tags, unique, keys,
+            queue_offset, end = self._store.put_plain(
+                queue, topic.encoded, body, b"".join((layout.before, _UNIQUE, unique, b"\x02", layout.after, self._cluster)),
+                fields.flag, fields.sys_flag, fields.born_timestamp, link.born_host, now.wall_ms, self._store_host,
+                layout.tags_code, unique, layout.keys,
             )  # fmt: skip
         except RecordTooLarge:
-            return False  # the long way says so
+            return None
         self.count += 1
         self.bytes += len(body)
         if frame.flag & FLAG_ONEWAY:
-            self.acks.append((None, log_offset + size, False))
-            return True
-        answer = self._answer % (log_offset, queue_id, queue_offset, unique or b"", frame.opaque)
-        self.acks.append((_PREFIX.pack(len(answer) + 4, len(answer)) + answer, log_offset + size, waits))
+            return None, end, False
+        answer = self._answer % (self._store.log.last_offset, queue_id, queue_offset, unique, frame.opaque)
+        return _PREFIX.pack(len(answer) + 4, len(answer)) + answer, end, layout.waits
+
+    def _learn_layout(self, link: Link, raw: bytes) -> bool:
+        """Remember what stands around the unique key in this link's messages; False if they are not ordinary."""
+        unique, layout = self._layouts.of(raw)
+        if unique is None or not layout.is_usual:
+            return False
+        at = raw.index(_UNIQUE + unique) + len(_UNIQUE)
+        before, after = raw[:at], raw[at + len(unique) :]
+        if not after:
+            return False
+        link.layout = (before, unique, after, layout)
+        link.layout_bytes = len(raw)
         return True
 
     # Everything.

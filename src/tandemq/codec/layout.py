@@ -64,7 +64,7 @@ class Layouts:
         tags = noted.get(b"TAGS")
         layout = Layout(
             kept_before, kept_after, cached_java_hash(tags.decode("utf-8", "replace")) if tags else 0,
-            noted.get(b"KEYS"), noted.get(b"WAIT", b"").lower() != b"false", not _UNUSUAL & noted.keys(),
+            noted.get(b"KEYS"), noted.get(b"WAIT", b"").lower() != b"false", _UNUSUAL.isdisjoint(noted),
         )  # fmt: skip
         if len(before) + len(after) <= LAYOUT_BYTES_MAX:
             if len(self._known) >= LAYOUTS_MAX:

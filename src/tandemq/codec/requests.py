@@ -63,14 +63,33 @@ class SendFields(
     batch: str = "false"
 
 
-class SendFrame(msgspec.Struct, gc=False):
+class PlainSendFields(
+    msgspec.Struct,
+    gc=False,
+    rename={
+        "topic": "b", "queue_id": "e", "sys_flag": "f", "born_timestamp": "g", "flag": "h", "properties": "i",
+        "reconsume_times": "j", "batch": "m",
+    },
+):  # fmt: skip
+    """What the hot path needs of a V2 send; every field left out is one object less per message."""
+
+    topic: str
+    queue_id: int
+    sys_flag: int
+    born_timestamp: int
+    flag: int
+    properties: str = ""
+    reconsume_times: int = 0
+    batch: str = "false"
+
+
+class PlainSendFrame(msgspec.Struct, gc=False):
     """The whole JSON header of a V2 send: decoded in one step on the hot path."""
 
-    code: Int32
-    opaque: Int32
-    extFields: SendFields  # noqa: N815  # the name on the wire
-    flag: Int32 = 0
-    version: Int32 = 0
+    code: int
+    opaque: int
+    extFields: PlainSendFields  # noqa: N815  # the name on the wire
+    flag: int = 0
 
 
 class PullFields(msgspec.Struct, rename="camel", gc=False):
@@ -189,5 +208,5 @@ def read_fields(kind: type[_Fields], fields: dict[str, str]) -> _Fields:
         raise ProtocolError(f"header fields: {error}") from error
 
 
-decode_send_frame = msgspec.json.Decoder(SendFrame, strict=False).decode
+decode_send_frame = msgspec.json.Decoder(PlainSendFrame, strict=False).decode
 decode_pull_frame = msgspec.json.Decoder(PullFrame, strict=False).decode

@@ -45,6 +45,8 @@ class CommitLog:
         """Set for good after a device error: nothing may be written behind what is not known to be there."""
         self.last_write: tuple[int, bytes] = (0, b"")
         """Offset and bytes of the latest write: what followers of the tail read without a system call."""
+        self.last_offset = 0
+        """Where the message begins that `append_plain` appended last."""
         self._pending: list[bytes] = []
         self._rolls: list[int] = []
         self._segment_end = 0
@@ -96,26 +98,27 @@ class CommitLog:
 
     def append_plain(
         self, topic: bytes, queue_id: int, queue_offset: int, body: bytes, properties: bytes, flag: int, sys_flag: int,
-        born_ms: int, born_host: bytes, store_ms: int, store_host: bytes, reconsume_times: int,
-    ) -> tuple[int, int]:  # fmt: skip
+        born_ms: int, born_host: bytes, store_ms: int, store_host: bytes,
+    ) -> int:  # fmt: skip
         """Append an ordinary message between IPv4 hosts; the hot path. `topic` carries its length byte.
 
-        Returns (log offset, size). Raises as `reserve`.
+        Returns the log offset behind it; where it begins is `last_offset`. Raises as `reserve`.
         """
         size = _PLAIN_OVERHEAD - 1 + len(body) + len(topic) + len(properties)
-        offset = self.end if size + BLANK_BYTES_MIN <= self._segment_end - self.end else self.reserve(size)
+        offset = self.end
+        if size + BLANK_BYTES_MIN > self._segment_end - offset:
+            offset = self.reserve(size)
         raw = b"".join((
             _head_v4(
                 size, MAGIC_V1, crc32(body) & _CRC_MASK, queue_id, flag, queue_offset, offset, sys_flag, born_ms,
-                born_host, store_ms, store_host, reconsume_times, 0, len(body),
+                born_host, store_ms, store_host, 0, 0, len(body),
             ),
             body, topic, (len(properties) + CRC_PROPERTY_BYTES).to_bytes(2), properties,
         ))  # fmt: skip
-        pending = self._pending
-        pending.append(raw)
-        pending.append(b"__CRC32#\x01%b\x02" % (b"%010d" % (crc32(raw) & _CRC_MASK))[::-1])
-        self.end = offset + size
-        return offset, size
+        self._pending += (raw, b"__CRC32#\x01%b\x02" % (b"%010d" % (crc32(raw) & _CRC_MASK))[::-1])
+        self.last_offset = offset
+        self.end = end = offset + size
+        return end
 
     def append_record(
         self, *, topic: bytes, queue_id: int, queue_offset: int, body: bytes, properties: bytes, flag: int,

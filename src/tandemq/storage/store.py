@@ -113,29 +113,31 @@ class Store:
 
     def put_plain(
         self, queue: ConsumeQueue, topic: bytes, body: bytes, properties: bytes, flag: int, sys_flag: int,
-        born_ms: int, born_host: bytes, store_ms: int, store_host: bytes, reconsume_times: int, tags: int,
-        unique_key: bytes | None, keys: bytes | None,
-    ) -> tuple[int, int, int]:  # fmt: skip
+        born_ms: int, born_host: bytes, store_ms: int, store_host: bytes, tags: int, unique_key: bytes,
+        keys: bytes | None,
+    ) -> tuple[int, int]:  # fmt: skip
         """Append an ordinary message between IPv4 hosts; `topic` carries its length byte.
 
-        Returns (queue offset, log offset, size). Raises RecordTooLarge.
+        Returns (queue offset, log offset behind the record); where it begins is `log.last_offset`.
+        Raises RecordTooLarge.
         """
         queue_offset = queue.next_offset
-        log_offset, size = self.log.append_plain(
+        log = self.log
+        end = log.append_plain(
             topic, queue.queue_id, queue_offset, body, properties, flag, sys_flag, born_ms, born_host, store_ms,
-            store_host, reconsume_times,
+            store_host,
         )  # fmt: skip
         queue.next_offset = queue_offset + 1
+        log_offset = log.last_offset
         staged = queue.staged
         if not staged:
             self._touched.append(queue)
-        staged += (log_offset, size, tags)
-        self._staged_ms = store_ms
-        if unique_key:
-            self._staged_keys.append((queue.topic, unique_key, log_offset, store_ms))
+            self._staged_ms = store_ms
+        staged += (log_offset, end - log_offset, tags)
+        self._staged_keys.append((queue.topic, unique_key, log_offset, store_ms))
         if keys:
             self._stage_keys(queue.topic, keys, log_offset, store_ms)
-        return queue_offset, log_offset, size
+        return queue_offset, end
 
     def put(
         self, queue: ConsumeQueue, *, body: bytes, properties: bytes, flag: int, sys_flag: int, born_ms: int,
