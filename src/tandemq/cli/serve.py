@@ -1,7 +1,12 @@
 """`tandemq broker` and `tandemq namesrv`: the single programs."""
 
+import json
 import logging
+import os
 import signal
+import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -11,6 +16,14 @@ from tandemq.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
+json_option = click.option("--json", "as_json", is_flag=True, help="Tell where it listens as one line of JSON.")
+stdin_option = click.option(
+    "--while-stdin", is_flag=True, help="Stop when standard input closes: for programs that start this one."
+)
+set_option = click.option(
+    "--set", "pairs", multiple=True, metavar="KEY=VALUE", help="A setting that outranks the file's."
+)
+
 
 def _read(path: str | None) -> str:
     if path is None:
@@ -18,7 +31,8 @@ def _read(path: str | None) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}", hint="give a TOML file or a RocketMQ broker.conf") from error
+        reason = os.strerror(error.errno or 0) if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise ConfigError(f"cannot read {path}: {reason}", hint="give a TOML file or a RocketMQ broker.conf") from error
 
 
 def _overrides(pairs: tuple[str, ...]) -> dict[str, str]:
@@ -26,19 +40,47 @@ def _overrides(pairs: tuple[str, ...]) -> dict[str, str]:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals:
-            raise ConfigError(f"--set {pair}: key=value is expected")
+            raise ConfigError(f"--set {pair}: KEY=VALUE is expected", hint="for instance --set listenPort=10921")
         found[key.strip()] = value.strip()
     return found
 
 
+def _stop_when_told(stop: Callable[[], None], *, while_stdin: bool) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop())
+    if while_stdin:
+
+        def wait_for_end() -> None:
+            while os.read(sys.stdin.fileno(), 4096):
+                continue
+            stop()
+
+        threading.Thread(target=wait_for_end, name="stdin", daemon=True).start()
+
+
+def _tell(text: str, facts: dict[str, object], *, as_json: bool) -> None:
+    click.echo(json.dumps(facts | {"pid": os.getpid()}) if as_json else text)
+
+
 @click.command()
 @click.option("--config", "-c", "path", type=click.Path(dir_okay=False), help="TOML or a RocketMQ broker.conf.")
-@click.option("--set", "pairs", multiple=True, metavar="KEY=VALUE", help="A setting that outranks the file's.")
+@set_option
 @click.option("--namesrv", "-n", "name_servers", help="Name servers, host:port;host:port.")
-@click.option("--accept-loss", is_flag=True,
-              help="After a crash of the machine: do not wait for slaves that may hold what was lost here.")
-def broker(path: str | None, pairs: tuple[str, ...], name_servers: str | None, accept_loss: bool) -> None:
-    """Run one broker until SIGTERM or SIGINT."""
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="After a crash of the machine: do not wait for slaves that may hold what was lost here.",
+)
+@json_option
+@stdin_option
+def broker(
+    path: str | None, pairs: tuple[str, ...], name_servers: str | None, accept_loss: bool, as_json: bool,
+    while_stdin: bool,
+) -> None:  # fmt: skip
+    """Run one broker until SIGTERM or SIGINT.
+
+    Without a file it is a master called broker-a at port 10911 with its store in ./store.
+    """
     from tandemq.run.broker import BrokerProcess  # noqa: PLC0415  # numpy is not loaded for --help
 
     overrides = _overrides(pairs)
@@ -49,12 +91,17 @@ def broker(path: str | None, pairs: tuple[str, ...], name_servers: str | None, a
     )
     process = BrokerProcess(config, accept_loss=accept_loss)
     process.open()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: process.stop())
-    click.echo(
+    _stop_when_told(process.stop, while_stdin=while_stdin)
+    _tell(
         f"tandemq broker {config.broker_name}/{config.broker_id} ({config.role}) at {process.address}, "
-        f"fast port {process.fast_port}, replication {process.ha_address}, store {config.store_path}"
-    )
+        f"fast port {process.fast_port}, replication {process.ha_address}, store {config.store_path}",
+        {
+            "brokerName": config.broker_name, "brokerId": config.broker_id, "role": config.role,
+            "address": process.address, "fastPort": process.fast_port, "haAddress": process.ha_address,
+            "store": config.store_path,
+        },
+        as_json=as_json,
+    )  # fmt: skip
     process.run()
     process.close()
 
@@ -62,9 +109,11 @@ def broker(path: str | None, pairs: tuple[str, ...], name_servers: str | None, a
 @click.command()
 @click.option("--config", "-c", "path", type=click.Path(dir_okay=False), help="TOML or a RocketMQ namesrv.conf.")
 @click.option("--port", "-p", type=click.IntRange(0, 65535), help="Port; 0 takes any free one.")
-@click.option("--set", "pairs", multiple=True, metavar="KEY=VALUE", help="A setting that outranks the file's.")
-def namesrv(path: str | None, port: int | None, pairs: tuple[str, ...]) -> None:
-    """Run one name server until SIGTERM or SIGINT."""
+@set_option
+@json_option
+@stdin_option
+def namesrv(path: str | None, port: int | None, pairs: tuple[str, ...], as_json: bool, while_stdin: bool) -> None:
+    """Run one name server until SIGTERM or SIGINT; at port 9876 if nothing is said."""
     from tandemq.run.nameserver import NameServerProcess  # noqa: PLC0415  # see above
 
     overrides = _overrides(pairs)
@@ -75,8 +124,7 @@ def namesrv(path: str | None, port: int | None, pairs: tuple[str, ...]) -> None:
     )
     process = NameServerProcess(config)
     process.open()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: process.stop())
-    click.echo(f"tandemq name server at {process.address}")
+    _stop_when_told(process.stop, while_stdin=while_stdin)
+    _tell(f"tandemq name server at {process.address}", {"address": process.address}, as_json=as_json)
     process.run()
     process.close()

@@ -98,6 +98,8 @@ class RequestCode(IntEnum):
     GET_BROKER_HA_STATUS = 907
     TANDEM_PEER_INFO = 7_301
     """TandemQ's own, slave to master: is this a TandemQ broker, and which? A Java broker answers 3."""
+    TANDEM_LOG_DIGEST = 7_302
+    """TandemQ's own, tool to broker: checksum of a range of the commit log, to compare twins while they run."""
 
 
 class ResponseCode(IntEnum):

@@ -24,6 +24,7 @@ from tandemq.config import BrokerConfig, NameServerConfig
 from tandemq.config_file import load_broker_config
 from tandemq.errors import LocalError, NetworkError
 from tandemq.run.broker import BrokerProcess
+from tandemq.run.children import group_name
 from tandemq.run.nameserver import NameServerProcess
 
 Setting = str | int | float | bool
@@ -50,11 +51,6 @@ _SMALL: dict[str, Setting] = {
     "diskSpaceCleanForciblyRatio": 1.0,
     "diskSpaceWarningLevelRatio": 1.0,
 }
-
-
-def group_name(number: int) -> str:
-    """Name of a broker group: broker-a, broker-b, …, broker-z, broker-26, …"""
-    return f"broker-{chr(ord('a') + number)}" if number < 26 else f"broker-{number}"
 
 
 class LocalBroker:

@@ -1,0 +1,342 @@
+"""A cluster of child processes on this machine: what `tandemq up` keeps running and `tandemq demo` kills.
+
+    ChildCluster ─┬─ Child "namesrv"       tandemq namesrv --json …      directory/namesrv.log
+                  ├─ Child "broker-a-0"    tandemq broker -c FILE        directory/broker-a-0.{conf,log}, broker-a-0/
+                  ├─ Child "broker-a-1"    …
+                  └─ Child "broker-b-0"    …
+
+Each child is the program a user would start by hand, with a configuration file to look at. A child stops when its
+standard input closes, so that none outlives a parent that was killed. Ports: given, or any free ones, which the child
+tells in its first line and gets again when it is restarted.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from tandemq.codec.fastjson import loads
+from tandemq.errors import ConfigError, LocalError, NetworkError
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
+from tandemq.run.ask import try_ask
+
+Setting = str | int | float | bool
+LOOPBACK = "127.0.0.1"
+START_SECONDS = 30.0
+STOP_SECONDS = 20.0
+EXIT_USAGE = 2
+_LOOK_SECONDS = 0.02
+
+
+def group_name(number: int) -> str:
+    """Name of a broker group: broker-a, broker-b, …, broker-z, broker-26, …"""
+    return f"broker-{chr(ord('a') + number)}" if number < 26 else f"broker-{number}"
+
+
+class Child:
+    """One process: started, stopped, killed, started again."""
+
+    def __init__(self, name: str, directory: Path, arguments: Callable[[Mapping[str, Any]], list[str]]) -> None:
+        """Nothing runs yet. `arguments`: those of `tandemq`, given what the child told when it ran before."""
+        self.name = name
+        self.log_path = directory / f"{name}.log"
+        self.told: dict[str, Any] = {}
+        """What it said of itself when it was ready: addresses, process id."""
+        self._arguments = arguments
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """Where clients reach it, "ip:port"; the same after a restart."""
+        return str(self.told.get("address", ""))
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process is there."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Its process id, 0 if it does not run."""
+        return self._process.pid if self._process is not None and self.is_running else 0
+
+    def start(self) -> None:
+        """Start it and wait until it listens.
+
+        Raises:
+            ConfigError: it says that its configuration cannot be.
+            LocalError: it ended, or said nothing in time.
+        """
+        self.spawn()
+        self.wait_ready()
+
+    def spawn(self) -> None:
+        """Start it, and do not wait."""
+        assert not self.is_running, f"{self.name} runs already"
+        self.end()
+        command = [sys.executable, "-m", "tandemq", *self._arguments(self.told), "--json", "--while-stdin"]
+        with self.log_path.open("ab") as log:
+            # A session of its own: Ctrl-C in the terminal is for the parent, which stops its children in order.
+            process = subprocess.Popen(  # noqa: S603  # our own program
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )  # fmt: skip
+        self._process = process
+
+    def wait_ready(self) -> None:
+        """Wait until it listens. Raises as `start`."""
+        process = self._process
+        assert process is not None and process.stdout is not None, "spawn first"
+        first = _line_within(process.stdout, START_SECONDS)
+        if not first:
+            raise self._did_not_start(process)
+        self.told = json.loads(first)
+
+    def _did_not_start(self, process: subprocess.Popen[bytes]) -> LocalError:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(2)
+        code = process.poll()
+        self.kill()
+        lines = [line for line in self.last_lines() if line]
+        text = f"{self.name} did not start: {lines[-1] if lines else 'it said nothing'}"
+        kind = ConfigError if code == EXIT_USAGE else LocalError
+        return kind(text, hint=f"its log is {self.log_path}")
+
+    def last_lines(self, count: int = 20) -> list[str]:
+        """The end of its log."""
+        try:
+            return self.log_path.read_text(encoding="utf-8", errors="replace").splitlines()[-count:]
+        except OSError:
+            return []
+
+    def signal_stop(self) -> None:
+        """Ask it to stop, and do not wait."""
+        if self._process is not None and self.is_running:
+            self._process.send_signal(signal.SIGTERM)
+
+    def stop(self) -> None:
+        """Stop it cleanly; kill it if it takes longer than STOP_SECONDS. Harmless if it does not run."""
+        self.signal_stop()
+        if self._process is not None:
+            try:
+                self._process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        self.end()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+        self.end()
+
+    def end(self) -> None:
+        """Take in a process that has ended or is about to."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+
+
+class BrokerChild(Child):
+    """A broker."""
+
+    def __init__(self, broker_name: str, broker_id: int, directory: Path, settings: Mapping[str, Setting]) -> None:
+        """Nothing runs yet; its configuration file is written when it starts."""
+        super().__init__(f"{broker_name}-{broker_id}", directory, self._command)
+        self.broker_name = broker_name
+        self.broker_id = broker_id
+        self.store = directory / self.name
+        self._conf_path = directory / f"{self.name}.conf"
+        self._settings = {
+            **settings,
+            "brokerName": broker_name,
+            "brokerId": broker_id,
+            "storePathRootDir": str(self.store),
+        }
+
+    def _command(self, told: Mapping[str, Any]) -> list[str]:
+        settings = dict(self._settings)
+        if told:
+            # Without a fast port the port it had cannot be asked for.
+            if told["fastPort"]:
+                settings["listenPort"] = int(told["address"].rpartition(":")[2])
+            settings["haListenPort"] = int(told["haAddress"].rpartition(":")[2])
+        lines = [f"{key} = {_text(value)}\n" for key, value in settings.items()]
+        self._conf_path.write_text("".join(lines), encoding="utf-8")
+        return ["broker", "-c", str(self._conf_path)]
+
+    def log_end(self) -> int:
+        """The end of its commit log, -1 if it does not answer."""
+        answer = try_ask(self.address, Command(RequestCode.TANDEM_PEER_INFO))
+        return int(answer.fields["logEnd"]) if answer is not None and answer.code == ResponseCode.SUCCESS else -1
+
+
+class ChildCluster:
+    """A name server and `groups` groups of one master and `slaves` slaves each; use it with `with`.
+
+    Args:
+        directory: stores, configuration files and logs.
+        port: of the name server; 0 for any free one.
+        broker_ports: listen and replication port of a broker by (group number, id), (0, 0) for any free ones.
+        settings: broker settings under RocketMQ's names, for all brokers.
+    """
+
+    def __init__(
+        self, directory: str | Path, *, groups: int = 2, slaves: int = 1, port: int = 0,
+        broker_ports: Callable[[int, int], tuple[int, int]] = lambda _group, _id: (0, 0),
+        settings: Mapping[str, Setting] | None = None,
+    ) -> None:  # fmt: skip
+        """Nothing runs yet."""
+        self.directory = Path(directory)
+        self._shape = (groups, slaves)
+        self._ports = broker_ports
+        self._settings = dict(settings or {})
+        self.name_server = Child("namesrv", self.directory, lambda told: self._name_server_command(told, port))
+        self.brokers: list[BrokerChild] = []
+        """Masters first, then slaves, each by group."""
+
+    def _name_server_command(self, told: Mapping[str, Any], port: int) -> list[str]:
+        if told:
+            port = int(told["address"].rpartition(":")[2])
+        data = f"kvConfigPath={self.directory / 'namesrv'}"
+        return ["namesrv", "--port", str(port), "--set", f"bindAddress={LOOPBACK}", "--set", data]
+
+    @property
+    def name_servers(self) -> str:
+        """What clients want, "ip:port"."""
+        return self.name_server.address
+
+    def broker(self, broker_name: str, broker_id: int = 0) -> BrokerChild:
+        """One of its brokers."""
+        return next(b for b in self.brokers if (b.broker_name, b.broker_id) == (broker_name, broker_id))
+
+    def start(self) -> None:
+        """Start everything; return when all brokers are registered and all slaves in sync.
+
+        Raises:
+            ConfigError, LocalError: a child did not start; nothing runs then.
+            NetworkError: they did not find each other in time.
+        """
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.name_server.start()
+        groups, slaves = self._shape
+        for broker_id in range(slaves + 1):
+            for number in range(groups):
+                broker = self._make(number, broker_id)
+                self.brokers.append(broker)
+                broker.spawn()
+            for broker in self.brokers[-groups:]:
+                broker.wait_ready()
+            # A slave learns from its first registration where its master is.
+            self.wait_until(self.all_registered)
+        self.wait_until(self.in_sync)
+
+    def _make(self, number: int, broker_id: int) -> BrokerChild:
+        _, slaves = self._shape
+        listen, replication = self._ports(number, broker_id)
+        settings: dict[str, Setting] = {
+            "bindAddress": LOOPBACK,
+            "brokerIP1": LOOPBACK,
+            "brokerIP2": LOOPBACK,
+            "namesrvAddr": self.name_servers,
+            "listenPort": listen,
+            "haListenPort": replication,
+            "brokerRole": "SLAVE" if broker_id else "SYNC_MASTER" if slaves else "ASYNC_MASTER",
+        }
+        return BrokerChild(group_name(number), broker_id, self.directory, {**settings, **self._settings})
+
+    def all_registered(self) -> bool:
+        """Whether the name server knows every running broker by its present address."""
+        answer = try_ask(self.name_servers, Command(RequestCode.GET_BROKER_CLUSTER_INFO))
+        if answer is None or answer.code != ResponseCode.SUCCESS:
+            return False
+        table = loads(answer.body).get("brokerAddrTable", {})
+        return all(
+            table.get(broker.broker_name, {}).get("brokerAddrs", {}).get(str(broker.broker_id)) == broker.address
+            for broker in self.brokers
+            if broker.is_running
+        )
+
+    def in_sync(self) -> bool:
+        """Whether every running slave holds what its running master holds."""
+        running = [broker for broker in self.brokers if broker.is_running]
+        ends = {(broker.broker_name, broker.broker_id): broker.log_end() for broker in running}
+        return all(end >= max(0, ends.get((name, 0), 0)) for (name, _), end in ends.items())
+
+    def wait_until(self, condition: Callable[[], bool], seconds: float = START_SECONDS) -> None:
+        """Wait for a state of the cluster.
+
+        Raises:
+            NetworkError: it did not come in time.
+            LocalError: the name server died.
+        """
+        until = time.monotonic() + seconds
+        while not condition():
+            if not self.name_server.is_running:
+                raise LocalError("the name server died", hint=f"its log is {self.name_server.log_path}")
+            if time.monotonic() > until:
+                raise NetworkError(
+                    f"the cluster did not get ready within {seconds:g} s", hint=f"its logs are in {self.directory}"
+                )
+            time.sleep(_LOOK_SECONDS)
+
+    def dead(self) -> list[Child]:
+        """Children that ended by themselves."""
+        return [child for child in [self.name_server, *self.brokers] if not child.is_running]
+
+    def close(self) -> None:
+        """Stop everything cleanly: masters, then what copies from them, then the name server. The files stay."""
+        for broker_id in range(self._shape[1] + 1):
+            members = [broker for broker in self.brokers if broker.broker_id == broker_id]
+            for broker in members:
+                broker.signal_stop()
+            for broker in members:
+                broker.stop()
+        self.name_server.stop()
+
+    def __enter__(self) -> Self:
+        """Start."""
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop."""
+        self.close()
+
+
+def _line_within(pipe: IO[bytes], seconds: float) -> bytes:
+    """The first line of a pipe, b"" if it closed or nothing came in time."""
+    until = time.monotonic() + seconds
+    data = b""
+    while not data.endswith(b"\n"):
+        ready, _, _ = select.select([pipe], [], [], max(0.0, until - time.monotonic()))
+        piece = os.read(pipe.fileno(), 65536) if ready else b""
+        if not piece:
+            return b""
+        data += piece
+    return data
+
+
+def _text(value: Setting) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
