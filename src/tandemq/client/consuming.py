@@ -282,7 +282,7 @@ class PushCore:
                 log.info("offset reset group=%s queue=%s offset=%d", self.options.group, queue, offset)
                 share.window.reset(offset)
                 self._dropped(share)
-                share.fetch.pull(now)
+                share.fetch.restart(now)
         self.shares.commit(now)
 
     def heartbeat_data(self) -> list[ConsumerData]:

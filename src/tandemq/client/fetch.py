@@ -73,6 +73,7 @@ class Fetch:
         self._suggested_id = MASTER_ID
         self._refused_ms: dict[str, int] = {}
         self._is_asking = False
+        self._number = 0
         self._is_stopped = False
         self._rest: Timer | None = None
         self._empty_answers = 0
@@ -96,12 +97,18 @@ class Fetch:
         self._is_asking = True
         self.read_from = address
         self.pulled_ms = now.mono_ms
-        generation = self._window.generation
+        number = self._number
         self._kit.links.request(
             address, self._command(), now,
-            lambda answer, at: self._answered(address, generation, answer, at),
+            lambda answer, at: self._answered(address, number, answer, at),
             timeout_ms=self._options.pull_timeout_ms, closes=True,
         )  # fmt: skip
+
+    def restart(self, now: Now) -> None:
+        """The window was set to another offset: ask from there at once; what is under way no longer counts."""
+        self._number += 1
+        self._is_asking = False
+        self.pull(now)
 
     def _choose(self, now: Now) -> str | None:
         kit, queue = self._kit, self._window.queue
@@ -148,13 +155,10 @@ class Fetch:
 
     # Answers.
 
-    def _answered(self, address: str, generation: int, answer: Answer, now: Now) -> None:
+    def _answered(self, address: str, number: int, answer: Answer, now: Now) -> None:
+        if self._is_stopped or number != self._number:
+            return
         self._is_asking = False
-        if self._is_stopped:
-            return
-        if generation != self._window.generation:
-            self.pull(now)
-            return
         if isinstance(answer, TandemError):
             log.info("pull failed queue=%s address=%s error=%s", self._window.queue, address, answer)
             self._kit.routes.refresh(self._window.queue.topic, now)

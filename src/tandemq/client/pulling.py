@@ -118,7 +118,7 @@ class PullCore:
     def _place(self, reading: _Reading, offset: int, now: Now) -> None:
         reading.is_placed = True
         reading.window.reset(offset)
-        reading.fetch.pull(now)
+        reading.fetch.restart(now)
 
     def seek(self, queue: MessageQueue, offset: int, now: Now) -> None:
         """Go on from an offset of an assigned queue.
