@@ -30,7 +30,9 @@ BACKLOG_CLOSE = 256 << 20
 SMALL_BYTES = 64 * 1024
 BUFFERS_PER_SEND = 512
 WAIT_MS_MAX = 1_000
+ACCEPT_PAUSE_MS = 1_000
 WORKERS = 2
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _GONE = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EINTR)
 
 
@@ -54,6 +56,8 @@ class Loop:
         self._listeners: dict[int, tuple[socket.socket, LinkKind]] = {}
         self._by_fd: dict[int, _Link] = {}
         self._by_number: dict[int, _Link] = {}
+        self._paused: dict[int, int] = {}
+        """Listeners not listened to at present, and until when."""
         self._connections_max = connections_max
         self._next_number = 0
         self._buffer = bytearray(RECEIVE_BYTES)
@@ -111,6 +115,8 @@ class Loop:
             wait_ms = max(0, min(wait_ms, deadline - read_clock().mono_ms))
         if self._events or self._done:
             wait_ms = 0
+        if self._paused:
+            self._resume_accepting()
         received: list[tuple[int, bytes]] = []
         for fd, mask in self._epoll.poll(wait_ms / 1000, 1024):
             link = self._by_fd.get(fd)
@@ -144,7 +150,9 @@ class Loop:
             try:
                 sock, address = listener.accept()
             except OSError as error:
-                if error.errno not in _GONE:
+                if error.errno in _EXHAUSTED:
+                    self._pause_accepting(listener, error)
+                elif error.errno not in _GONE:
                     log.warning("accept: %s", os.strerror(error.errno or 0))
                 return
             if len(self._by_fd) >= self._connections_max:
@@ -154,6 +162,18 @@ class Loop:
             self._next_number += 1
             self._add(sock, self._next_number, kind, is_open=True)
             self._events.append(Opened(self._next_number, kind, _text(address), _text(sock.getsockname())))
+
+    def _pause_accepting(self, listener: socket.socket, error: OSError) -> None:
+        """Out of descriptors or memory: the waiting connection would wake us at once, for ever."""
+        log.error("accept: %s; trying again in %d ms", os.strerror(error.errno or 0), ACCEPT_PAUSE_MS)
+        self._epoll.unregister(listener.fileno())
+        self._paused[listener.fileno()] = read_clock().mono_ms + ACCEPT_PAUSE_MS
+
+    def _resume_accepting(self) -> None:
+        now_ms = read_clock().mono_ms
+        for fd in [fd for fd, until_ms in self._paused.items() if until_ms <= now_ms]:
+            del self._paused[fd]
+            self._epoll.register(fd, select.EPOLLIN)
 
     def _add(self, sock: socket.socket, number: int, kind: LinkKind, *, is_open: bool) -> _Link:
         sock.setblocking(False)
@@ -223,7 +243,8 @@ class Loop:
             if sent < len(buffer):
                 rest: list[Buffer] = [memoryview(buffer)[sent:], *buffers[position + 1 :]]
                 self._keep(link, rest)
-                self._writable(link)
+                if link.is_open:
+                    self._writable(link)
                 return
             sent -= len(buffer)
 
@@ -303,10 +324,13 @@ class Loop:
         if code:
             self._drop(link, os.strerror(code))
             return
+        try:
+            peer, local = _text(link.sock.getpeername()), _text(link.sock.getsockname())
+        except OSError as error:
+            self._drop(link, os.strerror(error.errno or 0))
+            return
         link.is_open = True
-        self._events.append(
-            Opened(link.number, link.kind, _text(link.sock.getpeername()), _text(link.sock.getsockname()))
-        )
+        self._events.append(Opened(link.number, link.kind, peer, local))
 
     # Jobs.
 
