@@ -89,6 +89,7 @@ FUNCTION_LINES_MAX = 70
 OUTERMOST = frozenset(
     {
         "src/tandemq/real/loop.py",
+        "src/tandemq/broker/node.py",
         "src/tandemq/real/worker.py",
         "src/tandemq/cli/__init__.py",
         "src/tandemq/client/push.py",

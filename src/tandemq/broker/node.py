@@ -93,6 +93,8 @@ class Broker:
         self._link_count = 0
         self._acks: list[tuple[int, list[Ack]]] = []
         """Answers that depend on this turn's commit, by link."""
+        self.faults = 0
+        """Links closed because of errors of our own."""
         self._flushing: Job | None = None
         self._stopping = False
         self._sync_flush = config.flush_type == "SYNC_FLUSH"
@@ -150,15 +152,19 @@ class Broker:
         """See `boundary.Node`."""
         turn = self.turn_out = Turn()
         for event in events:
-            self._on_event(event, turn, now)
+            if not isinstance(event, Closed):
+                self._on_event(event, turn, now)
         for number, data in received:
-            link = self.links.get(number)
-            if link is not None:
-                self._receive(link, data, turn, now)
-            elif self.replication.owns(number):
-                self.replication.received(number, data, turn, now)
-            elif self.peers.owns(number):
-                self.peers.received(number, data, turn, now)
+            try:
+                self._take(number, data, turn, now)
+            except Exception:  # the outermost loop of a link: what goes wrong there ends there
+                log.exception("link: %d closed, an error of ours", number)
+                self.faults += 1
+                self.send.acks = []
+                turn.closes.append((number, "an error of ours"))
+        for event in events:
+            if isinstance(event, Closed):
+                self._closed(event, turn, now)
         self.schedule.run_due(now)
         self.peers.expire(turn, now)
         if len(self.client_calls):
@@ -190,8 +196,6 @@ class Broker:
                 self.links[event.link] = Link(
                     event.link, event.kind, event.peer, now.mono_ms, self.config.frame_bytes_max
                 )
-        elif isinstance(event, Closed):
-            self._closed(event, turn, now)
         elif isinstance(event, JobDone):
             self._job_done(event, turn)
 
@@ -206,6 +210,15 @@ class Broker:
             self.notify_members(self.clients.link_closed(event.link), turn)
 
     # Requests.
+
+    def _take(self, number: int, data: bytes, turn: Turn, now: Now) -> None:
+        link = self.links.get(number)
+        if link is not None:
+            self._receive(link, data, turn, now)
+        elif self.replication.owns(number):
+            self.replication.received(number, data, turn, now)
+        elif self.peers.owns(number):
+            self.peers.received(number, data, turn, now)
 
     def _receive(self, link: Link, data: bytes, turn: Turn, now: Now) -> None:
         link.seen_ms = now.mono_ms
@@ -296,6 +309,8 @@ class Broker:
             self.delay.failed()
             self._commit_failed(acks, error, turn)
             return
+        if self._sync_flush:
+            self._begin_flush(now)
         if acks:
             self._acknowledge(acks, turn, now)
         woken, self.store.woken = self.store.woken, []
@@ -335,8 +350,6 @@ class Broker:
                     self.waiters.add((link, answer, end, flush_due_ms, replica_due_ms, replica_code))
                 else:
                     turn.send(link, answer)
-        if self._sync_flush:
-            self._begin_flush(now)
 
     def replica_verdict(self) -> ResponseCode | None:
         """Whether a message stored now needs to wait for replicas: None if so, else what is known already."""
@@ -383,7 +396,7 @@ class Broker:
             self.upkeep.job_done(event.job, event.error)
             return
         self._flushing = None
-        if isinstance(event.error, StoreError):
+        if event.error is not None:
             log.critical("store: a sync failed; nothing more is written or acknowledged until a restart: %s", event.error)
             self.store.flush_failed(event.error)
             self.send.refusal = (ResponseCode.SERVICE_NOT_AVAILABLE, f"the disk failed: {event.error}")
@@ -392,11 +405,10 @@ class Broker:
             return
         assert isinstance(event.job.token, FlushJob)
         self.store.end_flush(event.job.token)
-        if self._sync_flush and len(self.waiters):
-            self._begin_flush(Now(0, 0))
 
     def _close_idle(self, now: Now) -> None:
         expired = self.clients.expired(now.mono_ms, self.config.client_expiry_ms)
+        self.locks.expire(now.mono_ms)
         for link in self.links.values():
             if now.mono_ms - link.seen_ms > self.config.connection_idle_ms or link.number in expired:
                 self._close(link, "silent for too long", self.turn_out)

@@ -1,10 +1,13 @@
 """What is due when, on the monotonic clock."""
 
+import logging
 from collections.abc import Callable
 from heapq import heappop, heappush
 
 from tandemq.boundary import Now
+from tandemq.errors import StoreError
 
+log = logging.getLogger(__name__)
 Task = Callable[[Now], None]
 Period = int | Callable[[], int]
 """Milliseconds; a callable is asked anew after each run, for periods that are settings."""
@@ -32,14 +35,20 @@ class Schedule:
         heappush(self._heap, (due_ms, self._count, task, period_ms))
 
     def run_due(self, now: Now) -> None:
-        """Run what is due; a task that is late runs once, not once per missed period."""
+        """Run what is due; a task that is late runs once, not once per missed period.
+
+        A task the store fails is logged, and tried again when it is due again.
+        """
         heap = self._heap
         while heap and heap[0][0] <= now.mono_ms:
             _, _, task, period_ms = heappop(heap)
             if period_ms:
                 wait_ms = period_ms if isinstance(period_ms, int) else period_ms()
                 self._push(now.mono_ms + wait_ms, task, period_ms)
-            task(now)
+            try:
+                task(now)
+            except StoreError as error:
+                log.error("schedule: %s did not succeed: %s", getattr(task, "__qualname__", task), error)
 
     def next_ms(self) -> int | None:
         """When something is due next."""

@@ -1,6 +1,7 @@
 """Answers that wait until the log is flushed, or copied, up to an offset.
 
-Entries come in log order with equal timeouts, so both offsets and deadlines only grow: the head decides.
+Entries come in log order with equal timeouts, so both offsets and deadlines only grow: the head decides. Those that
+wait for a replica and those of which it is known already that none will have them stand in rows of their own.
 
 Source: docs/ha.md, "synchronous wait"; requirements W04-W08, W11, W12.
 """
@@ -21,23 +22,34 @@ class Waiters:
 
     def __init__(self) -> None:
         """Nobody waits."""
-        self._queue: deque[Waiting] = deque()
+        self._copying: deque[Waiting] = deque()
+        self._known: deque[Waiting] = deque()
+        self._due_ms: int | None = None
         self.released: list[tuple[int, int]] = []
         """What the last release let go: when the flush would have been too late, and of how many."""
 
     def __len__(self) -> int:
         """How many wait."""
-        return len(self._queue)
+        return len(self._copying) + len(self._known)
 
     def add(self, waiting: Waiting) -> None:
         """Wait; the offset must not be lower than the last one's."""
-        self._queue.append(waiting)
+        (self._copying if waiting[5] is None else self._known).append(waiting)
 
     def release(self, flushed: int, copied: int, now_ms: int) -> list[tuple[int, bytes, ResponseCode]]:
         """Links, answers and what held, of those that may leave: all was reached, or a time is over."""
+        self.released = []
         done: list[tuple[int, bytes, ResponseCode]] = []
-        queue = self._queue
-        released: list[tuple[int, int]] = []
+        for queue in (self._copying, self._known):
+            self._release_from(queue, flushed, copied, now_ms, done)
+        dues = [_due_ms(queue[0], flushed, copied) for queue in (self._copying, self._known) if queue]
+        self._due_ms = min(dues, default=None)
+        return done
+
+    def _release_from(
+        self, queue: deque[Waiting], flushed: int, copied: int, now_ms: int,
+        done: list[tuple[int, bytes, ResponseCode]],
+    ) -> None:  # fmt: skip
         before = count = 0
         while queue:
             link, answer, end, flush_due_ms, replica_due_ms, replica_code = queue[0]
@@ -51,27 +63,31 @@ class Waiters:
             queue.popleft()
             if flush_due_ms != before:
                 if count:
-                    released.append((before, count))
+                    self.released.append((before, count))
                 before, count = flush_due_ms, 0
             count += 1
             done.append((link, answer, code))
         if count:
-            released.append((before, count))
-        self.released = released
-        return done
+            self.released.append((before, count))
 
     def take_all(self) -> list[tuple[int, bytes]]:
         """Links and answers of everything that waits; nobody waits afterwards."""
-        everything = [(waiting[0], waiting[1]) for waiting in self._queue]
-        self._queue.clear()
+        everything = [(waiting[0], waiting[1]) for queue in (self._copying, self._known) for waiting in queue]
+        self._copying.clear()
+        self._known.clear()
         return everything
 
     def deadline_ms(self) -> int | None:
-        """When the head's next timeout is."""
-        if not self._queue:
-            return None
-        _, _, _, flush_due_ms, replica_due_ms, replica_code = self._queue[0]
-        return flush_due_ms if replica_code is not None else min(flush_due_ms, replica_due_ms)
+        """When somebody is let go if nothing else happens, as of the last `release`."""
+        return self._due_ms if len(self) else None
+
+
+def _due_ms(waiting: Waiting, flushed: int, copied: int) -> int:
+    """When a wait ends by itself: when all that is still missing is too late."""
+    _, _, end, flush_due_ms, replica_due_ms, replica_code = waiting
+    if end <= flushed:
+        return replica_due_ms
+    return flush_due_ms if replica_code is not None or end <= copied else max(flush_due_ms, replica_due_ms)
 
 
 def _verdict(

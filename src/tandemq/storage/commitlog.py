@@ -41,7 +41,8 @@ class CommitLog:
         self.written_end = 0
         """Behind the last byte written; equal to `end` between turns."""
         self.flushed_offset = 0
-        self.refused: StoreError | None = None
+        self.cut_count = 0
+        self.refused: Exception | None = None
         """Set for good after a device error: nothing may be written behind what is not known to be there."""
         self.last_write: tuple[int, bytes] = (0, b"")
         """Offset and bytes of the latest write: what followers of the tail read without a system call."""
@@ -65,6 +66,7 @@ class CommitLog:
     def open_at(self, end: int) -> None:
         """Begin to append at `end`; what lies behind is cut and zeroed."""
         self._segments.truncate(end)
+        self.cut_count += 1
         self.end = self.written_end = self.flushed_offset = end
         self._segment_end = end - end % self.segment_bytes + self.segment_bytes
         if end and end % self.segment_bytes == 0 and end == self._segments.capacity_end:

@@ -69,11 +69,22 @@ def open_store(disk: Disk, config: StoreConfig) -> tuple[Store, Recovered]:
     store.flush_queues()
     store.marks.clean = False
     store.marks.synced = min(marks.synced if marks else 0, end)
+    if unclean:
+        _sync_found(store)
     may_have_lost = unclean and not machine_stayed_up and not is_new
     recovered = Recovered(not unclean, may_have_lost, begin, end, cut, records)
     log.info("store: opened log=[%d,%d) checked_from=%d records=%d cut=%d clean=%s may_have_lost=%s",
              store.log.start, end, begin, records, cut, not unclean, may_have_lost)  # fmt: skip
     return store, recovered
+
+
+def _sync_found(store: Store) -> None:
+    """Sync what a killed process had written and not synced: from here on it counts as flushed."""
+    store.log.flushed_offset = store.marks.synced
+    job = store.begin_flush()
+    if job is not None:
+        job.run()
+        store.end_flush(job)
 
 
 def _begin(store: Store, marks: Marks | None, *, unclean: bool, machine_stayed_up: bool) -> int:

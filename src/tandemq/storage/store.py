@@ -47,6 +47,8 @@ class FlushJob(NamedTuple):
 
     files: list[File]
     end: int
+    cut_count: int = 0
+    """How often the log had been cut when the job was made: after a cut it says nothing any more."""
 
     def run(self) -> None:
         """Sync; blocking.
@@ -330,16 +332,21 @@ class Store:
     # Flushing.
 
     def begin_flush(self) -> FlushJob | None:
-        """A job that makes the log safe up to its present end; None if it is."""
-        if self.log.flushed_offset >= self.log.written_end:
+        """A job that makes the log safe up to its present end; None if it is, or if syncing failed before.
+
+        After a failure the next sync would succeed without having written the pages that failed.
+        """
+        if self.log.flushed_offset >= self.log.written_end or self.log.refused is not None:
             return None
-        return FlushJob(self.log.files_to_sync(), self.log.written_end)
+        return FlushJob(self.log.files_to_sync(), self.log.written_end, self.log.cut_count)
 
     def end_flush(self, job: FlushJob) -> None:
         """The job succeeded."""
+        if job.cut_count != self.log.cut_count:
+            return
         self.log.flushed_offset = max(self.log.flushed_offset, job.end)
 
-    def flush_failed(self, error: StoreError) -> None:
+    def flush_failed(self, error: Exception) -> None:
         """The job failed: the system may have dropped written pages, so nothing may be acknowledged any more."""
         self.log.refused = self.log.refused or error
 
@@ -381,8 +388,8 @@ class Store:
         write_checkpoint(self.disk, Checkpoint(self.last_store_ms, self.last_store_ms, index_ms, 0, self.log.flushed_offset))
 
     def close(self, *, clean: bool = True) -> None:
-        """Write and sync everything; `abort` goes away only if all of it succeeded."""
-        if not clean:
+        """Write and sync everything; `abort` goes away only if all of it succeeded, now and ever since the start."""
+        if not clean or self.log.refused is not None:
             return
         job = self.begin_flush()
         if job is not None:
