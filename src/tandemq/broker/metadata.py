@@ -62,7 +62,7 @@ class MetadataSync:
                 return
             try:
                 take(answer.body, now)
-            except TandemError as error:
+            except (TandemError, AttributeError, TypeError, ValueError) as error:
                 log.warning("metadata: %s from master=%s is unusable: %s", code.name, master, error)
                 return
             self.synced_ms[code] = now.wall_ms

@@ -4,6 +4,7 @@
 """
 
 import logging
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from isal.isal_zlib import crc32
@@ -12,7 +13,7 @@ from tandemq.boundary import Connect, LinkKind, Now, Turn
 from tandemq.broker.metadata import MetadataSync
 from tandemq.codec.ha import MasterHello, SlaveHello
 from tandemq.config import BrokerConfig
-from tandemq.errors import OffsetGone, StoreError
+from tandemq.errors import OffsetGone, StoreDamaged, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.replication import master, slave
@@ -139,16 +140,23 @@ class _MasterSide:
         end = broker.store.log.end
         number = self._owner.generations[-1][0] + 1
         self._owner.set_generations([*self._owner.generations, (number, end)])
+        self._take_messages()
+        for session in self.sessions.values():
+            session.end("a new generation of the log began here")
+        log.warning("master: generation %d begins at log offset %d: %s", number, end, why)
+
+    def _take_messages(self) -> None:
         self._awaited.clear()
         self._accept_at_ms = None
-        broker.send.refusal = None
-        log.warning("master: generation %d begins at log offset %d: %s", number, end, why)
+        self._broker.send.refusal = None
 
     def _answered(self, broker_id: int) -> None:
         if broker_id in self._awaited:
             self._awaited.discard(broker_id)
             if not self._awaited:
-                self._new_generation("every known slave has answered")
+                # Nobody holds bytes behind our end that we do not have: the history goes on as it was.
+                self._take_messages()
+                log.warning("master: every known slave has answered, messages are taken again")
 
     def deadline_ms(self) -> int | None:
         return self._accept_at_ms
@@ -157,7 +165,7 @@ class _MasterSide:
 
     def opened(self, link: int, peer: str, now: Now) -> None:
         config = self._broker.config
-        address = peer.rpartition(":")[0]
+        address = _host_of(peer)
         self.peers[link] = peer
         self.sessions[link] = master.MasterSession(
             self._broker.store.log, now.mono_ms, is_classic_admitted=address in config.ha_classic_peers,
@@ -184,6 +192,8 @@ class _MasterSide:
             self._events(link, session, turn, now)
         if self._accept_at_ms is not None and now.mono_ms >= self._accept_at_ms:
             self._new_generation("no slave answered in time, ASYNC_MASTER accepts the loss")
+            for link, session in self.sessions.items():
+                self._events(link, session, turn, now)
 
     def _events(self, link: int, session: master.MasterSession, turn: Turn, now: Now) -> None:
         while (event := session.next_event()) is not None:
@@ -217,13 +227,21 @@ class _MasterSide:
     # Who counts.
 
     def _acked(self, link: int, session: master.MasterSession) -> None:
-        key = self.peers[link].rpartition(":")[0] if session.hello is None else f"id {session.hello.broker_id}"
+        key = _host_of(self.peers[link]) if session.hello is None else f"id {session.hello.broker_id}"
         speaker = self._speakers.get(key)
         if speaker is None or speaker < link:
             if speaker is not None and speaker in self.sessions:
+                self._say_doubled(self.sessions[speaker], session, link)
                 self._broker.turn_out.closes.append((speaker, "a newer connection of the same slave"))
             self._speakers[key] = link
             log.info("replication: slave=%s (%s) copies from log offset %d", self.peers[link], key, session.next_offset)
+
+    def _say_doubled(self, old: master.MasterSession, new: master.MasterSession, link: int) -> None:
+        """Two processes that use one id push each other out for ever; a slave that was restarted does so once."""
+        if old.hello is not None and new.hello is not None and old.hello.run_id != new.hello.run_id:
+            log.error("replication: slave=%s has id %d, which another process at the same time has too; give each slave "
+                      "a brokerId of its own, unless this one was just restarted", self.peers[link],
+                      new.hello.broker_id)  # fmt: skip
 
     def acked_offsets(self) -> list[int]:
         """What each replica reported, one number per replica."""
@@ -300,9 +318,11 @@ class _MasterSide:
     def _same_tail(self, hello: SlaveHello) -> bool:
         """Compare the checksum of the slave's last bytes with ours, where both hold them in one file."""
         store_log = self._broker.store.log
-        start = max(hello.tail_start, store_log.start)
-        if start != hello.tail_start or hello.log_end > store_log.written_end:
+        start = hello.tail_start
+        if start < store_log.start or hello.log_end > store_log.written_end:
             return True
+        if hello.log_end - start > TAIL_CHECK_BYTES:
+            return False
         return crc32(store_log.read(start, hello.log_end - start)) == hello.tail_crc
 
     def _remember(self, broker_id: int) -> None:
@@ -328,6 +348,12 @@ class _MasterSide:
             self._events(link, session, turn, now)
 
 
+def _host_of(peer: str) -> str:
+    """The address in "ip:port", as haClassicPeers has it."""
+    host = ip_address(peer.rpartition(":")[0].strip("[]"))
+    return str(getattr(host, "ipv4_mapped", None) or host)
+
+
 class _SlaveSide:
     def __init__(self, broker: "Broker", owner: Replication, now: Now) -> None:
         self._broker = broker
@@ -339,6 +365,7 @@ class _SlaveSide:
         self.protocol = broker.config.ha_protocol
         self._probing = False
         self._connect_at_ms = now.mono_ms
+        self._give_up_ms = 0
         self._run_id = broker.random.getrandbits(48)
         self._bad: tuple[int, int] = (-1, 0)
         self.metadata = MetadataSync(broker)
@@ -369,13 +396,25 @@ class _SlaveSide:
     def deadline_ms(self) -> int | None:
         if self.session is not None:
             return self.session.deadline_ms()
-        return self._connect_at_ms if not self.link and self.ha_address and not self._probing else None
+        if self.link:
+            return self._give_up_ms
+        return self._connect_at_ms if self._may_connect() else None
+
+    def _may_connect(self) -> bool:
+        """Whether a master is known and our log is as safe as we report it."""
+        store_log = self._broker.store.log
+        is_safe = self._broker.config.flush_type != "SYNC_FLUSH" or store_log.flushed_offset >= store_log.written_end
+        return bool(self.ha_address) and not self._probing and is_safe
 
     def tick(self, turn: Turn, now: Now) -> None:
         if self.session is not None:
             self.session.tick(now.mono_ms)
             self._events(turn, now)
-        elif not self.link and not self._probing and self.ha_address and now.mono_ms >= self._connect_at_ms:
+        elif self.link:
+            if now.mono_ms >= self._give_up_ms:
+                self._give_up_ms = now.mono_ms + self._broker.config.ha_housekeeping_ms
+                turn.closes.append((self.link, "the master does not answer"))
+        elif self._may_connect() and now.mono_ms >= self._connect_at_ms:
             self._connect(turn, now)
 
     def _connect(self, turn: Turn, now: Now) -> None:
@@ -390,6 +429,7 @@ class _SlaveSide:
                         "set haProtocol = classic if it is Java's")  # fmt: skip
             self.protocol = "tandemq"
         self.link = self._broker.next_link()
+        self._give_up_ms = now.mono_ms + self._broker.config.ha_housekeeping_ms
         turn.connects.append(Connect(self.link, LinkKind.HA_SLAVE, self.ha_address))
 
     def _probed(self, answer: Command | None, now: Now) -> None:
@@ -423,7 +463,7 @@ class _SlaveSide:
         )  # fmt: skip
 
     def closed(self, reason: str, now: Now) -> None:
-        was_copying = self.session is not None and self.session.received_bytes > 0
+        was_copying = self.session is not None and self.session.received_bytes > 0 and self._bad[1] < SUSPECT_AFTER
         log.info("replication: link to master=%s closed reason=%r", self.ha_address, reason)
         self.link = 0
         self.session = None
@@ -447,7 +487,8 @@ class _SlaveSide:
                 if not self._store(event.pieces, turn):
                     return
             elif isinstance(event, slave.Welcomed):
-                self._welcomed(event.hello)
+                if not self._welcomed(event.hello, turn):
+                    return
                 session.proceed(event.hello)
             elif isinstance(event, slave.Begins):
                 self._broker.store.log.begin_at(event.log_offset)
@@ -470,12 +511,25 @@ class _SlaveSide:
             turn.closes.append((self.link, f"the store failed: {error}"))
             self.session = None
             return False
+        if store.log.written_end > self._bad[0]:
+            self._bad = (-1, 0)
         return True
 
-    def _welcomed(self, hello: MasterHello) -> None:
-        if hello.truncate_to is not None:
-            self._broker.set_aside(hello.truncate_to)
-        self._owner.set_generations(hello.generations)
+    def _welcomed(self, hello: MasterHello, turn: Turn) -> bool:
+        store_log = self._broker.store.log
+        to = hello.truncate_to
+        try:
+            if to is not None and not store_log.start <= to <= store_log.written_end:
+                raise StoreDamaged(f"the master asks for a cut at {to}, held are [{store_log.start}, {store_log.written_end})")
+            if to is not None:
+                self._broker.set_aside(to)
+            self._owner.set_generations(hello.generations)
+        except StoreError as error:
+            log.error("replication: cannot do what the master asks for: %s", error)
+            turn.closes.append((self.link, f"cannot do what the master asks for: {error}"))
+            self.session = None
+            return False
+        return True
 
     def _damaged(self, event: slave.Damaged) -> None:
         offset, times = self._bad

@@ -32,7 +32,7 @@ from tandemq.codec.ha import (
     frame_transfer,
     hello_length,
 )
-from tandemq.errors import OffsetGone, ProtocolError
+from tandemq.errors import ProtocolError, StoreError
 from tandemq.replication.records import Piece, RecordStream
 
 CHUNK_BYTES = 1 << 20
@@ -122,6 +122,7 @@ class MasterSession:
         self._budget = bytes_per_second
         self._budget_ms = now_ms
         self.state = State.READY
+        self._opened_ms = now_ms
         self.last_read_ms = now_ms
         self.last_write_ms = now_ms
         self.is_classic = False
@@ -163,6 +164,8 @@ class MasterSession:
             return
         if now_ms - self.last_read_ms > self._housekeeping_ms:
             self._close(f"no report for {now_ms - self.last_read_ms} ms")
+        elif self.state in (State.READY, State.HANDSHAKE) and now_ms - self._opened_ms > self._housekeeping_ms:
+            self._close(f"it did not introduce itself within {self._housekeeping_ms} ms")
         elif self.state is State.TRANSFER and now_ms - self.last_write_ms >= self._heartbeat_ms:
             self._out.append(TRANSFER.pack(self.next_offset, 0))
             self.last_write_ms = now_ms
@@ -172,6 +175,8 @@ class MasterSession:
         if self.state is State.SHUTDOWN:
             return None
         due = self.last_read_ms + self._housekeeping_ms + 1
+        if self.state in (State.READY, State.HANDSHAKE):
+            due = min(due, self._opened_ms + self._housekeeping_ms + 1)
         if self.state is State.TRANSFER:
             due = min(due, self.last_write_ms + self._heartbeat_ms)
             if self._rate and self._budget <= 0 and self.next_offset < self._log.written_end:
@@ -206,6 +211,11 @@ class MasterSession:
         if self._in:
             data, self._in = self._in, b""
             self.receive_data(data, self.last_read_ms)
+
+    def end(self, reason: str) -> None:
+        """Send nothing more and close: the slave must introduce itself anew."""
+        if self.state is not State.SHUTDOWN:
+            self._close(reason)
 
     def begin_transfer(self, start: int) -> None:
         """The tail is stored: copy from here on."""
@@ -266,16 +276,25 @@ class MasterSession:
         while self._in and self.state in (State.TRANSFER, State.TAIL):
             kind = self._in[0]
             if kind == KIND_REPORT:
-                if len(self._in) < 1 + REPORT_BYTES:
+                count = self._whole_reports()
+                if not count:
                     return
-                (offset,) = REPORT.unpack_from(self._in, 1)
-                self._in = self._in[1 + REPORT_BYTES :]
+                (offset,) = REPORT.unpack_from(self._in, (count - 1) * (1 + REPORT_BYTES) + 1)
+                self._in = self._in[count * (1 + REPORT_BYTES) :]
                 self._reported(offset)
             elif kind == KIND_TAIL and self.state is State.TAIL:
                 if not self._read_tail():
                     return
             else:
                 raise ProtocolError(f"a frame of kind {kind} is not expected")
+
+    def _whole_reports(self) -> int:
+        """How many whole reports stand in a row: only the last of them counts. While a tail is awaited, one by one."""
+        most = len(self._in) // (1 + REPORT_BYTES) if self.state is State.TRANSFER else 1
+        count = 0
+        while count < most and self._in[count * (1 + REPORT_BYTES)] == KIND_REPORT:
+            count += 1
+        return count if len(self._in) >= count * (1 + REPORT_BYTES) else 0
 
     def _read_tail(self) -> bool:
         if len(self._in) < 1 + TRANSFER_BYTES:
@@ -316,17 +335,16 @@ class MasterSession:
         """Queue log bytes until the link has enough of them."""
         if self._rate and now_ms - self._budget_ms >= 1000:
             self._budget, self._budget_ms = self._rate, now_ms
-        batch = self._batch_bytes if self.is_classic else CHUNK_BYTES
         while backlog < BACKLOG_BYTES_MAX and self.next_offset < self._log.written_end:
             size = CHUNK_BYTES if not self._rate else min(CHUNK_BYTES, self._budget)
             if size <= 0:
                 return
             try:
                 data = self._log.read(self.next_offset, size)
-            except OffsetGone as error:
-                self._close(f"what it needs was deleted here: {error}")
+            except StoreError as error:
+                self._close(f"what it needs cannot be read here: {error}")
                 return
-            self._out += frame_transfer(self.next_offset, data, batch)
+            self._out += frame_transfer(self.next_offset, data, self._batch_bytes)
             self.next_offset += len(data)
             self.transferred_bytes += len(data)
             self._budget -= len(data)
