@@ -14,7 +14,7 @@ from tandemq.boundary import Now
 from tandemq.broker.link import pack_host
 from tandemq.codec.fastjson import loads
 from tandemq.codec.record import decode_message, parse_record
-from tandemq.errors import ProtocolError
+from tandemq.errors import DiskFailed, DiskFull, ProtocolError, StoreError
 from tandemq.model.message import encode_properties
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue
@@ -110,7 +110,13 @@ class DelayedMessages:
             if size != PREFILL_SIZE and now.wall_ms < due_ms <= now.wall_ms + delay_ms:
                 break
             if size != PREFILL_SIZE:
-                self._put(log_offset, size, now)
+                try:
+                    self._put(log_offset, size, now)
+                except (DiskFailed, DiskFull) as error:
+                    log.error("delay: level %d waits: %s", level, error)
+                    break
+                except (ProtocolError, StoreError) as error:
+                    log.error("delay: the message at log offset %d is not delivered: %s", log_offset, error)
             at += 1
         if at > start:
             self._pending[level] = at

@@ -3,7 +3,7 @@
 Source: docs/requests.md, "long poll"; RocketMQ PullRequestHoldService.
 """
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from tandemq.storage.consumequeue import ConsumeQueue
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from tandemq.broker.pull import Pull
 
 HELD_PER_LINK_MAX = 4096
+ANSWERED_KEPT_MAX = 1024
+"""Answered pulls whose deadlines may still be remembered, beyond as many as are held."""
 
 
 class HeldPulls:
@@ -21,22 +23,28 @@ class HeldPulls:
         """Nothing is held."""
         self._deadlines: list[tuple[int, int, Pull]] = []
         self._count = 0
+        self._by_link: dict[int, int] = {}
         self.size = 0
 
-    def hold(self, queue: ConsumeQueue, pull: "Pull", deadline_ms: int) -> None:
-        """Keep a pull until its queue gets messages, its deadline comes, or its link closes."""
-        held = queue.held
-        if not isinstance(held, list):
-            held = queue.held = []
-        held.append(pull)
+    def hold(self, queue: ConsumeQueue, pull: "Pull", deadline_ms: int) -> bool:
+        """Keep a pull until its queue gets messages, its deadline comes, or its link closes; False if its link has
+        HELD_PER_LINK_MAX already."""
+        if self._by_link.get(pull.link, 0) >= HELD_PER_LINK_MAX:
+            return False
+        self.hold_again(queue, pull)
         self._count += 1
         heappush(self._deadlines, (deadline_ms, self._count, pull))
-        self.size += 1
+        if len(self._deadlines) > 2 * self.size + ANSWERED_KEPT_MAX:
+            self._deadlines = [due for due in self._deadlines if not due[2].is_answered]
+            heapify(self._deadlines)
+        return True
 
     def take(self, queue: ConsumeQueue) -> "list[Pull]":
         """All pulls held on a queue; the caller answers them or holds them again."""
         held, queue.held = queue.held, None
         pulls = [pull for pull in held if not pull.is_answered] if isinstance(held, list) else []
+        for pull in pulls:
+            self._by_link[pull.link] -= 1
         self.size -= len(pulls)
         return pulls
 
@@ -46,6 +54,7 @@ class HeldPulls:
         if not isinstance(held, list):
             held = queue.held = []
         held.append(pull)
+        self._by_link[pull.link] = self._by_link.get(pull.link, 0) + 1
         self.size += 1
 
     def due(self, now_ms: int) -> "list[Pull]":
@@ -62,16 +71,21 @@ class HeldPulls:
         held = pull.queue.held
         if isinstance(held, list) and pull in held:
             held.remove(pull)
+            self._by_link[pull.link] -= 1
             self.size -= 1
             if not held:
                 pull.queue.held = None
 
     def drop_link(self, link: int) -> None:
         """Forget the pulls of a link that closed."""
+        if not self._by_link.get(link):
+            self._by_link.pop(link, None)
+            return
         for _, _, pull in self._deadlines:
             if pull.link == link and not pull.is_answered:
                 pull.is_answered = True
                 self._forget(pull)
+        del self._by_link[link]
 
     def next_ms(self) -> int | None:
         """The earliest deadline."""

@@ -6,6 +6,7 @@ Source: docs/requests.md, "PULL_MESSAGE", docs/storage.md, "read rules"; RocketM
 DefaultMessageStore.getMessage.
 """
 
+import logging
 from functools import lru_cache
 
 import msgspec
@@ -20,7 +21,7 @@ from tandemq.codec.frame import encode_command
 from tandemq.codec.header import encode_header
 from tandemq.codec.requests import PullFields, decode_pull_frame, read_fields
 from tandemq.config import BrokerConfig
-from tandemq.errors import OffsetGone
+from tandemq.errors import OffsetGone, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import FLAG_ONEWAY, FLAG_RESPONSE, VERSION_SPOKEN, Command
 from tandemq.model.group import SubscriptionGroupConfig, parse_tag_expression, tag_codes
@@ -29,6 +30,7 @@ from tandemq.storage.commitlog import BLOCK_BYTES
 from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue
 from tandemq.storage.store import Store
 
+log = logging.getLogger(__name__)
 COMMIT_OFFSET = 1
 SUSPEND = 2
 SUBSCRIPTION = 4
@@ -120,6 +122,8 @@ class PullPath:
     def _take(
         self, link: int, opaque: int, fields: PullFields, turn: Turn, now: Now, *, binary: bool
     ) -> tuple[int, str] | None:
+        if not self.permission & Permission.READ:
+            return ResponseCode.NO_PERMISSION, f"the broker[{self._config.broker_name}] pulling message is forbidden"
         group = self._groups.table.get(fields.consumer_group) or self._groups.find(fields.consumer_group, now.wall_ms)
         if group is None:
             return ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {fields.consumer_group}"
@@ -127,7 +131,7 @@ class PullPath:
         if refusal is not None:
             return refusal
         try:
-            codes = self._codes(fields)
+            codes = self._codes(fields, group)
         except _Unsubscribed as error:
             return error.code, str(error)
         pull = Pull(link, opaque, fields, codes, self._queue(fields), group, binary=binary)
@@ -137,12 +141,11 @@ class PullPath:
         if self.answer(pull, turn, is_last=not fields.sys_flag & SUSPEND):
             return None
         wait_ms = fields.suspend_timeout_millis if self._config.long_polling else self._config.short_polling_ms
-        self.held.hold(pull.queue, pull, now.mono_ms + max(0, min(wait_ms, 120_000)))
+        if not self.held.hold(pull.queue, pull, now.mono_ms + max(0, min(wait_ms, 120_000))):
+            self.answer(pull, turn, is_last=True)
         return None
 
     def _refusal(self, fields: PullFields, group: SubscriptionGroupConfig) -> tuple[int, str] | None:
-        if not self.permission & Permission.READ:
-            return ResponseCode.NO_PERMISSION, f"the broker[{self._config.broker_name}] pulling message is forbidden"
         if not group.consume_enable:
             return ResponseCode.NO_PERMISSION, f"subscription group no permission, {fields.consumer_group}"
         topic = self._topics.table.get(fields.topic)
@@ -152,7 +155,7 @@ class PullPath:
             return ResponseCode.TOPIC_NOT_EXIST, f"topic[{fields.topic}] not exist, apply first please!"
         if not topic.config.perm & Permission.READ:
             return ResponseCode.NO_PERMISSION, f"the topic[{fields.topic}] pulling message is forbidden"
-        if not 0 <= fields.queue_id < max(topic.config.read_queue_nums, topic.config.write_queue_nums):
+        if not 0 <= fields.queue_id < topic.config.read_queue_nums:
             return (
                 ResponseCode.SYSTEM_ERROR,
                 f"queueId[{fields.queue_id}] is illegal, topic:[{fields.topic}] has {topic.config.read_queue_nums} queues",
@@ -165,7 +168,7 @@ class PullPath:
             return self._store.queue(fields.topic, fields.queue_id)
         return topic.queues.get(fields.queue_id) or self._topics.queue(topic, fields.queue_id)
 
-    def _codes(self, fields: PullFields) -> frozenset[int] | None:
+    def _codes(self, fields: PullFields, group: SubscriptionGroupConfig) -> frozenset[int] | None:
         if fields.sys_flag & SUBSCRIPTION:
             kind = fields.expression_type
             if kind is not None and kind != "TAG":
@@ -176,6 +179,10 @@ class PullPath:
         online = self._clients.consumers.get(fields.consumer_group)
         if online is None:
             raise _Unsubscribed(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
+        if not group.consume_broadcast_enable and online.message_model == "BROADCASTING":
+            raise _Unsubscribed(
+                ResponseCode.NO_PERMISSION, f"the consumer group[{fields.consumer_group}] can not consume by broadcast way"
+            )
         subscription = online.subscriptions.get(fields.topic)
         if subscription is None:
             raise _Unsubscribed(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist")
@@ -216,6 +223,10 @@ class PullPath:
         except OffsetGone:
             following = max(pull.fields.queue_offset + 1, low)
             self._send(pull, turn, _AGAIN, "MESSAGE_WAS_REMOVING", following, [], 0)
+            return True
+        except StoreError as error:
+            log.error("pull: topic=%s queue=%d cannot be read: %s", pull.fields.topic, pull.fields.queue_id, error)
+            self._send(pull, turn, int(ResponseCode.SYSTEM_ERROR), "the store failed", pull.fields.queue_offset, [], 0)
             return True
         if not count:
             pull.scan_offset = following
@@ -267,15 +278,15 @@ class PullPath:
 
     def _slices(self, spans: list[tuple[int, int]]) -> list[Buffer]:
         """The bytes of log ranges, from blocks read for many where there are any."""
-        log = self._store.log
+        store_log = self._store.log
         buffers: list[Buffer] = []
         block_start = block_end = 0
         block = memoryview(b"")
         for start, end in spans:
             if start < block_start or end > block_end:
-                found = log.block(start)
+                found = store_log.block(start)
                 if found is None or end > found[0] + BLOCK_BYTES:
-                    buffers.append(log.view(start, end - start))
+                    buffers.append(store_log.view(start, end - start))
                     continue
                 block_start, block = found
                 block_end = block_start + BLOCK_BYTES
@@ -310,7 +321,10 @@ class PullPath:
             return 0
         queue = pull.queue
         if queue.min_offset < following <= queue.max_offset:
-            last_read = queue.entry(following - 1).log_offset
+            try:
+                last_read = queue.entry(following - 1).log_offset
+            except StoreError:
+                return pull.group.broker_id
             if self._store.log.written_end - last_read > self._far_bytes:
                 return pull.group.which_broker_when_consume_slowly
         return pull.group.broker_id
