@@ -187,7 +187,7 @@ def test_slow_broker_is_isolated_for_a_while() -> None:
     slow = world.groups["a"].members[0]
     answer = slow.handlers[RequestCode.SEND_MESSAGE_V2]
     late: list[Command] = []
-    slow.handlers[RequestCode.SEND_MESSAGE_V2] = late.append  # type: ignore[assignment]
+    slow.handlers[RequestCode.SEND_MESSAGE_V2] = late.append
     tickets = [producer.send(Message("T", b"x"), world.now) for _ in range(4)]
     world.run(1_500)
     for command in late:

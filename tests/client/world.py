@@ -151,8 +151,17 @@ class Broker(Server):
     def queue(self, command: Command) -> Queue:
         return self.group.queues.setdefault((command.fields["topic"], int(command.fields["queueId"])), Queue())
 
-    def store(self, topic: str, queue_id: int, body: bytes, *, reconsume_times: int = 0, **properties: str) -> int:
+    def store(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        reconsume_times: int = 0,
+        given: dict[str, str] | None = None,
+        **more: str,
+    ) -> int:
         """Put a message into a queue; returns its offset. Held pulls of the queue are answered."""
+        properties = {**(given or {}), **more}
         queue = self.group.queues.setdefault((topic, queue_id), Queue())
         offset = queue.end
         record = encode_record(
@@ -184,7 +193,7 @@ class Broker(Server):
             bodies = [(part.body, decode_properties(part.properties.decode())) for part in decode_batch(command.body)]
         else:
             bodies = [(command.body, decode_properties(fields["i"]))]
-        offsets = [self.store(topic, queue_id, body, **properties) for body, properties in bodies]
+        offsets = [self.store(topic, queue_id, body, 0, properties) for body, properties in bodies]
         ids = ",".join(f"ID{offset}" for offset in offsets)
         return command.answer(0, fields={"msgId": ids, "queueId": str(queue_id), "queueOffset": str(offsets[0])})
 
@@ -302,7 +311,7 @@ class World:
         addresses = tuple(f"127.0.0.1:{9876 + n}" for n in range(name_servers))
         self.name_servers = [NameServer(self, address) for address in addresses]
         self.servers.update({server.address: server for server in self.name_servers})
-        config = ClientConfig(name_servers=addresses, client_id=client_id, **settings)
+        config = ClientConfig(name_servers=addresses, client_id=client_id, **settings)  # type: ignore[arg-type]
         self.node = ClientNode(config, Random(seed), self.now)
 
     @property
@@ -339,11 +348,11 @@ class World:
                 server.links.pop(link, None)
             self.events.append(Closed(link, "closed here"))
         for connect in turn.connects:
-            server = self.servers.get(connect.address)
-            if server is None or server.health is Health.REFUSING:
+            target = self.servers.get(connect.address)
+            if target is None or target.health is Health.REFUSING:
                 self.events.append(Closed(connect.link, "connection refused"))
             else:
-                server.links[connect.link] = FrameDecoder()
+                target.links[connect.link] = FrameDecoder()
                 self.events.append(Opened(connect.link, LinkKind.PEER, connect.address))
 
     def settle(self) -> None:

@@ -1,8 +1,8 @@
 """What operators ask about consumer groups: how they are set, who is in them, how far they are; and to go elsewhere.
 
 Moving offsets. A group that is online is moved through its brokers (222), which tell its members; one that is offline
-by telling the new offsets (15). To move one queue, or to an offset instead of a time, needs a broker that understands more
-than 4.9's 222 does, or a group that is offline.
+by telling the new offsets (15). To move one queue, or to an offset instead of a time, needs a broker that understands
+more than 4.9's 222 does, or a group that is offline.
 
 Source: docs/requests.md, "administration" and "offsets".
 """

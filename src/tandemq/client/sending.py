@@ -270,6 +270,8 @@ class ProducerCore:
             queue = queues[publishing.position % count]
             if queue.broker_name != last_broker and self._is_available(publishing.route, queue.broker_name, now):
                 return queue
+        # Nobody is fine: the least bad one, and still one queue after the other.
+        publishing.position += 1
         names = list(dict.fromkeys(queue.broker_name for queue in queues))
         others = [name for name in names if name != last_broker] or names
         chosen = self._latency.least_bad(others)
