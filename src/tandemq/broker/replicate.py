@@ -202,7 +202,7 @@ class _MasterSide:
             elif isinstance(event, master.Acked):
                 self._acked(link, session)
             elif isinstance(event, master.TailReceived):
-                self._take_back(event.pieces)
+                self._take_back(link, event.pieces, turn)
             elif isinstance(event, master.TailComplete):
                 assert session.hello is not None, "only a slave that said who it is sends a tail"
                 log.warning("master: took back its tail from slave %d, log end %d", session.hello.broker_id,
@@ -330,11 +330,15 @@ class _MasterSide:
             self._known.add(broker_id)
             save_table(self._broker.disk, REPLICAS_FILE, {"brokerIds": sorted(self._known)})
 
-    def _take_back(self, pieces: list[Piece]) -> None:
+    def _take_back(self, link: int, pieces: list[Piece], turn: Turn) -> None:
         store = self._broker.store
-        for piece in pieces:
-            store.append_copy(piece.data, piece.run)
-        store.commit()
+        try:
+            for piece in pieces:
+                store.append_copy(piece.data, piece.run)
+            store.commit()
+        except StoreError as error:
+            log.error("master: cannot store its tail taken back from slave=%s: %s", self.peers[link], error)
+            turn.closes.append((link, f"the store failed: {error}"))
 
     # Out.
 
@@ -444,7 +448,8 @@ class _SlaveSide:
     def opened(self, now: Now) -> None:
         config = self._broker.config
         self.session = slave.SlaveSession(
-            self._broker.store.log, now.mono_ms, hello=None if self.protocol == "classic" else self._hello(),
+            self._broker.store.log, now.mono_ms, safe_end=self._safe_end(),
+            hello=None if self.protocol == "classic" else self._hello(),
             heartbeat_ms=config.ha_heartbeat_ms, housekeeping_ms=config.ha_housekeeping_ms,
         )  # fmt: skip
         log.info("replication: connected to master=%s log_end=%d", self.ha_address, self._broker.store.log.written_end)
@@ -489,7 +494,7 @@ class _SlaveSide:
             elif isinstance(event, slave.Welcomed):
                 if not self._welcomed(event.hello, turn):
                     return
-                session.proceed(event.hello)
+                session.proceed(event.hello, self._safe_end())
             elif isinstance(event, slave.Begins):
                 self._broker.store.log.begin_at(event.log_offset)
             elif isinstance(event, slave.Damaged):
@@ -539,13 +544,17 @@ class _SlaveSide:
                 event.log_offset, self._bad[1], event.reason,
                 "; the master's copy is suspect" if self._bad[1] >= SUSPECT_AFTER else "")  # fmt: skip
 
+    def _safe_end(self) -> int:
+        """Log offset below which everything is stored as safely as this broker is configured."""
+        store_log = self._broker.store.log
+        is_sync = self._broker.config.flush_type == "SYNC_FLUSH"
+        return store_log.flushed_offset if is_sync else store_log.written_end
+
     def report(self, turn: Turn, now: Now) -> None:
         """Tell the master what is stored, as safely as this broker is configured."""
         if self.session is None:
             return
-        store_log = self._broker.store.log
-        is_sync = self._broker.config.flush_type == "SYNC_FLUSH"
-        self.session.stored(store_log.flushed_offset if is_sync else store_log.written_end, now.mono_ms)
+        self.session.stored(self._safe_end(), now.mono_ms)
         out = self.session.data_to_send()
         if out:
             turn.send(self.link, *out)

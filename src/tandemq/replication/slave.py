@@ -85,9 +85,13 @@ class SlaveSession:
     """One connection to a master."""
 
     def __init__(
-        self, log: LogView, now_ms: int, *, hello: SlaveHello | None, heartbeat_ms: int, housekeeping_ms: int
-    ) -> None:
-        """A link that has just opened. `hello` None: the master speaks the classic protocol only."""
+        self, log: LogView, now_ms: int, *, safe_end: int, hello: SlaveHello | None, heartbeat_ms: int,
+        housekeeping_ms: int,
+    ) -> None:  # fmt: skip
+        """A link that has just opened. `hello` None: the master speaks the classic protocol only.
+
+        `safe_end`: below it the log is stored as safely as configured; more is never reported.
+        """
         self._log = log
         self._heartbeat_ms = heartbeat_ms
         self._housekeeping_ms = housekeeping_ms
@@ -95,7 +99,7 @@ class SlaveSession:
         self.state = State.TRANSFER if hello is None else State.HANDSHAKE
         self.last_read_ms = now_ms
         self.last_write_ms = now_ms
-        self.reported = log.written_end
+        self.reported = log.written_end if hello is None else safe_end
         self.received_bytes = 0
         self._in: deque[bytes] = deque()
         self._in_bytes = 0
@@ -148,14 +152,14 @@ class SlaveSession:
 
     # The owner's part.
 
-    def proceed(self, hello: MasterHello) -> None:
+    def proceed(self, hello: MasterHello, safe_end: int) -> None:
         """The log is cut as the master wanted: go on, sending our tail first if it asked for it."""
         self.state = State.TRANSFER
         if hello.send_tail:
             self._send_tail(hello.start)
         self._stream = RecordStream(self._log.written_end, self._log.segment_bytes)
         self._is_empty = self._log.written_end == 0
-        self.reported = self._log.written_end
+        self.reported = safe_end
         self._out.append(self._report_frame())
         if self._in:
             self._read_transfers()

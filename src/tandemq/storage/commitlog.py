@@ -63,11 +63,12 @@ class CommitLog:
         """First byte held."""
         return self._segments.start
 
-    def open_at(self, end: int) -> None:
-        """Begin to append at `end`; what lies behind is cut and zeroed."""
+    def open_at(self, end: int, *, flushed: int) -> None:
+        """Begin to append at `end`; what lies behind is cut and zeroed. Below `flushed` the device has the bytes."""
         self._segments.truncate(end)
         self.cut_count += 1
-        self.end = self.written_end = self.flushed_offset = end
+        self.end = self.written_end = end
+        self.flushed_offset = min(flushed, end)
         self._segment_end = end - end % self.segment_bytes + self.segment_bytes
         if end and end % self.segment_bytes == 0 and end == self._segments.capacity_end:
             self._segment_end = end

@@ -61,14 +61,15 @@ def open_store(disk: Disk, config: StoreConfig) -> tuple[Store, Recovered]:
     cut = 0
     if held:
         cut = _stale_bytes(store, end)
-    store.log.open_at(end)
+    synced = min(marks.synced if marks else 0, end)
+    store.log.open_at(end, flushed=synced if unclean else end)
     _forget_behind(store, end, unclean=False)
     for queue in store.queues.values():
         queue.next_offset = queue.max_offset
         queue.correct_min(store.log.start)
     store.flush_queues()
     store.marks.clean = False
-    store.marks.synced = min(marks.synced if marks else 0, end)
+    store.marks.synced = synced
     if unclean:
         _sync_found(store)
     may_have_lost = unclean and not machine_stayed_up and not is_new
@@ -202,5 +203,5 @@ def set_aside_tail(store: Store, log_end: int) -> None:
         store.index.recover(log_end)
     store.marks.written = min(store.marks.written, log_end)
     store.marks.synced = min(store.marks.synced, log_end)
-    store.log.open_at(log_end)
+    store.log.open_at(log_end, flushed=store.log.flushed_offset)
     store.note_marks()
