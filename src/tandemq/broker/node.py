@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 Handler = Callable[[Link, Command, Now], Command | None]
 """Answers a request; None: the answer comes later, or never."""
 IDLE_SCAN_MS = 10_000
+REGISTER_AGAIN_MS = 2_000
 NEVER = 1 << 62
 
 
@@ -96,6 +97,7 @@ class Broker:
         self.faults = 0
         """Links closed because of errors of our own."""
         self._flushing: Job | None = None
+        self._registering = False
         self._stopping = False
         self._sync_flush = config.flush_type == "SYNC_FLUSH"
         self.store.log.zero_ahead = self._sync_flush
@@ -181,7 +183,7 @@ class Broker:
     def deadline_ms(self) -> int | None:
         """See `boundary.Node`."""
         times = (
-            self.schedule.next_ms(), self.peers.deadline_ms(), self.pull.held.next_ms(), self.waiters.deadline_ms(),
+            self.schedule.next_ms(), self.peers.deadline_ms(), self.pull.held.next_ms(), self.waiters.deadline_ms(self.store.log.flushed_offset if self._sync_flush else NEVER),
             self.replication.deadline_ms(), self.client_calls.deadline_ms(),
         )  # fmt: skip
         return min((time for time in times if time is not None), default=None)
@@ -201,7 +203,9 @@ class Broker:
 
     def _closed(self, event: Closed, turn: Turn, now: Now) -> None:
         if self.peers.owns(event.link):
-            self.peers.closed(event.link, now)
+            address = self.peers.closed(event.link, now)
+            if address in self.config.name_servers and not self._stopping:
+                self._register_again(now)
         elif self.replication.owns(event.link):
             self.replication.closed(event.link, event.reason, now)
         elif self.links.pop(event.link, None) is not None:
@@ -313,6 +317,8 @@ class Broker:
             self._begin_flush(now)
         if acks:
             self._acknowledge(acks, turn, now)
+        if self._sync_flush and self.store.log.written_end > self.store.log.flushed_offset:
+            self._begin_flush(now)
         woken, self.store.woken = self.store.woken, []
         for queue in woken:
             if queue.held is not None:
@@ -346,7 +352,9 @@ class Broker:
             for answer, end, waits in answers:
                 if answer is None:
                     continue
-                if waits and end:
+                if not self._sync_flush and replica_code is not None and waits and end:
+                    turn.send(link, answer if replica_code is ResponseCode.SUCCESS else recode(answer, replica_code))
+                elif waits and end:
                     self.waiters.add((link, answer, end, flush_due_ms, replica_due_ms, replica_code))
                 else:
                     turn.send(link, answer)

@@ -79,12 +79,13 @@ class Peers:
             turn.send(link, *peer.queued)
             peer.queued.clear()
 
-    def closed(self, link: int, now: Now) -> None:
-        """A link is gone; whoever waited on it gets no answer."""
+    def closed(self, link: int, now: Now) -> str:
+        """A link is gone; whoever waited on it gets no answer. Returns the address it led to."""
         peer = self._by_link.pop(link)
         del self._by_address[peer.address]
         for key in [key for key in self._waiting if key[0] == link]:
             self._waiting.pop(key)[0](None, now)
+        return peer.address
 
     def drop(self, address: str, turn: Turn) -> None:
         """Close the link to an address, if there is one."""

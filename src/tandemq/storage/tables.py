@@ -3,8 +3,9 @@
 Source: docs/storage.md, "config files"; RocketMQ ConfigManager.
 """
 
-import json
 from typing import Any
+
+import msgspec
 
 from tandemq.boundary import Disk
 from tandemq.codec.fastjson import loads
@@ -79,7 +80,7 @@ def save_table(disk: Disk, name: str, value: dict[str, Any]) -> None:
     """Replace a table; what was there becomes the .bak."""
     path = f"config/{name}"
     before = disk.read(path)
-    data = json.dumps(value, indent="\t", ensure_ascii=False).encode()
+    data = msgspec.json.format(msgspec.json.encode(value), indent=1)
     if before == data:
         return
     if before:
