@@ -206,7 +206,9 @@ class _Reader:
         self.position = end + 1
         if "\\" not in raw:
             return raw
-        inner = raw.replace("\\'", "'") if quote == "'" else raw
+        inner = raw
+        if quote == "'":
+            inner = raw.replace("\\'", "'").replace('\\"', '"').replace('"', '\\"')
         try:
             return str(json.loads(f'"{inner}"', strict=False))
         except ValueError as error:

@@ -11,6 +11,7 @@ Source: docs/storage.md, "record"; RocketMQ MessageExtEncoder, MessageDecoder.
 """
 
 import zlib
+from operator import eq
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
@@ -181,10 +182,17 @@ def record_fault(data: Buffer, start: int, size: int, body_start: int, body_end:
         digits = bytes(data[stop - 11 : stop - 1])
         if digits != (b"%010d" % (crc32(view[start : stop - CRC_PROPERTY_BYTES]) & _CRC_MASK))[::-1]:
             return "the record's CRC does not match its bytes"
-        return None
+        return None if data[stop - 1] == 2 else "the record's last byte is not the end of a property"
     if body_end > body_start and crc32(view[body_start:body_end]) & _CRC_MASK != body_crc:
         return "the body's CRC does not match its bytes"
+    if _resembles_crc_name(bytes(data[stop - CRC_PROPERTY_BYTES : stop - 11])):
+        return "the name of the record's CRC property is damaged"
     return None
+
+
+def _resembles_crc_name(name: bytes) -> bool:
+    """Whether all but a byte or two are those of the CRC property's name; no other property is called so."""
+    return len(name) == len(_CRC_NAME) and sum(map(eq, name, _CRC_NAME)) >= len(_CRC_NAME) - 2
 
 
 def parse_record(data: Buffer, start: int, end: int) -> Record | str:

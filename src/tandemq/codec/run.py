@@ -14,7 +14,15 @@ from typing import Any
 import numpy as np
 from isal.isal_zlib import crc32
 
-from tandemq.codec.record import CRC_PROPERTY_BYTES, HEAD_V4, MAGIC_V1, RECORD_BYTES_MIN, Record
+from tandemq.codec.record import (
+    CRC_PROPERTY_BYTES,
+    HEAD_V4,
+    MAGIC_V1,
+    PROPERTIES_BYTES_MAX,
+    RECORD_BYTES_MIN,
+    TOPIC_V1_BYTES_MAX,
+    Record,
+)
 
 REGULAR_BYTES_MIN = RECORD_BYTES_MIN + CRC_PROPERTY_BYTES
 _HEAD = np.dtype(
@@ -92,11 +100,12 @@ def scan_run(data: bytes, start: int, end: int, base: int, run: Run) -> int:
     )
     body_end = np.where(sound, body_end, at)
     topic_end = body_end + 1 + buffer[body_end]
-    sound &= topic_end + 2 + CRC_PROPERTY_BYTES <= stop
+    sound &= (topic_end + 2 + CRC_PROPERTY_BYTES <= stop) & (buffer[body_end] <= TOPIC_V1_BYTES_MAX)
     topic_end = np.where(sound, topic_end, at)
     sound &= topic_end + 2 + buffer[topic_end].astype(np.int64) * 256 + buffer[topic_end + 1] == stop
+    sound &= stop - topic_end - 2 <= PROPERTIES_BYTES_MAX
     tail = buffer[(stop - CRC_PROPERTY_BYTES)[:, None] + _CRC_COLUMNS]
-    sound &= (tail[:, :9] == _CRC_NAME).all(axis=1)
+    sound &= (tail[:, :9] == _CRC_NAME).all(axis=1) & (tail[:, 19] == 2)
     stated = (tail[:, 9:19].astype(np.int64) - 48) @ _POWERS
     view = memoryview(data)
     found = [crc32(view[first:last]) for first, last in zip(starts, (stop - CRC_PROPERTY_BYTES).tolist(), strict=True)]

@@ -1,0 +1,110 @@
+"""Frames: cut anywhere, refused when their lengths lie; what Java sent is read and written back."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandemq.codec.frame import FRAME_BYTES_MAX, FrameDecoder, decode_command, encode_command
+from tandemq.codec.header import LANGUAGES
+from tandemq.errors import FrameError, ProtocolError
+from tandemq.model.command import Command
+
+GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+FRAMES: list[dict[str, Any]] = json.loads((GOLDEN / "frames" / "index.json").read_text())
+
+FRAME = st.tuples(st.integers(0, 255), st.binary(max_size=300), st.binary(max_size=300))
+
+
+def encode_raw(form: int, header: bytes, body: bytes) -> bytes:
+    length = 4 + len(header) + len(body)
+    return length.to_bytes(4) + (form << 24 | len(header)).to_bytes(4) + header + body
+
+
+@given(st.lists(FRAME, max_size=6), st.lists(st.integers(0, 4000), max_size=12))
+def test_stream_split_anywhere_gives_the_same_frames(frames: list[tuple[int, bytes, bytes]], cuts: list[int]) -> None:
+    stream = b"".join(encode_raw(*frame) for frame in frames)
+    places = sorted({min(cut, len(stream)) for cut in cuts} | {0, len(stream)})
+    decoder = FrameDecoder()
+    found = []
+    for first, last in zip(places, places[1:], strict=False):
+        found += decoder.feed(stream[first:last])
+    assert found == frames
+    assert decoder.error is None
+
+
+def test_stream_byte_by_byte_gives_the_same_frames() -> None:
+    frames = [(0, b"{}", b"body"), (1, b"", b""), (0, b"x" * 30, b"")]
+    decoder = FrameDecoder()
+    found = []
+    for byte in b"".join(encode_raw(*frame) for frame in frames):
+        found += decoder.feed(bytes([byte]))
+    assert found == frames
+
+
+@pytest.mark.parametrize(
+    ("length", "word"),
+    [
+        (0, 0), (3, 0), (4, 1), (10, 7), (100, 97), (100, 0xFFFFFF), (FRAME_BYTES_MAX - 3, 0), (0x7FFFFFFF, 0),
+        (0xFFFFFFFF, 0), (0x80000000, 0x01000000),
+    ],
+)  # fmt: skip
+def test_lengths_that_contradict_or_exceed_are_an_error_at_once(length: int, word: int) -> None:
+    decoder = FrameDecoder()
+    good = encode_raw(0, b"{}", b"")
+    assert decoder.feed(good + length.to_bytes(4) + word.to_bytes(4)) == [(0, b"{}", b"")]
+    assert isinstance(decoder.error, FrameError)
+    assert decoder.feed(good) == []
+
+
+def test_largest_frame_is_taken_and_one_byte_more_is_not() -> None:
+    largest = encode_raw(0, b"{}", bytes(FRAME_BYTES_MAX - 10))
+    assert len(largest) == FRAME_BYTES_MAX
+    decoder = FrameDecoder()
+    assert len(decoder.feed(largest)) == 1
+    decoder.feed(encode_raw(0, b"{}", bytes(FRAME_BYTES_MAX - 9))[:8])
+    assert decoder.error is not None
+
+
+@given(st.binary(max_size=200))
+def test_garbage_gives_frames_or_an_error_and_nothing_else(data: bytes) -> None:
+    decoder = FrameDecoder()
+    for frame in decoder.feed(data):
+        try:
+            decode_command(frame)
+        except ProtocolError:
+            pass
+
+
+@pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: Path(frame["file"]).stem)
+def test_frame_of_java_is_read_as_java_meant_it(frame: dict[str, Any]) -> None:
+    raw = (GOLDEN / frame["file"]).read_bytes()
+    decoder = FrameDecoder()
+    (found,) = decoder.feed(raw)
+    command = decode_command(found)
+    header = frame["header"]
+    assert command.code == header["code"]
+    assert command.opaque == header["opaque"]
+    assert command.flag == header["flag"]
+    assert command.version == header["version"]
+    assert header["language"] in (command.language, LANGUAGES.index(command.language))
+    assert command.remark == (header.get("remark") or None)
+    assert command.fields == (header.get("extFields") or {})
+    assert len(command.body) == frame["body_bytes"]
+    assert command.binary == (frame["serialisation"] == 1)
+    assert command.is_response != frame["request"]
+    (again,) = FrameDecoder().feed(encode_command(command))
+    assert decode_command(again) == command
+    if command.binary:
+        assert len(encode_command(command)) == len(raw)
+
+
+def test_encoded_command_is_one_frame() -> None:
+    command = Command(10, 5, 1, "remark é", {"k": "v"}, b"body", "JAVA", 409)
+    for binary in (False, True):
+        command.binary = binary
+        (frame,) = FrameDecoder().feed(encode_command(command))
+        assert decode_command(frame) == command

@@ -1,0 +1,45 @@
+"""What properties mean for storing, remembered: the same answer the first time and every other time."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandemq.codec.layout import LAYOUTS_MAX, Layouts
+from tandemq.codec.record import crc_property, property_value, tags_code
+from tandemq.model.message import decode_properties
+
+NAMES = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "WAIT", "DELAY", "TRAN_MSG", "user", "XUNIQ_KEY", "KEYSX"])
+PAIRS = st.lists(st.tuples(NAMES, st.sampled_from(["", "a", "false", "FALSE", "true", "k1 k2", "é"])), max_size=6,
+                 unique_by=lambda pair: pair[0])  # fmt: skip
+
+
+@given(PAIRS, st.booleans())
+def test_layout_says_what_the_properties_say(pairs: list[tuple[str, str]], closed: bool) -> None:
+    raw = "\x02".join(f"{name}\x01{value}" for name, value in pairs) + ("\x02" if closed and pairs else "")
+    expected = decode_properties(raw)
+    layouts = Layouts()
+    for _ in range(2):
+        unique, layout = layouts.of(raw.encode())
+        assert (unique or b"").decode() == expected.get("UNIQ_KEY", "")
+        assert (layout.keys or b"").decode() == expected.get("KEYS", "")
+        assert layout.tags_code == tags_code(raw.encode())
+        assert layout.waits == (expected.get("WAIT", "").lower() != "false")
+        assert layout.is_usual == (not {"DELAY", "TRAN_MSG"} & set(expected))
+        kept = decode_properties((layout.before + layout.after).decode())
+        assert kept == {name: value for name, value in expected.items() if name not in ("UNIQ_KEY", "WAIT")}
+
+
+def test_stored_form_is_read_without_its_crc() -> None:
+    raw = b"KEYS\x01k\x02UNIQ_KEY\x01u\x02"
+    unique, layout = Layouts().of_stored(raw + crc_property(123))
+    assert unique == property_value(raw, b"UNIQ_KEY")
+    assert layout.keys == b"k"
+    assert b"__CRC32#" not in layout.before + layout.after
+
+
+def test_memory_of_layouts_is_bounded() -> None:
+    layouts = Layouts()
+    for number in range(LAYOUTS_MAX * 2 + 5):
+        layouts.of(b"KEYS\x01%d\x02" % number)
+        assert len(layouts._known) <= LAYOUTS_MAX
+    layouts.of(b"KEYS\x01" + b"k" * 5000)
+    assert all(len(before) + len(after) < 5000 for before, after in layouts._known)

@@ -1,0 +1,48 @@
+"""Java's String.hashCode, against values that Java gives and against its definition."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandemq.model.hashing import cached_java_hash, hash_ascii_rows, java_hash
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", 0),
+        ("a", 97),
+        ("hello", 99162322),
+        ("TagA", 2598919),
+        ("Hello, World!", 1498789909),
+        ("polygenelubricants", -(1 << 31)),
+        ("é", 233),
+        ("\U0001f600", 0xD83D * 31 + 0xDE00),
+    ],
+)
+def test_hash_is_javas(text: str, expected: int) -> None:
+    assert java_hash(text) == expected
+    assert cached_java_hash(text) == expected
+
+
+def by_definition(text: str) -> int:
+    raw = text.encode("utf-16-be", "surrogatepass")
+    units = [int.from_bytes(raw[i : i + 2]) for i in range(0, len(raw), 2)]
+    value = 0
+    for place, unit in enumerate(units):
+        value += unit * pow(31, len(units) - 1 - place, 1 << 32)
+    value %= 1 << 32
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+@given(st.text(max_size=50))
+def test_hash_follows_its_definition_for_any_text(text: str) -> None:
+    assert java_hash(text) == by_definition(text)
+
+
+@given(st.integers(1, 40), st.lists(st.binary(min_size=40, max_size=40), min_size=1, max_size=5))
+def test_rows_hash_as_words_do(length: int, rows: list[bytes]) -> None:
+    words = [bytes(byte & 0x7F for byte in row[:length]) for row in rows]
+    hashes = hash_ascii_rows(b"".join(words), length).view(np.int32)
+    assert hashes.tolist() == [java_hash(word.decode()) for word in words]
