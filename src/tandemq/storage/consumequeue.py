@@ -163,13 +163,19 @@ class ConsumeQueue:
         return touched
 
     def truncate_behind(self, log_end: int) -> None:
-        """Remove entries whose record begins at or behind `log_end`."""
-        low, high = self._segments.start // QUEUE_ENTRY_BYTES, self.max_offset
-        if low < high and self.entry(high - 1).log_offset < log_end:
+        """Remove entries whose record begins at or behind `log_end`.
+
+        After a power loss what follows the last entry that was synced may be anything: written, missing or torn.
+        """
+        first = self._segments.start // QUEUE_ENTRY_BYTES
+        low, high = first, self.max_offset
+        if low < high and self._is_before(high - 1, log_end) and self._continues(high - 1, first):
             return
         while low < high:
             middle = (low + high) // 2
-            low, high = (middle + 1, high) if self.entry(middle).log_offset < log_end else (low, middle)
+            low, high = (middle + 1, high) if self._is_before(middle, log_end) else (low, middle)
+        while low > first and not self._continues(low - 1, first):
+            low -= 1
         if low >= self._tail_start:
             del self._tail[(low - self._tail_start) * QUEUE_ENTRY_BYTES :]
         else:
@@ -182,6 +188,19 @@ class ConsumeQueue:
         if low > self._segments.start // QUEUE_ENTRY_BYTES:
             log_offset, size, _ = self.entry(low - 1)
             self.last_log_end = log_offset + size
+
+    def _is_before(self, queue_offset: int, log_end: int) -> bool:
+        found = self.entry(queue_offset)
+        return found.size > 0 and found.log_offset < log_end
+
+    def _continues(self, queue_offset: int, first: int) -> bool:
+        """Whether an entry follows the one before it in the log: a torn one, or one behind a gap, does not."""
+        found = self.entry(queue_offset)
+        if found.size <= 0 or queue_offset == first or found.size == PREFILL_SIZE:
+            return found.size > 0
+        before = self.entry(queue_offset - 1)
+        is_hole = before.size == PREFILL_SIZE
+        return before.size > 0 and (is_hole or found.log_offset >= before.log_offset + before.size)
 
     def correct_min(self, log_start: int) -> None:
         """Move `min_offset` to the first entry at or behind `log_start`; delete files wholly before it."""
