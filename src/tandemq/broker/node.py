@@ -183,7 +183,7 @@ class Broker:
     def deadline_ms(self) -> int | None:
         """See `boundary.Node`."""
         times = (
-            self.schedule.next_ms(), self.peers.deadline_ms(), self.pull.held.next_ms(), self.waiters.deadline_ms(self.store.log.flushed_offset if self._sync_flush else NEVER),
+            self.schedule.next_ms(), self.peers.deadline_ms(), self.pull.held.next_ms(), self.waiters.deadline_ms(),
             self.replication.deadline_ms(), self.client_calls.deadline_ms(),
         )  # fmt: skip
         return min((time for time in times if time is not None), default=None)
@@ -212,6 +212,17 @@ class Broker:
             self.pull.held.drop_link(event.link)
             self.client_calls.link_closed(event.link, now)
             self.notify_members(self.clients.link_closed(event.link), turn)
+
+    def _register_again(self, now: Now) -> None:
+        """A name server forgets a broker whose link closes: do not leave it at that until the period is over."""
+        if not self._registering:
+            self._registering = True
+            self.schedule.at(now.mono_ms + min(REGISTER_AGAIN_MS, self.config.register_ms), self._register_now)
+
+    def _register_now(self, now: Now) -> None:
+        self._registering = False
+        if self.registration.address:
+            self.registration.register(self.turn_out, now)
 
     # Requests.
 
@@ -317,8 +328,6 @@ class Broker:
             self._begin_flush(now)
         if acks:
             self._acknowledge(acks, turn, now)
-        if self._sync_flush and self.store.log.written_end > self.store.log.flushed_offset:
-            self._begin_flush(now)
         woken, self.store.woken = self.store.woken, []
         for queue in woken:
             if queue.held is not None:
@@ -352,9 +361,7 @@ class Broker:
             for answer, end, waits in answers:
                 if answer is None:
                     continue
-                if not self._sync_flush and replica_code is not None and waits and end:
-                    turn.send(link, answer if replica_code is ResponseCode.SUCCESS else recode(answer, replica_code))
-                elif waits and end:
+                if waits and end:
                     self.waiters.add((link, answer, end, flush_due_ms, replica_due_ms, replica_code))
                 else:
                     turn.send(link, answer)

@@ -22,46 +22,72 @@ class Waiters:
 
     def __init__(self) -> None:
         """Nobody waits."""
-        self._for_flush: deque[Waiting] = deque()
-        self._for_replica: deque[Waiting] = deque()
+        self._copying: deque[Waiting] = deque()
+        self._known: deque[Waiting] = deque()
+        self._due_ms: int | None = None
+        self.released: list[tuple[int, int]] = []
+        """What the last release let go: when the flush would have been too late, and of how many."""
 
     def __len__(self) -> int:
         """How many wait."""
-        return len(self._for_flush) + len(self._for_replica)
+        return len(self._copying) + len(self._known)
 
     def add(self, waiting: Waiting) -> None:
         """Wait; the offset must not be lower than the last one's."""
-        (self._for_replica if waiting[5] is None else self._for_flush).append(waiting)
+        (self._copying if waiting[5] is None else self._known).append(waiting)
 
     def release(self, flushed: int, copied: int, now_ms: int) -> list[tuple[int, bytes, ResponseCode]]:
         """Links, answers and what held, of those that may leave: all was reached, or a time is over."""
+        self.released = []
         done: list[tuple[int, bytes, ResponseCode]] = []
-        reached = min(flushed, copied)
-        for queue, limit in ((self._for_replica, reached), (self._for_flush, flushed)):
-            while queue:
-                link, answer, end, flush_due_ms, replica_due_ms, replica_code = queue[0]
-                code: ResponseCode | None = replica_code or _OK
-                if end > limit:
-                    code = _verdict(end <= flushed, end <= copied, now_ms, flush_due_ms, replica_due_ms, replica_code)
-                if code is None:
-                    break
-                queue.popleft()
-                done.append((link, answer, code))
+        for queue in (self._copying, self._known):
+            self._release_from(queue, flushed, copied, now_ms, done)
+        dues = [_due_ms(queue[0], flushed, copied) for queue in (self._copying, self._known) if queue]
+        self._due_ms = min(dues, default=None)
         return done
+
+    def _release_from(
+        self, queue: deque[Waiting], flushed: int, copied: int, now_ms: int,
+        done: list[tuple[int, bytes, ResponseCode]],
+    ) -> None:  # fmt: skip
+        before = count = 0
+        while queue:
+            link, answer, end, flush_due_ms, replica_due_ms, replica_code = queue[0]
+            if end <= flushed and (end <= copied or replica_code is _OK) and replica_code in (None, _OK):
+                code = _OK
+            else:
+                verdict = _verdict(end <= flushed, end <= copied, now_ms, flush_due_ms, replica_due_ms, replica_code)
+                if verdict is None:
+                    break
+                code = verdict
+            queue.popleft()
+            if flush_due_ms != before:
+                if count:
+                    self.released.append((before, count))
+                before, count = flush_due_ms, 0
+            count += 1
+            done.append((link, answer, code))
+        if count:
+            self.released.append((before, count))
 
     def take_all(self) -> list[tuple[int, bytes]]:
         """Links and answers of everything that waits; nobody waits afterwards."""
-        everything = [(waiting[0], waiting[1]) for waiting in (*self._for_replica, *self._for_flush)]
-        self._for_replica.clear()
-        self._for_flush.clear()
+        everything = [(waiting[0], waiting[1]) for queue in (self._copying, self._known) for waiting in queue]
+        self._copying.clear()
+        self._known.clear()
         return everything
 
-    def deadline_ms(self, flushed: int) -> int | None:
-        """When a head's next timeout is; `flushed`: a flush that was reached has none."""
-        due = [queue[0][3] for queue in (self._for_flush, self._for_replica) if queue and queue[0][2] > flushed]
-        if self._for_replica:
-            due.append(self._for_replica[0][4])
-        return min(due, default=None)
+    def deadline_ms(self) -> int | None:
+        """When somebody is let go if nothing else happens, as of the last `release`."""
+        return self._due_ms if len(self) else None
+
+
+def _due_ms(waiting: Waiting, flushed: int, copied: int) -> int:
+    """When a wait ends by itself: when all that is still missing is too late."""
+    _, _, end, flush_due_ms, replica_due_ms, replica_code = waiting
+    if end <= flushed:
+        return replica_due_ms
+    return flush_due_ms if replica_code is not None or end <= copied else max(flush_due_ms, replica_due_ms)
 
 
 def _verdict(
