@@ -317,6 +317,19 @@ class SimDisk:
             changed[within] ^= 1 << bit
             content.synced[page] = bytes(changed)
 
+    def peek(self, path: str, size: int, position: int, *, safe: bool) -> bytes:
+        """Bytes of a file; `safe`: those that a power loss now would leave for certain. Counts and fails nothing."""
+        content = self._files.get(path)
+        if content is None:
+            return b""
+        if not safe:
+            return _load(content, size, position)
+        if any(change.content is content for change in self._journal):
+            return b""
+        pages = {page: raw for page, raw in content.pages.items() if page not in content.synced}
+        pages |= {page: bytearray(raw) for page, raw in content.synced.items() if raw is not None}
+        return _load(_Content(content.size if content.grown_from < 0 else content.grown_from, pages=pages), size, position)
+
     def paths(self) -> tuple[str, ...]:
         """All files, sorted."""
         return tuple(sorted(self._files))

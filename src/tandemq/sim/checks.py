@@ -1,0 +1,217 @@
+"""What must always hold, looked at while it happens: statuses, offsets, starts.
+
+    I17  each status is true at the moment it is heard: written, on the device, on as many slaves as asked
+    I5   one (topic, queue, offset) of a group never names two messages, whoever says so
+    I1   a log that was synced is there after the next start; one whose process was only killed is there whole
+    I7   a committed offset comes from a consumer, never goes back by itself, and is there after a restart
+
+Losses that a level does not promise to survive are allowed where they can happen, and only there: when a master that
+lost unsynced bytes begins a new generation of its log, what was known behind that point is forgotten.
+The judgement at the end of a run is in `verdict`.
+"""
+
+from tandemq.codec.fastjson import loads
+from tandemq.codec.record import Record, parse_record, property_value
+from tandemq.model.codes import ResponseCode
+from tandemq.model.topic import SCHEDULE_TOPIC
+from tandemq.sim.cluster import Cluster, Host
+from tandemq.sim.logs import read_log
+from tandemq.sim.shadow import Attempt, Given, Shadow
+from tandemq.sim.world import MS, SECOND, Violation, World
+
+POLL_US = SECOND
+OFFSETS_FILE = "config/consumerOffset.json"
+Place = tuple[str, str, int, int]
+"""Group, topic, queue id, queue offset."""
+
+
+class Checks:
+    """The checkers of one run."""
+
+    def __init__(self, world: World, cluster: Cluster, shadow: Shadow) -> None:
+        """Nothing was seen."""
+        self._world = world
+        self._cluster = cluster
+        self._shadow = shadow
+        self._ledger: dict[Place, tuple[str, int]] = {}
+        self._generations: dict[str, int] = {}
+        self._ends: dict[str, tuple[int, int, int]] = {}
+        self._saved: dict[str, dict[str, dict[int, int]]] = {}
+        self._offsets: dict[str, tuple[int, dict[tuple[str, int], int]]] = {}
+        self.statuses: dict[int, int] = {}
+        cluster.on_start = self.started
+        cluster.on_stop = self.stopped
+        cluster.on_turn = self.turned
+        world.after(POLL_US, self._poll)
+
+    # Who is where.
+
+    def note(self, place: Place, key: str, log_offset: int, who: str) -> None:
+        """Somebody says that a message is at a place."""
+        known = self._ledger.setdefault(place, (key, log_offset))
+        if known != (key, log_offset):
+            raise Violation("I5", f"{place} is {known} for one and {(key, log_offset)} for {who}")
+
+    def given(self, given: Given) -> None:
+        """A consumer got a message."""
+        place = (given.group, given.topic, given.queue_id, given.queue_offset)
+        self.note(place, given.key, given.log_offset, f"{given.broker}, read by a consumer")
+
+    def turned(self, host: Host) -> None:
+        """A broker was driven."""
+        broker = host.broker
+        if broker is None or not host.is_master:
+            return
+        generations = broker.replication.generations
+        name = host.group.name
+        known = self._generations.get(name, 1)
+        if len(generations) > known:
+            self._generations[name] = len(generations)
+            self._forget(host, generations[-1][1])
+
+    def _forget(self, host: Host, log_end: int) -> None:
+        """A master accepts that what lay behind its log end is lost."""
+        name = host.group.name
+        gone = [place for place, (_, log_offset) in self._ledger.items() if place[0] == name and log_offset >= log_end]
+        if gone and not host.losses_us:
+            raise Violation("I5", f"{host.name} begins a new generation at {log_end}, and nothing happened to its disk")
+        for place in gone:
+            del self._ledger[place]
+
+    # Statuses.
+
+    def acked(self, attempt: Attempt) -> None:
+        """A producer heard that a message is stored: it must be, as safely as the status says."""
+        assert attempt.code is not None, "it was answered"
+        self.statuses[attempt.code] = self.statuses.get(attempt.code, 0) + 1
+        group = next(group for group in self._cluster.plan.groups if group.name == attempt.group)
+        master, *slaves = self._cluster.members(group)
+        self._judge_time(attempt, master)
+        flushed = group.flush == "SYNC_FLUSH" and attempt.waits
+        copied = group.role == "SYNC_MASTER" and attempt.waits and attempt.code in (0, ResponseCode.FLUSH_DISK_TIMEOUT)
+        needed = group.copies - 1
+        for at, log_offset in enumerate(attempt.log_offsets):
+            message = attempt.messages[at]
+            data = self._record_on(master, log_offset, attempt, safe=False)
+            if data is None:
+                continue
+            record = parse_record(data, 0, len(data))
+            if isinstance(record, str) or property_value(record.properties, b"UNIQ_KEY") != message.key.encode():
+                raise Violation("I17", f"{master.name} answered {attempt.code} for {message.key}; at {log_offset} it has {record}")
+            self._place(attempt, at, record)
+            if flushed and attempt.code != ResponseCode.FLUSH_DISK_TIMEOUT:
+                self._judge_flush(master, log_offset, data, attempt)
+            if copied:
+                self._judge_copies(slaves, needed, log_offset, data, attempt, safe=flushed and attempt.code == 0)
+
+    def _place(self, attempt: Attempt, at: int, record: Record) -> None:
+        message = attempt.messages[at]
+        level = message.delay_level
+        topic, queue_id = (SCHEDULE_TOPIC, level - 1) if level else (message.topic, attempt.queue_id)
+        found = (record.topic.decode(), record.queue_id, record.queue_offset)
+        if found != (topic, queue_id, attempt.queue_offset + at):
+            raise Violation("I17", f"answered {topic}/{queue_id}@{attempt.queue_offset + at}, stored at {found}")
+        self.note((attempt.group, *found), message.key, record.log_offset, "its producer")
+
+    def _judge_time(self, attempt: Attempt, master: Host) -> None:
+        plan, config = master.group, master.config
+        took_ms = (attempt.answered_us - attempt.sent_us) // MS
+        failed = any(kind.startswith("failing") for kind in self._world.faults)
+        if attempt.code == ResponseCode.FLUSH_DISK_TIMEOUT and (
+            plan.flush != "SYNC_FLUSH" or (took_ms < config.sync_flush_timeout_ms and not failed)
+        ):
+            raise Violation("I17", f"{master.name} says FLUSH_DISK_TIMEOUT after {took_ms} ms")
+        if attempt.code == ResponseCode.FLUSH_SLAVE_TIMEOUT and (
+            plan.role != "SYNC_MASTER" or took_ms < config.slave_timeout_ms
+        ):
+            raise Violation("I17", f"{master.name} says FLUSH_SLAVE_TIMEOUT after {took_ms} ms")
+        if attempt.code == ResponseCode.SLAVE_NOT_AVAILABLE and plan.role != "SYNC_MASTER":
+            raise Violation("I17", f"{master.name} says SLAVE_NOT_AVAILABLE and is no SYNC_MASTER")
+
+    def _disturbed(self, host: Host, attempt: Attempt) -> bool:
+        """Whether a host lost bytes since an attempt was sent."""
+        return bool(host.flips) or any(when >= attempt.sent_us for when in host.losses_us)
+
+    def _record_on(self, host: Host, log_offset: int, attempt: Attempt, *, safe: bool) -> bytes | None:
+        """The record at an offset as it lies on a host's disk; None if it may have been lost since."""
+        segment = host.config.segment_bytes
+        if self._disturbed(host, attempt):
+            return None
+        disk = host.machine.disk
+        size = int.from_bytes(read_log(disk, log_offset, log_offset + 4, segment, safe=safe))
+        return read_log(disk, log_offset, log_offset + min(size, segment), segment, safe=safe)
+
+    def _judge_flush(self, host: Host, log_offset: int, data: bytes, attempt: Attempt) -> None:
+        if self._record_on(host, log_offset, attempt, safe=True) != data:
+            raise Violation("I17", f"{host.name} answered {attempt.code} at {log_offset}, and its disk does not have it")
+
+    def _judge_copies(
+        self, slaves: list[Host], needed: int, log_offset: int, data: bytes, attempt: Attempt, *, safe: bool
+    ) -> None:
+        have = sum(
+            1 for slave in slaves if self._record_on(slave, log_offset, attempt, safe=safe) in (None, data)
+        )  # fmt: skip
+        if have < needed:
+            raise Violation("I17", f"{attempt.group} answered {attempt.code} at {log_offset}; {have} of {needed} slaves have it")
+
+    # Starts.
+
+    def stopped(self, host: Host) -> None:
+        """A broker's process is about to be gone."""
+        broker = host.broker
+        assert broker is not None, "it ran"
+        self._ends[host.name] = (broker.store.log.written_end, broker.store.log.flushed_offset, len(host.losses_us))
+        self._saved[host.name] = offsets_on(host)
+
+    def started(self, host: Host) -> None:
+        """A broker's process has begun."""
+        broker = host.broker
+        assert broker is not None, "it runs"
+        self._generations.setdefault(host.group.name, 1)
+        self._offsets.pop(host.name, None)
+        before = self._ends.get(host.name)
+        if before is None or host.flips or host.wipes_us:
+            return
+        written, flushed, losses = before
+        least = written if losses == len(host.losses_us) else flushed
+        if broker.store.log.end < least:
+            raise Violation("I1", f"{host.name} had its log up to {least}, and after its restart up to {broker.store.log.end}")
+        for key, queues in self._saved.get(host.name, {}).items():
+            for queue_id, offset in queues.items():
+                now = broker.offsets.table.get(key, {}).get(queue_id, -1)
+                if now < offset:
+                    raise Violation("I7", f"{host.name} had saved {offset} for {key}/{queue_id} and starts with {now}")
+
+    # Committed offsets.
+
+    def _poll(self) -> None:
+        for host in self._cluster.hosts:
+            if host.broker is not None and host.is_master:
+                self._look_at_offsets(host)
+        self._world.after(POLL_US, self._poll)
+
+    def _look_at_offsets(self, host: Host) -> None:
+        assert host.broker is not None, "it runs"
+        since_us, before = self._offsets.get(host.name, (0, {}))
+        present = {(key, queue_id): offset for key, queues in host.broker.offsets.table.items()
+                   for queue_id, offset in queues.items()}  # fmt: skip
+        for (key, queue_id), offset in present.items():
+            known = before.get((key, queue_id))
+            if known == offset:
+                continue
+            topic, _, group = key.rpartition("@")
+            asked = self._shadow.commits.get((host.group.name, topic, queue_id, group), {})
+            if offset not in asked:
+                raise Violation("I7", f"{host.name} has {offset} for {key}/{queue_id}, and no consumer committed that")
+            if known is not None and offset < known and asked[offset] < since_us - 20 * SECOND:
+                raise Violation("I7", f"{host.name} went back from {known} to {offset} for {key}/{queue_id}")
+        self._offsets[host.name] = (self._world.now_us, present)
+
+
+def offsets_on(host: Host) -> dict[str, dict[int, int]]:
+    """The consumer offsets a host's disk holds."""
+    raw = host.machine.disk.peek(OFFSETS_FILE, 1 << 20, 0, safe=False)
+    if not raw:
+        return {}
+    table = loads(raw)["offsetTable"]
+    return {key: {int(queue_id): int(offset) for queue_id, offset in queues.items()} for key, queues in table.items()}

@@ -1,0 +1,178 @@
+"""One seed from beginning to end: build, let things go wrong, let them settle, judge.
+
+    0 s ─ start ─ … faults … ─ faults end ─ probes until every group says SEND_OK ─ settled ─ judged
+"""
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random
+
+from tandemq.sim.checks import Checks
+from tandemq.sim.cluster import Cluster
+from tandemq.sim.consumer import Consumer
+from tandemq.sim.disk import SimDisk
+from tandemq.sim.faults import Faults
+from tandemq.sim.garbage import Stranger
+from tandemq.sim.network import Connection, Network
+from tandemq.sim.plan import draw
+from tandemq.sim.process import Machine, Process
+from tandemq.sim.producer import Producer
+from tandemq.sim.shadow import Shadow
+from tandemq.sim.talker import Talker
+from tandemq.sim.verdict import Verdict
+from tandemq.sim.world import MS, SECOND, Violation, World
+
+SETTLE_US = 150 * SECOND
+"""Within this time after the last fault everything must work again."""
+RUN_US_MIN = 60 * SECOND
+SENDS_MIN = 200
+FAULTS_MIN = 3
+_CODE = re.compile(rb'"code":(\d+)')
+
+
+@dataclass(slots=True)
+class Result:
+    """What one seed gave. `rule` and `text` tell the violation, if there is one."""
+
+    seed: int
+    digest: str = ""
+    rule: str = ""
+    text: str = ""
+    virtual_s: float = 0.0
+    sends: int = 0
+    given: int = 0
+    turns: int = 0
+    duplicates: int = 0
+    levels: list[str] = field(default_factory=list)
+    faults: dict[str, int] = field(default_factory=dict)
+    requests: dict[int, int] = field(default_factory=dict)
+    statuses: dict[int, int] = field(default_factory=dict)
+
+
+class Simulation:
+    """One world with all that is in it."""
+
+    def __init__(self, seed: int) -> None:
+        """Nothing has begun."""
+        world = self.world = World(seed)
+        self.network = Network(world)
+        self.network.tap = self._tap
+        self.plan = draw(world.random)
+        self.shadow = Shadow()
+        self.cluster = Cluster(world, self.network, self.plan)
+        self.checks = Checks(world, self.cluster, self.shadow)
+        self.shadow.on_given = self.checks.given
+        self.shadow.on_stored = self.checks.acked
+        self.producers = [self._producer(number) for number in range(self.plan.producers)]
+        groups = [("G", "*"), ("G", "*"), *([("GT", "A || B")] if self.plan.tag_group else [])]
+        self.consumers = [self._consumer(number, *group) for number, group in enumerate(groups)]
+        self.verdict = Verdict(world, self.cluster, self.shadow, self.checks, tuple(dict(groups)))
+        talkers: list[Talker] = [*self.producers, *self.consumers]
+        self.clients = [self._client(talker, number) for number, talker in enumerate(talkers)]
+        self.stranger = Stranger(self._dice(), self.network)
+        self._client(self.stranger, 90)
+        self.faults = Faults(world, self.network, self.cluster, self.clients)
+
+    def _dice(self) -> Random:
+        return Random(self.world.random.getrandbits(60))
+
+    def _producer(self, number: int) -> Producer:
+        plan = self.plan
+        return Producer(self.world, self.shadow, f"p{number}", self._dice(), plan.name_servers, pace_ms=plan.pace_ms,
+                        kinds=plan.kinds, binary=plan.binary and number == 0)  # fmt: skip
+
+    def _consumer(self, number: int, group: str, expression: str) -> Consumer:
+        plan = self.plan
+        return Consumer(self.world, self.shadow, f"c{number}", group, expression, self._dice(), plan.name_servers,
+                        binary=plan.binary and number == 0, suspend_ms=plan.suspend_ms)  # fmt: skip
+
+    def _client(self, talker: Talker, number: int) -> Process:
+        machine = Machine(self.world, talker.name, f"10.0.8.{number + 1}", SimDisk(Random(0)))
+        process = Process(self.world, self.network, machine, talker.name)
+        process.start(talker)
+        return process
+
+    def _tap(self, connection: Connection, end: int, data: bytes) -> None:
+        if end == 0 and connection.owners[0].ip != "10.0.8.91":
+            for text in _CODE.findall(data):
+                self.world.requests[int(text)] += 1
+
+    # Running.
+
+    def run(self) -> None:
+        """Run to the end.
+
+        Raises:
+            Violation: something that must hold did not.
+        """
+        world = self.world
+        self.cluster.start()
+        self.faults.plan(self.plan.fault_count, self.plan.faulty_us)
+        world.run_until(self.plan.faulty_us)
+        while world.faults.total() < FAULTS_MIN or len(self.shadow.attempts) < SENDS_MIN - 20:
+            if world.faults.total() < FAULTS_MIN:
+                self.faults.plan(2, world.now_us + 8 * SECOND)
+            world.run_until(world.now_us + 5 * SECOND)
+        self._settle()
+        self.verdict.judge()
+
+    def _settle(self) -> None:
+        world = self.world
+        self.faults.end()
+        until_us = world.now_us + SETTLE_US
+        world.run_until(world.now_us + 3 * SECOND)
+        self._probe(until_us)
+        for producer in self.producers:
+            producer.is_stopped = True
+        world.run_until(max(world.now_us, RUN_US_MIN))
+        while what := self.verdict.unsettled():
+            if world.now_us >= until_us:
+                raise Violation("I14", f"{SETTLE_US // SECOND} s after the last fault: {what}")
+            world.run_until(world.now_us + 500 * MS)
+
+    def _probe(self, until_us: int) -> None:
+        """Send to each group until it answers what its level promises."""
+        world = self.world
+        for group in self.plan.groups:
+            best = 0 if group.role == "ASYNC_MASTER" or group.copies <= group.slaves + 1 else 11
+            while True:
+                attempt = self.producers[0].probe(group.name, self.cluster.master(group).address)
+                world.run_until(world.now_us + SECOND)
+                if attempt.code == best:
+                    break
+                if world.now_us >= until_us:
+                    raise Violation("I14", f"{group.name} still answers {attempt.code} {SETTLE_US // SECOND} s after the last fault")
+
+    def result(self, violation: Violation | None) -> Result:
+        """What there is to report."""
+        world, shadow = self.world, self.shadow
+        return Result(
+            world.seed, world.digest, violation.rule if violation else "", violation.text if violation else "",
+            round(world.now_us / SECOND, 3), len(shadow.attempts), len(shadow.given), world.turns, shadow.duplicates,
+            [group.level for group in self.plan.groups], dict(sorted(world.faults.items())),
+            dict(sorted(world.requests.items())), dict(sorted(self.checks.statuses.items())),
+        )  # fmt: skip
+
+
+def run_seed(seed: int) -> Result:
+    """Run one seed."""
+    simulation = Simulation(seed)
+    try:
+        simulation.run()
+    except Violation as violation:
+        return simulation.result(violation)
+    return simulation.result(None)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No logging: it takes longer than what it tells of."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
