@@ -19,11 +19,13 @@ from tandemq.client.routes import MASTER_ID
 from tandemq.client.steps import Steps, ask, ask_any_code, checked, json_object, refusal, request
 from tandemq.errors import LocalError, RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
 from tandemq.model.group import SubscriptionGroupConfig
 from tandemq.model.message import MessageQueue
 from tandemq.model.topic import dead_letter_topic, group_name_error, retry_topic
 
 VERSION_5 = 413
+MOVE_TIMEOUT_MS = 10_000
 _OURS = "PYTHON"
 
 
@@ -292,9 +294,14 @@ def _move_online(
 ) -> Steps[None]:
     code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
     if target.queue is None and target.time_ms is not None:
-        yield from ask(
-            address, request(code, topic=topic, group=group, timestamp=target.time_ms, isForce=True), timeout_ms=10_000
-        )
+        fields = {"topic": topic, "group": group, "timestamp": str(target.time_ms), "isForce": "true"}
+        moved = yield from ask_any_code(address, Command(code, fields=fields), MOVE_TIMEOUT_MS)
+        if moved.code == ResponseCode.SYSTEM_ERROR:
+            # A queue nobody committed yet makes a 4.9 broker refuse: give each one an offset, and ask again.
+            for queue, offset in plan.items():
+                yield from ask(address, commit_request(group, queue, offset))
+            moved = yield from ask_any_code(address, Command(code, fields=fields), MOVE_TIMEOUT_MS)
+        checked(moved)
         return
     if not understands:
         raise LocalError(
@@ -308,7 +315,7 @@ def _move_online(
                 code, topic=topic, group=group, timestamp=target.time_ms if target.time_ms is not None else -1,
                 isForce=True, queueId=queue.queue_id, offset=offset,
             ),
-            timeout_ms=10_000,
+            timeout_ms=MOVE_TIMEOUT_MS,
         )  # fmt: skip
 
 

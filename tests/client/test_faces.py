@@ -1,0 +1,291 @@
+"""The asyncio and blocking faces, against brokers of this process, over sockets."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tandemq import (
+    ConsumeFrom,
+    Message,
+    MessageModel,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    SendStatus,
+)
+from tandemq.client.blocking import BlockingConsumer, BlockingProducer
+from tandemq.errors import ClosedError, ConfigError, NetworkError, NoRoute
+from tandemq.run.local import LocalCluster
+from tests.spec import spec
+
+FIRST = ConsumeFrom.FIRST
+
+
+@pytest.fixture(autouse=True)
+def _offsets_in_a_directory_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TANDEMQ_OFFSETS", str(tmp_path / "offsets"))
+
+
+async def until(probe: Callable[[], Awaitable[object]], within_s: float = 10) -> None:
+    async with asyncio.timeout(within_s):
+        while not await probe():
+            await asyncio.sleep(0)
+
+
+async def send_some(cluster: LocalCluster, count: int, topic: str = "T") -> list[str]:
+    async with Producer(cluster.name_servers, group="p") as producer:
+        results = await asyncio.gather(*[producer.send(Message(topic, b"%d" % n)) for n in range(count)])
+    assert {result.status for result in results} == {SendStatus.SEND_OK}
+    return [result.message_id for result in results]
+
+
+async def take(consumer: PushConsumer, count: int) -> list[ReceivedMessage]:
+    found: list[ReceivedMessage] = []
+    while len(found) < count:
+        message = await consumer.receive(10)
+        assert message is not None, f"{len(found)} of {count} messages came"
+        found.append(message)
+    return found
+
+
+async def test_what_is_sent_is_consumed_with_async_for(tandemq_broker: LocalCluster) -> None:
+    sent = await send_some(tandemq_broker, 50)
+    seen: list[str] = []
+    async with PushConsumer(tandemq_broker.name_servers, group="g", topics={"T": "*"}, consume_from=FIRST) as consumer:
+        async for message in consumer:
+            await message.ack()
+            seen.append(message.unique_key)
+            if len(seen) == len(sent):
+                break
+    assert sorted(seen) == sorted(sent)
+    async with PushConsumer(tandemq_broker.name_servers, group="g", topics={"T": "*"}) as consumer:
+        assert await consumer.receive(0.5) is None
+
+
+async def test_large_body_is_compressed_on_its_way(tandemq_broker: LocalCluster) -> None:
+    body = b"line of text\n" * 10_000
+    async with Producer(tandemq_broker.name_servers, group="p") as producer:
+        await producer.send(Message("T", body))
+    async with PushConsumer(tandemq_broker.name_servers, group="g", topics={"T": "*"}, consume_from=FIRST) as consumer:
+        (message,) = await take(consumer, 1)
+        assert message.body == body
+        assert message.stored.size < 2_000
+
+
+async def test_handler_acknowledges_by_returning_and_retries_by_raising(tandemq_broker: LocalCluster) -> None:
+    await send_some(tandemq_broker, 20)
+    tries: dict[bytes, list[int]] = {}
+
+    async with PushConsumer(tandemq_broker.name_servers, group="g", topics={"T": "*"}, consume_from=FIRST) as consumer:
+
+        async def handle(message: ReceivedMessage) -> None:
+            tries.setdefault(message.body, []).append(message.reconsume_times)
+            if message.body == b"7" and message.reconsume_times == 0:
+                await message.retry(1)
+            if len(tries) == 20 and len(tries[b"7"]) == 2:
+                await message.ack()
+                closing.set()
+
+        closing = asyncio.Event()
+        work = asyncio.create_task(consumer.run(handle, concurrency=4))
+        async with asyncio.timeout(20):
+            await closing.wait()
+        await consumer.close()
+        await work
+    assert tries[b"7"] == [0, 1]
+    assert all(times == [0] for body, times in tries.items() if body != b"7")
+
+
+@pytest.mark.tandemq(messageDelayLevel="1s 1s 1s 1s 1s 1s")
+async def test_message_of_a_failed_body_comes_again(tandemq_broker: LocalCluster) -> None:
+    await send_some(tandemq_broker, 1)
+    ns = tandemq_broker.name_servers
+    with pytest.raises(ZeroDivisionError):
+        async with PushConsumer(ns, group="g", topics={"T": "*"}, consume_from=FIRST) as consumer:
+            async for message in consumer:
+                assert message.body
+                raise ZeroDivisionError
+    async with PushConsumer(ns, group="g", topics={"T": "*"}) as consumer:
+        (message,) = await take(consumer, 1)
+        assert (message.topic, message.reconsume_times) == ("T", 1)
+
+
+@pytest.mark.tandemq(messageDelayLevel="1s 1s 1s 1s 1s 1s 1s 1s")
+async def test_message_that_fails_each_time_becomes_a_dead_letter(tandemq_broker: LocalCluster) -> None:
+    (key,) = await send_some(tandemq_broker, 1)
+    ns = tandemq_broker.name_servers
+    async with PushConsumer(ns, group="g", topics={"T": "*"}, consume_from=FIRST, max_reconsume_times=2) as consumer:
+        for times in range(3):
+            (message,) = await take(consumer, 1)
+            assert message.reconsume_times == times
+            await message.retry()
+        async with PullConsumer(ns, group="undertaker", consume_from=FIRST) as undertaker:
+
+            async def dead() -> list[str]:
+                try:
+                    undertaker.assign(await undertaker.queues("%DLQ%g"))
+                except NoRoute:
+                    return []
+                return [found.unique_key for found in await undertaker.poll(timeout_s=1)]
+
+            await until(lambda: _is([key], dead))
+
+
+async def _is(expected: object, ask: Callable[[], Awaitable[object]]) -> bool:
+    return await ask() == expected
+
+
+async def test_orderly_consumer_keeps_the_order_of_each_queue(tandemq_broker: LocalCluster) -> None:
+    ns = tandemq_broker.name_servers
+    async with Producer(ns, group="p") as producer:
+        for n in range(60):
+            await producer.send(Message("T", b"%d" % n), by_key=f"customer-{n % 5}")
+    seen: dict[int, list[int]] = {}
+    async with PushConsumer(ns, group="g", topics={"T": "*"}, consume_from=FIRST, orderly=True) as consumer:
+        for _ in range(60):
+            (message,) = await take(consumer, 1)
+            seen.setdefault(message.queue.queue_id, []).append(int(message.body))
+            await message.ack()
+    assert sum(len(numbers) for numbers in seen.values()) == 60
+    assert all(numbers == sorted(numbers) for numbers in seen.values())
+
+
+async def test_two_members_share_the_queues_and_one_inherits_from_the_other(tandemq_broker: LocalCluster) -> None:
+    ns = tandemq_broker.name_servers
+    await send_some(tandemq_broker, 4)
+    async with PushConsumer(ns, group="g", topics={"T": "*"}, consume_from=FIRST) as one:
+        await until(lambda: _truth(len(_of(one)) == 4))
+        async with PushConsumer(ns, group="g", topics={"T": "*"}) as two:
+            await until(lambda: _truth(len(_of(one)) == len(_of(two)) == 2))
+            assert not set(_of(one)) & set(_of(two))
+        await until(lambda: _truth(len(_of(one)) == 4))
+
+
+async def _truth(value: bool) -> bool:  # noqa: FBT001
+    return value
+
+
+def _of(consumer: PushConsumer) -> list[int]:
+    return [queue.queue_id for queue in consumer.assigned() if queue.topic == "T"]
+
+
+async def test_broadcasting_member_finds_its_offsets_again(tandemq_broker: LocalCluster) -> None:
+    ns = tandemq_broker.name_servers
+    await send_some(tandemq_broker, 10)
+    for expected in (10, 0):
+        async with PushConsumer(
+            ns, group="g", topics={"T": "*"}, consume_from=FIRST, model=MessageModel.BROADCASTING, client_id="me"
+        ) as consumer:
+            for message in await take(consumer, expected):
+                await message.ack()
+            assert await consumer.receive(0.2) is None
+
+
+async def test_pull_consumer_seeks_by_offset_and_time_and_commits(tandemq_broker: LocalCluster) -> None:
+    ns = tandemq_broker.name_servers
+    await send_some(tandemq_broker, 20)
+    async with PullConsumer(ns, group="audit", consume_from=FIRST) as consumer:
+        queues = await consumer.queues("T")
+        consumer.assign(queues)
+        seen = 0
+        while seen < 20:
+            seen += len(await consumer.poll(timeout_s=5))
+        await consumer.commit()
+        first = queues[0]
+        begin, end = await consumer.bounds(first)
+        assert await consumer.committed(first) == end
+        consumer.assign([first])
+        consumer.seek(first, begin)
+        assert (await consumer.poll(1, timeout_s=5))[0].queue_offset == begin
+        assert await consumer.seek_to_time(first, 0) == begin
+        assert (await consumer.poll(1, timeout_s=5))[0].queue_offset == begin
+
+
+async def test_oneway_and_batch_arrive(tandemq_broker: LocalCluster) -> None:
+    ns = tandemq_broker.name_servers
+    async with Producer(ns, group="p") as producer:
+        for n in range(100):
+            await producer.send_oneway(Message("T", b"o%d" % n))
+        results = await producer.send_batch([Message("T", b"b%d" % n, tags="x") for n in range(100)])
+    assert len({result.message_id for result in results}) == 100
+    async with PushConsumer(ns, group="g", topics={"T": "*"}, consume_from=FIRST) as consumer:
+        bodies = {message.body for message in await take(consumer, 200)}
+    assert len(bodies) == 200
+
+
+@spec("R09")
+async def test_killed_master_is_read_from_its_slave_within_a_second(tandemq_pair: LocalCluster) -> None:
+    ns = tandemq_pair.name_servers
+    async with PushConsumer(ns, group="g", topics={"T": "*"}, consume_from=FIRST, prefetch_messages=10) as consumer:
+        await send_some(tandemq_pair, 500)
+        seen = {message.unique_key: message for message in await take(consumer, 20)}
+        for message in seen.values():
+            await message.ack()
+        await asyncio.to_thread(tandemq_pair.broker().kill)
+        killed = time.monotonic()
+        gaps = []
+        while len(seen) < 500:
+            (message,) = await take(consumer, 1)
+            gaps.append(time.monotonic())
+            seen[message.unique_key] = message
+            await message.ack()
+        slowest = max(b - a for a, b in zip([killed, *gaps], gaps, strict=False))
+        assert slowest < 1.5
+        slave = tandemq_pair.broker(broker_id=1).address
+        assert {address for queue, address in consumer.reading_from().items() if queue.topic == "T"} == {slave}
+
+
+async def test_returned_master_is_read_and_told_offsets_again(tandemq_pair: LocalCluster) -> None:
+    ns = tandemq_pair.name_servers
+    await send_some(tandemq_pair, 8)
+    async with PushConsumer(
+        ns, group="g", topics={"T": "*"}, consume_from=FIRST, commit_ms=100, long_poll_ms=500
+    ) as consumer:
+        for message in await take(consumer, 8):
+            await message.ack()
+        master = tandemq_pair.broker()
+        await asyncio.to_thread(master.kill)
+        slave = tandemq_pair.broker(broker_id=1).address
+        await until(lambda: _truth(slave in consumer.reading_from().values()))
+        await asyncio.to_thread(master.start)
+        address = master.address
+        await until(lambda: _truth(set(consumer.reading_from().values()) == {address}), 20)
+
+
+async def test_send_to_a_dead_cluster_fails_and_says_so(tandemq_broker: LocalCluster) -> None:
+    ns = tandemq_broker.name_servers
+    async with Producer(ns, group="p") as producer:
+        await producer.send(Message("T", b"x"))
+        await asyncio.to_thread(tandemq_broker.broker().kill)
+        with pytest.raises(NetworkError):
+            await producer.send(Message("T", b"x"))
+
+
+async def test_faces_used_before_or_after_their_time_say_so() -> None:
+    producer = Producer("127.0.0.1:1", group="p")
+    with pytest.raises(ClosedError):
+        await producer.send(Message("T", b"x"))
+    async with producer:
+        pass
+    with pytest.raises(ClosedError):
+        await producer.send(Message("T", b"x"))
+    with pytest.raises(ConfigError):
+        await Producer("nowhere", group="p").start()
+
+
+def test_blocking_facade_sends_and_consumes(tandemq_broker: LocalCluster) -> None:
+    ns = tandemq_broker.name_servers
+    with BlockingProducer(ns, group="p") as producer:
+        sent = [producer.send(Message("T", b"%d" % n)).message_id for n in range(10)]
+    with BlockingConsumer(ns, group="g", topics={"T": "*"}, consume_from=FIRST) as consumer:
+        seen = []
+        while len(seen) < 10 and (message := consumer.receive(10)) is not None:
+            message.ack()
+            seen.append(message.stored.unique_key)
+    assert sorted(seen) == sorted(sent)
+    with pytest.raises(ClosedError):
+        producer.send(Message("T", b"x"))
