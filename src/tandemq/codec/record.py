@@ -187,7 +187,17 @@ def record_fault(data: Buffer, start: int, size: int, body_start: int, body_end:
         return "the body's CRC does not match its bytes"
     if _resembles_crc_name(bytes(data[stop - CRC_PROPERTY_BYTES : stop - 11])):
         return "the name of the record's CRC property is damaged"
+    if data[stop - 1] == 0 and _has_properties(data, start, stop, body_end):
+        return "the record's properties end in a zero byte: its end was never written"
     return None
+
+
+def _has_properties(data: Buffer, start: int, stop: int, body_end: int) -> bool:
+    """Whether the parsed record `[start, stop)` has properties; without any it ends in their length, two zero bytes."""
+    _, magic = peek(data, start)
+    if magic == MAGIC_V1:
+        return stop > body_end + 1 + data[body_end] + 2
+    return stop > body_end + 2 + (data[body_end] << 8 | data[body_end + 1]) + 2
 
 
 def _resembles_crc_name(name: bytes) -> bool:
