@@ -93,9 +93,11 @@ class IndexFile:
 
     def add(self, hashes: _Array, offsets: _Array, times: _Array) -> None:
         """Enter keys: positive int32 hashes, log offsets, store times in ms; they must fit."""
-        number = np.arange(self.count, self.count + len(hashes), dtype=np.int32)
+        count = self.count + len(hashes)
+        begin_ms, begin_offset = self.begin_ms, self.begin_offset
         if self.count == 1:
-            self.begin_ms, self.begin_offset = int(times[0]), int(offsets[0])
+            begin_ms, begin_offset = int(times[0]), int(offsets[0])
+        number = np.arange(self.count, count, dtype=np.int32)
         table = self._slot_table()
         slots = hashes.astype(np.int64) % self._slots
         previous = table[slots]
@@ -103,17 +105,17 @@ class IndexFile:
         again = slots[order][1:] == slots[order][:-1]
         fresh = int(np.count_nonzero(previous == 0)) - int(np.count_nonzero(again & (previous[order[1:]] == 0)))
         previous[order[1:][again]] = number[order[:-1][again]]
-        table[slots] = number
         entries = np.empty(len(hashes), dtype=_ENTRY)
         entries["hash"] = hashes
         entries["offset"] = offsets
-        entries["seconds"] = np.clip((times - self.begin_ms) // 1000, 0, 0x7FFFFFFF)
+        entries["seconds"] = np.clip((times - begin_ms) // 1000, 0, 0x7FFFFFFF)
         entries["previous"] = previous
+        header = (begin_ms, int(times[-1]), begin_offset, int(offsets[-1]), self.slots_used + fresh, count)
         self._file.pwrite(entries.tobytes(), self._entries_at + self.count * INDEX_ENTRY_BYTES)
-        self.count += len(hashes)
-        self.slots_used += fresh
-        self.end_ms, self.end_offset = int(times[-1]), int(offsets[-1])
-        self._write_header()
+        self._file.pwrite(INDEX_HEADER.pack(*header), 0)
+        # Nothing in memory changes before both are written: a batch that met a full disk is entered again whole.
+        self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.slots_used, self.count = header
+        table[slots] = number
 
     def _write_header(self) -> None:
         self._file.pwrite(
@@ -218,6 +220,8 @@ class KeyIndex:
     def _newest(self, wall_ms: int) -> IndexFile:
         if self.files and not self.files[-1].is_full:
             return self.files[-1]
+        if self.files:
+            self.files[-1].release()  # again, if the disk had no room for it when the file became full
         moment = datetime.fromtimestamp(wall_ms / 1000, UTC)
         name = int(moment.strftime("%Y%m%d%H%M%S") + f"{wall_ms % 1000:03d}")
         if self.files:
