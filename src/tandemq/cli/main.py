@@ -11,6 +11,7 @@ from tandemq.errors import ConfigError, TandemError
 
 COMMANDS = {
     "broker": "tandemq.cli.serve:broker",
+    "demo": "tandemq.cli.demo:demo",
     "namesrv": "tandemq.cli.serve:namesrv",
 }
 EXIT_FAILED = 1

@@ -351,7 +351,9 @@ class Loop:
             self.wake()
 
     def wake(self) -> None:
-        """Make the loop turn soon; from any thread."""
+        """Make the loop turn soon; from any thread. Harmless once it is closed: a second signal may come that late."""
+        if self._wake_write < 0:
+            return
         try:
             os.write(self._wake_write, b"\0")
         except BlockingIOError:
@@ -385,8 +387,9 @@ class Loop:
         for thread in self._threads:
             thread.join(timeout=10)
         self._epoll.close()
+        wake_write, self._wake_write = self._wake_write, -1
         os.close(self._wake_read)
-        os.close(self._wake_write)
+        os.close(wake_write)
 
 
 def _text(address: tuple[object, ...]) -> str:

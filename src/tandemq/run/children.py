@@ -123,15 +123,18 @@ class Child:
         if self._process is not None and self.is_running:
             self._process.send_signal(signal.SIGTERM)
 
-    def stop(self) -> None:
-        """Stop it cleanly; kill it if it takes longer than STOP_SECONDS. Harmless if it does not run."""
+    def stop(self) -> bool:
+        """Stop it cleanly; kill it if it takes longer than STOP_SECONDS. Harmless if it does not run.
+
+        Returns whether it ended as it should.
+        """
         self.signal_stop()
         if self._process is not None:
             try:
                 self._process.wait(STOP_SECONDS)
             except subprocess.TimeoutExpired:
                 self._process.kill()
-        self.end()
+        return self.end() == 0
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -139,14 +142,16 @@ class Child:
             self._process.kill()
         self.end()
 
-    def end(self) -> None:
-        """Take in a process that has ended or is about to."""
+    def end(self) -> int:
+        """Take in a process that has ended or is about to; returns its exit code, negative for a signal."""
         process, self._process = self._process, None
+        code = 0
         if process is not None:
-            process.wait()
+            code = process.wait()
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
                     pipe.close()
+        return code
 
 
 class BrokerChild(Child):
@@ -206,6 +211,8 @@ class ChildCluster:
         self.name_server = Child("namesrv", self.directory, lambda told: self._name_server_command(told, port))
         self.brokers: list[BrokerChild] = []
         """Masters first, then slaves, each by group."""
+        self.unclean: list[str] = []
+        """Children that did not end with exit code 0 when they were told to stop."""
 
     def _name_server_command(self, told: Mapping[str, Any], port: int) -> list[str]:
         if told:
@@ -309,9 +316,9 @@ class ChildCluster:
             members = [broker for broker in self.brokers if broker.broker_id == broker_id]
             for broker in members:
                 broker.signal_stop()
-            for broker in members:
-                broker.stop()
-        self.name_server.stop()
+            self.unclean += [broker.name for broker in members if not broker.stop()]
+        if not self.name_server.stop():
+            self.unclean.append(self.name_server.name)
 
     def __enter__(self) -> Self:
         """Start."""

