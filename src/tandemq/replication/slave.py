@@ -103,6 +103,8 @@ class SlaveSession:
         self.received_bytes = 0
         self._in: deque[bytes] = deque()
         self._in_bytes = 0
+        self._wanted = TRANSFER_BYTES
+        """Bytes that must be there before it is worth to look again."""
         self._stream = RecordStream(log.written_end, log.segment_bytes)
         self._is_empty = log.written_end == 0
         self._events: list[Event] = []
@@ -204,7 +206,9 @@ class SlaveSession:
     def _read_hello(self) -> None:
         data = self._joined()
         if data[: len(HELLO_MARK)] != HELLO_MARK[: len(data)]:
-            raise ProtocolError("the master does not answer as a TandemQ broker; set haProtocol = classic if it is Java's")
+            raise ProtocolError(
+                "the master does not answer as a TandemQ broker; set haProtocol = classic if it is Java's"
+            )
         length = hello_length(data)
         if length is None or len(data) < length:
             self._keep(data)
@@ -218,8 +222,7 @@ class SlaveSession:
     def _read_transfers(self) -> None:
         if self._in_bytes < TRANSFER_BYTES:
             return
-        (_, size) = TRANSFER.unpack_from(self._in[0]) if len(self._in[0]) >= TRANSFER_BYTES else (0, 0)
-        if self._in_bytes < TRANSFER_BYTES + size:
+        if self._in_bytes < self._wanted:
             return
         data = self._joined()
         bodies: list[bytes] = []
@@ -229,6 +232,7 @@ class SlaveSession:
             offset, size = TRANSFER.unpack_from(data, at)
             if not 0 <= size <= FRAME_BYTES_MAX:
                 raise ProtocolError(f"a transfer of {size} bytes")
+            self._wanted = TRANSFER_BYTES + size
             if self._is_empty:
                 expected = self._begin(offset)
             if offset != expected:
@@ -239,6 +243,7 @@ class SlaveSession:
                 bodies.append(data[at + TRANSFER_BYTES : at + TRANSFER_BYTES + size])
             at += TRANSFER_BYTES + size
             expected += size
+            self._wanted = TRANSFER_BYTES
         self._keep(data[at:] if at else data)
         if bodies:
             self._take(b"".join(bodies) if len(bodies) > 1 else bodies[0])

@@ -1,0 +1,48 @@
+"""Logs for sessions without a store: bytes that mean nothing, and rows of real records with blanks at file ends."""
+
+from collections.abc import Iterable
+
+from tandemq.codec.entries import BLANK, BLANK_BYTES_MIN, BLANK_MAGIC
+from tandemq.codec.record import encode_host, encode_record
+from tandemq.errors import OffsetGone
+
+HOST = encode_host(bytes((127, 0, 0, 1)), 10911)
+
+
+class FakeLog:
+    """A log view over bytes in memory."""
+
+    def __init__(self, data: bytes = b"", *, start: int = 0, segment_bytes: int = 1 << 20) -> None:
+        self.data = bytearray(data)
+        self.start = start
+        self.segment_bytes = segment_bytes
+
+    @property
+    def written_end(self) -> int:
+        return self.start + len(self.data)
+
+    def read(self, offset: int, size: int) -> bytes:
+        if offset < self.start:
+            raise OffsetGone(f"{offset} is gone")
+        size = min(size, self.segment_bytes - offset % self.segment_bytes)
+        return bytes(self.data[offset - self.start : offset - self.start + size])
+
+
+def make_record(log_offset: int, body: bytes, *, queue_offset: int = 0, properties: bytes = b"") -> bytes:
+    return encode_record(
+        topic=b"TopicA", queue_id=0, queue_offset=queue_offset, log_offset=log_offset, body=body,
+        properties=properties, flag=0, sys_flag=0, born_ms=1, born_host=HOST, store_ms=2, store_host=HOST,
+    )  # fmt: skip
+
+
+def make_log(body_sizes: Iterable[int], segment_bytes: int = 4096) -> bytes:
+    """Records with bodies of these sizes, files closed by blanks where the next record does not fit."""
+    log = b""
+    for number, size in enumerate(body_sizes):
+        record = make_record(len(log), bytes([number % 256]) * size, queue_offset=number)
+        room = segment_bytes - len(log) % segment_bytes
+        if len(record) + BLANK_BYTES_MIN > room:
+            log += BLANK.pack(room, BLANK_MAGIC) + bytes(room - BLANK_BYTES_MIN)
+            record = make_record(len(log), bytes([number % 256]) * size, queue_offset=number)
+        log += record
+    return log
