@@ -67,8 +67,18 @@ final class Consume {
             } else if (order.number("linger_ms", 0) > 0) {
                 Thread.sleep(order.number("linger_ms", 0));
             }
+            awaitDrained(consumer);
         } finally {
             consumer.shutdown();
+        }
+    }
+
+    /** A listener's answer counts only once the client has taken it in; a shutdown before makes the message come again. */
+    private static void awaitDrained(DefaultMQPushConsumer consumer) {
+        long end = System.currentTimeMillis() + 3000;
+        while (System.currentTimeMillis() < end && consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl()
+            .getProcessQueueTable().values().stream().anyMatch(queue -> queue.getMsgCount().get() > 0)) {
+            LockSupport.parkNanos(5_000_000L);
         }
     }
 

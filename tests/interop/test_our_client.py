@@ -1,0 +1,239 @@
+"""Our client with unmodified Java name servers and brokers: what is sent comes, in both versions, and from a slave too."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from tandemq import Admin, ConsumeFrom, Message, Producer, PullConsumer, PushConsumer, ReceivedMessage, SendStatus
+from tandemq.client.group_admin import Target
+from tandemq.client.settings import MessageModel
+from tandemq.errors import RemoteError
+from tests.interop.java import SERVER_VERSIONS, JavaBroker, JavaNameServer
+from tests.interop.wire import wait_registered
+from tests.spec import spec
+
+T = TypeVar("T")
+FIRST = ConsumeFrom.FIRST
+DELAYS = "1s 1s 1s 1s 1s 1s 1s 1s"
+
+
+def run(work: Coroutine[object, object, T]) -> T:
+    return asyncio.run(asyncio.wait_for(work, 120))
+
+
+@pytest.fixture(scope="module", params=SERVER_VERSIONS)
+def namesrv(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Java name server with one Java broker."""
+    directory = tmp_path_factory.mktemp("java")
+    version = request.param
+    with JavaNameServer(version, directory / "namesrv") as server:
+        server.start()
+        with JavaBroker(version, directory / "broker", namesrv=server.address, messageDelayLevel=DELAYS) as broker:
+            broker.start()
+            wait_registered(server.port, "broker-a")
+            yield server.address
+
+
+async def take(consumer: PushConsumer, count: int) -> list[ReceivedMessage]:
+    found: list[ReceivedMessage] = []
+    while len(found) < count:
+        message = await consumer.receive(30)
+        assert message is not None, f"{len(found)} of {count} messages came"
+        found.append(message)
+    return found
+
+
+def test_single_batch_and_oneway_messages_come_as_they_were_sent(namesrv: str) -> None:
+    async def story() -> None:
+        async with Producer(namesrv, group="p") as producer:
+            big = b"compress me " * 5_000
+            one = await producer.send(Message("Sent", big, tags="a", keys=["k"], properties={"colour": "red"}))
+            assert one.status is SendStatus.SEND_OK
+            batch = await producer.send_batch([Message("Sent", b"b%d" % n, tags="a") for n in range(20)])
+            await producer.send_oneway(Message("Sent", b"o", tags="a"))
+            other = await producer.send(Message("Sent", b"other", tags="b"))
+        async with PushConsumer(namesrv, group="SentG", topics={"Sent": "a || c"}, consume_from=FIRST) as consumer:
+            messages = {message.unique_key: message for message in await take(consumer, 22)}
+            for message in messages.values():
+                await message.ack()
+            first = messages[one.message_id]
+            assert (first.body, first.keys, first.properties["colour"]) == (big, ["k"], "red")
+            assert first.message_id == one.offset_message_id
+            for result in batch:
+                found = messages[result.message_id]
+                assert (found.queue, found.queue_offset) == (result.queue, result.queue_offset)
+                assert found.message_id == result.offset_message_id
+            assert other.message_id not in messages
+        async with PushConsumer(namesrv, group="SentG", topics={"Sent": "a || c"}) as consumer:
+            assert await consumer.receive(1.5) is None
+
+    run(story())
+
+
+def test_rejected_message_comes_again_until_it_is_a_dead_letter(namesrv: str) -> None:
+    async def story() -> None:
+        async with Producer(namesrv, group="p") as producer:
+            sent = await producer.send(Message("Bad", b"bad", keys=["k"]))
+        async with PushConsumer(
+            namesrv, group="BadG", topics={"Bad": "*"}, consume_from=FIRST, max_reconsume_times=2
+        ) as consumer:
+            for times in range(3):
+                (message,) = await take(consumer, 1)
+                assert (message.topic, message.reconsume_times, message.unique_key) == ("Bad", times, sent.message_id)
+                await message.retry()
+            async with PushConsumer(namesrv, group="Undertaker", topics={"%DLQ%BadG": "*"}, consume_from=FIRST) as dead:
+                (message,) = await take(dead, 1)
+                assert message.unique_key == sent.message_id
+
+    run(story())
+
+
+def test_orderly_consumption_keeps_the_order_of_each_key(namesrv: str) -> None:
+    async def story() -> None:
+        async with Producer(namesrv, group="p") as producer:
+            for n in range(40):
+                await producer.send(Message("Order", b"%d" % n), by_key=f"key-{n % 4}")
+        seen: dict[int, list[int]] = {}
+        async with PushConsumer(
+            namesrv, group="OrderG", topics={"Order": "*"}, consume_from=FIRST, orderly=True
+        ) as consumer:
+            for _ in range(40):
+                (message,) = await take(consumer, 1)
+                seen.setdefault(message.queue.queue_id, []).append(int(message.body))
+                await message.ack()
+        assert sum(len(numbers) for numbers in seen.values()) == 40
+        assert all(numbers == sorted(numbers) for numbers in seen.values())
+
+    run(story())
+
+
+def test_members_share_queues_and_broadcasting_ones_do_not(
+    namesrv: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TANDEMQ_OFFSETS", str(tmp_path))
+
+    def of(consumer: PushConsumer) -> set[int]:
+        return {queue.queue_id for queue in consumer.assigned() if queue.topic == "Shared"}
+
+    async def story() -> None:
+        async with Admin(namesrv) as admin:
+            await admin.create_topic("Shared", queues=4)
+        topics = {"Shared": "*"}
+        async with (
+            PushConsumer(namesrv, group="SharedG", topics=topics, consume_from=FIRST) as one,
+            PushConsumer(namesrv, group="SharedG", topics=topics, consume_from=FIRST) as two,
+            PushConsumer(
+                namesrv, group="All", topics=topics, consume_from=FIRST, model=MessageModel.BROADCASTING
+            ) as all_,
+        ):
+            async with asyncio.timeout(30):
+                while not (len(of(one)) == len(of(two)) == 2 and len(of(all_)) == 4):
+                    await asyncio.sleep(0)
+            assert of(one) | of(two) == {0, 1, 2, 3}
+
+    run(story())
+
+
+@spec("G12")
+def test_operators_requests_are_understood(namesrv: str) -> None:
+    async def story() -> None:
+        async with Admin(namesrv) as admin, Producer(namesrv, group="p") as producer:
+            await admin.create_topic("Ops", queues=2)
+            await admin.create_group("OpsG")
+            assert "OpsG" in await admin.groups()
+            sent = [await producer.send(Message("Ops", b"%d" % n, keys=["all"])) for n in range(6)]
+            assert (await admin.message_by_id(sent[1].offset_message_id)).body == b"1"
+            found = await admin.message_at(sent[2].queue, sent[2].queue_offset)
+            assert found is not None
+            assert found.body == b"2"
+            async with asyncio.timeout(20):
+                while len(await admin.messages_by_key("Ops", "all")) < 6:
+                    await asyncio.sleep(0)
+            assert sum(queue.max_offset for queue in (await admin.topic_stats("Ops")).values()) == 6
+            async with PushConsumer(namesrv, group="OpsG", topics={"Ops": "*"}, consume_from=FIRST) as consumer:
+                for message in await take(consumer, 6):
+                    await message.ack()
+                await consumer.commit()
+                connections = await admin.connections("OpsG")
+                assert connections is not None
+                info = await admin.running_info("OpsG", connections.connections[0].client_id)
+                assert len(info["mqTable"]) >= 2
+                await admin.reset_offsets("OpsG", "Ops", Target(time_ms=0))
+                assert len(await take(consumer, 6)) == 6
+            await admin.reset_offsets("OpsG", "Ops", Target(offset=1, queue=sent[0].queue))
+            assert await admin.offset("OpsG", sent[0].queue) == 1
+            assert sum(progress.lag for progress in (await admin.progress("OpsG", "Ops")).values()) >= 2
+            runtime = await admin.broker_runtime((await admin.cluster_info()).masters()[0])
+            assert runtime["brokerVersionDesc"].startswith("V")
+            try:
+                assert (await admin.topic_config("Ops"))["broker-a"].read_queue_nums == 2
+            except RemoteError as error:
+                assert error.code == 3  # 4.9 does not know the request.
+            await admin.delete_topic("Ops")
+
+    run(story())
+
+
+def test_pull_consumer_reads_all_and_goes_where_it_is_told(namesrv: str) -> None:
+    async def story() -> None:
+        async with Producer(namesrv, group="p") as producer:
+            sent = [await producer.send(Message("Pulled", b"%d" % n)) for n in range(12)]
+        async with PullConsumer(namesrv, group="PulledG", consume_from=FIRST) as consumer:
+            queues = await consumer.queues("Pulled")
+            consumer.assign(queues)
+            seen: set[bytes] = set()
+            while len(seen) < 12:
+                seen |= {message.body for message in await consumer.poll(timeout_s=20)}
+            await consumer.commit()
+            queue = sent[0].queue
+            consumer.seek(queue, 0)
+            assert (await consumer.poll(1, timeout_s=20))[0].queue_offset == 0
+            assert await consumer.committed(queue) == (await consumer.bounds(queue))[1]
+
+    run(story())
+
+
+@spec("R09")
+def test_slave_of_a_killed_java_master_is_read_at_once(tmp_path: Path) -> None:
+    with JavaNameServer("4.9.7", tmp_path / "namesrv") as server:
+        server.start()
+        with (
+            JavaBroker("4.9.7", tmp_path / "m", namesrv=server.address, brokerRole="SYNC_MASTER") as master,
+            JavaBroker("4.9.7", tmp_path / "s", namesrv=server.address, brokerRole="SLAVE", brokerId=1) as slave,
+        ):
+            master.start()
+            slave.start()
+            wait_registered(server.port, "broker-a", 0)
+            wait_registered(server.port, "broker-a", 1)
+            run(_kill_while_reading(server.address, master, slave))
+
+
+async def _kill_while_reading(namesrv: str, master: JavaBroker, slave: JavaBroker) -> None:
+    async with Producer(namesrv, group="p", timeout_ms=5_000) as producer:
+        async with asyncio.timeout(60):
+            while (await producer.send(Message("Dying", b"first"))).status is not SendStatus.SEND_OK:
+                await asyncio.sleep(0)
+        results = [await producer.send_batch([Message("Dying", b"%d" % n) for n in range(40)]) for _ in range(5)]
+    keys = {result.message_id for batch in results for result in batch}
+    async with PushConsumer(
+        namesrv, group="DyingG", topics={"Dying": "*"}, consume_from=FIRST, prefetch_messages=10
+    ) as consumer:
+        for message in await take(consumer, 20):
+            keys.discard(message.unique_key)
+            await message.ack()
+        await asyncio.to_thread(master.kill)
+        last = time.monotonic()
+        slowest = 0.0
+        while keys:
+            (message,) = await take(consumer, 1)
+            slowest, last = max(slowest, time.monotonic() - last), time.monotonic()
+            keys.discard(message.unique_key)
+            await message.ack()
+        assert slowest < 1.5
+        assert slave.address in consumer.reading_from().values()
