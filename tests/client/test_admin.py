@@ -1,7 +1,5 @@
 """Administration, against brokers of this process."""
 
-import asyncio
-
 import pytest
 
 from tandemq import Admin, ConsumeFrom, Message, Producer, PushConsumer, SendResult
@@ -10,7 +8,7 @@ from tandemq.errors import LocalError, NoRoute, ProtocolError, RemoteError
 from tandemq.model.group import SubscriptionGroupConfig
 from tandemq.model.message import MessageQueue
 from tandemq.run.local import LocalCluster
-from tests.client.test_faces import take
+from tests.client.test_faces import take, until
 from tests.spec import spec
 
 
@@ -92,9 +90,11 @@ async def test_progress_and_connections_of_a_group(tandemq_broker: LocalCluster)
         info = await admin.running_info("g", found.connections[0].client_id)
         assert info["properties"]["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
         assert "g" in await admin.topic_groups("T")
-        async with asyncio.timeout(10):
-            while sum(progress.lag for progress in (await admin.progress("g", "T")).values()) > 4:
-                await asyncio.sleep(0)
+
+        async def is_told() -> bool:
+            return sum(progress.lag for progress in (await admin.progress("g", "T")).values()) == 4
+
+        await until(is_told)
     async with Admin(ns) as admin:
         assert await admin.connections("g") is None
 

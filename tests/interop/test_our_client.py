@@ -1,10 +1,10 @@
-"""Our client with unmodified Java name servers and brokers: what is sent comes, in both versions, and from a slave too."""
+"""Our client with unmodified Java name servers and brokers of both versions, and with the slave of a killed master."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -38,6 +38,16 @@ def namesrv(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             broker.start()
             wait_registered(server.port, "broker-a")
             yield server.address
+
+
+async def until(probe: Callable[[], Awaitable[bool]], within_s: float) -> None:
+    async with asyncio.timeout(within_s):
+        while not await probe():  # noqa: ASYNC110  # what is waited for happens in another process
+            await asyncio.sleep(0)
+
+
+async def _now(value: bool) -> bool:
+    return value
 
 
 async def take(consumer: PushConsumer, count: int) -> list[ReceivedMessage]:
@@ -132,9 +142,7 @@ def test_members_share_queues_and_broadcasting_ones_do_not(
                 namesrv, group="All", topics=topics, consume_from=FIRST, model=MessageModel.BROADCASTING
             ) as all_,
         ):
-            async with asyncio.timeout(30):
-                while not (len(of(one)) == len(of(two)) == 2 and len(of(all_)) == 4):
-                    await asyncio.sleep(0)
+            await until(lambda: _now(len(of(one)) == len(of(two)) == 2 and len(of(all_)) == 4), 30)
             assert of(one) | of(two) == {0, 1, 2, 3}
 
     run(story())
@@ -152,9 +160,11 @@ def test_operators_requests_are_understood(namesrv: str) -> None:
             found = await admin.message_at(sent[2].queue, sent[2].queue_offset)
             assert found is not None
             assert found.body == b"2"
-            async with asyncio.timeout(20):
-                while len(await admin.messages_by_key("Ops", "all")) < 6:
-                    await asyncio.sleep(0)
+
+            async def all_indexed() -> bool:
+                return len(await admin.messages_by_key("Ops", "all")) == 6
+
+            await until(all_indexed, 20)
             assert sum(queue.max_offset for queue in (await admin.topic_stats("Ops")).values()) == 6
             async with PushConsumer(namesrv, group="OpsG", topics={"Ops": "*"}, consume_from=FIRST) as consumer:
                 for message in await take(consumer, 6):
@@ -171,10 +181,11 @@ def test_operators_requests_are_understood(namesrv: str) -> None:
             assert sum(progress.lag for progress in (await admin.progress("OpsG", "Ops")).values()) >= 2
             runtime = await admin.broker_runtime((await admin.cluster_info()).masters()[0])
             assert runtime["brokerVersionDesc"].startswith("V")
-            try:
+            if runtime["brokerVersionDesc"] < "V5":
+                with pytest.raises(RemoteError):  # 4.9 does not know the request.
+                    await admin.topic_config("Ops")
+            else:
                 assert (await admin.topic_config("Ops"))["broker-a"].read_queue_nums == 2
-            except RemoteError as error:
-                assert error.code == 3  # 4.9 does not know the request.
             await admin.delete_topic("Ops")
 
     run(story())
@@ -216,9 +227,11 @@ def test_slave_of_a_killed_java_master_is_read_at_once(tmp_path: Path) -> None:
 
 async def _kill_while_reading(namesrv: str, master: JavaBroker, slave: JavaBroker) -> None:
     async with Producer(namesrv, group="p", timeout_ms=5_000) as producer:
-        async with asyncio.timeout(60):
-            while (await producer.send(Message("Dying", b"first"))).status is not SendStatus.SEND_OK:
-                await asyncio.sleep(0)
+
+        async def is_copied() -> bool:
+            return (await producer.send(Message("Dying", b"first"))).status is SendStatus.SEND_OK
+
+        await until(is_copied, 60)
         results = [await producer.send_batch([Message("Dying", b"%d" % n) for n in range(40)]) for _ in range(5)]
     keys = {result.message_id for batch in results for result in batch}
     async with PushConsumer(
