@@ -92,8 +92,11 @@ class Upkeep:
             log.warning("store: queue files could not be synced: %s", error)
             self._touched.update(work.paths)
             return True
-        self._broker.store.synced_up_to(work.end)
-        self._broker.store.write_checkpoint()
+        try:
+            self._broker.store.synced_up_to(work.end)
+            self._broker.store.write_checkpoint()
+        except StoreError as error_of_marks:
+            log.warning("store: how far the log is synced could not be noted: %s", error_of_marks)
         return True
 
     # Retention.
