@@ -26,7 +26,7 @@ from tandemq.client.admin import Admin
 from tandemq.demo.rows import Source
 from tandemq.demo.tale import Tale
 from tandemq.demo.tally import Figures, Tally
-from tandemq.demo.traffic import Receiver, Sender
+from tandemq.demo.traffic import Ledger, Receiver, Sender
 from tandemq.demo.twins import Comparison, compare_stores
 from tandemq.errors import LocalError, TandemError
 from tandemq.run.children import ChildCluster
@@ -118,6 +118,7 @@ class _Play:
         self._total = expected.rows
         self._seen = Tally(source.columns.value)
         self._cluster = ChildCluster(directory, groups=2, slaves=1, settings=_SETTINGS)
+        self._ledger = Ledger()
         self._reckoning = Reckoning()
 
     async def run(self) -> Reckoning:
@@ -125,8 +126,8 @@ class _Play:
         try:
             await asyncio.to_thread(cluster.start)
             tale.step(
-                f"started a name server at {cluster.name_servers} and two broker groups, each a SYNC_MASTER and its slave: "
-                "5 processes"
+                f"started a name server at {cluster.name_servers} and two broker groups, each a SYNC_MASTER and its "
+                "slave: 5 processes"
             )
             await self._load()
             await asyncio.to_thread(cluster.wait_until, cluster.in_sync)
@@ -146,8 +147,8 @@ class _Play:
         async with Admin(name_servers) as admin:
             await admin.create_topic(TOPIC, queues=QUEUES)
         prefetch = min(256, max(8, self._total // 200))
-        sender = Sender(name_servers, TOPIC, self._source.read())
-        receiver = Receiver(name_servers, TOPIC, self._seen, prefetch=prefetch)
+        sender = Sender(name_servers, TOPIC, self._source.read(), self._ledger)
+        receiver = Receiver(name_servers, TOPIC, self._seen, self._ledger, prefetch=prefetch)
         self._sender, self._receiver = sender, receiver
         await receiver.start()
         receiving = asyncio.create_task(receiver.run())
@@ -158,7 +159,7 @@ class _Play:
             self._tale.step(f"the topic has {QUEUES} queues per group; a consumer group of one reads all {2 * QUEUES}")
             self._tale.begin_load(self._total)
             await self._events(sender, receiver, sending)
-            await self._until(self._all_delivered, "not everything was delivered", fails=False)
+            await self._until(lambda: not self._ledger.missing, "not everything was delivered", fails=False)
         finally:
             for task in (sending, telling):
                 task.cancel()
@@ -182,20 +183,20 @@ class _Play:
         await self._until(lambda: self._unread() == 0, "the slave was not read to its end")
         await self._bring_back(receiver)
         sender.allow(1 << 62)
-        await self._until(sending.done, "the load does not end", seconds=10 * PATIENCE_S)
-        self._tale.step(f"everything is sent: {len(sender.book.acknowledged):,} messages acknowledged")
+        await self._until(sending.done, "the load does not end")
+        self._tale.step(f"everything is sent: {len(self._ledger.group_of):,} messages acknowledged")
 
     async def _kill(self, sender: Sender, receiver: Receiver) -> None:
         master = self._cluster.broker(KILLED)
         self._slave_address = self._cluster.broker(KILLED, 1).address
         pid = master.pid
         sender.allow(int(self._total * BACK_AT))
-        receiver.watch_gaps(KILLED, sender.book)
         await asyncio.to_thread(master.kill)
-        self._delivered_at_kill = receiver.book.by_group[KILLED]
+        receiver.watch_gaps(KILLED)
+        self._read_at_kill = receiver.book.read_from[KILLED]
         self._tale.blow(
-            f"SIGKILL to the master of {KILLED} (process {pid}): {self._unread():,} of its messages are acknowledged and not "
-            "yet consumed"
+            f"SIGKILL to the master of {KILLED} (process {pid}): {self._unread():,} of its messages are acknowledged "
+            "and not yet consumed"
         )
         self._note = f"master of {KILLED} is dead"
         receiver.go_on()
@@ -203,7 +204,7 @@ class _Play:
         self._tale.step(f"reading goes on from its slave at {self._slave_address}, writing on broker-b")
 
     async def _bring_back(self, receiver: Receiver) -> None:
-        self._reckoning.read_from_slave = receiver.book.by_group[KILLED] - self._delivered_at_kill
+        self._reckoning.read_from_slave = receiver.book.read_from[KILLED] - self._read_at_kill
         self._tale.step(f"all {self._reckoning.read_from_slave:,} came from the slave while the master was dead")
         master = self._cluster.broker(KILLED)
         await asyncio.to_thread(master.start)
@@ -218,40 +219,40 @@ class _Play:
         return self._slave_address in places or self._unread() == 0
 
     def _unread(self) -> int:
-        return self._sender.book.by_group[KILLED] - self._receiver.book.by_group[KILLED]
+        return self._ledger.unread[KILLED]
 
     def _share_sent(self) -> float:
-        return len(self._sender.book.acknowledged) / self._total
+        return len(self._ledger.group_of) / self._total
 
-    def _all_delivered(self) -> bool:
-        return self._sender.book.acknowledged.keys() <= self._receiver.book.delivered
-
-    async def _until(
-        self, condition: Callable[[], bool], otherwise: str, *, seconds: float = PATIENCE_S, fails: bool = True
-    ) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                while not condition():
-                    await asyncio.sleep(_LOOK_S)
-        except TimeoutError as error:
-            if fails:
-                raise TandemError(f"{otherwise} within {seconds:g} s") from error
+    async def _until(self, condition: Callable[[], bool], otherwise: str, *, fails: bool = True) -> None:
+        """Wait, for as long as anything moves."""
+        loop = asyncio.get_running_loop()
+        stood, since = (-1, -1), loop.time()
+        while not condition():
+            await asyncio.sleep(_LOOK_S)
+            stands = (len(self._ledger.group_of), len(self._ledger.delivered))
+            if stands != stood:
+                stood, since = stands, loop.time()
+            elif loop.time() - since > PATIENCE_S:
+                if fails:
+                    raise TandemError(f"{otherwise}: nothing moved for {PATIENCE_S:g} s")
+                return
 
     async def _tell_progress(self) -> None:
         while True:
-            self._tale.load(len(self._sender.book.acknowledged), len(self._receiver.book.delivered), self._note)
+            self._tale.load(len(self._ledger.group_of), len(self._ledger.delivered), self._note)
             await asyncio.sleep(_LOOK_S)
 
     # The reckoning.
 
     def _take_figures(self, sender: Sender, receiver: Receiver) -> None:
-        found, sent, received = self._reckoning, sender.book, receiver.book
+        found, sent, ledger = self._reckoning, sender.book, self._ledger
         found.sent = sent.messages
-        found.acknowledged = len(sent.acknowledged)
+        found.acknowledged = len(ledger.group_of)
         found.statuses = dict(sent.statuses)
-        found.delivered = len(received.delivered)
-        found.duplicates = received.duplicates
-        found.missing = len(sent.acknowledged.keys() - received.delivered)
+        found.delivered = len(ledger.delivered)
+        found.duplicates = receiver.book.duplicates
+        found.missing = len(ledger.group_of.keys() - ledger.delivered)
         found.seconds_without_delivery = round(receiver.longest_gap_s, 3)
         found.seconds_without_delivery_of_killed_group = round(receiver.longest_gap_of_group_s, 3)
         found.faults += [f"a batch was not acknowledged: {text}" for text in sent.failures[:3]]
@@ -294,7 +295,8 @@ class _Play:
         tale.result(f"sent {found.sent:,}, acknowledged {found.acknowledged:,} ({others})",
                     holds=found.sent == found.acknowledged == self._total)  # fmt: skip
         tale.result(
-            f"delivered {found.delivered:,}, missing {found.missing:,}, duplicates (by unique key) {found.duplicates:,}",
+            f"delivered {found.delivered:,}, missing {found.missing:,}, duplicates (by unique key) "
+            f"{found.duplicates:,}",
             holds=found.missing == 0,
         )
         tale.result(
@@ -303,8 +305,10 @@ class _Play:
             holds=True,
         )
         equal = all(row["equal"] for row in found.tags.values())
-        tale.result(f"the figures of all {len(found.tags)} tags {'equal' if equal else 'differ from'} those of the file",
-                    holds=equal)  # fmt: skip
+        tale.result(
+            f"the figures of {len(found.tags)} tags {'equal' if equal else 'differ from'} those of the file",
+            holds=equal,
+        )
         twins = "are equal, byte by byte" if not found.twins_differences else "differ"
         tale.result(
             f"twins {twins}: {found.twins_bytes / 1e6:,.0f} MB in {self._compared_files} files of each side",

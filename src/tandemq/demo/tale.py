@@ -61,9 +61,14 @@ class Tale:
         self._total = total
         if self._console.is_terminal:
             self._progress = Progress(
-                TextColumn("{task.description:>12}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"),
-                TimeElapsedColumn(), console=self._console, transient=True,
-            )  # fmt: skip
+                TextColumn("{task.description:>12}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[note]}"),
+                TimeElapsedColumn(),
+                console=self._console,
+                transient=True,
+            )
             self._sent = self._progress.add_task("acknowledged", total=total, note="")
             self._delivered = self._progress.add_task("delivered", total=total, note="")
             self._progress.start()

@@ -1,4 +1,4 @@
-"""Figures per tag: how many, how many with a value, and the mean. Sums are exact, so that their order does not matter."""
+"""Figures per tag: how many, how many with a value, and the mean. Sums are exact, so their order does not matter."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,8 @@
 """The demo's producer and consumer, and the books they keep.
 
-    rows ─► Sender: batches, several under way ─► acknowledged: unique key -> broker group
-    Receiver: one message after the other ─► delivered: unique keys ─► tally, once per key
+    rows ─► Sender: batches, several under way ─► acknowledged ─┐
+                                                                ├─ Ledger, by unique key
+    tally, once per key ◄─ Receiver: one after the other ◄──────┘
 
 A message counts as delivered once, however often it comes; each further time is a duplicate. What was acknowledged and
 not delivered is missing.
@@ -25,24 +26,56 @@ BATCH = 32
 TASKS = 6
 
 
+class Ledger:
+    """What is known of every message, by unique key: who acknowledged it, whether it was delivered."""
+
+    def __init__(self) -> None:
+        """Nothing is known yet."""
+        self.group_of: dict[str, str] = {}
+        """Acknowledged messages: the broker group that did."""
+        self.delivered: set[str] = set()
+        self.unread: Counter[str] = Counter()
+        """Acknowledged and not delivered, by group."""
+
+    def acknowledged(self, keys: list[str], group: str) -> None:
+        """A group has these messages. They may have been delivered before this was known."""
+        delivered = self.delivered
+        for key in keys:
+            self.group_of[key] = group
+        self.unread[group] += sum(key not in delivered for key in keys)
+
+    def deliver(self, key: str) -> bool:
+        """A message came; whether for the first time."""
+        if key in self.delivered:
+            return False
+        self.delivered.add(key)
+        group = self.group_of.get(key)
+        if group is not None:
+            self.unread[group] -= 1
+        return True
+
+    @property
+    def missing(self) -> int:
+        """Messages acknowledged and not delivered."""
+        return self.unread.total()
+
+
 @dataclass(slots=True)
 class Sent:
     """The sender's book."""
 
     messages: int = 0
     """Handed to the client."""
-    acknowledged: dict[str, str] = field(default_factory=dict)
-    """Unique key -> broker group that has it."""
     statuses: Counter[str] = field(default_factory=Counter)
-    by_group: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
 
 
 class Sender:
     """Sends rows, as fast as they are acknowledged, up to a mark that the story moves."""
 
-    def __init__(self, name_servers: str, topic: str, rows: Iterator[Row]) -> None:
+    def __init__(self, name_servers: str, topic: str, rows: Iterator[Row], ledger: Ledger) -> None:
         """Nothing is sent yet."""
+        self._ledger = ledger
         self._producer = Producer(name_servers, group="demo-producer", retries=30, latency_aware=True)
         self._topic = topic
         self._rows = rows
@@ -79,26 +112,26 @@ class Sender:
             except (NetworkError, RemoteError) as error:
                 book.failures.append(str(error))
                 continue
-            for result in results:
-                book.acknowledged[result.message_id] = result.queue.broker_name
+            group = results[0].queue.broker_name
             book.statuses[results[0].status.value] += len(results)
-            book.by_group[results[0].queue.broker_name] += len(results)
+            self._ledger.acknowledged([result.message_id for result in results], group)
 
 
 @dataclass(slots=True)
 class Received:
     """The receiver's book."""
 
-    delivered: set[str] = field(default_factory=set)
     duplicates: int = 0
-    by_group: Counter[str] = field(default_factory=Counter)
+    read_from: Counter[str] = field(default_factory=Counter)
+    """New messages by the group they were read from."""
 
 
 class Receiver:
     """Consumes everything as a group of one member."""
 
-    def __init__(self, name_servers: str, topic: str, tally: Tally, *, prefetch: int) -> None:
+    def __init__(self, name_servers: str, topic: str, tally: Tally, ledger: Ledger, *, prefetch: int) -> None:
         """Not connected yet."""
+        self._ledger = ledger
         self._consumer = PushConsumer(
             name_servers,
             group="demo-mean-delay",
@@ -121,9 +154,9 @@ class Receiver:
         """Take messages again."""
         self._go.set()
 
-    def watch_gaps(self, group: str, sent: Sent) -> None:
+    def watch_gaps(self, group: str) -> None:
         """From now on measure how long nothing is delivered although something is there."""
-        self._watch = _Watch(group, sent, self.book, time.monotonic())
+        self._watch = _Watch(group, self._ledger, time.monotonic())
 
     @property
     def longest_gap_s(self) -> float:
@@ -149,17 +182,15 @@ class Receiver:
 
     async def run(self) -> None:
         """Consume until `close`."""
-        book, delivered, tally = self.book, self.book.delivered, self._tally
+        book, ledger, tally = self.book, self._ledger, self._tally
         async for message in self._consumer:
             if not self._go.is_set():
                 await self._go.wait()
-            key = message.unique_key
-            if key in delivered:
-                book.duplicates += 1
-            else:
-                delivered.add(key)
+            if ledger.deliver(message.unique_key):
                 tally.add(message.tags, message.body)
-                book.by_group[message.queue.broker_name] += 1
+                book.read_from[message.queue.broker_name] += 1
+            else:
+                book.duplicates += 1
             if self._watch is not None:
                 self._watch.delivered(message.queue.broker_name)
             await message.ack()
@@ -172,10 +203,9 @@ class Receiver:
 class _Watch:
     """Times without delivery. Silence counts only while there is something to deliver."""
 
-    def __init__(self, group: str, sent: Sent, received: Received, now: float) -> None:
+    def __init__(self, group: str, ledger: Ledger, now: float) -> None:
         self._group = group
-        self._sent = sent
-        self._received = received
+        self._ledger = ledger
         self._last = self._last_of_group = now
         self._is_due = self._is_group_due = True
         self.longest = self.longest_of_group = 0.0
@@ -185,9 +215,9 @@ class _Watch:
         if self._is_due:
             self.longest = max(self.longest, now - self._last)
         self._last = now
-        self._is_due = len(self._received.delivered) < len(self._sent.acknowledged)
+        self._is_due = self._ledger.missing > 0
         if group == self._group:
             if self._is_group_due:
                 self.longest_of_group = max(self.longest_of_group, now - self._last_of_group)
             self._last_of_group = now
-            self._is_group_due = self._received.by_group[group] < self._sent.by_group[group]
+            self._is_group_due = self._ledger.unread[group] > 0

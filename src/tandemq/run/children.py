@@ -53,6 +53,7 @@ class Child:
         """What it said of itself when it was ready: addresses, process id."""
         self._arguments = arguments
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_told_to_stop = False
 
     @property
     def address(self) -> str:
@@ -91,6 +92,7 @@ class Child:
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )  # fmt: skip
         self._process = process
+        self._is_told_to_stop = False
 
     def wait_ready(self) -> None:
         """Wait until it listens. Raises as `start`."""
@@ -119,8 +121,9 @@ class Child:
             return []
 
     def signal_stop(self) -> None:
-        """Ask it to stop, and do not wait."""
-        if self._process is not None and self.is_running:
+        """Ask it to stop, once, and do not wait."""
+        if self._process is not None and self.is_running and not self._is_told_to_stop:
+            self._is_told_to_stop = True
             self._process.send_signal(signal.SIGTERM)
 
     def stop(self) -> bool:
