@@ -63,7 +63,7 @@ _LIVE = """
     cleanFileForciblyEnable haSlaveFallbehindMax maxHaTransferByteInSecond slaveTimeout inSyncReplicas
     registerNameServerPeriod registerBrokerTimeoutMills longPollingEnable shortPollingTimeMills slaveReadEnable
     accessMessageInMemoryMaxRatio maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInMemory
-    brokerExpiry orderMessageEnable maxConnections serverChannelMaxIdleTimeMillis
+    brokerExpiry orderMessageEnable serverChannelMaxIdleTimeMillis
 """
 LIVE_KEYS = frozenset(_LIVE.split())
 _NEVER_LIVE = frozenset({"brokerConfigPath", "configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})

@@ -163,9 +163,7 @@ class _Admin:
             link, command, _parse_list(command, "groupConfigList", SubscriptionGroupConfig), now
         )
 
-    def _create_groups(
-        self, link: Link, command: Command, wanted: list[SubscriptionGroupConfig], now: Now
-    ) -> Command:
+    def _create_groups(self, link: Link, command: Command, wanted: list[SubscriptionGroupConfig], now: Now) -> Command:
         groups = self._broker.groups
         for config in wanted:
             wrong = group_name_error(config.group_name)

@@ -42,9 +42,7 @@ class _Connections:
         name = read_fields(GroupFields, command.fields).consumer_group
         group = self._broker.clients.consumers.get(name)
         if group is None:
-            return command.answer(
-                ResponseCode.CONSUMER_NOT_ONLINE, remark=f"the consumer group[{name}] not online"
-            )
+            return command.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark=f"the consumer group[{name}] not online")
         body = {
             "connectionSet": _connections(group.members.values()),
             "consumeFromWhere": group.consume_from_where,

@@ -110,9 +110,7 @@ class _Reset:
             "isForce": str(fields.is_force).lower(),
         }  # fmt: skip
         for link in group.members:
-            self._broker.request_client(
-                link, Code.RESET_CONSUMER_CLIENT_OFFSET, header, self._broker.turn_out, body
-            )
+            self._broker.request_client(link, Code.RESET_CONSUMER_CLIENT_OFFSET, header, self._broker.turn_out, body)
 
     def _table(self, topic: str, targets: dict[int, int]) -> bytes:
         name = self._broker.config.broker_name

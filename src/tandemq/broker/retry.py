@@ -60,6 +60,8 @@ class _SendBack:
         if not topic.config.perm & Permission.WRITE:
             return command.answer(ResponseCode.NO_PERMISSION, remark=f"the topic[{topic.config.topic_name}] sending message is forbidden")
         self._store(command, data, message, topic, queue_id, level, now)
+        origin = message.properties.get("RETRY_TOPIC", message.topic)
+        broker.stats.add("SNDBCK_PUT_NUMS", f"{origin}@{fields.group}", 1, 1)
         return None
 
     def _target(

@@ -65,6 +65,8 @@ class Stats:
         self._seen = {key: queue.max_offset for key, queue in broker.store.queues.items()}
         self._given: dict[tuple[str, str], tuple[int, int, int]] = {}
         self._seconds: deque[tuple[int, Totals]] = deque([(now.mono_ms, self.totals())], RATE_SPANS_S[-1] + 1)
+        self._sampled_ms = now.mono_ms
+        """When the minute was sampled last: what is counted for the first time now grew since then."""
         self._day_number = self._day_of(now)
         self.day = Day()
         self.put_times = Histogram()
@@ -86,13 +88,13 @@ class Stats:
 
     # Counters by name and key, as mqadmin asks for them.
 
-    def add(self, name: str, key: str, amount: int, times: int, now: Now) -> None:
+    def add(self, name: str, key: str, amount: int, times: int) -> None:
         """Count something."""
         series = self._series.get((name, key))
         if series is None:
             if len(self._series) >= SERIES_MAX:
                 return
-            series = self._series[name, key] = Series(now.mono_ms)
+            series = self._series[name, key] = Series(self._sampled_ms)
         series.add(amount, times)
 
     def summaries(self, name: str, key: str) -> tuple[Summary, Summary, Summary] | None:
@@ -120,12 +122,14 @@ class Stats:
 
     def _sample(self, span: int, now: Now) -> None:
         if span == 0:
-            self._count_puts(now)
-            self._count_gets(now)
+            self._count_puts()
+            self._count_gets()
         for series in self._series.values():
             series.sample(span, now.mono_ms)
+        if span == 0:
+            self._sampled_ms = now.mono_ms
 
-    def _count_puts(self, now: Now) -> None:
+    def _count_puts(self) -> None:
         if self._broker.config.role == "SLAVE":
             return
         cluster, puts = self._broker.config.cluster, 0
@@ -136,9 +140,9 @@ class Stats:
                 self._seen[key] = queue.max_offset
             if grown > 0:
                 puts += grown
-                self.add("TOPIC_PUT_NUMS", key[0], grown, grown, now)
-                self.add("TOPIC_PUT_SIZE", key[0], self._size_of(queue, grown), grown, now)
-        self.add("BROKER_PUT_NUMS", cluster, puts, puts, now)
+                self.add("TOPIC_PUT_NUMS", key[0], grown, grown)
+                self.add("TOPIC_PUT_SIZE", key[0], self._size_of(queue, grown), grown)
+        self.add("BROKER_PUT_NUMS", cluster, puts, puts)
 
     def _size_of(self, queue: ConsumeQueue, count: int) -> int:
         """Bytes of a queue's newest records; see SIZES_READ_MAX."""
@@ -159,7 +163,7 @@ class Stats:
             if start == before:
                 return
 
-    def _count_gets(self, now: Now) -> None:
+    def _count_gets(self) -> None:
         gets = 0
         for (topic, group), (count, size, answers) in self._broker.pull.given.items():
             before = self._given.get((topic, group), (0, 0, 0))
@@ -167,9 +171,9 @@ class Stats:
             if grown:
                 self._given[topic, group] = (count, size, answers)
                 gets += grown
-                self.add("GROUP_GET_NUMS", f"{topic}@{group}", grown, answers - before[2], now)
-                self.add("GROUP_GET_SIZE", f"{topic}@{group}", size - before[1], answers - before[2], now)
-        self.add("BROKER_GET_NUMS", self._broker.config.cluster, gets, gets, now)
+                self.add("GROUP_GET_NUMS", f"{topic}@{group}", grown, answers - before[2])
+                self.add("GROUP_GET_SIZE", f"{topic}@{group}", size - before[1], answers - before[2])
+        self.add("BROKER_GET_NUMS", self._broker.config.cluster, gets, gets)
 
     # Totals, rates, days.
 

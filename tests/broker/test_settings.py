@@ -1,0 +1,153 @@
+"""Settings read and changed while the broker runs: a change takes effect whole and at once, or not at all."""
+
+from pathlib import Path
+
+import pytest
+
+from tandemq.boundary import LinkKind, Opened
+from tandemq.codec.fastjson import loads
+from tandemq.model.codes import RequestCode as Code
+from tandemq.model.codes import ResponseCode
+from tandemq.model.command import Command
+from tests.broker.harness import Harness
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Harness:
+    return Harness(tmp_path, name_servers=("10.0.0.9:9876",))
+
+
+def change(broker: Harness, *lines: str) -> Command:
+    return broker.ask(Code.UPDATE_BROKER_CONFIG, None, "\n".join(lines).encode())
+
+
+def settings(broker: Harness) -> dict[str, str]:
+    body = broker.ask(Code.GET_BROKER_CONFIG).body.decode()
+    return dict(line.split("=", 1) for line in body.splitlines())
+
+
+def set_well(broker: Harness, *lines: str) -> None:
+    answer = change(broker, *lines)
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+
+
+def test_settings_are_shown_under_rocketmqs_names_with_a_version(broker: Harness) -> None:
+    found = settings(broker)
+    assert (found["brokerName"], found["brokerRole"], found["autoCreateTopicEnable"]) == (
+        "broker-a", "ASYNC_MASTER", "true",
+    )  # fmt: skip
+    set_well(broker, "fileReservedTime=71")
+    answer = broker.ask(Code.GET_BROKER_CONFIG)
+    assert loads(answer.fields["version"].encode())["counter"] == 1
+    assert settings(broker)["fileReservedTime"] == "71"
+
+
+@pytest.mark.parametrize(
+    ("lines", "remark"),
+    [
+        (("listenPort=1",), "at the start only"),
+        (("nonsense=1",), "nobody knows"),
+        (("brokerConfigPath=x",), "never changes"),
+        (("fileReservedTime=70", "slaveTimeout=none"), "no whole number"),
+        (("fileReservedTime=70", "diskSpaceCleanForciblyRatio=0.99"), "diskSpaceWarningLevelRatio"),
+    ],
+)
+def test_change_that_cannot_be_changes_nothing(broker: Harness, lines: tuple[str, ...], remark: str) -> None:
+    before = settings(broker)
+    answer = change(broker, *lines)
+    assert answer.code == ResponseCode.NO_PERMISSION
+    assert remark in (answer.remark or "")
+    assert settings(broker) == before
+
+
+def test_settings_that_are_no_text_are_refused(broker: Harness) -> None:
+    assert broker.ask(Code.UPDATE_BROKER_CONFIG, None, b"\xff\xfe").code == ResponseCode.SYSTEM_ERROR
+
+
+def test_empty_change_is_none(broker: Harness) -> None:
+    set_well(broker)
+    assert loads(broker.ask(Code.GET_BROKER_CONFIG).fields["version"].encode())["counter"] == 0
+
+
+def test_permission_is_obeyed_and_told_to_name_servers(broker: Harness) -> None:
+    [connect] = broker.connects
+    broker.turn([], [Opened(connect.link, LinkKind.PEER, "10.0.0.9:9876")])
+    fields = {"topic": "Ordered", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "order": True}
+    broker.ask(Code.UPDATE_AND_CREATE_TOPIC, fields)
+    assert broker.send("Ordered").code == ResponseCode.SUCCESS
+    before = broker.take_requests(Code.REGISTER_BROKER, link=connect.link)[-1]
+
+    set_well(broker, "brokerPermission=4")
+    [told] = broker.take_requests(Code.REGISTER_BROKER, link=connect.link)
+    tables = [loads(command.body)["topicConfigSerializeWrapper"] for command in (before, told)]
+    assert [table["topicConfigTable"]["Ordered"]["perm"] for table in tables] == [6, 4]
+    assert tables[1]["dataVersion"]["counter"] == tables[0]["dataVersion"]["counter"] + 1
+    assert broker.send("Ordered").code == ResponseCode.NO_PERMISSION
+
+    set_well(broker, "brokerPermission=2")
+    assert broker.send("Ordered").code == ResponseCode.SUCCESS
+    refused = broker.pull("Ordered")
+    assert refused is not None
+    assert refused.code == ResponseCode.NO_PERMISSION
+
+
+def test_topics_are_created_by_sending_as_now_allowed(broker: Harness) -> None:
+    set_well(broker, "autoCreateTopicEnable=false")
+    assert broker.send("TopicA").code == ResponseCode.TOPIC_NOT_EXIST
+    set_well(broker, "autoCreateTopicEnable=true", "defaultTopicQueueNums=2")
+    assert broker.send("TopicA").code == ResponseCode.SUCCESS
+    assert broker.json(Code.GET_TOPIC_CONFIG, {"topic": "TopicA"})["writeQueueNums"] == 2
+
+
+def test_groups_are_created_by_pulling_as_now_allowed(broker: Harness) -> None:
+    broker.send("TopicA")
+    set_well(broker, "autoCreateSubscriptionGroup=false")
+    answer = broker.pull("TopicA", group="fresh")
+    assert answer is not None
+    assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+def test_message_size_is_limited_as_now_told(broker: Harness) -> None:
+    set_well(broker, "maxMessageSize=10")
+    assert broker.send("TopicA", bytes(11)).code == ResponseCode.MESSAGE_ILLEGAL
+    assert broker.send("TopicA", bytes(10)).code == ResponseCode.SUCCESS
+    assert broker.send("TopicA", bytes(11)).code == ResponseCode.MESSAGE_ILLEGAL, "also on the quick way"
+
+
+def test_pull_answers_are_limited_as_now_told(broker: Harness) -> None:
+    for _ in range(3):
+        broker.send("TopicA")
+    set_well(broker, "maxTransferCountOnMessageInMemory=2")
+    answer = broker.pull("TopicA")
+    assert answer is not None
+    assert answer.fields["nextBeginOffset"] == "2"
+
+
+def test_sync_flush_holds_answers_from_now_on(broker: Harness) -> None:
+    set_well(broker, "flushDiskType=SYNC_FLUSH")
+    broker.run_jobs = False
+    asked = broker.tell(
+        Code.SEND_MESSAGE_V2, {"a": "p", "b": "TopicA", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 0, "h": 0}, b"x"
+    )
+    assert broker.answer_to(asked) is None
+    set_well(broker, "flushDiskType=ASYNC_FLUSH")
+    answer = broker.answer_to(asked)
+    assert answer is not None
+    assert answer.code == ResponseCode.SUCCESS
+
+
+def test_periods_hold_from_their_next_run(broker: Harness) -> None:
+    fields = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 1}
+    set_well(broker, "flushConsumerOffsetInterval=60000")
+    broker.pass_time(5_000)
+    broker.ask(Code.UPDATE_CONSUMER_OFFSET, fields)
+    broker.pass_time(50_000)
+    assert broker.disk.read("config/consumerOffset.json") is None
+    broker.pass_time(10_000)
+    assert broker.disk.read("config/consumerOffset.json") is not None
+
+
+def test_retention_follows_the_setting(broker: Harness) -> None:
+    set_well(broker, "fileReservedTime=1", "diskMaxUsedSpaceRatio=90", "deleteWhen=00;12")
+    retention = broker.node.upkeep.retention
+    assert (retention.reserved_ms, retention.used_ratio, retention.delete_hours) == (3_600_000, 0.9, frozenset({0, 12}))
