@@ -36,8 +36,41 @@ _CRC_COLUMNS = np.arange(CRC_PROPERTY_BYTES)
 _CRC_NAME = np.frombuffer(b"__CRC32#\x01", dtype=np.uint8)
 _POWERS = 10 ** np.arange(10, dtype=np.int64)
 _V6_MASK = 0x30
+_TRANSACTION_BITS = 0xC
+_UNIQUE = b"\x02UNIQ_KEY\x01"
+WORDS_BYTES_MAX = 1024
+Array = np.ndarray[Any, np.dtype[Any]]
 _CRC_MASK = 0x7FFFFFFF
 _size_at = Struct(">i").unpack_from
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Fields of records as int64 arrays."""
+
+    sizes: Array
+    queue_ids: Array
+    queue_offsets: Array
+    log_offsets: Array
+    store_ms: Array
+    words_starts: Array
+    """Where topic and properties, which lie together, begin; `words_bytes` long, the topic `topic_bytes`."""
+    words_bytes: Array
+    topic_bytes: Array
+    is_plain: bool
+    """No record belongs to a transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """Records that differ in nothing but numbers, bodies and unique keys."""
+
+    topic: bytes
+    properties: bytes
+    """Those of the first record."""
+    unique_keys: bytes
+    """All of them, end to end; b"" if the records have none."""
+    unique_bytes: int
 
 
 @dataclass(slots=True)
@@ -54,6 +87,8 @@ class Run:
     topic_ends: list[int] = field(default_factory=list)
     properties_starts: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
+    columns: "Columns | None" = None
+    """The same as arrays, if all records were read at once."""
 
     def __len__(self) -> int:
         """How many records."""
@@ -61,6 +96,7 @@ class Run:
 
     def add(self, record: Record, start: int) -> None:
         """Append one record read by `parse_record` at `start`."""
+        self.columns = None
         end = start + record.size
         properties_start = end - len(record.properties)
         self.sizes.append(record.size)
@@ -112,6 +148,12 @@ def scan_run(data: bytes, start: int, end: int, base: int, run: Run) -> int:
     sound &= (np.array(found, dtype=np.int64) & _CRC_MASK) == stated
     count = len(starts) if sound.all() else int(np.argmin(sound))
     if count:
+        run.columns = None if len(run) else Columns(
+            sizes[:count], head["queue_id"][:count].astype(np.int64), head["queue_offset"][:count].astype(np.int64),
+            (base + at)[:count], head["store_ms"][:count].astype(np.int64), body_end[:count] + 1,
+            (stop - body_end)[:count] - 1, topic_end[:count] - body_end[:count] - 1,
+            not (head["sys_flag"][:count] & _TRANSACTION_BITS).any(),
+        )  # fmt: skip
         _append(run, head[:count], sizes[:count], body_end[:count], topic_end[:count], stop[:count])
     return int(stop[count - 1]) if count else start
 
@@ -139,3 +181,33 @@ def _append(run: Run, head: Any, sizes: Any, body_end: Any, topic_end: Any, stop
     run.topic_ends += topic_end.tolist()
     run.properties_starts += (topic_end + 2).tolist()
     run.ends += stop.tolist()
+
+
+def alike(data: bytes, columns: Columns) -> Alike | None:
+    """Whether all records have one topic and the same properties but for their unique keys; None if not.
+
+    Cost: one comparison of all their topics and properties.
+    """
+    width, topic_bytes = int(columns.words_bytes[0]), int(columns.topic_bytes[0])
+    if (
+        not columns.is_plain
+        or width > WORDS_BYTES_MAX
+        or (columns.words_bytes != width).any()
+        or (columns.topic_bytes != topic_bytes).any()
+    ):
+        return None
+    words = np.frombuffer(data, dtype=np.uint8)[columns.words_starts[:, None] + np.arange(width)]
+    first = words[0].tobytes()
+    properties = first[topic_bytes + 2 :]
+    start = stop = 0
+    found = (b"\x02" + properties).find(_UNIQUE)
+    if found >= 0:
+        start = topic_bytes + 2 + found + len(_UNIQUE) - 1
+        stop = first.find(b"\x02", start)
+    same = words == words[0]
+    same[:, start:stop] = True
+    same[:, -11:-1] = True
+    keys = words[:, start:stop]
+    if not same.all() or (keys == 2).any():
+        return None
+    return Alike(first[:topic_bytes], properties, keys.tobytes(), stop - start)

@@ -11,7 +11,8 @@ from struct import Struct
 from typing import NamedTuple
 
 from tandemq.boundary import Disk
-from tandemq.codec.entries import PREFILL_ENTRY, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from tandemq.codec.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from tandemq.codec.record import RECORD_BYTES_MIN
 from tandemq.storage.seglog import FileCache, SegmentLog
 
 PREFILL_SIZE = 0x7FFFFFFF
@@ -31,7 +32,7 @@ class ConsumeQueue:
     """One queue. `[min_offset, max_offset)` are the entries whose records may still be in the log."""
 
     __slots__ = ("_file_bytes", "_segments", "_tail", "_tail_start", "held", "last_log_end", "max_offset",
-                 "min_offset", "next_offset", "queue_id", "staged", "topic")
+                 "min_offset", "next_offset", "packed", "queue_id", "staged", "topic")
 
     def __init__(self, disk: Disk, files: FileCache, topic: str, queue_id: int, file_bytes: int) -> None:
         """Load the files; `max_offset` is found by bisection over the last file.
@@ -42,7 +43,7 @@ class ConsumeQueue:
         self.topic = topic
         self.queue_id = queue_id
         self._file_bytes = file_bytes
-        self._segments = SegmentLog(disk, files, f"consumequeue/{topic}/{queue_id}", file_bytes)
+        self._segments = SegmentLog(disk, files, f"consumequeue/{topic}/{queue_id}", file_bytes, is_derived=True)
         self._tail = bytearray()
         self._tail_start = self._written_entries()
         self.max_offset = self._tail_start
@@ -51,13 +52,18 @@ class ConsumeQueue:
         self.min_offset = self._segments.start // QUEUE_ENTRY_BYTES
         self.staged: list[int] = []
         """Entries of messages put but not yet written to the log: log offset, size, tags code, one after the other."""
+        self.packed = b""
+        """Entries staged many at once, before those in `staged`."""
         self.last_log_end = 0
         """End of the newest record entered."""
         self.held: object | None = None
         """Pulls waiting for this queue; owned by the broker's long polling."""
         if self.max_offset > self.min_offset:
-            log_offset, size, _ = self.entry(self.max_offset - 1)
-            self.last_log_end = log_offset + size
+            self.last_log_end = self._log_end_of(self.max_offset - 1)
+
+    def _log_end_of(self, queue_offset: int) -> int:
+        log_offset, size, _ = self.entry(queue_offset)
+        return log_offset if size == PREFILL_SIZE else log_offset + size
 
     def _written_entries(self) -> int:
         """Bisect for the first empty entry of the last file that has any."""
@@ -80,19 +86,34 @@ class ConsumeQueue:
     def stage(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> bool:
         """Stage a message of the master's log at its own queue offset; False if that entry is there already."""
         missing = queue_offset - self.next_offset
-        if missing < 0:
+        if missing < 0 or self._is_absurd(missing, log_offset):
             return False
         if missing and self.next_offset == 0:
             self.min_offset = queue_offset
             self._begin_at(queue_offset)
             missing = queue_offset - self.max_offset
-        self.staged += (0, PREFILL_SIZE, 0) * missing
+        before = self.staged[-3] + self.staged[-2] if self.staged else self.last_log_end
+        self.staged += (before, PREFILL_SIZE, 0) * missing
         self.staged += (log_offset, size, tags_code)
         self.next_offset = queue_offset + 1
         return True
 
+    def stage_packed(self, queue_offset: int, entries: bytes) -> bool:
+        """Stage entries that continue the queue; False (and nothing done) if they do not, or others wait."""
+        if queue_offset != self.next_offset or self.staged:
+            return False
+        self.packed += entries
+        self.next_offset += len(entries) // QUEUE_ENTRY_BYTES
+        return True
+
     def enter_staged(self) -> None:
         """The staged messages are in the log: enter them."""
+        if self.packed:
+            self._tail += self.packed
+            self.max_offset += len(self.packed) // QUEUE_ENTRY_BYTES
+            log_offset, size, _ = _unpack(self.packed, len(self.packed) - QUEUE_ENTRY_BYTES)
+            self.last_log_end = log_offset + size
+            self.packed = b""
         staged = self.staged
         if not staged:
             return
@@ -104,26 +125,34 @@ class ConsumeQueue:
     def drop_staged(self) -> None:
         """The staged messages are not in the log."""
         self.staged.clear()
+        self.packed = b""
         self.next_offset = self.max_offset
 
     def enter(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> bool:
         """Enter a message found in the log at its own queue offset; False if that entry is there already.
 
-        A jump leaves holes: messages between were lost to damage. A queue's first message may have any offset.
+        A jump leaves holes: messages between were lost to damage. They are entered at the end of the record before
+        them, so that entries stay in the order of the log. A queue's first message may have any offset.
         """
-        if queue_offset < self.max_offset:
+        if queue_offset < self.max_offset or self._is_absurd(queue_offset - self.max_offset, log_offset):
             return False
         if queue_offset > self.max_offset:
             if self.max_offset == 0:
                 self.min_offset = queue_offset
                 self._begin_at(queue_offset)
-            self._tail += PREFILL_ENTRY * (queue_offset - self.max_offset)
+            self._tail += _pack(self.last_log_end, PREFILL_SIZE, 0) * (queue_offset - self.max_offset)
             self.max_offset = queue_offset
         self.append(log_offset, size, tags_code)
         self.next_offset = self.max_offset
         return True
 
+    def _is_absurd(self, missing: int, log_offset: int) -> bool:
+        """Whether more messages would be missing than fit between: a damaged queue offset must not fill the memory."""
+        return missing > 0 and missing * RECORD_BYTES_MIN > log_offset - self.last_log_end
+
     def _begin_at(self, queue_offset: int) -> None:
+        if self._segments.starts:
+            self._segments.destroy()
         per_file = self._file_bytes // QUEUE_ENTRY_BYTES
         self._tail_start = self.max_offset = queue_offset - queue_offset % per_file
 
@@ -141,35 +170,38 @@ class ConsumeQueue:
         return self._segments.read(queue_offset * QUEUE_ENTRY_BYTES, count * QUEUE_ENTRY_BYTES)
 
     @property
+    def written_entries(self) -> int:
+        """What `max_offset` would be if only the files counted."""
+        return self._tail_start
+
+    @property
     def dirty(self) -> bool:
         """Whether entries wait in memory."""
         return bool(self._tail)
 
-    def flush(self) -> list[str]:
-        """Write the entries in memory; returns the paths touched.
+    def flush(self) -> None:
+        """Write the entries in memory.
 
         Raises:
             DiskFull, DiskFailed: entries stay in memory and are tried again.
         """
-        touched: list[str] = []
         while self._tail:
             offset = self._tail_start * QUEUE_ENTRY_BYTES
             room = self._file_bytes - offset % self._file_bytes
             piece = bytes(self._tail[:room])
             self._segments.write(piece, offset)
-            touched.append(self._segments.path(offset - offset % self._file_bytes))
             del self._tail[:room]
             self._tail_start += len(piece) // QUEUE_ENTRY_BYTES
-        return touched
 
-    def truncate_behind(self, log_end: int) -> None:
+    def truncate_behind(self, log_end: int, *, wipes: bool = False) -> None:
         """Remove entries whose record begins at or behind `log_end`.
 
         After a power loss what follows the last entry that was synced may be anything: written, missing or torn.
+        `wipes` then zeroes all behind the entries that stay, lest a later start takes them for entries.
         """
         first = self._segments.start // QUEUE_ENTRY_BYTES
         low, high = first, self.max_offset
-        if low < high and self._is_before(high - 1, log_end) and self._continues(high - 1, first):
+        if not wipes and low < high and self._is_before(high - 1, log_end) and self._continues(high - 1, first):
             return
         while low < high:
             middle = (low + high) // 2
@@ -186,8 +218,7 @@ class ConsumeQueue:
         self.min_offset = min(self.min_offset, low)
         self.last_log_end = 0
         if low > self._segments.start // QUEUE_ENTRY_BYTES:
-            log_offset, size, _ = self.entry(low - 1)
-            self.last_log_end = log_offset + size
+            self.last_log_end = self._log_end_of(low - 1)
 
     def _is_before(self, queue_offset: int, log_end: int) -> bool:
         found = self.entry(queue_offset)
@@ -208,8 +239,8 @@ class ConsumeQueue:
         while low < high:
             middle = (low + high) // 2
             found = self.entry(middle)
-            hole = found.size == PREFILL_SIZE
-            low, high = (middle + 1, high) if hole or found.log_offset < log_start else (low, middle)
+            never_was = found.size == PREFILL_SIZE and found.log_offset == 0
+            low, high = (middle + 1, high) if never_was or found.log_offset < log_start else (low, middle)
         self.min_offset = low
         while len(self._segments.starts) > 1 and self._segments.starts[1] <= low * QUEUE_ENTRY_BYTES:
             self._segments.drop_first()
@@ -217,7 +248,22 @@ class ConsumeQueue:
     def destroy(self) -> None:
         """Delete the files."""
         self._tail.clear()
+        self.drop_staged()
         self._segments.destroy()
+
+    def paths_behind(self, log_offset: int) -> list[str]:
+        """Paths of the files that hold entries of records at or behind a log offset."""
+        low, high = self._segments.start // QUEUE_ENTRY_BYTES, self._tail_start
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if self.entry(middle).log_offset < log_offset else (low, middle)
+        if low >= self._tail_start:
+            return []
+        return [
+            self._segments.path(start)
+            for start in self._segments.starts
+            if start + self._file_bytes > low * QUEUE_ENTRY_BYTES
+        ]
 
 
 @lru_cache(maxsize=1024)

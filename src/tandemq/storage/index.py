@@ -7,6 +7,7 @@ file lives in memory and is written when the file is full or closed, and rebuilt
 Source: docs/storage.md, "index"; RocketMQ IndexFile, IndexService.
 """
 
+import logging
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,10 +15,12 @@ import numpy as np
 
 from tandemq.boundary import Disk, File
 from tandemq.codec.entries import INDEX_ENTRY_BYTES, INDEX_HEADER, INDEX_HEADER_BYTES, INDEX_SLOT_BYTES
+from tandemq.errors import StoreError
 from tandemq.model.hashing import hash_ascii_rows, java_hash
 
 PENDING_MAX = 512
 CHAIN_MAX = 100_000
+log = logging.getLogger(__name__)
 _ENTRY = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 _Array = np.ndarray[Any, np.dtype[Any]]
 _MASK = 0xFFFFFFFF
@@ -66,13 +69,21 @@ class IndexFile:
     def rebuild_slots(self) -> bool:
         """Make the slot table from the entries; False if they are not in log order (unsynced pages were lost)."""
         entries = self._read_entries()
-        if len(entries) and bool((np.diff(entries["offset"]) < 0).any()):
+        if not self._is_sound(entries):
             return False
         table = np.zeros(self._slots, dtype=np.int32)
         table[entries["hash"].astype(np.int64) % self._slots] = np.arange(1, len(entries) + 1, dtype=np.int32)
         self._table = table
         self.slots_used = int(np.count_nonzero(table))
         return True
+
+    def _is_sound(self, entries: _Array) -> bool:
+        """Whether they look like entries in log order: pages that were not synced may be missing or torn."""
+        if not len(entries):
+            return True
+        offsets = entries["offset"]
+        missing = (entries["hash"] == 0) & (offsets == 0)
+        return bool(offsets[0] == self.begin_offset and (np.diff(offsets) >= 0).all() and not missing.any())
 
     def _read_entries(self) -> _Array:
         raw = self._file.pread((self.count - 1) * INDEX_ENTRY_BYTES, self._entries_at + INDEX_ENTRY_BYTES)
@@ -81,7 +92,7 @@ class IndexFile:
     def truncate_behind(self, log_end: int) -> bool:
         """Drop entries of records at or behind `log_end`; False if the file cannot be trusted at all."""
         entries = self._read_entries()
-        if len(entries) and bool((np.diff(entries["offset"]) < 0).any()):
+        if not self._is_sound(entries):
             return False
         self.count = 1 + int(np.searchsorted(entries["offset"], log_end))
         if self.count > 1:
@@ -167,6 +178,12 @@ class IndexFile:
         self._write_header()
         self._file.close()
 
+    def sync(self) -> None:
+        """Write what is in memory and wait until it is on the device."""
+        self.write_slots()
+        self._write_header()
+        self._file.datasync()
+
 
 class KeyIndex:
     """All index files, and the keys not yet absorbed."""
@@ -176,8 +193,15 @@ class KeyIndex:
         self._disk = disk
         self._slots = slots
         self._entries = entries
-        names = [name for name in disk.list("index") if name.isdigit()]
-        self.files = [IndexFile(disk, f"index/{name}", slots, entries) for name in names]
+        self.files: list[IndexFile] = []
+        total = INDEX_HEADER_BYTES + INDEX_SLOT_BYTES * slots + INDEX_ENTRY_BYTES * entries
+        for name in disk.list("index"):
+            if not name.isdigit():
+                continue
+            if disk.open(f"index/{name}").size() in (0, total):
+                self.files.append(IndexFile(disk, f"index/{name}", slots, entries))
+            else:
+                log.warning("index: index/%s has another size than configured and is not used", name)
         self.pending: list[tuple[str, bytes, int, int]] = []
         """(topic, key, log offset, store time): appended by dispatch, in log order."""
 
@@ -190,11 +214,12 @@ class KeyIndex:
         """After a crash: drop entries at or behind `log_end`, remake the slots. False: all files were dropped."""
         while self.files and (self.files[-1].count <= 1 or self.files[-1].begin_offset >= log_end):
             self._drop(self.files.pop())
-        if self.files and not self.files[-1].truncate_behind(log_end):
-            while self.files:
-                self._drop(self.files.pop())
-            return False
-        return True
+        unsure = [file for file in self.files[:-1] if file.end_offset >= log_end] + self.files[-1:]
+        if all(file.truncate_behind(log_end) for file in unsure):
+            return True
+        while self.files:
+            self._drop(self.files.pop())
+        return False
 
     def _drop(self, file: IndexFile) -> None:
         file.close()
@@ -216,6 +241,30 @@ class KeyIndex:
             del self.pending[: len(batch)]
             if file.is_full:
                 file.release()
+
+    def add_rows(self, topic: str, rows: bytes, length: int, offsets: _Array, times: _Array) -> None:
+        """Enter many ASCII keys of one length and topic, laid end to end.
+
+        Raises:
+            DiskFull, DiskFailed: keys that were not entered are pending.
+        """
+        done = 0
+        try:
+            self.absorb()
+            hashes = _positive(_hash_rows(topic, rows, length))
+            while done < len(hashes):
+                file = self._newest(int(times[done]))
+                stop = min(len(hashes), done + file.entries_max - file.count)
+                file.add(hashes[done:stop], offsets[done:stop], times[done:stop])
+                done = stop
+                if file.is_full:
+                    file.release()
+        except StoreError:
+            self.pending += [
+                (topic, rows[at * length : (at + 1) * length], int(offsets[at]), int(times[at]))
+                for at in range(done, len(offsets))
+            ]  # fmt: skip
+            raise
 
     def _newest(self, wall_ms: int) -> IndexFile:
         if self.files and not self.files[-1].is_full:
@@ -252,8 +301,10 @@ class KeyIndex:
         return full[-1] if full else 0
 
     def close(self) -> None:
-        """Absorb, write and close everything."""
+        """Absorb, write, sync and close everything."""
         self.absorb()
+        for file in self.files[-2:]:
+            file.sync()
         for file in self.files:
             file.close()
 
@@ -268,8 +319,13 @@ def _hash_keys(batch: list[tuple[str, bytes, int, int]]) -> _Array:
         hashes = _hash_rows(topic, rows, len(first))
     else:
         hashes = _hash_mixed(batch)
+    return _positive(hashes)
+
+
+def _positive(hashes: _Array) -> _Array:
+    """|hash| as int32, with the one value that has no positive counterpart taken as 0."""
     signed = hashes.view(np.int32)
-    result = np.abs(signed)
+    result: _Array = np.abs(signed)
     result[signed == np.int32(-(1 << 31))] = 0
     return result
 

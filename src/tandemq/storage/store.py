@@ -6,25 +6,32 @@ in the log and in its queue when `commit` returns, or nowhere if it raises.
     put … put · commit() · [answers may leave] · begin_flush() → job → end_flush()
 """
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
+
+import numpy as np
 
 from tandemq.boundary import Disk, File
 from tandemq.codec.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.layout import Layouts
 from tandemq.codec.record import Record, parse_record, property_value, tags_code
-from tandemq.codec.run import Run
+from tandemq.codec.run import Array, Columns, Run, alike
 from tandemq.errors import OffsetGone, StoreError
 from tandemq.model.message import SysFlag
-from tandemq.model.topic import SCHEDULE_TOPIC
+from tandemq.model.topic import SCHEDULE_TOPIC, topic_name_error
 from tandemq.storage.commitlog import CommitLog
 from tandemq.storage.consumequeue import ConsumeQueue
 from tandemq.storage.index import PENDING_MAX, KeyIndex
 from tandemq.storage.marks import Checkpoint, Marks, open_marks, write_checkpoint, write_marks
 from tandemq.storage.seglog import FileCache
 
+log = logging.getLogger(__name__)
 _TRANSACTION_BITS = 0xC
+ALIKE_MIN = 16
+"""From how many records on it pays to look whether they are alike."""
+_ENTRY = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
 _PREPARED = int(SysFlag.TRANSACTION_PREPARED)
 _ROLLBACK = int(SysFlag.TRANSACTION_ROLLBACK)
 
@@ -80,6 +87,8 @@ class Store:
         self._layouts = Layouts()
         self._touched: list[ConsumeQueue] = []
         self._staged_keys: list[tuple[str, bytes, int, int]] = []
+        self._staged_rows: list[tuple[str, bytes, int, Array, Array]] = []
+        """Unique keys staged many at once, all before those in `_staged_keys`: topic, keys, length, offsets, times."""
         self._staged_ms = 0
         self.woken: list[ConsumeQueue] = []
         """Queues with held pulls that got messages since the owner last looked."""
@@ -107,9 +116,10 @@ class Store:
         for key in [key for key in self.queues if key[0] == topic]:
             queue = self.queues.pop(key)
             self.dirty_queues.discard(queue)
-            queue.drop_staged()
+            self.marks.entries -= queue.written_entries
             queue.destroy()
         self.disk.remove(f"consumequeue/{topic}")
+        self.note_marks()
 
     # Writing.
 
@@ -158,7 +168,8 @@ class Store:
             code = self.entry_code(queue.topic, properties, store_ms)
             self._stage(queue, queue_offset, log_offset, size, code)
         self._staged_ms = store_ms
-        self._stage_all_keys(queue.topic, properties, log_offset, store_ms)
+        if sys_flag & _TRANSACTION_BITS != _ROLLBACK:
+            self._stage_all_keys(queue.topic, properties, log_offset, store_ms)
         return queue_offset, log_offset, size
 
     def _stage(self, queue: ConsumeQueue, queue_offset: int, log_offset: int, size: int, code: int) -> None:
@@ -194,6 +205,10 @@ class Store:
         `run` has the records of `data`. Cost: one step per record, none per field that dispatch does not need.
         """
         self.log.append_copy(data)
+        if run.store_ms:
+            self._staged_ms = run.store_ms[-1]
+        if run.columns is not None and len(run) >= ALIKE_MIN and self._stage_alike(data, run.columns):
+            return
         topic_bytes, topic = b"", ""
         for size, queue_id, queue_offset, log_offset, sys_flag, store_ms, start, stop, properties, end in zip(
             run.sizes, run.queue_ids, run.queue_offsets, run.log_offsets, run.sys_flags, run.store_ms,
@@ -206,9 +221,13 @@ class Store:
             raw = data[properties:end]
             unique, layout = self._layouts.of_stored(raw)
             if transaction not in (_PREPARED, _ROLLBACK):
-                queue = self.queues.get((topic, queue_id)) or self.queue(topic, queue_id)
+                queue = self.queues.get((topic, queue_id))
+                if queue is None:
+                    if self._is_unfit(topic, queue_id):
+                        continue
+                    queue = self.queue(topic, queue_id)
                 code = layout.tags_code if topic != SCHEDULE_TOPIC else self.entry_code(topic, raw, store_ms)
-                if not queue.staged:
+                if not queue.staged and not queue.packed:
                     self._touched.append(queue)
                 if queue_offset == queue.next_offset:
                     queue.staged += (log_offset, size, code)
@@ -220,8 +239,37 @@ class Store:
                     self._staged_keys.append((topic, unique, log_offset, store_ms))
                 if layout.keys:
                     self._stage_keys(topic, layout.keys, log_offset, store_ms)
-        if run.store_ms:
-            self._staged_ms = run.store_ms[-1]
+
+    def _stage_alike(self, data: bytes, columns: Columns) -> bool:
+        """Stage records that are alike all at once; False (and nothing staged) if they are not."""
+        same = None if self._staged_keys else alike(data, columns)
+        if same is None:
+            return False
+        topic = same.topic.decode("utf-8", "replace")
+        _, layout = self._layouts.of_stored(same.properties)
+        queues = [self.queues.get((topic, int(number))) for number in np.unique(columns.queue_ids)]
+        if topic == SCHEDULE_TOPIC or layout.keys or not same.unique_keys.isascii():
+            return False
+        staged: list[tuple[ConsumeQueue, int, bytes]] = []
+        for queue in queues:
+            if queue is None or queue.staged:
+                return False
+            mine = columns.queue_ids == queue.queue_id
+            offsets = columns.queue_offsets[mine]
+            if int(offsets[0]) != queue.next_offset or (np.diff(offsets) != 1).any():
+                return False
+            entries = np.empty(len(offsets), dtype=_ENTRY)
+            entries["log_offset"] = columns.log_offsets[mine]
+            entries["size"] = columns.sizes[mine]
+            entries["code"] = layout.tags_code
+            staged.append((queue, int(offsets[0]), entries.tobytes()))
+        for queue, first, packed in staged:
+            if not queue.packed:
+                self._touched.append(queue)
+            queue.stage_packed(first, packed)
+        if same.unique_bytes:
+            self._staged_rows.append((topic, same.unique_keys, same.unique_bytes, columns.log_offsets, columns.store_ms))
+        return True
 
     def commit(self) -> int:
         """Write what was put, then dispatch it to queues and index; returns bytes written.
@@ -236,6 +284,7 @@ class Store:
                 queue.drop_staged()
             self._touched.clear()
             self._staged_keys.clear()
+            self._staged_rows.clear()
             raise
         if self._touched:
             for queue in self._touched:
@@ -245,22 +294,40 @@ class Store:
             self.dirty_queues.update(self._touched)
             self._touched.clear()
             self.last_store_ms = self._staged_ms
+        if self._staged_rows:
+            self._index_rows()
         if self._staged_keys:
             self._index_staged()
         return written
 
+    def _index_rows(self) -> None:
+        for topic, rows, length, offsets, times in self._staged_rows:
+            if self.index is not None:
+                try:
+                    self.index.add_rows(topic, rows, length, offsets, times)
+                except StoreError as error:
+                    log.warning("index: %d keys wait for the disk: %s", len(self.index.pending), error)
+        self._staged_rows.clear()
+
     def _index_staged(self) -> None:
         if self.index is not None:
             self.index.pending += self._staged_keys
-            if len(self.index.pending) >= PENDING_MAX:
-                self.index.absorb()
         self._staged_keys.clear()
+        if self.index is not None and len(self.index.pending) >= PENDING_MAX:
+            try:
+                self.index.absorb()
+            except StoreError as error:  # the messages are stored all the same; their keys wait in memory
+                log.warning("index: %d keys wait for the disk: %s", len(self.index.pending), error)
 
     def dispatch_found(self, record: Record) -> None:
         """Enter a record met in the log during recovery or repair; harmless if it is entered already."""
         topic = record.topic.decode("utf-8", "replace")
         transaction = record.sys_flag & _TRANSACTION_BITS
         self.last_store_ms = record.store_ms
+        if self._is_unfit(topic, record.queue_id):
+            log.error("store: log=%d names the topic %r queue %d, which cannot be; the record is not entered anywhere",
+                      record.log_offset, topic[:64], record.queue_id)  # fmt: skip
+            return
         if transaction not in (_PREPARED, _ROLLBACK):
             queue = self.queue(topic, record.queue_id)
             code = self.entry_code(topic, record.properties, record.store_ms)
@@ -269,6 +336,10 @@ class Store:
         if transaction != _ROLLBACK and self.index is not None and record.log_offset > self.index.end_offset:
             self._stage_all_keys(topic, record.properties, record.log_offset, record.store_ms)
             self._index_staged()
+
+    def _is_unfit(self, topic: str, queue_id: int) -> bool:
+        """Whether no queue can be called so: a topic becomes a directory, and records may come damaged or forged."""
+        return (topic, queue_id) not in self.queues and (queue_id < 0 or topic_name_error(topic) is not None)
 
     # Reading.
 
@@ -350,24 +421,35 @@ class Store:
         """The job failed: the system may have dropped written pages, so nothing may be acknowledged any more."""
         self.log.refused = self.log.refused or error
 
-    def flush_queues(self) -> list[str]:
-        """Write queue entries and index entries still in memory, and note how far; returns the paths touched.
+    def flush_queues(self) -> None:
+        """Write queue entries and index entries still in memory, and note how far.
 
         Raises:
             DiskFull, DiskFailed: what was not written stays in memory.
         """
         if not self.dirty_queues and not (self.index is not None and self.index.pending):
-            return []
+            return
         if self.index is not None:
             self.index.absorb()
-        touched: list[str] = []
         for queue in list(self.dirty_queues):
-            touched += queue.flush()
+            queue.flush()
             self.dirty_queues.discard(queue)
         self.marks.written = self.log.written_end
         self.marks.entries = self.entries_total()
         self.note_marks()
-        return touched
+
+    def paths_to_sync(self) -> list[str]:
+        """Queue and index files that hold something of records at or behind the synced mark.
+
+        Cost: one step per queue, a bisection for those with new entries.
+        """
+        synced = self.marks.synced
+        paths = [
+            path for queue in self.queues.values() if queue.last_log_end > synced for path in queue.paths_behind(synced)
+        ]
+        if self.index is not None:
+            paths += [file.path for file in self.index.files if file.end_offset >= synced]
+        return paths
 
     def synced_up_to(self, log_offset: int) -> None:
         """Log, queues and index below `log_offset` are on the device."""
@@ -377,6 +459,11 @@ class Store:
     def note_marks(self) -> None:
         """Write down how far the store can be trusted."""
         write_marks(self._marks_file, self.marks)
+
+    def sync_marks(self) -> None:
+        """Write down how far the store can be trusted, and wait until that is on the device."""
+        self.note_marks()
+        self._marks_file.datasync()
 
     def entries_total(self) -> int:
         """Sum of all queues' max offsets. Cost grows with the number of queues."""
@@ -395,7 +482,8 @@ class Store:
         if job is not None:
             job.run()
             self.end_flush(job)
-        for path in self.flush_queues():
+        self.flush_queues()
+        for path in self.paths_to_sync():
             self.disk.open(path).datasync()
         if self.index is not None:
             self.index.close()
@@ -403,7 +491,6 @@ class Store:
         self.marks.synced = self.marks.written = self.log.written_end
         self.marks.entries = self.entries_total()
         self.marks.clean = True
-        self.note_marks()
-        self._marks_file.datasync()
+        self.sync_marks()
         self.disk.remove("abort")
         self.log.close()
