@@ -1,0 +1,36 @@
+"""Which brokers are left alone, and for how long."""
+
+import pytest
+
+from tandemq.client.latency import FAILURE_MS, Latency
+
+
+@pytest.mark.parametrize(("took", "isolated"), [(0, 0), (549, 0), (550, 10_000), (1_000, 30_000), (5_000, 60_000)])
+def test_slow_answer_isolates_for_longer_the_slower_it_was(took: int, isolated: int) -> None:
+    latency = Latency()
+    latency.answered("a", took, 1_000)
+    assert latency.is_available("a", 1_000 + isolated)
+    assert latency.is_available("a", 1_000 + isolated - 1) == (isolated == 0)
+
+
+def test_failure_isolates_until_the_broker_speaks_again() -> None:
+    latency = Latency()
+    latency.failed("a", 0)
+    assert not latency.is_available("a", FAILURE_MS - 1)
+    latency.lift("a")
+    assert latency.is_available("a", 1)
+
+
+def test_speaking_again_does_not_lift_slowness() -> None:
+    latency = Latency()
+    latency.answered("a", 1_000, 0)
+    latency.lift("a")
+    assert not latency.is_available("a", 1)
+
+
+def test_least_bad_is_free_first() -> None:
+    latency = Latency()
+    latency.failed("a", 0)
+    latency.answered("b", 600, 0)
+    assert latency.least_bad(["a", "b"]) == "b"
+    assert latency.least_bad(["a", "c"]) == "c"

@@ -1,0 +1,84 @@
+"""Messages made ready: what is refused, and how the rest is written."""
+
+import zlib
+
+import pytest
+
+from tandemq.client.outgoing import prepare, prepare_batches
+from tandemq.client.settings import ProducerOptions
+from tandemq.codec.record import decode_batch
+from tandemq.errors import LocalError, RecordTooLarge
+from tandemq.model.message import Message, SysFlag, decode_properties
+
+OPTIONS = ProducerOptions(group="g")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message("", b"x"),
+        Message("white space", b"x"),
+        Message("T" * 128, b"x"),
+        Message("SCHEDULE_TOPIC_XXXX", b"x"),
+        Message("T", b"x", keys=["two words"]),
+        Message("T", b"x", delay_level=-1),
+        Message("T", b"x", properties={"KEYS": "k"}),
+        Message("T", b"x", properties={"a": "b\x02c"}),
+        Message("T", b"x", properties={"a\x01": "b"}),
+    ],
+)
+def test_impossible_messages_are_refused(message: Message) -> None:
+    with pytest.raises(LocalError):
+        prepare(message, "ID", OPTIONS)
+
+
+@pytest.mark.parametrize(
+    "message", [Message("T", bytes((4 << 20) + 1)), Message("T", b"x", properties={"a": "ä" * 16_000})]
+)
+def test_too_large_messages_are_refused(message: Message) -> None:
+    with pytest.raises(RecordTooLarge):
+        prepare(message, "ID", OPTIONS)
+
+
+def test_properties_say_what_the_message_says() -> None:
+    message = Message("T", b"x", "tag", ["a", "b"], {"colour": "red"}, 3, wait_store_ok=False)
+    assert decode_properties(prepare(message, "ID", OPTIONS).properties) == {
+        "colour": "red", "UNIQ_KEY": "ID", "WAIT": "false", "TAGS": "tag", "KEYS": "a b", "DELAY": "3",
+    }  # fmt: skip
+
+
+def test_one_key_may_be_given_as_text() -> None:
+    assert decode_properties(prepare(Message("T", b"x", keys="whole"), "ID", OPTIONS).properties)["KEYS"] == "whole"
+
+
+def test_bodies_above_the_limit_are_compressed_if_that_helps() -> None:
+    text, noise = b"a" * 4096, zlib.compress(bytes(range(256)) * 16)[:10] * 1
+    packed = prepare(Message("T", text), "ID", OPTIONS)
+    assert packed.sys_flag == SysFlag.COMPRESSED
+    assert zlib.decompress(packed.body) == text
+    assert prepare(Message("T", text[:-1]), "ID", OPTIONS).sys_flag == 0
+    assert prepare(Message("T", noise), "ID", ProducerOptions(group="g", compress_above_bytes=1)).body == noise
+
+
+def test_batch_parts_keep_their_own_properties() -> None:
+    messages = [Message("T", b"1", "a"), Message("T", b"2", "b")]
+    (batch,) = prepare_batches(messages, ["K1", "K2"], OPTIONS)
+    parts = decode_batch(batch.body)
+    assert [part.body for part in parts] == [b"1", b"2"]
+    assert [decode_properties(part.properties.decode())["UNIQ_KEY"] for part in parts] == ["K1", "K2"]
+    assert batch.unique_keys == ("K1", "K2")
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [],
+        [Message("T", b"1"), Message("U", b"2")],
+        [Message("T", b"1", delay_level=1)],
+        [Message("T", b"1"), Message("T", b"2", wait_store_ok=False)],
+        [Message("%RETRY%g", b"1")],
+    ],
+)
+def test_impossible_batches_are_refused(messages: list[Message]) -> None:
+    with pytest.raises(LocalError):
+        prepare_batches(messages, ["K"] * len(messages), OPTIONS)
