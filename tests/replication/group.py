@@ -98,6 +98,12 @@ class Wire:
             sender.turn([], [Drained(link)])
         return True
 
+    def flush(self, sender: Member) -> None:
+        """One side closes after all it had to say: that still arrives."""
+        if not (self.stalls_down if sender is self.top else self.stalls_up):
+            while self._carry(None, is_up=sender is self.bottom):
+                pass
+
     def end(self, reason: str) -> None:
         """Both sides learn that the connection is gone; what was on its way is lost."""
         if self.is_open:
@@ -184,6 +190,16 @@ class Group:
         self.settle()
         return self.slaves[number - 1]
 
+    def tell_master(self, slave: Member, host: str = "127.0.0.1") -> None:
+        """A name server tells a slave where its master is."""
+        side = slave.node.replication.slave
+        assert side is not None
+        slave.node.schedule.at(
+            self.now.mono_ms, lambda now: side.master_found(f"{host}:10911", f"{host}:10912", now)
+        )  # fmt: skip
+        slave.turn()
+        self.settle()
+
     # What travels.
 
     def settle(self) -> None:
@@ -215,6 +231,7 @@ class Group:
             wires = [w for w in self.all_wires if w.is_open and (member, link) in
                      ((w.top, w.top_link), (w.bottom, w.bottom_link))]  # fmt: skip
             for wire in wires:
+                wire.flush(member)
                 wire.end(reason)
                 moved = True
             if not wires and link < 0:

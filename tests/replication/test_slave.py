@@ -27,7 +27,7 @@ class Slave:
         self.log = log if log is not None else FakeLog(segment_bytes=SEGMENT)
         hello = None if is_classic else SlaveHello("C", "b", 1, 7, 0, self.log.written_end, SEGMENT)
         self.session = SlaveSession(
-            self.log, 0, hello=hello, heartbeat_ms=DEFAULTS.ha_heartbeat_ms,
+            self.log, 0, safe_end=self.log.written_end, hello=hello, heartbeat_ms=DEFAULTS.ha_heartbeat_ms,
             housekeeping_ms=DEFAULTS.ha_housekeeping_ms,
         )  # fmt: skip
         self.closed = ""
@@ -46,7 +46,7 @@ class Slave:
                 assert not self.log.data
                 self.log.start = event.log_offset
             elif isinstance(event, Welcomed):
-                self.session.proceed(event.hello)
+                self.session.proceed(event.hello, self.log.written_end)
             elif isinstance(event, Damaged):
                 self.damaged.append(event)
             else:
@@ -115,7 +115,7 @@ def test_slave_reports_as_soon_as_records_are_stored() -> None:
 @spec("T13")
 def test_nothing_is_reported_before_the_owner_stored_it() -> None:
     log = FakeLog(segment_bytes=SEGMENT)
-    session = SlaveSession(log, 0, hello=None, heartbeat_ms=5_000, housekeeping_ms=20_000)
+    session = SlaveSession(log, 0, safe_end=0, hello=None, heartbeat_ms=5_000, housekeeping_ms=20_000)
     session.data_to_send()
     record = make_log([100])
     session.receive_data(frame(0, record), 1)
@@ -131,6 +131,30 @@ def test_later_lower_stored_offset_is_not_reported() -> None:
     slave.sent()
     slave.session.stored(50, 1)
     assert slave.sent() == b""
+
+
+@spec("T13")
+def test_slave_that_syncs_never_reports_more_than_is_synced() -> None:
+    """It holds 100 bytes of which 60 are synced: the introduction says where to go on, the report what is safe."""
+    log = FakeLog(b"x" * 100)
+    session = SlaveSession(
+        log,
+        0,
+        safe_end=60,
+        hello=SlaveHello("C", "b", 1, 7, 0, 100, 1 << 20),
+        heartbeat_ms=5_000,
+        housekeeping_ms=20_000,
+    )
+    session.data_to_send()
+    session.receive_data(encode_hello(MasterHello(0, start=100)), 0)
+    event = session.next_event()
+    assert isinstance(event, Welcomed)
+    session.proceed(event.hello, 60)
+    assert session.data_to_send() == [b"\0" + pack(">q", 60)]
+    session.tick(5_000)
+    assert session.data_to_send() == [b"\0" + pack(">q", 60)]
+    session.stored(100, 5_001)
+    assert session.data_to_send() == [b"\0" + pack(">q", 100)]
 
 
 # Silence.
@@ -320,7 +344,7 @@ def test_answer_and_first_transfer_may_come_in_any_pieces() -> None:
         slave = Slave.__new__(Slave)
         slave.log, slave.closed, slave.damaged = log, "", []
         hello = SlaveHello("C", "b", 1, 7, 0, 0, SEGMENT)
-        slave.session = SlaveSession(log, 0, hello=hello, heartbeat_ms=5_000, housekeeping_ms=20_000)
+        slave.session = SlaveSession(log, 0, safe_end=0, hello=hello, heartbeat_ms=5_000, housekeeping_ms=20_000)
         slave.give(raw[:cut])
         slave.give(raw[cut:])
         assert bytes(log.data) == whole, cut
@@ -334,7 +358,12 @@ def test_master_that_refuses_is_closed_with_its_reason() -> None:
 def test_master_that_answers_classically_is_closed_with_a_hint() -> None:
     slave = Slave(is_classic=False)
     fresh = SlaveSession(
-        slave.log, 0, hello=SlaveHello("C", "b", 1, 7, 0, 0, SEGMENT), heartbeat_ms=5_000, housekeeping_ms=20_000
+        slave.log,
+        0,
+        safe_end=0,
+        hello=SlaveHello("C", "b", 1, 7, 0, 0, SEGMENT),
+        heartbeat_ms=5_000,
+        housekeeping_ms=20_000,
     )
     fresh.receive_data(pack(">qi", 0, 0), 0)
     event = fresh.next_event()
@@ -344,7 +373,12 @@ def test_master_that_answers_classically_is_closed_with_a_hint() -> None:
 
 def test_master_that_does_not_answer_the_introduction_is_closed_after_20s() -> None:
     session = SlaveSession(
-        FakeLog(), 0, hello=SlaveHello("C", "b", 1, 7, 0, 0, SEGMENT), heartbeat_ms=5_000, housekeeping_ms=20_000
+        FakeLog(),
+        0,
+        safe_end=0,
+        hello=SlaveHello("C", "b", 1, 7, 0, 0, SEGMENT),
+        heartbeat_ms=5_000,
+        housekeeping_ms=20_000,
     )
     session.data_to_send()
     session.tick(5_000)

@@ -108,8 +108,10 @@ class _MasterSide:
         self._speakers: dict[str, int] = {}
         self._refused_ms = -60_000
         self._refused_count = 0
-        self._known: set[int] = {int(number) for number in load_table(broker.disk, REPLICAS_FILE).get("brokerIds", [])}
-        self._awaited: set[int] = set()
+        saved = load_table(broker.disk, REPLICAS_FILE)
+        self._known: set[int] = {int(number) for number in saved.get("brokerIds", [])}
+        self._awaited: set[int] = {int(number) for number in saved.get("awaitedIds", [])}
+        """Slaves that may hold what was lost here. Saved: a restart while they are awaited forgets none."""
         self._accept_at_ms: int | None = None
         if broker.config.role != "SLAVE":
             self._begin(now, accept_loss=accept_loss)
@@ -120,12 +122,14 @@ class _MasterSide:
         broker = self._broker
         if not self._owner.generations:
             self._owner.set_generations([(1, broker.store.log.start)])
-        if not broker.recovered.may_have_lost:
+        if not broker.recovered.may_have_lost and not self._awaited:
             return
         if accept_loss or not self._known:
             self._new_generation("the loss is accepted" if accept_loss else "no slave is known")
             return
-        self._awaited = set(self._known)
+        if broker.recovered.may_have_lost:
+            self._awaited = set(self._known)
+            self._save_replicas()
         broker.send.refusal = (
             ResponseCode.SERVICE_NOT_AVAILABLE,
             f"the machine went down; waiting for slave {sorted(self._awaited)}, which may hold what was lost here",
@@ -146,13 +150,16 @@ class _MasterSide:
         log.warning("master: generation %d begins at log offset %d: %s", number, end, why)
 
     def _take_messages(self) -> None:
-        self._awaited.clear()
+        if self._awaited:
+            self._awaited.clear()
+            self._save_replicas()
         self._accept_at_ms = None
         self._broker.send.refusal = None
 
     def _answered(self, broker_id: int) -> None:
         if broker_id in self._awaited:
             self._awaited.discard(broker_id)
+            self._save_replicas()
             if not self._awaited:
                 # Nobody holds bytes behind our end that we do not have: the history goes on as it was.
                 self._take_messages()
@@ -202,7 +209,9 @@ class _MasterSide:
             elif isinstance(event, master.Acked):
                 self._acked(link, session)
             elif isinstance(event, master.TailReceived):
-                self._take_back(link, event.pieces, turn)
+                if not self._take_back(link, event.pieces, turn):
+                    session.forget_events()
+                    return
             elif isinstance(event, master.TailComplete):
                 assert session.hello is not None, "only a slave that said who it is sends a tail"
                 log.warning("master: took back its tail from slave %d, log end %d", session.hello.broker_id,
@@ -328,9 +337,13 @@ class _MasterSide:
     def _remember(self, broker_id: int) -> None:
         if broker_id not in self._known:
             self._known.add(broker_id)
-            save_table(self._broker.disk, REPLICAS_FILE, {"brokerIds": sorted(self._known)})
+            self._save_replicas()
 
-    def _take_back(self, link: int, pieces: list[Piece], turn: Turn) -> None:
+    def _save_replicas(self) -> None:
+        table = {"brokerIds": sorted(self._known), "awaitedIds": sorted(self._awaited)}
+        save_table(self._broker.disk, REPLICAS_FILE, table)
+
+    def _take_back(self, link: int, pieces: list[Piece], turn: Turn) -> bool:
         store = self._broker.store
         try:
             for piece in pieces:
@@ -339,6 +352,8 @@ class _MasterSide:
         except StoreError as error:
             log.error("master: cannot store its tail taken back from slave=%s: %s", self.peers[link], error)
             turn.closes.append((link, f"the store failed: {error}"))
+            return False
+        return True
 
     # Out.
 

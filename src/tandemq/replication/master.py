@@ -217,6 +217,11 @@ class MasterSession:
         if self.state is not State.SHUTDOWN:
             self._close(reason)
 
+    def forget_events(self) -> None:
+        """What was received could not be stored: whatever came behind it must not be either."""
+        self.state = State.SHUTDOWN
+        self._events.clear()
+
     def begin_transfer(self, start: int) -> None:
         """The tail is stored: copy from here on."""
         assert self.state is State.TAIL, "no tail was asked for"

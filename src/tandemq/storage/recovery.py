@@ -72,6 +72,9 @@ def open_store(disk: Disk, config: StoreConfig) -> tuple[Store, Recovered]:
     store.marks.synced = synced
     if unclean:
         _sync_found(store)
+    if marks is None:
+        store.marks.written, store.marks.entries = end, store.entries_total()
+        store.note_marks()
     may_have_lost = unclean and not machine_stayed_up and not is_new
     recovered = Recovered(not unclean, may_have_lost, begin, end, cut, records)
     log.info("store: opened log=[%d,%d) checked_from=%d records=%d cut=%d clean=%s may_have_lost=%s",
