@@ -36,25 +36,20 @@ class Topic:
 
     __slots__ = ("config", "encoded", "queues", "takes_plain", "write_queue_nums")
 
-    def __init__(self, config: TopicConfig, broker: BrokerConfig) -> None:
+    def __init__(self, config: TopicConfig) -> None:
         """A topic whose queues nobody touched yet."""
         name = config.topic_name.encode()
         self.config = config
         self.write_queue_nums = config.write_queue_nums
         self.encoded = bytes([min(len(name), 255)]) + name
         self.queues: dict[int, ConsumeQueue] = {}
-        self.judge(broker)
-
-    def judge(self, broker: BrokerConfig) -> None:
-        """Note whether an ordinary send needs no further check of the topic: `takes_plain`."""
-        name = self.encoded[1:]
         self.takes_plain = (
             0 < len(name) <= 127
             and name[:1] != b"%"
-            and self.config.topic_name not in FORBIDDEN_FOR_SENDING
-            and bool(self.config.perm & Permission.WRITE)
-            and not (self.config.order and not broker.permission & Permission.WRITE)
+            and config.topic_name not in FORBIDDEN_FOR_SENDING
+            and bool(config.perm & Permission.WRITE)
         )
+        """Whether an ordinary send needs no further check of the topic."""
 
 
 class Topics:
@@ -76,14 +71,14 @@ class Topics:
         self._load()
         for topic in system_topics(config, len(store.config.delays_ms)):
             if topic.topic_name not in self.table:
-                self.table[topic.topic_name] = Topic(topic, config)
+                self.table[topic.topic_name] = Topic(topic)
 
     def _load(self) -> None:
         raw = load_table(self._disk, FILE)
         if raw:
             self.version = DataVersion.from_json(raw.get("dataVersion"))
             for config in parse_topics(raw):
-                self.table[config.topic_name] = Topic(config, self._config)
+                self.table[config.topic_name] = Topic(config)
 
     def get(self, name: str) -> Topic | None:
         """The topic, None if there is none."""
@@ -99,7 +94,7 @@ class Topics:
 
     def put(self, config: TopicConfig, wall_ms: int) -> Topic:
         """Create or change a topic."""
-        topic = Topic(config, self._config)
+        topic = Topic(config)
         self.table[config.topic_name] = topic
         self.touch(wall_ms)
         return topic
@@ -120,7 +115,7 @@ class Topics:
         for name, config in kept.items():
             present = self.table.get(name)
             if present is None or present.config != config:
-                self.table[name] = Topic(config, self._config)
+                self.table[name] = Topic(config)
         self.version = version
         self.changed = True
         self.save()
@@ -128,8 +123,6 @@ class Topics:
     def adopt_config(self, config: BrokerConfig, wall_ms: int) -> None:
         """The settings changed: the topic that new ones are made from gets theirs."""
         before, self._config = self._config, config
-        for topic in self.table.values():
-            topic.judge(config)
         if _template(config) != _template(before):
             self.put(_template(config), wall_ms)
 
