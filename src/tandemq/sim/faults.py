@@ -296,7 +296,7 @@ class Faults:
         self._flip("flip-log", "commitlog/")
 
     def _flip_derived(self) -> None:
-        prefix = self._random.choice(("consumequeue/", "index/", "config/", "tandemq.marks", "checkpoint", "epoch"))
+        prefix = self._random.choice(("config/", "tandemq.marks", "checkpoint", "epochFileCheckpoint"))
         self._flip("flip-derived", prefix)
 
     def _flip(self, kind: str, prefix: str) -> None:
@@ -324,9 +324,8 @@ class Faults:
         path = self._random.choice(paths)
         size = len(disk.read(path) or b"")
         if prefix == "commitlog/":
-            size = min(size, self._copied_everywhere(host) - int(path.rpartition("/")[2]))
-        elif prefix == "consumequeue/":
-            size = len((disk.read(path) or b"").rstrip(b"\0"))
+            end = self._copied_everywhere(host)
+            size = min(size, end - end % host.config.segment_bytes - int(path.rpartition("/")[2]))
         return (path, self._random.randrange(size)) if size > 0 else None
 
     def _copied_everywhere(self, host: Host) -> int:

@@ -64,3 +64,14 @@ def walk(data: bytes, start: int, segment_bytes: int) -> tuple[list[Found], Dama
         found.append(Found(record, key.decode(), record.topic.decode(), data[record.body_start : record.body_end]))
         at += record.size
     return found, None
+
+
+def without_filler(data: bytes, start: int, segment_bytes: int) -> bytes:
+    """A log with zeroes in place of whatever fills the ends of its files."""
+    found, _ = walk(data, start, segment_bytes)
+    plain = bytearray(data)
+    for this, following in zip(found, found[1:], strict=False):
+        end, resumed = this.record.log_offset + this.record.size, following.record.log_offset
+        if resumed - end > 8:
+            plain[end + 8 - start : resumed - start] = bytes(resumed - end - 8)
+    return bytes(plain)

@@ -81,7 +81,7 @@ def draw(random: Random) -> Plan:
         cluster=CLUSTER, listen_port=BROKER_PORT, ha_port=HA_PORT, name_servers=name_servers, register_ms=3_000,
         register_timeout_ms=1_500, connection_idle_ms=20_000, default_queue_nums=4, segment_bytes=random.choice((16, 32)) * 1024,
         queue_file_bytes=20 * random.choice((7, 30, 100)), message_bytes_max=4 * 1024, sync_flush_timeout_ms=1_500,
-        flush_interval_ms=random.choice((100, 500)), offsets_persist_ms=2_000, delay_persist_ms=2_000,
+        flush_interval_ms=random.choice((250, 500)), offsets_persist_ms=2_000, delay_persist_ms=2_000,
         ha_heartbeat_ms=1_000, ha_housekeeping_ms=4_000, ha_reconnect_ms=1_000, slave_timeout_ms=1_000,
         ha_lag_bytes_max=random.choice((8 * 1024, 1 << 20)), metadata_sync_ms=2_000, accept_loss_ms=6_000,
         ha_protocol=random.choice(("auto", "tandemq")), slave_read_enable=random.random() < 0.5,
@@ -89,7 +89,7 @@ def draw(random: Random) -> Plan:
     )  # fmt: skip
     kinds = frozenset(kind for kind in ("batch", "oneway", "nowait", "delay", "reject") if random.random() < 0.8)
     return Plan(
-        tuple(groups), name_servers, base, producers=random.choice((2, 2, 3)), pace_ms=random.choice((700, 900)),
+        tuple(groups), name_servers, base, producers=2, pace_ms=random.choice((900, 1_100)),
         kinds=kinds, binary=random.random() < 0.2, suspend_ms=random.choice((4_000, 8_000)),
         tag_group=random.random() < 0.3, faulty_us=random.randrange(42, 50) * 1_000_000,
         fault_count=random.randrange(3, 9), memory_bytes=random.choice((1 << 30, 40_000)),

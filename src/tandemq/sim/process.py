@@ -121,6 +121,10 @@ class Process:
         """Do not drive it for a while: SIGSTOP, then SIGCONT."""
         self.paused_until_us = self.world.now_us + duration_us
 
+    def wake(self) -> None:
+        """Drive it now: somebody put work into its node from outside."""
+        self._wake(0)
+
     def kill(self) -> None:
         """It is gone: nothing of it is ever driven again."""
         self.is_running = False

@@ -50,7 +50,6 @@ class Producer(Talker):
     def begin(self) -> None:
         """Look for routes, then send."""
         self._look()
-        self._send_pending()
         self.after(300, self._step)
 
     def _look(self) -> None:
@@ -144,7 +143,8 @@ class Producer(Talker):
         self.pending.append((attempt, address))
         return attempt
 
-    def _send_pending(self) -> None:
+    def act(self) -> None:
+        """Send what `probe` left."""
         pending, self.pending = self.pending, []
         for attempt, address in pending:
             attempt.number, attempt.sent_us = len(self._shadow.attempts), self._world.now_us
@@ -152,7 +152,6 @@ class Producer(Talker):
             self.under_way += 1
             command = self._command(attempt.messages, attempt.queue_id, waits=True)
             attempt.link = (self.name, self.ask(address, command, SEND_TIMEOUT_MS, partial(self._hear, attempt)))
-        self.after(200, self._send_pending)
 
     def _command(self, messages: list[Wanted], queue_id: int, *, waits: bool) -> Command:
         first = messages[0]

@@ -67,6 +67,7 @@ class Talker:
         self._by_link: dict[int, Line] = {}
         self._waiting: dict[tuple[int, int], Then] = {}
         self._timers: list[tuple[int, int, Callable[[], None]]] = []
+        self._overdue: list[tuple[int, tuple[int, int], Line]] = []
         self._count = 0
         self._begun = False
 
@@ -84,16 +85,28 @@ class Talker:
         if not self._begun:
             self._begun = True
             self.begin()
+        while self._overdue and self._overdue[0][0] <= now.mono_ms:
+            _, key, line = heappop(self._overdue)
+            self._expire(line, key)
         while self._timers and self._timers[0][0] <= now.mono_ms:
             heappop(self._timers)[2]()
+        self.act()
         return out
 
     def deadline_ms(self) -> int | None:
         """See `boundary.Node`."""
+        overdue, waiting = self._overdue, self._waiting
+        while overdue and overdue[0][1] not in waiting:
+            heappop(overdue)
+        if overdue and (not self._timers or overdue[0][0] < self._timers[0][0]):
+            return overdue[0][0]
         return self._timers[0][0] if self._timers else None
 
     def begin(self) -> None:
         """Called once, in the first turn."""
+
+    def act(self) -> None:
+        """Called at the end of each turn."""
 
     def pushed(self, line: Line, command: Command) -> None:
         """A broker asks something of us."""
@@ -157,7 +170,7 @@ class Talker:
         key = (line.link, command.opaque)
         self._waiting[key] = then
         self._write(line, command)
-        self.after(timeout_ms, lambda: self._expire(line, key))
+        heappush(self._overdue, (self.now.mono_ms + timeout_ms, key, line))
         return line.link
 
     def tell(self, address: str, command: Command) -> int:
