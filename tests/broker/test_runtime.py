@@ -121,6 +121,7 @@ def test_send_times_are_those_of_the_wait_and_shown_by_the_minute(tmp_path: Path
 def test_answers_of_the_same_turn_took_no_time(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     broker.send("TopicA")
+    assert broker.send("TopicA", queue_id=99).code != 0
     broker.pass_time(60_000)
     assert figures(broker)["putMessageDistributeTime"].startswith("[<=0ms]:1 [0~10ms]:0 ")
 

@@ -171,7 +171,7 @@ class _Inspect:
         low, high = self._bounds(topic, queue_id)
         consumed = self._broker.offsets.get(topic, group, queue_id) or 0
         earliest = self._time_at(topic, queue_id, low, -1)
-        waiting_since = self._time_at(topic, queue_id, consumed) if consumed < high else 0
+        waiting_since = self._time_at(topic, queue_id, consumed)
         return {
             "consumeTimeStamp": self._time_at(topic, queue_id, consumed - 1, -1) if consumed > 0 else earliest,
             "delayTime": max(0, now.wall_ms - waiting_since) if waiting_since else 0,

@@ -96,6 +96,7 @@ class Broker:
         """Answers that depend on this turn's commit, by link."""
         self.faults = 0
         """Links closed because of errors of our own."""
+        self._puts_seen = 0
         self._flushing: Job | None = None
         self._registering = False
         self._stopping = False
@@ -344,6 +345,7 @@ class Broker:
                     turn.send(link, failed)
 
     def _acknowledge(self, acks: list[tuple[int, list[Ack]]], turn: Turn, now: Now) -> None:
+        taken, self._puts_seen = self.send.count - self._puts_seen, self.send.count
         if self._sync_flush or self.config.role == "SYNC_MASTER":
             self._acknowledge_later(acks, turn, now)
             return
@@ -351,7 +353,7 @@ class Broker:
             ready = [ack[0] for ack in answers if ack[0] is not None]
             if ready:
                 turn.send(link, *ready)
-                self.stats.put_times.add(0, len(ready))
+        self.stats.put_times.add(0, taken)
 
     def _acknowledge_later(self, acks: list[tuple[int, list[Ack]]], turn: Turn, now: Now) -> None:
         replica_code = self.replica_verdict()
