@@ -52,7 +52,7 @@ def test_java_consumers_go_on_from_slave_when_master_is_killed(tmp_path: Path) -
                 version: client.begin(
                     "push",
                     topic="Flight",
-                    group=f"flyers-{version}",
+                    group=f"flyers-{version[0]}",
                     cache=4,
                     consume_ms=20,
                     threads=1,
