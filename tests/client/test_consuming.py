@@ -270,6 +270,7 @@ def test_late_acknowledgement_after_a_reset_changes_nothing() -> None:
     consumer = consumer_in(world)
     old = take(world, consumer, 3)
     consumer.reset_offsets({MessageQueue("T", "a", 0): 1}, world.now)
+    world.run(10)
     for delivery in old:
         consumer.ack(delivery, world.now)
     world.run(6_000)

@@ -30,7 +30,7 @@ from tandemq.client.routes import TopicRoute
 from tandemq.client.settings import ConsumerOptions, MessageModel
 from tandemq.client.steps import Ask, Steps, ask_all, ask_any_code, json_object, pause, request, tell_now, wait
 from tandemq.client.window import Window
-from tandemq.errors import NetworkError, NoRoute, ProtocolError, TandemError
+from tandemq.errors import NetworkError, NoRoute, ProtocolError, StoreError, TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue, StoredMessage
@@ -273,10 +273,14 @@ class Shares:
             self._tell(share, now)
 
     def _save_local(self) -> None:
-        offsets = self._local.read(self._options.group)
         found = {share.queue: share.window.committable for share in self.active()}
-        if any(offsets.get(queue) != offset for queue, offset in found.items()):
-            self._local.write(self._options.group, offsets | found)
+        try:
+            offsets = self._local.read(self._options.group)
+            if any(offsets.get(queue) != offset for queue, offset in found.items()):
+                self._local.write(self._options.group, offsets | found)
+        except StoreError as error:
+            # Tried again with the next commit; until then a restart would deliver again what was consumed since.
+            log.warning("offsets not saved group=%s reason=%s", self._options.group, error)
 
     def _tell(self, share: Share, now: Now) -> None:
         news = self._news(share)
