@@ -1,8 +1,11 @@
-"""The root command; every group of commands is loaded when it is used, so that starting a broker stays quick."""
+"""The root command. Groups of commands are loaded when they are used, so that starting a broker stays quick."""
 
 import importlib
 import logging
+import os
 import sys
+from collections.abc import Iterator, MutableMapping
+from typing import Any
 
 import click
 
@@ -10,52 +13,92 @@ from tandemq import __version__
 from tandemq.errors import ConfigError, TandemError
 
 COMMANDS = {
+    "bench": "tandemq.cli.bench:bench",
     "broker": "tandemq.cli.serve:broker",
+    "cluster": "tandemq.cli.cluster:cluster",
     "demo": "tandemq.cli.demo:demo",
+    "group": "tandemq.cli.group:group",
+    "ha": "tandemq.cli.ha:ha",
+    "log": "tandemq.cli.log:log",
+    "message": "tandemq.cli.message:message",
     "namesrv": "tandemq.cli.serve:namesrv",
+    "offset": "tandemq.cli.offset:offset",
+    "sim": "tandemq.cli.sim:sim",
+    "topic": "tandemq.cli.topic:topic",
+    "up": "tandemq.cli.up:up",
 }
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_FAULTS = 3
+EXIT_INTERRUPTED = 130
 
 
-class _Lazy(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(COMMANDS)
+class _Commands(MutableMapping[str, click.Command]):
+    """The commands by name, imported when looked at."""
 
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        place = COMMANDS.get(name)
-        if place is None:
-            return None
-        module, _, attribute = place.partition(":")
-        command = getattr(importlib.import_module(module), attribute)
-        assert isinstance(command, click.Command), f"{place} is no command"
-        return command
+    def __init__(self) -> None:
+        self._loaded: dict[str, click.Command] = {}
+
+    def __getitem__(self, name: str) -> click.Command:
+        if name not in self._loaded:
+            module, _, attribute = COMMANDS[name].partition(":")
+            command = getattr(importlib.import_module(module), attribute)
+            assert isinstance(command, click.Command), f"{COMMANDS[name]} is no command"
+            self._loaded[name] = command
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: click.Command) -> None:
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+class _Root(click.Group):
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Run a command line; errors become one line and an exit code."""
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **extra)
+        try:
+            code = super().main(*args, standalone_mode=False, **extra)
+        except (click.exceptions.Abort, KeyboardInterrupt):
+            sys.exit(EXIT_INTERRUPTED)
+        except click.ClickException as error:
+            error.show()
+            sys.exit(error.exit_code)
+        except ConfigError as error:
+            sys.exit(_say(error, EXIT_USAGE))
+        except BrokenPipeError:
+            # Whoever read our output has seen enough.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(0)
+        except (TandemError, OSError) as error:
+            sys.exit(_say(error, EXIT_FAILED))
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _say(error: Exception, code: int) -> int:
+    for line in str(error).splitlines() or [type(error).__name__]:
+        click.echo(f"tandemq: {line}", err=True)
+    return code
+
+
+@click.group(cls=_Root, commands=_Commands(), context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="tandemq")
 @click.option("--verbose", "-v", is_flag=True, help="Log more.")
-def root(verbose: bool) -> None:
-    """TandemQ: a message broker whose replica is a byte-for-byte twin of its master."""
+def main(verbose: bool) -> None:
+    """TandemQ: a message broker whose replica is a byte-for-byte twin of its master.
+
+    Exit codes: 0 done, 1 it did not work, 2 wrong usage or configuration, 3 a check found faults.
+    """
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.INFO,
         format="%(asctime)s %(levelname)s %(message)s",
         stream=sys.stderr,
     )
-
-
-def main() -> None:
-    """Entry point: errors become one line and an exit code."""
-    try:
-        root(standalone_mode=False)
-    except click.exceptions.Abort:
-        sys.exit(130)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(EXIT_USAGE)
-    except ConfigError as error:
-        click.echo(f"tandemq: {error}", err=True)
-        sys.exit(EXIT_USAGE)
-    except TandemError as error:
-        click.echo(f"tandemq: {error}", err=True)
-        sys.exit(EXIT_FAILED)

@@ -1,0 +1,32 @@
+"""The client for the length of one command."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from tandemq.client.admin import Admin
+
+T = TypeVar("T")
+DEFAULT_NAME_SERVERS = "127.0.0.1:9876"
+
+namesrv_option = click.option(
+    "--namesrv", "-n", "name_servers", default=DEFAULT_NAME_SERVERS, envvar="TANDEMQ_NAMESRV", show_default=True,
+    show_envvar=True, help="Name servers, host:port;host:port.",
+)  # fmt: skip
+
+
+def ask(name_servers: str, story: "Callable[[Admin], Awaitable[T]]") -> T:
+    """The outcome of what `story` asks of a cluster."""
+    from tandemq.client.admin import Admin  # noqa: PLC0415  # --help needs no client
+
+    async def told() -> T:
+        async with Admin(name_servers) as admin:
+            return await story(admin)
+
+    # What the client logs about its connections is for programs that live longer.
+    logging.getLogger("tandemq").setLevel(logging.ERROR)
+    return asyncio.run(told())

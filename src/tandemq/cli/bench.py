@@ -1,0 +1,161 @@
+"""`tandemq bench`: load on a broker, by the project's own generator, in a process of its own."""
+
+import json
+import subprocess
+import sys
+from typing import Any, Self
+
+import click
+
+from tandemq.cli.show import json_option, show_json
+from tandemq.errors import LocalError
+
+BAR_WIDTH = 40
+address_argument = click.argument("address", default="127.0.0.1:10911")
+seconds_option = click.option(
+    "--seconds", default=5.0, show_default=True, type=click.FloatRange(0, min_open=True), help="Measured time."
+)
+warmup_option = click.option(
+    "--warmup", default=1.0, show_default=True, type=click.FloatRange(0), help="The same load before, not measured."
+)
+topic_option = click.option("--topic", default="TandemQBench", show_default=True, help="The topic; created if need be.")
+queues_option = click.option("--queues", default=8, show_default=True, type=click.IntRange(1), help="Queues used.")
+
+
+@click.group()
+def bench() -> None:
+    """Put load on one broker and measure what it takes.
+
+    ADDRESS is a broker's, host:port, or its replication port for replicate.
+    """
+
+
+@bench.command()
+@address_argument
+@topic_option
+@queues_option
+@click.option("--body", default=1024, show_default=True, type=click.IntRange(1), help="Bytes of a message.")
+@click.option("--batch", default=1, show_default=True, type=click.IntRange(1), help="Messages per request.")
+@click.option("--connections", default=16, show_default=True, type=click.IntRange(1), help="Connections.")
+@click.option("--window", default=32, show_default=True, type=click.IntRange(1), help="Open requests per connection.")
+@click.option("--count", default=0, type=click.IntRange(0), help="Send so many messages instead of for a time.")
+@click.option("--broker", "broker_name", default="broker-a", show_default=True, help="Name of the broker group.")
+@seconds_option
+@warmup_option
+@json_option
+def produce(address: str, as_json: bool, **options: Any) -> None:
+    """Send as fast as the broker acknowledges."""
+    result = _run("produce", address, options, as_json=as_json)
+    if as_json:
+        show_json(result)
+        return
+    click.echo(f"{result['messages']:,} messages in {result['seconds']:.2f} s: "
+               f"{result['messages_per_s']:,.0f} per second, "
+               f"{result['mb_per_s']:,.1f} MB/s of bodies")  # fmt: skip
+    _show_latency(result["latency"])
+    if result["refused"]:
+        click.echo(f"refused, by code: {result['refused']}; the first: {result['first_refusal']}")
+    click.echo(f"the generator used {result['cpu_share']:.0%} of one core")
+
+
+@bench.command()
+@address_argument
+@topic_option
+@queues_option
+@click.option("--connections", default=4, show_default=True, type=click.IntRange(1), help="Connections.")
+@click.option("--max-messages", default=32, show_default=True, type=click.IntRange(1), help="Messages per pull.")
+@seconds_option
+@warmup_option
+@json_option
+def consume(address: str, as_json: bool, **options: Any) -> None:
+    """Pull all there is of a topic, over and over."""
+    result = _run("consume", address, options, as_json=as_json)
+    if as_json:
+        show_json(result)
+        return
+    click.echo(f"{result['messages']:,} messages in {result['seconds']:.2f} s: "
+               f"{result['messages_per_s']:,.0f} per second, "
+               f"{result['mb_per_s']:,.1f} MB/s of records")  # fmt: skip
+    click.echo(f"{result['pulls']:,} pulls, {result['passes']} passes over all queues")
+    click.echo(f"the generator used {result['cpu_share']:.0%} of one core")
+
+
+@bench.command()
+@click.argument("address", default="127.0.0.1:10912")
+@click.option("--start", default=0, type=click.IntRange(0), help="Log offset of a record; 0: the last file.")
+@click.option("--end", default=0, type=click.IntRange(0), help="Stop at this log offset; 0: after --seconds.")
+@click.option("--seconds", default=10.0, show_default=True, type=click.FloatRange(0, min_open=True), help="At most.")
+@json_option
+def replicate(address: str, as_json: bool, **options: Any) -> None:
+    """Copy the log as a slave of the classic protocol; the master must let us in (haClassicPeers)."""
+    result = _run("replicate", address, options, as_json=as_json)
+    if as_json:
+        show_json(result)
+        return
+    click.echo(f"{result['bytes'] / 1e6:,.1f} MB in {result['seconds']:.2f} s: {result['mb_per_s']:,.1f} MB/s, "
+               f"log offsets {result['start_offset']} to {result['end_offset']}")  # fmt: skip
+    click.echo(f"the generator used {result['cpu_share']:.0%} of one core")
+
+
+def _run(kind: str, address: str, options: dict[str, Any], *, as_json: bool) -> dict[str, Any]:
+    """Run the generator; its progress goes to the terminal, its result comes back.
+
+    Raises:
+        LocalError: it could not put the load on the broker.
+    """
+    words = [sys.executable, "-m", "tandemq.load", "--progress", kind, address]
+    for name, value in options.items():
+        words += [f"--{name.replace('_', '-')}", str(value)]
+    said = ""
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:  # noqa: S603
+        assert process.stderr is not None and process.stdout is not None
+        with _Progress(silent=as_json) as progress:
+            for line in process.stderr:
+                if not progress.told(line):
+                    said = line.strip()
+        output = process.stdout.read()
+    if process.returncode:
+        raise LocalError(said or f"the generator ended with code {process.returncode}")
+    result = json.loads(output)
+    assert isinstance(result, dict)
+    return result
+
+
+class _Progress:
+    """One line that moves on a terminal, a line per report elsewhere."""
+
+    def __init__(self, *, silent: bool) -> None:
+        self._silent = silent
+        self._status: Any = None
+
+    def __enter__(self) -> Self:
+        if not self._silent and sys.stderr.isatty():
+            from rich.console import Console  # noqa: PLC0415  # only for a terminal
+
+            self._status = Console(stderr=True).status("")
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def told(self, line: str) -> bool:
+        """Whether a line of the generator was progress; then it is shown."""
+        if not line.startswith("{"):
+            return False
+        told = json.loads(line)
+        text = f"{told['phase']}: {told['elapsed_s']:.1f} s, {told['done']:,} done, {told['rate']:,.0f} per second"
+        if self._status is not None:
+            self._status.update(text)
+        elif not self._silent:
+            click.echo(text, err=True)
+        return True
+
+
+def _show_latency(latency: dict[str, Any]) -> None:
+    click.echo("latency, milliseconds:")
+    points = {name: value for name, value in latency.items() if name.endswith("_ms") and isinstance(value, int | float)}
+    most = max(points.values(), default=0) or 1
+    for name, value in points.items():
+        click.echo(f"  {name.removesuffix('_ms'):>6} {value:>10.3f} {'█' * max(1, round(BAR_WIDTH * value / most))}")

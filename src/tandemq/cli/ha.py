@@ -1,0 +1,277 @@
+"""`tandemq ha`: how replication stands, and whether twins are equal.
+
+Both ask the brokers directly, over one connection each. `verify` compares while everything runs: it asks both brokers
+for checksums of the same ranges, up to where both logs reach, and narrows a range that differs down to its first byte.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from tandemq.cli.ask import namesrv_option
+from tandemq.cli.show import json_option, show_json, show_rows
+from tandemq.errors import NetworkError, RemoteError
+from tandemq.model.codes import RequestCode, ResponseCode
+
+EXIT_FAULTS = 3
+CHUNK_BYTES = 1 << 20
+REPORT_EVERY_S = 0.5
+
+
+@click.group()
+def ha() -> None:
+    """Show replication, compare twins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A broker as the name server knows it."""
+
+    cluster: str
+    broker: str
+    broker_id: int
+    address: str
+
+
+def _ask(address: str, code: RequestCode, fields: dict[str, str] | None = None) -> Any:
+    from tandemq.model.command import Command  # noqa: PLC0415
+    from tandemq.run.ask import line  # noqa: PLC0415
+
+    with line(address) as opened:
+        return opened.ask(Command(code, fields=fields or {}))
+
+
+def members_of(name_servers: str) -> list[Member]:
+    """All brokers, from the first name server that answers.
+
+    Raises:
+        NetworkError: none does.
+    """
+    from tandemq.codec.fastjson import loads  # noqa: PLC0415
+
+    error: NetworkError | None = None
+    for address in filter(None, name_servers.split(";")):
+        try:
+            answer = _ask(address.strip(), RequestCode.GET_BROKER_CLUSTER_INFO)
+        except NetworkError as failed:
+            error = failed
+            continue
+        table = loads(answer.body).get("brokerAddrTable") or {}
+        return [
+            Member(str(data.get("cluster", "")), name, int(number), str(at))
+            for name, data in sorted(table.items())
+            for number, at in sorted(data["brokerAddrs"].items(), key=lambda item: int(item[0]))
+        ]
+    raise error or NetworkError("no name server is given")
+
+
+@ha.command()
+@click.option("--broker", help="Of this broker group only.")
+@namesrv_option
+@json_option
+def status(broker: str | None, name_servers: str, as_json: bool) -> None:
+    """Show roles, log ends, lag in bytes, and when each slave last read and wrote."""
+    rows = [_status(member) for member in members_of(name_servers) if broker in (None, member.broker)]
+    ends = {row["broker"]: row["logEnd"] for row in rows if row["id"] == 0}
+    for row in rows:
+        end, own = ends.get(row["broker"]), row["logEnd"]
+        row["lagBytes"] = max(0, end - own) if row["id"] and end is not None and own is not None else None
+    show_rows(rows, as_json=as_json, empty="no broker is registered")
+
+
+def _status(member: Member) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "broker": member.broker, "id": member.broker_id, "role": "", "address": member.address, "state": "no answer",
+        "logStart": None, "logEnd": None, "lagBytes": None, "slavesInSync": None, "lastReadS": None, "lastWriteS": None,
+    }  # fmt: skip
+    try:
+        answer = _ask(member.address, RequestCode.TANDEM_PEER_INFO)
+        if answer.code == ResponseCode.SUCCESS:
+            row |= {"role": answer.fields["role"], "state": "answers"}
+            row |= {"logStart": int(answer.fields["logStart"]), "logEnd": int(answer.fields["logEnd"])}
+        else:
+            row |= {"role": "SLAVE" if member.broker_id else "MASTER", "state": "answers; no TandemQ broker"}
+            row |= _java_log(member)
+        row |= _links(_ask(member.address, RequestCode.GET_BROKER_HA_STATUS))
+    except NetworkError:
+        return row
+    return row
+
+
+def _java_log(member: Member) -> dict[str, int]:
+    from tandemq.codec.fastjson import loads  # noqa: PLC0415
+
+    table = loads(_ask(member.address, RequestCode.GET_BROKER_RUNTIME_INFO).body).get("table", {})
+    return {"logStart": int(table.get("commitLogMinOffset", 0)), "logEnd": int(table.get("commitLogMaxOffset", 0))}
+
+
+def _links(answer: Any) -> dict[str, Any]:
+    from tandemq.codec.fastjson import loads  # noqa: PLC0415
+
+    if answer.code != ResponseCode.SUCCESS:
+        return {}
+    told = loads(answer.body)
+    if told.get("master"):
+        return {"slavesInSync": int(told.get("inSyncSlaveNums", 0))}
+    own = told.get("haClientRuntimeInfo") or {}
+    now_ms = time.time() * 1000
+    ages = {
+        column: round(max(0.0, now_ms - own[name]) / 1000, 1) if own.get(name) else None
+        for column, name in (("lastReadS", "lastReadTimestamp"), ("lastWriteS", "lastWriteTimestamp"))
+    }
+    return {"state": "copies" if own.get("activated") else "has no link to its master", **ages}
+
+
+# Comparing twins.
+
+
+@ha.command()
+@click.option("--broker", help="Of this broker group only.")
+@click.option("--from", "start", type=click.IntRange(0), default=0, help="Begin at this log offset.")
+@namesrv_option
+@json_option
+def verify(broker: str | None, start: int, name_servers: str, as_json: bool) -> None:
+    """Compare the logs of every master and its slaves while they run; exit code 3 if they differ."""
+    groups: dict[str, list[Member]] = {}
+    for member in members_of(name_servers):
+        if broker in (None, member.broker):
+            groups.setdefault(member.broker, []).append(member)
+    rows = []
+    for name, members in groups.items():
+        if len(members) < 2:
+            rows.append({"broker": name, "twins": ", ".join(str(m.broker_id) for m in members), "from": None, "to": None,
+                         "bytes": 0, "equal": None, "differsAt": None})  # fmt: skip
+        first = members[0]
+        for other in members[1:]:
+            found = compare(first.address, other.address, start, _progress(name) if not as_json else _quiet)
+            rows.append({"broker": name, "twins": f"{first.broker_id}, {other.broker_id}", "from": found.start,
+                         "to": found.end, "bytes": found.end - found.start, "equal": found.differs_at is None,
+                         "differsAt": found.differs_at})  # fmt: skip
+    if as_json:
+        show_json(rows)
+    else:
+        show_rows(rows, as_json=False, empty="no broker is registered")
+    if any(row["equal"] is False for row in rows):
+        raise click.exceptions.Exit(EXIT_FAULTS)
+
+
+Progress = Callable[[int, int], None]
+"""Told the bytes compared and the bytes to compare."""
+
+
+def _quiet(_done: int, _total: int) -> None:
+    """Say nothing."""
+
+
+def _progress(name: str) -> Progress:
+    began = last = time.monotonic()
+
+    def tell(done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if sys.stderr.isatty() and (now - last > REPORT_EVERY_S or done == total):
+            last = now
+            speed = done / 1e6 / max(now - began, 1e-9)
+            share = 100 * done // max(total, 1)
+            end = "\n" if done == total else ""
+            click.echo(f"\r{name}: {share} % of {total / 1e6:,.0f} MB, {speed:,.0f} MB/s{end}", nl=False, err=True)
+
+    return tell
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The range both logs hold, and the offset of the first byte that differs, None if all are equal."""
+
+    start: int
+    end: int
+    differs_at: int | None
+
+
+def compare(first: str, second: str, start: int, progress: Progress = _quiet) -> Compared:
+    """Compare the logs of two running TandemQ brokers.
+
+    Raises:
+        NetworkError: one does not answer.
+        RemoteError: one is no TandemQ broker.
+    """
+    from tandemq.run.ask import line  # noqa: PLC0415
+
+    with ExitStack() as stack:
+        one, other = _Log(stack.enter_context(line(first))), _Log(stack.enter_context(line(second)))
+        a, b = one.digest(0, 0), other.digest(0, 0)
+        begin, end = max(start, a.log_start, b.log_start), min(a.log_end, b.log_end)
+        begin = min(begin, end)
+        for at, size in _equal_ranges(one, other, begin, end):
+            if size < 0:
+                progress(end - begin, end - begin)
+                return Compared(begin, end, at)
+            progress(at + size - begin, end - begin)
+        return Compared(begin, end, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Digest:
+    size: int
+    crc: int
+    log_start: int
+    log_end: int
+
+
+class _Log:
+    """The log of one broker, as checksums."""
+
+    def __init__(self, opened: Any) -> None:
+        self._line = opened
+
+    def digest(self, offset: int, size: int) -> _Digest:
+        from tandemq.model.command import Command  # noqa: PLC0415
+
+        fields = {"offset": str(offset), "size": str(size)}
+        answer = self._line.ask(Command(RequestCode.TANDEM_LOG_DIGEST, fields=fields))
+        if answer.code != ResponseCode.SUCCESS:
+            raise RemoteError(
+                f"a broker tells no checksums: {answer.remark}",
+                hint="only TandemQ brokers can be compared",
+                code=answer.code,
+            )
+        told = answer.fields
+        return _Digest(int(told["size"]), int(told["crc"]), int(told["logStart"]), int(told["logEnd"]))
+
+
+def _equal_ranges(one: _Log, other: _Log, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """(offset, size) of equal ranges in order; at the first byte that differs (its offset, -1), and the end."""
+    at = start
+    while at < end:
+        size = min(CHUNK_BYTES, end - at)
+        a = one.digest(at, size)
+        b = other.digest(at, a.size)
+        if a.size == 0 or b.size == 0:
+            # Retention has taken the range meanwhile, on one side or both; go on where both hold it again.
+            later = max(a.log_start, b.log_start)
+            if later <= at:
+                raise RemoteError(f"log offset {at} cannot be read")
+            at = later
+            continue
+        if (a.size, a.crc) != (b.size, b.crc):
+            yield _first_difference(one, other, at, min(a.size, b.size)), -1
+            return
+        yield at, a.size
+        at += a.size
+
+
+def _first_difference(one: _Log, other: _Log, start: int, size: int) -> int:
+    """The first byte that differs in a range known to differ: equal prefixes get longer, halving the rest."""
+    equal = 0
+    while size - equal > 1:
+        middle = (equal + size) // 2
+        if one.digest(start + equal, middle - equal).crc == other.digest(start + equal, middle - equal).crc:
+            equal = middle
+        else:
+            size = middle
+    return start + equal

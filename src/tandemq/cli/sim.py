@@ -1,0 +1,135 @@
+"""`tandemq sim`: clusters on a simulated network, disk and clock, seed by seed."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from itertools import count
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from tandemq.errors import ConfigError
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.sim.mutations import MUTATIONS
+from tandemq.sim.runner import Summary, run_many, run_one
+from tandemq.sim.simulation import Result
+
+EXIT_FAULTS = 3
+SEEDS_DEFAULT = 300
+FAILURES_SHOWN = 20
+
+
+@click.command()
+@click.option("--seed", type=int, help="Run one seed and show all it logs.")
+@click.option(
+    "--seeds", "count_wanted", type=click.IntRange(1), help=f"How many seeds to run; {SEEDS_DEFAULT} if not told."
+)
+@click.option("--first", type=int, default=1, show_default=True, help="The first of them.")
+@click.option("--jobs", "-j", type=click.IntRange(1), default=2, show_default=True, help="Processes that run them.")
+@click.option("--forever", is_flag=True, help="Go on until a seed fails or it is interrupted.")
+@click.option("--mutation", help="Switch a safety off; a run that finds that is a success. `list` names them all.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def sim(
+    seed: int | None,
+    count_wanted: int | None,
+    first: int,
+    jobs: int,
+    forever: bool,
+    mutation: str | None,
+    as_json: bool,
+) -> None:
+    """Run clusters on a simulated network, disk and clock, let them suffer, and check what must hold.
+
+    Exit code 0: nothing was violated. 3: something was; the seed is printed, and `--seed N` shows it again.
+    """
+    if mutation == "list":
+        for name, (switch, _) in MUTATIONS.items():
+            click.echo(f"{name:28}{(switch.__doc__ or '').splitlines()[0]}")
+        return
+    if mutation is not None and mutation not in MUTATIONS:
+        raise ConfigError(f"{mutation} is no mutation", hint=f"one of {', '.join(MUTATIONS)}")
+    if seed is not None:
+        _one(seed, mutation or "", as_json=as_json)
+        return
+    seeds: Iterable[int] = count(first) if forever else range(first, first + (count_wanted or SEEDS_DEFAULT))
+    total = None if forever else count_wanted or SEEDS_DEFAULT
+    _many(seeds, total, jobs, mutation or "", as_json=as_json)
+
+
+def _one(seed: int, mutation: str, *, as_json: bool) -> None:
+    result = run_one(seed, mutation)
+    if as_json:
+        click.echo(json.dumps(asdict(result), indent=2))
+    else:
+        summary = Summary()
+        summary.add(result)
+        _show(summary)
+    if result.rule:
+        raise click.exceptions.Exit(EXIT_FAULTS)
+
+
+def _many(seeds: Iterable[int], total: int | None, jobs: int, mutation: str, *, as_json: bool) -> None:
+    summary = Summary()
+    console = Console(stderr=True)
+    with Progress(console=console, disable=as_json) as progress:
+        task = progress.add_task("seeds", total=total)
+        for result in run_many(seeds, jobs, mutation):
+            summary.add(result)
+            progress.advance(task)
+            if result.rule:
+                console.print(f"seed {result.seed}: {result.rule} {result.text[:400]}", markup=False)
+                if mutation or total is None:
+                    break
+    if as_json:
+        click.echo(json.dumps(_as_json(summary), indent=2))
+    else:
+        _show(summary)
+    if summary.failed:
+        raise click.exceptions.Exit(EXIT_FAULTS)
+
+
+def _as_json(summary: Summary) -> dict[str, object]:
+    return {
+        "seeds": summary.seeds, "digest": summary.digest, "sends": summary.sends, "deliveries": summary.given,
+        "turns": summary.turns, "virtualSeconds": round(summary.virtual_s), "delayedTwice": summary.duplicates,
+        "levels": dict(sorted(summary.levels.items())), "faults": dict(sorted(summary.faults.items())),
+        "requests": {_request(code): count for code, count in sorted(summary.requests.items())},
+        "statuses": {_status(code): count for code, count in sorted(summary.statuses.items())},
+        "failed": [{"seed": one.seed, "rule": one.rule, "text": one.text, "digest": one.digest} for one in summary.failed],
+    }  # fmt: skip
+
+
+def _request(code: int) -> str:
+    return RequestCode(code).name if code in RequestCode._value2member_map_ else str(code)
+
+
+def _status(code: int) -> str:
+    return ResponseCode(code).name if code in ResponseCode._value2member_map_ else str(code)
+
+
+def _show(summary: Summary) -> None:
+    console = Console()
+    console.print(
+        f"{summary.seeds} seeds, {summary.virtual_s:,.0f} virtual seconds, {summary.sends:,} sends, "
+        f"{summary.given:,} deliveries, {summary.turns:,} turns, digest {summary.digest}"
+    )
+    console.print(_counts("fault", {name: number for name, number in sorted(summary.faults.items())}))
+    console.print(_counts("request", {_request(code): number for code, number in sorted(summary.requests.items())}))
+    console.print(_counts("status", {_status(code): number for code, number in sorted(summary.statuses.items())}))
+    console.print(_counts("level", dict(sorted(summary.levels.items()))))
+    for result in summary.failed[:FAILURES_SHOWN]:
+        console.print(_failure(result), markup=False)
+    console.print("nothing was violated" if not summary.failed else f"{len(summary.failed)} seeds failed")
+
+
+def _failure(result: Result) -> str:
+    return f"seed {result.seed}: {result.rule} {result.text}"
+
+
+def _counts(what: str, numbers: dict[str, int]) -> Table:
+    table = Table(what, "times", box=None, pad_edge=False)
+    for name, number in numbers.items():
+        table.add_row(name, f"{number:,}")
+    return table

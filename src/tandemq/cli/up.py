@@ -1,0 +1,99 @@
+"""`tandemq up`: a whole cluster on this machine."""
+
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tandemq.cli.serve import set_option
+from tandemq.cli.show import show_json
+from tandemq.errors import ConfigError, LocalError
+
+if TYPE_CHECKING:
+    from tandemq.run.children import ChildCluster
+
+FIRST_BROKER_PORT = 10911
+PORTS_PER_GROUP = 100
+PORTS_PER_MEMBER = 10
+LOOK_SECONDS = 0.5
+
+
+def ports_of(group: int, broker_id: int) -> tuple[int, int]:
+    """Listen and replication port of a broker: 10911 and 10912, a slave 10 above, the next group 100 above."""
+    listen = FIRST_BROKER_PORT + PORTS_PER_GROUP * group + PORTS_PER_MEMBER * broker_id
+    return listen, listen + 1
+
+
+@click.command()
+@click.option("--brokers", default=2, show_default=True, type=click.IntRange(1, 26), help="Broker groups.")
+@click.option("--slaves", default=1, show_default=True, type=click.IntRange(0, 9), help="Slaves of each master.")
+@click.option(
+    "--data",
+    default="tandemq-data",
+    show_default=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Stores, configuration files and logs; what is there is used again.",
+)
+@click.option(
+    "--port",
+    "-p",
+    default=9876,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port of the name server; brokers are at 10911 and up. 0: any free ports for all.",
+)
+@set_option
+@click.option("--json", "as_json", is_flag=True, help="Tell addresses as one line of JSON when everything is ready.")
+def up(brokers: int, slaves: int, data: Path, port: int, pairs: tuple[str, ...], as_json: bool) -> None:
+    """Run a cluster on this machine until Ctrl-C; its data stay.
+
+    A name server, and broker groups of one SYNC_MASTER (ASYNC_MASTER without slaves) and its slaves, each a process of
+    its own. --set gives all brokers a setting.
+    """
+    from tandemq.run.children import ChildCluster  # noqa: PLC0415  # see `tandemq broker`
+
+    settings = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError(
+                f"--set {pair}: KEY=VALUE is expected", hint="for instance --set flushDiskType=SYNC_FLUSH"
+            )
+        settings[key.strip()] = value.strip()
+    cluster = ChildCluster(
+        data, groups=brokers, slaves=slaves, port=port, settings=settings,
+        broker_ports=ports_of if port else lambda _group, _id: (0, 0),
+    )  # fmt: skip
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    with cluster:
+        _tell(cluster, as_json=as_json)
+        while not stopped.wait(LOOK_SECONDS):
+            dead = cluster.dead()
+            if dead:
+                last = (dead[0].last_lines() or ["it said nothing"])[-1]
+                raise LocalError(f"{dead[0].name} ended by itself: {last}", hint=f"its log is {dead[0].log_path}")
+    if cluster.unclean:
+        raise LocalError(f"{', '.join(cluster.unclean)} did not stop cleanly", hint=f"logs are in {data}")
+    if not as_json:
+        click.echo(f"stopped; the data are in {data}")
+
+
+def _tell(cluster: "ChildCluster", *, as_json: bool) -> None:
+    if as_json:
+        show_json({
+            "nameServer": cluster.name_servers,
+            "brokers": [
+                {"broker": b.broker_name, "id": b.broker_id, "address": b.address, "pid": b.pid, "store": str(b.store)}
+                for b in cluster.brokers
+            ],
+        })  # fmt: skip
+        return
+    click.echo(f"name server  {cluster.name_servers}")
+    for broker in cluster.brokers:
+        role = "slave" if broker.broker_id else "master"
+        click.echo(f"{broker.name:<12} {broker.address}  {role}, process {broker.pid}")
+    click.echo(f"stores, configuration and logs: {cluster.directory}; Ctrl-C stops it")
