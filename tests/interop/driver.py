@@ -12,7 +12,9 @@ state of the sources, and kept beside the jars.
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import itertools
 import json
 import shutil
 import subprocess
@@ -151,7 +153,7 @@ class JavaDriver:
         self._ready = threading.Event()
         self._reader: threading.Thread | None = None
         self._lock = threading.Lock()
-        self._last_id = 0
+        self._ids = itertools.count(1)
 
     def start(self, within_s: float = 60) -> Self:
         """Start the JVM."""
@@ -176,6 +178,12 @@ class JavaDriver:
             raise PeerError(f"the Java driver did not start\n{self.log_tail()}")
         return self
 
+    def at(self, namesrv: str) -> JavaDriver:
+        """The same JVM for orders that go to another name server; neither of the two need be closed apart."""
+        other = copy.copy(self)
+        other.defaults = {**self.defaults, "namesrv": namesrv}
+        return other
+
     def close(self) -> None:
         """End the JVM; orders under way are cut off."""
         if self._process is not None:
@@ -192,11 +200,9 @@ class JavaDriver:
 
     def begin(self, verb: str, **values: str | int | bool) -> Running:
         """Give an order and return without waiting."""
-        with self._lock:
-            self._last_id += 1
-            order_id = str(self._last_id)
-            running = Running(self, order_id, f"Java {self.version} {verb} {values}")
-            self._orders[order_id] = running
+        order_id = str(next(self._ids))
+        running = Running(self, order_id, f"Java {self.version} {verb} {values}")
+        self._orders[order_id] = running
         words = {**self.defaults, **values}
         text = " ".join(f"{key}={_encode(value)}" for key, value in words.items())
         self.write(f"{order_id} {verb} {text}")

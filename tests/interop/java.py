@@ -124,6 +124,7 @@ def _port_is_free(port: int) -> bool:
 
 
 _given_ports: set[int] = set()
+_ports_lock = threading.Lock()
 
 
 def free_port(*neighbours: int) -> int:
@@ -135,9 +136,10 @@ def free_port(*neighbours: int) -> int:
     for _ in range(1000):
         port = random.randrange(12000, 32000)
         wanted = {port, *(port + offset for offset in neighbours)}
-        if not wanted & _given_ports and all(map(_port_is_free, wanted)):
-            _given_ports.update(wanted)
-            return port
+        with _ports_lock:
+            if not wanted & _given_ports and all(map(_port_is_free, wanted)):
+                _given_ports.update(wanted)
+                return port
     raise PeerError("no free port between 12000 and 32000")
 
 

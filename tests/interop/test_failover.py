@@ -19,7 +19,7 @@ NEEDS_MS = 45_000
 """A Java client looks at the name server every 30 s; measured: 21 to 33 s until it reads from the slave."""
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.background
 def test_java_consumers_go_on_from_slave_when_master_is_killed(tmp_path: Path) -> None:
     settings = {**SMALL_STORE, "haClassicPeers": "127.0.0.1", "inSyncReplicas": 2, "slaveReadEnable": True}
     clients = {version: JavaDriver(version, tmp_path / version) for version in CLIENTS}

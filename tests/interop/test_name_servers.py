@@ -18,31 +18,32 @@ PAIRS = [(version, SUBJECT) for version in SERVER_VERSIONS] + [(SUBJECT, version
 """(name server, broker)"""
 
 
+@pytest.mark.background
 @pytest.mark.parametrize(("names", "serves"), PAIRS, ids=[f"{names}-names-{serves}" for names, serves in PAIRS])
 def test_broker_is_found_through_name_server_of_other_make(
     names: str, serves: str, drivers: Callable[[str], JavaDriver], tmp_path: Path
 ) -> None:
-    java = drivers(CLIENTS[-1])
     with (
         name_server(names, tmp_path / "namesrv") as namesrv,
         broker(serves, tmp_path / "broker", namesrv, settings=SMALL_STORE) as subject,
     ):
         namesrv.start()
+        java = drivers(CLIENTS[-1]).at(namesrv.address)
         start_registered(subject, namesrv)
         at = ("-n", namesrv.address)
         java.mqadmin("updateTopic", *at, "-b", subject.address, "-t", "Crossed", "-r", "3", "-w", "3")
         wait_topic(namesrv.port, "Crossed")
         prove(_route_is_right(subject.address), _route(namesrv.port, "Crossed"), _lose_broker, _lose_queues)
         # Without the fresh route of auto-creation, each new topic would be unknown until the next registration.
-        fresh = java.call("produce", namesrv=namesrv.address, topic="CrossedFresh", count=3)
+        fresh = java.call("produce", topic="CrossedFresh", count=3)
         prove(all_sent_ok(3), fresh, lose_one, fail_one)
         prove(
             all_sent_ok(9),
-            java.call("produce", namesrv=namesrv.address, topic="Crossed", count=9, queues=3),
+            java.call("produce", topic="Crossed", count=9, queues=3),
             lose_one,
             fail_one,
         )
-        read = java.call("push", namesrv=namesrv.address, topic="Crossed", group="crossers", count=9)
+        read = java.call("push", topic="Crossed", group="crossers", count=9)
         prove(exactly([f"body-{index}" for index in range(9)]), read, lose_one, repeat_one)
         subject.stop()
         # A broker that stops says so; nobody waits for it to expire after two minutes.
@@ -82,6 +83,7 @@ def _lose_queues(route: dict[str, Any]) -> None:
     route["queueDatas"][0]["writeQueueNums"] = 2
 
 
+@pytest.mark.background
 def test_broker_registers_with_name_servers_of_different_make(tmp_path: Path) -> None:
     makes = dict.fromkeys([SUBJECT, *SERVER_VERSIONS])
     servers = [name_server(make, tmp_path / f"namesrv-{make}") for make in makes]

@@ -42,20 +42,19 @@ _SETTINGS: dict[str, Value] = {
 }
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.background
 @pytest.mark.parametrize(("leads", "follows"), PAIRS, ids=[f"{leads}-leads-{follows}" for leads, follows in PAIRS])
 def test_twins_of_different_make_stay_identical_through_kills(
     leads: str, follows: str, drivers: Callable[[str], JavaDriver], tmp_path: Path
 ) -> None:
     # The master's name server is of the same make as the subject; the client belongs to the Java broker of the pair.
-    java = drivers(CLIENTS[-1])
     with (
         name_server(SUBJECT, tmp_path / "namesrv") as namesrv,
         broker(leads, tmp_path / "master", namesrv, settings=_SETTINGS, brokerRole="SYNC_MASTER") as master,
         broker(follows, tmp_path / "slave", namesrv, settings=_SETTINGS, brokerRole="SLAVE", brokerId=1) as slave,
     ):
         namesrv.start()
-        java.defaults["namesrv"] = namesrv.address
+        java = drivers(CLIENTS[-1]).at(namesrv.address)
         start_registered(master, namesrv)
         _make_topic(java, namesrv.address, namesrv.port, master)
         _prepare(java, namesrv.address, master)

@@ -44,13 +44,12 @@ _EACH = 24
 """Messages that every broker adds: six per queue, of which its successor finds three read."""
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.background
 @pytest.mark.parametrize("other", [version for version in SERVER_VERSIONS if version != SUBJECT])
 def test_store_goes_from_hand_to_hand_and_nothing_is_lost_or_read_twice(
     other: str, drivers: Callable[[str], JavaDriver], tmp_path: Path
 ) -> None:
     """subject, stopped -> other, stopped -> subject, killed -> other, killed -> subject."""
-    java = drivers(CLIENTS[-1])
     store = tmp_path / "store"
     settings = {**SMALL_STORE, **SHORT_DELAYS, "store": str(store)}
     chain = [(SUBJECT, "stop"), (other, "stop"), (SUBJECT, "kill"), (other, "kill"), (SUBJECT, "kill")]
@@ -58,7 +57,7 @@ def test_store_goes_from_hand_to_hand_and_nothing_is_lost_or_read_twice(
     read: Events = []
     with name_server(SUBJECT, tmp_path / "namesrv") as namesrv:
         namesrv.start()
-        java.defaults["namesrv"] = namesrv.address
+        java = drivers(CLIENTS[-1]).at(namesrv.address)
         for turn, (make, end) in enumerate(chain):
             with broker(make, tmp_path / f"{turn}-{make}", namesrv, settings=settings) as keeper:
                 start_registered(keeper, namesrv)
@@ -132,8 +131,8 @@ _GOLDEN = REPOSITORY / "tests" / "golden"
 @pytest.mark.parametrize(
     "name", [f"store-{version}-{end}" for version in SERVER_VERSIONS for end in ("clean", "killed")]
 )
+@pytest.mark.background
 def test_golden_store_reads_as_java_read_it(name: str, drivers: Callable[[str], JavaDriver], tmp_path: Path) -> None:
-    java = drivers(CLIENTS[-1])
     with tarfile.open(_GOLDEN / f"{name}.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
     golden: dict[str, Any] = json.loads((_GOLDEN / f"{name}.json").read_text())
@@ -143,7 +142,7 @@ def test_golden_store_reads_as_java_read_it(name: str, drivers: Callable[[str], 
         broker(SUBJECT, tmp_path / "broker", namesrv, settings=settings) as keeper,
     ):
         namesrv.start()
-        java.defaults["namesrv"] = namesrv.address
+        java = drivers(CLIENTS[-1]).at(namesrv.address)
         start_registered(keeper, namesrv)
         topics = sorted({message["topic"] for message in golden["messages"]} - {"SCHEDULE_TOPIC_XXXX"})
         for topic in topics:
