@@ -10,7 +10,7 @@ import json
 import sys
 import time
 
-from tandemq import PushConsumer
+from tandemq import ConsumeFrom, PushConsumer
 
 _GROUP = "bench_failover"
 _FIRST = 2_000
@@ -22,8 +22,7 @@ async def consume(namesrv: str, topic: str, count: int) -> None:
     """Read until `count` different messages have come, or none for a minute; print what was seen."""
     keys: set[str] = set()
     marks: list[float] = []  # Times of deliveries, a few milliseconds apart at least.
-    async with PushConsumer(_GROUP, namesrv=namesrv) as consumer:
-        await consumer.subscribe(topic, "*")
+    async with PushConsumer(namesrv, group=_GROUP, topics={topic: "*"}, consume_from=ConsumeFrom.FIRST) as consumer:
         messages = aiter(consumer)
         while len(keys) < count:
             try:

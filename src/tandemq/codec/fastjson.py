@@ -15,7 +15,8 @@ import msgspec
 from tandemq.errors import ProtocolError
 
 _strict = msgspec.json.Decoder().decode
-_encode = msgspec.json.Encoder(order="deterministic").encode
+_encode = msgspec.json.Encoder().encode
+_encode_sorted = msgspec.json.Encoder(order="sorted").encode
 _SPACE = " \t\r\n"
 _DEPTH_MAX = 64
 _COPIES_MAX = 200_000
@@ -54,7 +55,7 @@ def dumps(value: object) -> bytes:
 
 def key_text(value: object) -> str:
     """The canonical text of an object that serves as a map key."""
-    return _encode(value).decode()
+    return _encode_sorted(value).decode()
 
 
 class Raw(str):
