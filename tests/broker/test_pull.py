@@ -1,0 +1,297 @@
+"""Pulling: every status, limits, filters, long polls; and what a pull commits."""
+
+from pathlib import Path
+
+import pytest
+
+from tandemq.boundary import LinkKind
+from tandemq.broker.longpoll import HELD_PER_LINK_MAX
+from tandemq.config import BrokerConfig
+from tandemq.errors import DiskFailed
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.topic import TopicConfig
+from tests.broker.harness import CLIENT, Harness, messages_in
+from tests.spec import spec
+
+OK = ResponseCode.SUCCESS
+NO_NEW = ResponseCode.PULL_NOT_FOUND
+AGAIN = ResponseCode.PULL_RETRY_IMMEDIATELY
+MOVED = ResponseCode.PULL_OFFSET_MOVED
+
+
+def pulled(broker: Harness, offset: int = 0, **named: object) -> tuple[int, int, list[bytes]]:
+    """Code, next offset and bodies."""
+    answer = broker.pull("TopicA", offset, **named)  # type: ignore[arg-type]
+    assert answer is not None
+    bodies = [message.body for message in messages_in(answer)] if answer.code == OK else []
+    return answer.code, int(answer.fields["nextBeginOffset"]), bodies
+
+
+def asked(broker: Harness, **changes: object) -> int:
+    fields = {
+        "consumerGroup": "group", "topic": "TopicA", "queueId": 0, "queueOffset": 0, "maxMsgNums": 32, "sysFlag": 4,
+        "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0,
+    }  # fmt: skip
+    return broker.ask(RequestCode.PULL_MESSAGE, fields | changes).code
+
+
+def test_every_place_in_a_queue_has_its_answer(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.send("TopicA", b"0")
+    assert pulled(broker, 0, queue_id=1) == (NO_NEW, 0, [])
+    assert pulled(broker, 7, queue_id=1) == (MOVED, 0, [])
+    assert pulled(broker, 0) == (OK, 1, [b"0"])
+    assert pulled(broker, 1) == (NO_NEW, 1, [])
+    assert pulled(broker, 2) == (MOVED, 1, [])
+    assert pulled(broker, -1) == (MOVED, 0, [])
+
+
+def test_offset_below_what_is_kept_is_moved_to_the_first_message(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    for number in range(60):
+        broker.send("TopicA", bytes([number]) * 1000)
+    broker.node.store.drop_first_segment()
+    first = broker.node.store.queues["TopicA", 0].min_offset
+    assert first > 20
+    assert pulled(broker, first - 1) == (MOVED, first, [])
+    assert pulled(broker, 0) == (MOVED, first, [])
+    code, _, bodies = pulled(broker, first)
+    assert (code, bodies[0]) == (OK, bytes([first]) * 1000)
+
+
+def test_slave_does_not_correct_an_offset_it_has_not_heard_of(tmp_path: Path) -> None:
+    """The master may have it already."""
+    broker = Harness(tmp_path, role="SLAVE", broker_id=1)
+    broker.node.topics.put(TopicConfig("TopicA", 4, 4, 6), 0)
+    code, following, _ = pulled(broker, 50)
+    assert code in (AGAIN, MOVED)
+    assert code == MOVED or following == 50
+
+
+def test_limits_of_a_pull(tmp_path: Path) -> None:
+    assert (BrokerConfig().transfer_messages_max, BrokerConfig().transfer_bytes_max) == (32, 256 * 1024)
+    broker = Harness(tmp_path, transfer_bytes_max=5_000)
+    for _ in range(50):
+        broker.send("TopicA", b"x" * 10)
+    assert len(pulled(broker, most=1000)[2]) == 32
+    assert len(pulled(broker, most=3)[2]) == 3
+    assert len(pulled(broker, most=0)[2]) == 1
+    broker.send("TopicA", b"y" * 4_000)
+    broker.send("TopicA", b"z" * 8_000)
+    assert [len(body) for body in pulled(broker, 50)[2]] == [4_000]
+    assert [len(body) for body in pulled(broker, 51)[2]] == [8_000], "the first message always comes"
+
+
+@pytest.mark.parametrize(
+    ("expression", "matching"),
+    [("*", 6), ("", 6), ("a", 2), ("a || b", 4), (" a||b ||c ", 6), ("z", 0), ("Aa", 0)],
+)
+def test_tags_select_messages(tmp_path: Path, expression: str, matching: int) -> None:
+    broker = Harness(tmp_path)
+    for tag in ("a", "b", "c") * 2:
+        broker.send("TopicA", tag.encode(), TAGS=tag)
+    code, following, bodies = pulled(broker, expression=expression)
+    assert len(bodies) == matching
+    assert (code, following) == (OK if matching else AGAIN, 6)
+
+
+def test_checks_come_in_the_documented_order(tmp_path: Path) -> None:
+    broker = Harness(tmp_path, auto_create_group=False)
+    node = broker.node
+    broker.send("TopicA")
+    node.pull.permission = 2
+    assert asked(broker, consumerGroup="unknown") == ResponseCode.NO_PERMISSION
+    node.pull.permission = 6
+    assert asked(broker, topic="Nothing") == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    node.groups._auto_create = True
+    group = node.groups.find("group", 0)
+    assert group is not None
+    group.consume_enable = False
+    assert asked(broker, topic="Nothing") == ResponseCode.NO_PERMISSION
+    group.consume_enable = True
+    assert asked(broker, topic="Nothing", queueId=99) == ResponseCode.TOPIC_NOT_EXIST
+    node.topics.put(TopicConfig("WriteOnly", 2, 2, 2), 0)
+    assert asked(broker, topic="WriteOnly", queueId=99) == ResponseCode.NO_PERMISSION
+    node.topics.put(TopicConfig("Shrunk", 2, 4, 6), 0)
+    for queue_id in (-1, 2, 99):
+        assert asked(broker, topic="Shrunk", queueId=queue_id, subscription="||") == ResponseCode.SYSTEM_ERROR
+    assert asked(broker, subscription="||") == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    assert asked(broker, expressionType="SQL92") == ResponseCode.SYSTEM_ERROR
+    assert asked(broker, sysFlag=0) == ResponseCode.SUBSCRIPTION_NOT_EXIST
+    broker.heartbeat("group", {"Other": "*"})
+    assert asked(broker, sysFlag=0) == ResponseCode.SUBSCRIPTION_NOT_EXIST
+    broker.now.wall_ms += 1
+    broker.heartbeat("group", {"TopicA": "*"})
+    assert asked(broker, sysFlag=0, subVersion=broker.now.wall_ms + 1) == ResponseCode.SUBSCRIPTION_NOT_LATEST
+    group.consume_broadcast_enable = False
+    node.clients.consumers["group"].message_model = "BROADCASTING"
+    assert asked(broker, sysFlag=0) == ResponseCode.NO_PERMISSION
+    group.consume_broadcast_enable = True
+    assert asked(broker, sysFlag=0) == OK
+
+
+def test_fast_port_does_not_serve_pulls(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.send("TopicA")
+    broker.open(9, LinkKind.FAST)
+    answer = broker.pull("TopicA", link=9)
+    assert answer is not None
+    assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+def test_pull_commits_the_offset_it_carries_on_a_master_only(tmp_path: Path) -> None:
+    broker = Harness(tmp_path / "master")
+    broker.send("TopicA")
+    broker.pull("TopicA", commit=17)
+    assert broker.node.offsets.get("TopicA", "group", 0) == 17
+    slave = Harness(tmp_path / "slave", role="SLAVE", broker_id=1)
+    slave.node.topics.put(TopicConfig("TopicA", 4, 4, 6), 0)
+    slave.pull("TopicA", commit=17)
+    assert slave.node.offsets.get("TopicA", "group", 0) is None
+
+
+def test_disk_that_cannot_be_read_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Harness(tmp_path)
+    broker.send("TopicA")
+    broker.send("TopicB")
+
+    def refuse(*_: object) -> bytes:
+        raise DiskFailed("bad sector")
+
+    monkeypatch.setattr(broker.node.store.log, "read", refuse)
+    monkeypatch.setattr(broker.node.store.log, "view", refuse)
+    answer = broker.pull("TopicA")
+    assert answer is not None
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+
+
+# Reading from the slave.
+
+
+@spec("R10", "V20")
+def test_consumer_far_behind_is_sent_to_the_slave_if_that_is_allowed(tmp_path: Path) -> None:
+    assert BrokerConfig().slave_read_enable is False
+    assert BrokerConfig().memory_ratio_max == 40
+    for allowed, suggested in ((True, "1"), (False, "0")):
+        broker = Harness(tmp_path / str(allowed), slave_read_enable=allowed)
+        broker.node.pull._far_bytes = 10_000
+        for _ in range(30):
+            broker.send("TopicA", b"x" * 1_000)
+        far, near = broker.pull("TopicA", 0, most=1), broker.pull("TopicA", 28, most=1)
+        assert far is not None
+        assert near is not None
+        assert (far.fields["suggestWhichBrokerId"], near.fields["suggestWhichBrokerId"]) == (suggested, "0")
+
+
+@spec("R10")
+def test_group_says_which_broker_serves_it_when_it_is_slow(tmp_path: Path) -> None:
+    broker = Harness(tmp_path, slave_read_enable=True)
+    broker.node.pull._far_bytes = 0
+    group = broker.node.groups.find("group", 0)
+    assert group is not None
+    assert group.which_broker_when_consume_slowly == 1
+    group.which_broker_when_consume_slowly = 3
+    broker.send("TopicA")
+    answer = broker.pull("TopicA")
+    assert answer is not None
+    assert answer.fields["suggestWhichBrokerId"] == "3"
+
+
+# Long polls.
+
+
+def held(broker: Harness, offset: int = 1, wait_ms: int = 15_000, **named: object) -> None:
+    assert broker.pull("TopicA", offset, wait_ms=wait_ms, **named) is None  # type: ignore[arg-type]
+
+
+def test_held_pull_is_woken_by_the_next_message_at_once(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.send("TopicA")
+    held(broker)
+    broker.open(5)
+    broker.send("TopicA", b"new", link=5)
+    (answer,) = broker.inbox[CLIENT]
+    assert [message.body for message in messages_in(answer)] == [b"new"]
+    assert broker.node.pull.held.size == 0
+
+
+def test_held_pull_ends_at_its_time_and_not_before(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.send("TopicA")
+    held(broker)
+    broker.pass_time(14_999)
+    assert broker.inbox[CLIENT] == []
+    broker.pass_time(1)
+    (answer,) = broker.inbox[CLIENT]
+    assert (answer.code, answer.fields["nextBeginOffset"]) == (NO_NEW, "1")
+
+
+def test_held_pull_is_not_woken_by_tags_it_does_not_want(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.send("TopicA")
+    held(broker, expression="wanted")
+    broker.open(5)
+    for _ in range(3):
+        broker.send("TopicA", b"no", link=5, TAGS="other")
+    assert broker.inbox[CLIENT] == []
+    broker.send("TopicA", b"yes", link=5, TAGS="wanted")
+    (answer,) = broker.inbox[CLIENT]
+    assert [message.body for message in messages_in(answer)] == [b"yes"]
+    assert answer.fields["nextBeginOffset"] == "5"
+
+
+def test_held_pull_that_saw_only_other_tags_goes_on_behind_them(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.send("TopicA")
+    held(broker, expression="wanted")
+    broker.open(5)
+    broker.send("TopicA", b"no", link=5, TAGS="other")
+    broker.pass_time(15_000)
+    (answer,) = broker.inbox[CLIENT]
+    assert (answer.code, answer.fields["nextBeginOffset"]) == (AGAIN, "2")
+
+
+def test_held_pull_of_a_closed_link_is_forgotten(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.send("TopicA")
+    broker.open(5)
+    held(broker, link=5)
+    broker.close(5)
+    assert broker.node.pull.held.size == 0
+    broker.send("TopicA")
+    broker.pass_time(20_000)
+    assert broker.inbox[5] == []
+
+
+def test_pull_on_an_empty_queue_is_held_and_one_at_a_wrong_offset_is_not(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.send("TopicA")
+    held(broker, 0, queue_id=3)
+    assert broker.pull("TopicA", 5, wait_ms=15_000) is not None
+
+
+def test_short_polls_are_held_a_second(tmp_path: Path) -> None:
+    broker = Harness(tmp_path, long_polling=False)
+    broker.send("TopicA")
+    held(broker)
+    broker.pass_time(1_000)
+    assert len(broker.inbox[CLIENT]) == 1
+
+
+def test_link_may_hold_a_bounded_number_of_pulls_and_answered_ones_are_forgotten(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.send("TopicA")
+    pull = broker.node.pull
+    for _ in range(HELD_PER_LINK_MAX):
+        held(broker)
+    answer = broker.pull("TopicA", 1, wait_ms=15_000)
+    assert answer is not None
+    assert answer.code == NO_NEW
+    broker.send("TopicA")
+    assert pull.held.size == 0
+    broker.inbox[CLIENT].clear()
+    for offset in range(2, 3_000):
+        held(broker, offset, wait_ms=100_000)
+        broker.send("TopicA", b"")
+        broker.inbox[CLIENT].clear()
+    assert len(pull.held._deadlines) < 2_500
