@@ -43,7 +43,6 @@ class Upkeep:
         self._broker = broker
         config = broker.config
         self.adopt_config(config)
-        self._touched: set[str] = set()
         self._syncing: Job | None = None
         self._said = ""
         self._asked = 0
@@ -65,7 +64,7 @@ class Upkeep:
 
     def _flush_queues(self, _now: Now) -> None:
         try:
-            self._touched.update(self._broker.store.flush_queues())
+            self._broker.store.flush_queues()
         except StoreError as error:
             log.warning("store: queue entries stay in memory for now: %s", error)
 
@@ -73,11 +72,7 @@ class Upkeep:
         store = self._broker.store
         if self._syncing is not None or store.marks.written <= store.marks.synced or store.log.refused is not None:
             return
-        paths = sorted(self._touched)
-        self._touched.clear()
-        if store.index is not None:
-            paths += [file.path for file in store.index.files[-2:]]
-        work = _SyncWork(self._broker.disk, paths, min(store.marks.written, store.log.flushed_offset))
+        work = _SyncWork(self._broker.disk, store.paths_to_sync(), min(store.marks.written, store.log.flushed_offset))
         self._syncing = Job("sync queues", work.run, work)
         self._broker.turn_out.jobs.append(self._syncing)
 
@@ -90,7 +85,6 @@ class Upkeep:
         assert isinstance(work, _SyncWork), "our job carries our work"
         if error is not None:
             log.warning("store: queue files could not be synced: %s", error)
-            self._touched.update(work.paths)
             return True
         try:
             self._broker.store.synced_up_to(work.end)

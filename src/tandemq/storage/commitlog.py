@@ -13,7 +13,7 @@ from isal.isal_zlib import crc32
 
 from tandemq.boundary import Disk, File
 from tandemq.codec.entries import BLANK, BLANK_BYTES_MIN, BLANK_MAGIC
-from tandemq.codec.record import CRC_PROPERTY_BYTES, HEAD_V4, MAGIC_V1, crc_property, encode_record
+from tandemq.codec.record import CRC_PROPERTY_BYTES, HEAD_V4, MAGIC_V1, encode_record
 from tandemq.errors import DiskFailed, DiskFull, OffsetGone, RecordTooLarge, StoreError
 from tandemq.storage.seglog import FileCache, SegmentLog
 
@@ -51,7 +51,6 @@ class CommitLog:
         self._pending: list[bytes] = []
         self._rolls: list[int] = []
         self._segment_end = 0
-        self._dirty_end = 0
         self.zero_ahead = False
         """Write zeroes ahead of the log: a sync then changes no file's block map, which makes it a third cheaper."""
         self._zeroed_end = 0
@@ -176,12 +175,10 @@ class CommitLog:
             if self.refused is not None:
                 raise DiskFailed(str(self.refused), hint="restart the broker once the disk is sound")
             self._write_pieces(data, start, rolls)
-        except DiskFull:
-            self._take_back(start, len(data))
-            raise
         except StoreError as error:
-            self._take_back(start, len(data))
-            self.refused = self.refused or error
+            self._take_back(start)
+            if not isinstance(error, DiskFull):
+                self.refused = self.refused or error
             raise
         self.written_end = self.end
         self.last_write = (start, data)
@@ -201,10 +198,6 @@ class CommitLog:
         self._zeroed_end = self.end + room
 
     def _write_pieces(self, data: bytes, start: int, rolls: list[int]) -> None:
-        end = start + len(data)
-        if self._dirty_end > end:
-            data += bytes(min(self._dirty_end, self._segment_end) - end)
-        self._dirty_end = 0
         stop = start + len(data)
         cuts = [start, *(roll for roll in rolls if start < roll < stop), stop]
         if len(cuts) == 2:
@@ -214,13 +207,17 @@ class CommitLog:
         for first, last in zip(cuts, cuts[1:], strict=False):
             self._segments.write(view[first - start : last - start], first)
 
-    def _take_back(self, start: int, size: int) -> None:
-        """Forget a failed write. Some of it may lie behind `end` now: the next write covers it with zeroes."""
-        self.end = start
+    def _take_back(self, start: int) -> None:
+        """Undo a failed write, on the disk too: its records are to be nowhere, also after a restart."""
+        self.end = self._zeroed_end = start
         self._segment_end = start - start % self.segment_bytes + self.segment_bytes
         if start and start % self.segment_bytes == 0 and start == self._segments.capacity_end:
             self._segment_end = start
-        self._dirty_end = max(self._dirty_end, start + size)
+        if self.refused is None:
+            try:
+                self._segments.truncate(start)
+            except StoreError as error:
+                self.refused = error
 
     def read(self, offset: int, size: int) -> bytes:
         """Up to `size` written bytes from `offset`, not beyond that file; b"" at the end.

@@ -193,6 +193,18 @@ class ConsumeQueue:
             del self._tail[:room]
             self._tail_start += len(piece) // QUEUE_ENTRY_BYTES
 
+    def paths_behind(self, log_offset: int) -> list[str]:
+        """Files with written entries of records at or behind a log offset."""
+        low, high = self._segments.start // QUEUE_ENTRY_BYTES, self._tail_start
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if self._is_before(middle, log_offset) else (low, middle)
+        return [
+            self._segments.path(start)
+            for start in self._segments.starts
+            if start + self._file_bytes > low * QUEUE_ENTRY_BYTES and low < self._tail_start
+        ]
+
     def truncate_behind(self, log_end: int, *, wipes: bool = False) -> None:
         """Remove entries whose record begins at or behind `log_end`.
 
@@ -250,20 +262,6 @@ class ConsumeQueue:
         self._tail.clear()
         self.drop_staged()
         self._segments.destroy()
-
-    def paths_behind(self, log_offset: int) -> list[str]:
-        """Paths of the files that hold entries of records at or behind a log offset."""
-        low, high = self._segments.start // QUEUE_ENTRY_BYTES, self._tail_start
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (middle + 1, high) if self.entry(middle).log_offset < log_offset else (low, middle)
-        if low >= self._tail_start:
-            return []
-        return [
-            self._segments.path(start)
-            for start in self._segments.starts
-            if start + self._file_bytes > low * QUEUE_ENTRY_BYTES
-        ]
 
 
 @lru_cache(maxsize=1024)

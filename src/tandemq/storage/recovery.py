@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from tandemq.boundary import Disk
 from tandemq.codec.record import parse_record
-from tandemq.errors import OffsetGone
+from tandemq.errors import OffsetGone, StoreDamaged
+from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue
 from tandemq.storage.marks import Marks, read_checkpoint, read_marks
 from tandemq.storage.scan import Walker, find_next_record
 from tandemq.storage.store import Store, StoreConfig
@@ -46,16 +47,31 @@ def open_store(disk: Disk, config: StoreConfig) -> tuple[Store, Recovered]:
     marks = read_marks(disk)
     store = Store(disk, config)
     disk.replace(ABORT, b"")
-    is_new = not store.log.segment_starts
+    is_new = not store.log.segment_starts and marks is None
     machine_stayed_up = marks is not None and marks.boot_id == config.boot_id and config.boot_id != ""
     begin = _begin(store, marks, unclean=unclean, machine_stayed_up=machine_stayed_up)
     _forget_behind(store, begin, unclean=unclean)
     if marks is not None and begin == marks.written and store.entries_total() != marks.entries:
         log.warning("store: queues are missing entries below %d; rebuilding them from the log", begin)
         begin = store.log.start
+    if _queue_files_missing(store):
+        log.warning("store: the first entries of some queues are missing; rebuilding all queues from the log")
+        _drop_queues(store)
+        begin = store.log.start
     if _index_missing(store, begin):
         begin = store.log.start
-    records = _walk(store, begin)
+    machine_went_down = unclean and marks is not None and not machine_stayed_up
+    records = _walk(store, begin, tail_from=begin if machine_went_down else None)
+    if _queues_begin_late(store, begin) or (
+        marks is not None and store.log.end >= marks.written and store.entries_total() < marks.entries
+    ):
+        records += _rebuild_queues(store, begin, tail_from=begin if machine_went_down else None)
+        begin = store.log.start
+    if marks is not None and store.log.end < marks.synced:
+        raise StoreDamaged(
+            f"the log ends at {store.log.end}, but was on the device up to {marks.synced}: a file is missing or damaged",
+            hint="put the file back, or delete tandemq.marks to begin without the messages that are gone",
+        )
     held = store.log.segment_starts
     end = store.log.end
     cut = 0
@@ -69,12 +85,12 @@ def open_store(disk: Disk, config: StoreConfig) -> tuple[Store, Recovered]:
         queue.correct_min(store.log.start)
     store.flush_queues()
     store.marks.clean = False
-    store.marks.synced = synced
+    store.marks.synced = min(synced, begin)
+    store.marks.written = end
+    store.marks.entries = store.entries_total()
     if unclean:
         _sync_found(store)
-    if marks is None:
-        store.marks.written, store.marks.entries = end, store.entries_total()
-        store.note_marks()
+    store.sync_marks()
     may_have_lost = unclean and not machine_stayed_up and not is_new
     recovered = Recovered(not unclean, may_have_lost, begin, end, cut, records)
     log.info("store: opened log=[%d,%d) checked_from=%d records=%d cut=%d clean=%s may_have_lost=%s",
@@ -83,12 +99,19 @@ def open_store(disk: Disk, config: StoreConfig) -> tuple[Store, Recovered]:
 
 
 def _sync_found(store: Store) -> None:
-    """Sync what a killed process had written and not synced: from here on it counts as flushed."""
-    store.log.flushed_offset = store.marks.synced
+    """Sync what a killed process had written and not synced: from here on it counts as flushed.
+
+    Queues and index too: nobody else remembers that their files were written to.
+    """
     job = store.begin_flush()
     if job is not None:
         job.run()
         store.end_flush(job)
+    paths = [path for queue in store.queues.values() for path in queue.paths_behind(store.marks.synced)]
+    if store.index is not None:
+        paths += [file.path for file in store.index.files if file.end_offset >= store.marks.synced]
+    for path in paths:
+        store.disk.open(path).datasync()
 
 
 def _begin(store: Store, marks: Marks | None, *, unclean: bool, machine_stayed_up: bool) -> int:
@@ -100,6 +123,8 @@ def _begin(store: Store, marks: Marks | None, *, unclean: bool, machine_stayed_u
         trusted = marks.written if machine_stayed_up or not unclean or marks.clean else marks.synced
         if store.log.start <= trusted <= starts[-1] + store.config.segment_bytes and _is_boundary(store, trusted):
             return trusted
+        if store.log.start <= trusted < starts[-1] + store.config.segment_bytes:
+            return trusted - trusted % store.config.segment_bytes
     return _begin_by_checkpoint(store, starts, unclean=unclean)
 
 
@@ -110,9 +135,10 @@ def _begin_by_checkpoint(store: Store, starts: list[int], *, unclean: bool) -> i
             return newest
     checkpoint = read_checkpoint(store.disk)
     trusted_ms = min(checkpoint.log_ms, checkpoint.queue_ms) - 3000
+    entered = max((queue.last_log_end for queue in store.queues.values()), default=0)
     for start in reversed(starts):
         head = _first_store_time(store, start)
-        if 0 < head <= trusted_ms:
+        if 0 < head <= trusted_ms and start <= entered:
             return start
     return starts[0]
 
@@ -130,12 +156,20 @@ def _is_boundary(store: Store, offset: int) -> bool:
     data = store.record_at_raw(offset)
     if data and not isinstance(parse_record(data, 0, len(data)), str):
         return True
-    return any(queue.last_log_end == offset for queue in store.queues.values())
+    return any(queue.last_log_end == offset and _has_last_record(store, queue) for queue in store.queues.values())
+
+
+def _has_last_record(store: Store, queue: ConsumeQueue) -> bool:
+    """Whether the record of a queue's last entry is in the log."""
+    last = queue.entry(queue.max_offset - 1)
+    data = store.record_at_raw(last.log_offset)
+    record = parse_record(data, 0, len(data))
+    return not isinstance(record, str) and (record.log_offset, record.size) == (last.log_offset, last.size)
 
 
 def _forget_behind(store: Store, offset: int, *, unclean: bool) -> None:
     for queue in store.queues.values():
-        queue.truncate_behind(offset)
+        queue.truncate_behind(offset, wipes=unclean)
     if unclean and store.index is not None:
         store.index.recover(offset)
 
@@ -147,8 +181,49 @@ def _index_missing(store: Store, begin: int) -> bool:
     return any(queue.max_offset > queue.min_offset for queue in store.queues.values())
 
 
-def _walk(store: Store, begin: int) -> int:
-    """Dispatch every valid record from `begin`; leaves the log's end where the valid bytes end."""
+def _queue_files_missing(store: Store) -> bool:
+    """Whether a queue lacks a beginning that the log still has: its first file was deleted."""
+    for queue in store.queues.values():
+        if queue.min_offset and queue.max_offset > queue.min_offset:
+            first = queue.entry(queue.min_offset)
+            if first.size != PREFILL_SIZE and first.log_offset - store.log.start >= store.config.segment_bytes:
+                return True
+    return False
+
+
+def _queues_begin_late(store: Store, begin: int) -> bool:
+    """Whether the walk from `begin` met a queue for the first time in its middle: its files were deleted."""
+    return begin > store.log.start and any(
+        queue.min_offset and queue.max_offset > queue.min_offset and queue.entry(queue.min_offset).log_offset >= begin
+        for queue in store.queues.values()
+    )
+
+
+def _drop_queues(store: Store) -> None:
+    for queue in store.queues.values():
+        queue.destroy()
+    store.queues.clear()
+    store.dirty_queues.clear()
+
+
+def _rebuild_queues(store: Store, begin: int, *, tail_from: int | None) -> int:
+    """Make all queues anew from the whole log, and the index if it begins at `begin`; returns how many records."""
+    log.warning("store: queues are missing entries; rebuilding them from the log")
+    _drop_queues(store)
+    store.damaged.clear()
+    if store.index is not None:
+        store.index.absorb()
+        if store.index.files and store.index.files[0].begin_offset >= begin:
+            store.index.recover(store.log.start)
+    return _walk(store, store.log.start, tail_from=tail_from)
+
+
+def _walk(store: Store, begin: int, *, tail_from: int | None) -> int:
+    """Dispatch every valid record from `begin`; leaves the log's end where the valid bytes end.
+
+    From `tail_from` on nothing was known to be on the device when the machine went down: there, valid records may
+    stand behind missing ones, and all of that is torn tail. It is set aside, so that nothing is destroyed.
+    """
     if not store.log.segment_starts:
         return 0
     capacity_end = store.log.segment_starts[-1] + store.config.segment_bytes
@@ -170,6 +245,11 @@ def _walk(store: Store, begin: int) -> int:
             resumes = find_next_record(read, walker.position, capacity_end, store.config.segment_bytes)
         if resumes is None:
             break
+        if tail_from is not None and walker.position >= tail_from:
+            _set_aside(store, walker.position, capacity_end)
+            log.warning("store: torn tail log=[%d,…) set aside; valid records stood behind bytes that were not synced",
+                        walker.position)  # fmt: skip
+            break
         store.damaged.append((walker.position, resumes, walker.fault or ""))
         log.error("store: damage log=[%d,%d) reason=%s; the bytes are left in place", walker.position, resumes,
                   walker.fault)  # fmt: skip
@@ -186,25 +266,33 @@ def _stale_bytes(store: Store, end: int) -> int:
     return len(tail.rstrip(b"\0"))
 
 
+def _set_aside(store: Store, start: int, end: int) -> None:
+    """Copy `[start, end)` of the log files into `set-aside/<start>` and sync it; zeroes are left out."""
+    copy = store.disk.open(f"set-aside/{start:020d}", create=True)
+    offset = start
+    while offset < end:
+        data = store.log.read_raw(offset, min(1 << 20, end - offset))
+        if data.strip(b"\0"):
+            copy.pwrite(data, offset - start)
+        offset += len(data)
+    copy.datasync()
+
+
 def set_aside_tail(store: Store, log_end: int) -> None:
     """Copy the log from `log_end` on into `set-aside/<offset>`, then cut log, queues and index there.
 
     A crash in between leaves the log whole: the copy is made and synced first, and the cut is repeated.
     """
-    offset, end = log_end, store.log.written_end
-    copy = store.disk.open(f"set-aside/{log_end:020d}", create=True)
-    while offset < end:
-        data = store.log.read(offset, 1 << 20)
-        copy.pwrite(data, offset - log_end)
-        offset += len(data)
-    copy.datasync()
-    log.warning("store: log=[%d,%d) set aside in set-aside/%020d and cut", log_end, end, log_end)
-    for queue in store.queues.values():
-        queue.truncate_behind(log_end)
-    if store.index is not None:
-        store.index.absorb()
-        store.index.recover(log_end)
+    end = store.log.written_end
+    _set_aside(store, log_end, end)
     store.marks.written = min(store.marks.written, log_end)
     store.marks.synced = min(store.marks.synced, log_end)
+    store.sync_marks()
+    log.warning("store: log=[%d,%d) set aside in set-aside/%020d and cut", log_end, end, log_end)
+    for queue in store.queues.values():
+        queue.truncate_behind(log_end, wipes=True)
+    if store.index is not None:
+        store.index.pending = [key for key in store.index.pending if key[2] < log_end]
+        store.index.recover(log_end)
     store.log.open_at(log_end, flushed=store.log.flushed_offset)
     store.note_marks()

@@ -12,6 +12,8 @@ from tandemq.codec.entries import BLANK_BYTES_MIN, BLANK_MAGIC
 from tandemq.codec.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, Record, parse_record, peek, record_fault
 
 WINDOW_BYTES = 8 << 20
+RECORD_BYTES_MAX = 128 << 20
+"""A record that claims to be longer is none."""
 _MAGICS = (MAGIC_V1.to_bytes(4), MAGIC_V2.to_bytes(4))
 
 Reader = Callable[[int, int], bytes]
@@ -41,18 +43,24 @@ class Walker:
     def records(self) -> Iterator[tuple[Record, bytes, int]]:
         """Each valid record with the buffer it lies in and where; ends at the first that is none, telling why."""
         self.fault = None
+        wanted = WINDOW_BYTES
         while True:
-            window = self._read(self.position, WINDOW_BYTES)
+            window = self._read(self.position, wanted)
+            wanted = WINDOW_BYTES
             base = self.position
             if len(window) < BLANK_BYTES_MIN:
                 self.fault = "no more bytes"
                 return
             at = 0
-            for record, at in self._window(window, base):  # noqa: B007  # the last place is needed behind the loop
+            for record, at in self._window(window, base):
                 yield record, window, at
             if self.fault is not None:
-                if base == self.position or not self._cut_off(window, self.position - base):
+                if not self._cut_off(window, self.position - base):
                     return
+                if base == self.position:
+                    wanted = 2 * len(window)
+                    if len(window) < WINDOW_BYTES or wanted > RECORD_BYTES_MAX:
+                        return
                 self.fault = None
 
     def _cut_off(self, window: bytes, at: int) -> bool:
@@ -113,7 +121,8 @@ def _valid_in(window: bytes, base: int, read: Reader) -> int | None:
     candidates = sorted(at - 4 for magic in _MAGICS for at in _all(window, magic) if at >= 4)
     for at in candidates:
         size, _ = peek(window, at)
-        if size < RECORD_BYTES_MIN:
+        stated = window[at + 28 : at + 36]
+        if size < RECORD_BYTES_MIN or (len(stated) == 8 and stated != (base + at).to_bytes(8)):
             continue
         data, place = (window, at) if at + size <= len(window) else (read(base + at, size), 0)
         record = parse_record(data, place, len(data))

@@ -9,9 +9,11 @@ Source: docs/storage.md, "files"; RocketMQ MappedFileQueue.
 from collections import OrderedDict
 
 from tandemq.boundary import Buffer, Disk, File
-from tandemq.errors import OffsetGone, StoreDamaged
+from tandemq.errors import OffsetGone, StoreDamaged, StoreError
 
 NAME_DIGITS = 20
+_CHUNK_BYTES = 1 << 20
+_ZEROES = bytes(_CHUNK_BYTES)
 
 
 class FileCache:
@@ -48,16 +50,29 @@ class FileCache:
         self._open.clear()
 
 
+def _write_zeroes(file: File, within: int) -> None:
+    """Zero a file from a position on, without ever making it shorter; what is zero already is only read."""
+    for start in range(within, file.size(), _CHUNK_BYTES):
+        data = file.pread(_CHUNK_BYTES, start)
+        if data != _ZEROES[: len(data)]:
+            file.pwrite(_ZEROES[: len(data)], start)
+
+
 class SegmentLog:
     """The row of files of one directory."""
 
-    def __init__(self, disk: Disk, files: FileCache, directory: str, segment_bytes: int) -> None:
+    def __init__(
+        self, disk: Disk, files: FileCache, directory: str, segment_bytes: int, *, is_derived: bool = False
+    ) -> None:
         """Load what is there.
 
+        Args:
+            is_derived: the bytes can be made again from elsewhere, so a last file may be short: a cut was interrupted.
         Raises:
             StoreDamaged: a file has another length than `segment_bytes`, or the row has a gap.
         """
         self._disk = disk
+        self._is_derived = is_derived
         self._files = files
         self.directory = directory
         self.segment_bytes = segment_bytes
@@ -73,10 +88,16 @@ class SegmentLog:
             self._files.drop(path)
             self._disk.remove(path)
             return
-        if size != self.segment_bytes:
+        if size < self.segment_bytes and is_last and self._is_derived:
+            self._files.get(path).truncate(self.segment_bytes)
+        elif size != self.segment_bytes:
             raise StoreDamaged(
                 f"{path} is {size} bytes long, {self.segment_bytes} are expected",
                 hint="was the directory written with another file size? set mappedFileSize… to what it was",
+            )
+        if len(name) != NAME_DIGITS or int(name) % self.segment_bytes:
+            raise StoreDamaged(
+                f"{path} is not named after an offset that {self.segment_bytes} divides", hint="it does not belong here"
             )
         if self.starts and int(name) != self.starts[-1] + self.segment_bytes:
             raise StoreDamaged(
@@ -109,7 +130,12 @@ class SegmentLog:
         is_new = not self.starts or start == self.capacity_end
         assert is_new or start >= self.starts[0], "a write before the first file"
         file = self._files.get(self.path(start), create_bytes=self.segment_bytes if is_new else 0)
-        file.pwrite(data, offset - start)
+        try:
+            file.pwrite(data, offset - start)
+        except StoreError:
+            if is_new:  # what is in it belongs to nothing
+                self._remove(start)
+            raise
         if is_new:
             assert not self.starts or start == self.capacity_end, "a write must not leave a gap"
             self.starts.append(start)
@@ -137,8 +163,12 @@ class SegmentLog:
             self._remove(self.starts.pop())
         if self.starts and end < self.capacity_end:
             file = self._files.get(self.path(self.starts[-1]))
-            file.truncate(end - self.starts[-1])
-            file.truncate(self.segment_bytes)
+            within = end - self.starts[-1]
+            if self._is_derived:
+                file.truncate(within)
+                file.truncate(self.segment_bytes)
+            else:
+                _write_zeroes(file, within)
 
     def destroy(self) -> None:
         """Delete everything."""
