@@ -144,15 +144,17 @@ def test_golden_store_reads_as_java_read_it(name: str, drivers: Callable[[str], 
         namesrv.start()
         java = drivers(CLIENTS[-1]).at(namesrv.address)
         start_registered(keeper, namesrv)
+        # After a kill a broker may deliver again what was delayed; that comes after everything golden.
+        last = max(message["commitLogOffset"] for message in golden["messages"])
         topics = sorted({message["topic"] for message in golden["messages"]} - {"SCHEDULE_TOPIC_XXXX"})
         for topic in topics:
             wait_topic(namesrv.port, topic)
             wanted = [message for message in golden["messages"] if message["topic"] == topic]
-            prove(_same_messages(wanted), messages(java.call("pull", topic=topic, group="archivist")),
+            prove(_same_messages(wanted), _until(last, java.call("pull", topic=topic, group="archivist")),
                   lose_one, move_one, change_body)  # fmt: skip
         for key, offsets in golden["keys"].items():
             topic, _, word = key.partition("#")
-            found = messages(java.call("key", topic=topic, key=word, max=64))
+            found = _until(last, java.call("key", topic=topic, key=word, max=64))
             prove(_at_offsets(offsets), found, lose_one)
         kept = offsets_of(tmp_path / "store", "GoldenOrders", golden["group"])
         assert kept == {"0": 11, "1": 11}
@@ -165,6 +167,10 @@ def test_golden_store_reads_as_java_read_it(name: str, drivers: Callable[[str], 
 
 _COMPARED = ("topic", "queueId", "queueOffset", "commitLogOffset", "msgId", "tags", "keys", "body", "bodyCRC", "flag",
              "storeSize", "reconsumeTimes", "bornTimestamp", "storeTimestamp", "bornHost", "storeHost")  # fmt: skip
+
+
+def _until(last: int, events: Events) -> Events:
+    return [event for event in messages(events) if event["commitLogOffset"] <= last]
 
 
 def _same_messages(golden: Events) -> Callable[[Events], None]:
