@@ -6,10 +6,12 @@ import click
 
 from tandemq.cli.ask import ask, namesrv_option
 from tandemq.cli.show import json_option, show_facts, show_json, show_rows, time_text
-from tandemq.errors import RemoteError
+from tandemq.errors import NoRoute
+from tandemq.model.topic import is_system_group
 
 if TYPE_CHECKING:
     from tandemq.client.admin import Admin
+    from tandemq.client.group_admin import GroupConnections
 
 
 @click.group()
@@ -55,7 +57,7 @@ def delete(name: str, cluster: str | None, clean: bool, yes: bool, name_servers:
     """Delete the consumer group NAME (previewed without --yes)."""
 
     async def story(admin: "Admin") -> dict[str, Any]:
-        who = await admin.connections(name)
+        who = await _members(admin, name)
         if yes:
             await admin.delete_group(name, cluster=cluster, clean=clean)
         return {"group": name, "members": len(who.connections) if who else 0, "clean": clean, "deleted": yes}
@@ -65,16 +67,25 @@ def delete(name: str, cluster: str | None, clean: bool, yes: bool, name_servers:
         click.echo("nothing was deleted; --yes does it")
 
 
+async def _members(admin: "Admin", name: str) -> "GroupConnections | None":
+    try:
+        return await admin.connections(name)
+    except NoRoute:
+        return None
+
+
 @group.command(name="list")
+@click.option("--all", "with_all", is_flag=True, help="With the system's own.")
 @namesrv_option
 @json_option
-def list_groups(name_servers: str, as_json: bool) -> None:
+def list_groups(with_all: bool, name_servers: str, as_json: bool) -> None:
     """List the consumer groups that masters know."""
     found = ask(name_servers, lambda admin: admin.groups())
     rows = [
         {"group": name, "consume": config.consume_enable, "broadcast": config.consume_broadcast_enable,
          "retryMax": config.retry_max_times, "retryQueues": config.retry_queue_nums}
         for name, config in found.items()
+        if with_all or not is_system_group(name)
     ]  # fmt: skip
     show_rows(rows, as_json=as_json, empty="no groups")
 
@@ -89,9 +100,10 @@ def show(name: str, name_servers: str, as_json: bool) -> None:
     async def story(admin: "Admin") -> dict[str, Any]:
         try:
             progress = await admin.progress(name)
-        except RemoteError:
+        except NoRoute:
+            # Nobody has joined it yet, so it has no retry topic by which its brokers are found.
             progress = {}
-        who = await admin.connections(name)
+        who = await _members(admin, name)
         queues = [
             {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id, "end": at.broker_offset,
              "offset": at.consumer_offset, "lag": at.lag, "lastConsumed": time_text(at.last_ms)}

@@ -87,7 +87,8 @@ def status(broker: str | None, name_servers: str, as_json: bool) -> None:
 def _status(member: Member) -> dict[str, Any]:
     row: dict[str, Any] = {
         "broker": member.broker, "id": member.broker_id, "role": "", "address": member.address, "state": "no answer",
-        "logStart": None, "logEnd": None, "lagBytes": None, "slavesInSync": None, "lastReadS": None, "lastWriteS": None,
+        "logStart": None, "logEnd": None, "lagBytes": None, "slavesInSync": None,
+        "lastReadS": None, "lastWriteS": None,
     }  # fmt: skip
     try:
         answer = _ask(member.address, RequestCode.TANDEM_PEER_INFO)
@@ -144,8 +145,8 @@ def verify(broker: str | None, start: int, name_servers: str, as_json: bool) -> 
     rows = []
     for name, members in groups.items():
         if len(members) < 2:
-            rows.append({"broker": name, "twins": ", ".join(str(m.broker_id) for m in members), "from": None, "to": None,
-                         "bytes": 0, "equal": None, "differsAt": None})  # fmt: skip
+            rows.append({"broker": name, "twins": str(members[0].broker_id), "from": None, "to": None, "bytes": 0,
+                         "equal": None, "differsAt": None})  # fmt: skip
         first = members[0]
         for other in members[1:]:
             found = compare(first.address, other.address, start, _progress(name) if not as_json else _quiet)

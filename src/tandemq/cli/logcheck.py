@@ -4,12 +4,14 @@
     commitlog/00…N   ├──── range ────┤├ zeroes: the log's end
 
 A worker begins at the first valid record of its range and ends with the record that reaches the range's end; neighbours
-must meet there, what lies between them is damage. Records are checked many at a time where they are regular
-(`codec.run`), else one by one: sizes, magic, own offset, CRC of the body, CRC of the whole record where there is one.
+must meet there, what lies between them is damage. What ends without a valid record behind it is the log's end. Records
+are checked many at a time where they are regular (`codec.run`), else one by one: sizes, magic, own offset, CRC of the
+body, CRC of the whole record where there is one.
 
 Source: docs/storage.md, "recovery"; works on RocketMQ's stores as on ours.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -17,6 +19,7 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 
+from tandemq.codec.entries import BLANK_BYTES_MIN
 from tandemq.errors import StoreDamaged
 from tandemq.replication.records import RecordStream
 from tandemq.storage.scan import find_next_record
@@ -25,6 +28,7 @@ RANGE_BYTES_MIN = 64 << 20
 WINDOW_BYTES = 4 << 20
 TAIL_LOOK_BYTES = 1 << 20
 NAME_DIGITS = 20
+SIZE_FIELD_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +58,18 @@ class Damage:
 
 @dataclass(slots=True)
 class Checked:
-    """What was found in a range: where its records begin and end."""
+    """What was found in a range: where its records begin and end.
+
+    `first` -1: no record begins here. `fault`: why the walk stopped at `end`, before the range's end, with no valid
+    record behind it in this range. `written`: behind the last byte of the range that is not zero.
+    """
 
     segment: int
-    first: int
-    end: int
+    start: int
+    first: int = -1
+    end: int = -1
+    fault: str | None = None
+    written: int = 0
     records: int = 0
     bytes: int = 0
     damages: list[Damage] = field(default_factory=list)
@@ -116,11 +127,14 @@ def verify(segments: list[Segment], *, jobs: int, progress: Callable[[int, int],
         left[checked.segment] -= 1
         while waiting and not left[waiting[0].start]:
             segment = waiting.pop(0)
-            yield _joined(segment, sorted(parts.pop(segment.start), key=lambda part: part.first))
+            yield _joined(segment, sorted(parts.pop(segment.start), key=lambda part: part.start))
 
 
 def _results(ranges: list[tuple[Segment, int, int]], jobs: int) -> Iterator[tuple[Checked, int]]:
-    if jobs == 1 or len(ranges) == 1:
+    for empty in (one for one in ranges if not _has_data(*one)):
+        yield Checked(empty[0].start, empty[1]), empty[2] - empty[1]
+    ranges = [one for one in ranges if _has_data(*one)]
+    if jobs == 1 or len(ranges) < 2:
         for one in ranges:
             yield check_range(*one), one[2] - one[1]
         return
@@ -131,30 +145,35 @@ def _results(ranges: list[tuple[Segment, int, int]], jobs: int) -> Iterator[tupl
             yield future.result(), futures[future]
 
 
+def _has_data(segment: Segment, start: int, end: int) -> bool:
+    """Whether a range is anything but a hole of its file."""
+    with open(segment.path, "rb") as file:
+        try:
+            return segment.start + os.lseek(file.fileno(), start - segment.start, os.SEEK_DATA) < end
+        except OSError:
+            return False
+
+
 def _joined(segment: Segment, parts: list[Checked]) -> SegmentReport:
+    """Put the ranges of a file together: each begins where the one before it ended, or there is damage between."""
     report = SegmentReport(segment)
-    at = segment.start
+    at, reason = segment.start, None
+    written = 0
     for part in parts:
-        if part.first > at and not part.damages and part.records:
-            report.damages.append(Damage(at, part.first, "two neighbouring ranges do not meet"))
         report.records += part.records
         report.bytes += part.bytes
+        written = max(written, part.written)
+        if part.first < 0:
+            continue
+        if part.first > at:
+            report.damages.append(Damage(at, part.first, reason or "no record begins here"))
         report.damages += part.damages
-        at = max(at, part.end)
-    report.damages = _merged(report.damages, segment)
+        at, reason = part.end, part.fault
+    if at < segment.end and not segment.is_last:
+        report.damages.append(Damage(at, segment.end, reason or "no record begins here"))
+    elif written > at:
+        report.damages.append(Damage(at, written, reason or "no record begins here", is_tail=True))
     return report
-
-
-def _merged(damages: list[Damage], segment: Segment) -> list[Damage]:
-    """Damage that goes on from one range into the next is one; what reaches the log's end is its tail."""
-    merged: list[Damage] = []
-    for damage in sorted(damages, key=lambda one: one.start):
-        if merged and damage.start <= merged[-1].end:
-            last = merged[-1]
-            merged[-1] = Damage(last.start, max(last.end, damage.end), last.reason, damage.is_tail)
-        else:
-            merged.append(damage)
-    return [one if one.is_tail and segment.is_last else Damage(one.start, one.end, one.reason) for one in merged]
 
 
 def check_range(segment: Segment, start: int, end: int) -> Checked:
@@ -167,7 +186,7 @@ class _Range:
         self._segment = segment
         self._start = start
         self._end = end
-        self._found = Checked(segment.start, start, start)
+        self._found = Checked(segment.start, start)
         self._file = open(segment.path, "rb", buffering=0)  # noqa: SIM115  # `check` closes it
 
     def _read(self, offset: int, size: int) -> bytes:
@@ -177,41 +196,47 @@ class _Range:
         self._file.seek(offset - self._segment.start)
         return self._file.read(size)
 
+    def _find(self, position: int) -> int | None:
+        """The first valid record that begins in this range, from a place on; holes of the file are passed over."""
+        position = max(position, self._next_data(position) - SIZE_FIELD_BYTES)
+        if position >= self._end:
+            return None
+        return find_next_record(self._read, position, self._end, self._segment.size)
+
+    def _next_data(self, position: int) -> int:
+        try:
+            within = os.lseek(self._file.fileno(), position - self._segment.start, os.SEEK_DATA)
+        except OSError:
+            return self._segment.end
+        return self._segment.start + within
+
     def check(self) -> Checked:
         found = self._found
         with self._file:
-            position = self._first_record()
+            is_first = self._start == self._segment.start
+            position = self._start if is_first else self._find(self._start)
             if position is None:
+                found.written = self._last_written(self._start)
                 return found
-            found.first = found.end = position
-            while position < self._end:
-                stopped, reason = self._walk(position)
-                found.end = stopped
-                if reason is None or stopped >= self._end:
+            found.first = position
+            while True:
+                found.end, found.fault = self._walk(position)
+                if found.fault is None:
                     return found
-                resumes = find_next_record(self._read, stopped + 1, self._segment.end, self._segment.size)
+                resumes = self._find(found.end + 1)
                 if resumes is None:
-                    self._end_of_log(stopped, reason)
+                    found.written = self._last_written(found.end)
                     return found
-                found.damages.append(Damage(stopped, resumes, reason))
-                position = found.end = resumes
-        return found
-
-    def _first_record(self) -> int | None:
-        """Where this range's records begin: a file's own start, or the first valid record behind an arbitrary place."""
-        if self._start == self._segment.start:
-            return self._start
-        position = find_next_record(self._read, self._start, self._segment.end, self._segment.size)
-        # If it begins behind this range, a record (or a blank, or zeroes) covers all of it: its neighbour has seen it.
-        return position if position is not None and position < self._end else None
+                found.damages.append(Damage(found.end, resumes, found.fault))
+                position = resumes
 
     def _walk(self, position: int) -> tuple[int, str | None]:
-        """Valid records from `position` on, up to the first that begins at or behind the end; why it stopped earlier."""
+        """Valid records from `position` on, up to the first that begins at or behind the end; why not, if not."""
         found = self._found
         stream = RecordStream(position, self._segment.size)
         read = position
         while stream.position < self._end:
-            window = self._read(read, WINDOW_BYTES)
+            window = self._read(read, self._wanted(stream.position, read))
             if not window:
                 return (
                     stream.position,
@@ -226,21 +251,22 @@ class _Range:
                 return corrupt.log_offset, corrupt.reason
         return stream.position, None
 
-    def _end_of_log(self, position: int, reason: str) -> None:
-        """Nothing valid follows in this file: the log's end, a torn tail, or damage up to the file's end."""
-        last = self._last_written(position)
-        if last > position or not self._segment.is_last:
-            end = last if self._segment.is_last else self._segment.end
-            self._found.damages.append(Damage(position, end, reason, is_tail=self._segment.is_last))
-        self._found.end = self._segment.end
+    def _wanted(self, position: int, read: int) -> int:
+        """Bytes to read next: a window, but behind the range's end only what completes the record that reaches it."""
+        if read < self._end:
+            return min(WINDOW_BYTES, self._end - read)
+        size = int.from_bytes(self._read(position, SIZE_FIELD_BYTES), "big", signed=True)
+        return max(position + size - read, BLANK_BYTES_MIN)
 
     def _last_written(self, position: int) -> int:
-        """Behind the last byte that is not zero."""
-        last = position
-        for at in range(position, self._segment.end, TAIL_LOOK_BYTES):
-            data = self._read(at, TAIL_LOOK_BYTES).rstrip(b"\0")
-            if data:
-                last = at + len(data)
+        """Behind the last byte of the range that is not zero, from a place on; 0 if there is none."""
+        last = 0
+        while (position := max(position, self._next_data(position))) < self._end:
+            data = self._read(position, min(TAIL_LOOK_BYTES, self._end - position))
+            written = len(data.rstrip(b"\0"))
+            if written:
+                last = position + written
+            position += len(data)
         return last
 
 

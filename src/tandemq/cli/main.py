@@ -4,7 +4,7 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any
 
 import click
@@ -61,12 +61,15 @@ class _Commands(MutableMapping[str, click.Command]):
 
 
 class _Root(click.Group):
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(  # type: ignore[override]  # the arguments between these two are passed on by name
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, *, standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:  # fmt: skip
         """Run a command line; errors become one line and an exit code."""
         if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **extra)
+            return super().main(args, prog_name, standalone_mode=False, **extra)
         try:
-            code = super().main(*args, standalone_mode=False, **extra)
+            code = super().main(args, prog_name, standalone_mode=False, **extra)
         except (click.exceptions.Abort, KeyboardInterrupt):
             sys.exit(EXIT_INTERRUPTED)
         except click.ClickException as error:

@@ -7,11 +7,12 @@ import click
 
 from tandemq.cli.ask import ask, namesrv_option
 from tandemq.cli.show import json_option, show_json, show_rows, time_text
-from tandemq.errors import RemoteError
+from tandemq.errors import LocalError, NoRoute, RemoteError
 
 if TYPE_CHECKING:
     from tandemq.client.admin import Admin
-    from tandemq.client.group_admin import Target
+    from tandemq.client.group_admin import Progress, Target
+    from tandemq.model.message import MessageQueue
 
 FAR_FUTURE_MS = 1 << 52
 
@@ -28,7 +29,16 @@ def offset() -> None:
 @json_option
 def show(group: str, topic: str | None, name_servers: str, as_json: bool) -> None:
     """Show the offsets of GROUP."""
-    found = ask(name_servers, lambda admin: admin.progress(group, topic))
+
+    async def story(admin: "Admin") -> "dict[MessageQueue, Progress]":
+        try:
+            return await admin.progress(group, topic)
+        except NoRoute as error:
+            if topic is None:
+                raise LocalError(f"nobody has joined the group {group} yet", hint="name a topic: --topic") from error
+            raise
+
+    found = ask(name_servers, story)
     rows = [
         {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id, "offset": at.consumer_offset,
          "end": at.broker_offset, "lag": at.lag, "lastConsumed": time_text(at.last_ms)}
