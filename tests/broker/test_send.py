@@ -186,7 +186,8 @@ def test_code_320_without_the_batch_mark_is_one_message(tmp_path: Path) -> None:
         ("%RETRY%group", {}, batch_of(b"x"), ResponseCode.MESSAGE_ILLEGAL),
         ("TopicA", {}, b"", ResponseCode.SYSTEM_ERROR),
         ("TopicA", {}, batch_of(b"x")[:-1], ResponseCode.SYSTEM_ERROR),
-        ("TopicA", {}, batch_of(b"good") + batch_of(b"x", properties=b"A\x01" + b"b" * 32_750), ResponseCode.MESSAGE_ILLEGAL),
+        ("TopicA", {}, batch_of(b"good") + batch_of(b"x", properties=b"A\x01" + b"b" * 32_750),
+         ResponseCode.MESSAGE_ILLEGAL),
     ],
 )  # fmt: skip
 def test_batch_that_cannot_be_taken_whole_is_not_taken_at_all(
