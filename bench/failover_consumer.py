@@ -29,6 +29,7 @@ async def consume(namesrv: str, topic: str, count: int) -> None:
                 message = await asyncio.wait_for(anext(messages), _SILENCE_S)
             except TimeoutError:
                 break
+            await message.ack()
             keys.add(message.unique_key)
             now = time.monotonic()
             if not marks or now - marks[-1] > _MARK_EVERY_S or len(keys) == count:
