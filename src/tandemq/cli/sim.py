@@ -97,7 +97,7 @@ def _as_json(summary: Summary) -> dict[str, object]:
         "levels": dict(sorted(summary.levels.items())), "faults": dict(sorted(summary.faults.items())),
         "requests": {_request(code): count for code, count in sorted(summary.requests.items())},
         "statuses": {_status(code): count for code, count in sorted(summary.statuses.items())},
-        "failed": [{"seed": one.seed, "rule": one.rule, "text": one.text, "digest": one.digest} for one in summary.failed],
+        "failed": [{"seed": it.seed, "rule": it.rule, "text": it.text, "digest": it.digest} for it in summary.failed],
     }  # fmt: skip
 
 
@@ -115,7 +115,7 @@ def _show(summary: Summary) -> None:
         f"{summary.seeds} seeds, {summary.virtual_s:,.0f} virtual seconds, {summary.sends:,} sends, "
         f"{summary.given:,} deliveries, {summary.turns:,} turns, digest {summary.digest}"
     )
-    console.print(_counts("fault", {name: number for name, number in sorted(summary.faults.items())}))
+    console.print(_counts("fault", dict(sorted(summary.faults.items()))))
     console.print(_counts("request", {_request(code): number for code, number in sorted(summary.requests.items())}))
     console.print(_counts("status", {_status(code): number for code, number in sorted(summary.statuses.items())}))
     console.print(_counts("level", dict(sorted(summary.levels.items()))))

@@ -5,8 +5,8 @@
     I1   a log that was synced is there after the next start; one whose process was only killed is there whole
     I7   a committed offset comes from a consumer, never goes back by itself, and is there after a restart
 
-Losses that a level does not promise to survive are allowed where they can happen, and only there: when a master that
-lost unsynced bytes begins a new generation of its log, what was known behind that point is forgotten.
+Losses that a level does not promise to survive are allowed where they can happen, and only there: when a master whose
+machine went down takes messages again, what was known behind its log's end is forgotten.
 The judgement at the end of a run is in `verdict`.
 """
 
@@ -34,7 +34,8 @@ class Checks:
         self._cluster = cluster
         self._shadow = shadow
         self._ledger: dict[Place, tuple[str, int]] = {}
-        self._generations: dict[str, int] = {}
+        self._recovering: dict[str, int] = {}
+        """Masters that may have lost bytes and have not taken messages since, and where their log ends."""
         self._ends: dict[str, tuple[int, int, int]] = {}
         self._saved: dict[str, dict[str, dict[int, int]]] = {}
         self._offsets: dict[str, tuple[int, dict[tuple[str, int], int]]] = {}
@@ -60,22 +61,21 @@ class Checks:
     def turned(self, host: Host) -> None:
         """A broker was driven."""
         broker = host.broker
-        if broker is None or not host.is_master:
+        if broker is None:
             return
-        generations = broker.replication.generations
-        name = host.group.name
-        known = self._generations.get(name, 1)
-        if len(generations) > known:
-            self._generations[name] = len(generations)
-            self._forget(host, generations[-1][1])
+        if broker.faults:
+            raise Violation("I16", f"{host.name} met an error of its own while it served a link; the log tells which")
+        if not host.is_master or host.name not in self._recovering:
+            return
+        if broker.send.refusal is None:
+            self._forget(host, self._recovering.pop(host.name))
+        else:
+            self._recovering[host.name] = broker.store.log.written_end
 
     def _forget(self, host: Host, log_end: int) -> None:
-        """A master accepts that what lay behind its log end is lost."""
+        """A master that lost unsynced bytes goes on behind its log end: what lay there is lost."""
         name = host.group.name
-        gone = [place for place, (_, log_offset) in self._ledger.items() if place[0] == name and log_offset >= log_end]
-        if gone and not host.losses_us:
-            raise Violation("I5", f"{host.name} begins a new generation at {log_end}, and nothing happened to its disk")
-        for place in gone:
+        for place in [place for place, (_, where) in self._ledger.items() if place[0] == name and where >= log_end]:
             del self._ledger[place]
 
     # Statuses.
@@ -97,7 +97,9 @@ class Checks:
                 continue
             record = parse_record(data, 0, len(data))
             if isinstance(record, str) or property_value(record.properties, b"UNIQ_KEY") != message.key.encode():
-                raise Violation("I17", f"{master.name} answered {attempt.code} for {message.key}; at {log_offset} it has {record}")
+                raise Violation(
+                    "I17", f"{master.name} answered {attempt.code} for {message.key}; at {log_offset} it has {record}"
+                )
             self._place(attempt, at, record)
             if flushed and attempt.code != ResponseCode.FLUSH_DISK_TIMEOUT:
                 self._judge_flush(master, log_offset, data, attempt)
@@ -143,7 +145,9 @@ class Checks:
 
     def _judge_flush(self, host: Host, log_offset: int, data: bytes, attempt: Attempt) -> None:
         if self._record_on(host, log_offset, attempt, safe=True) != data:
-            raise Violation("I17", f"{host.name} answered {attempt.code} at {log_offset}, and its disk does not have it")
+            raise Violation(
+                "I17", f"{host.name} answered {attempt.code} at {log_offset}, and its disk does not have it"
+            )
 
     def _judge_copies(
         self, slaves: list[Host], needed: int, log_offset: int, data: bytes, attempt: Attempt, *, safe: bool
@@ -152,7 +156,9 @@ class Checks:
             1 for slave in slaves if self._record_on(slave, log_offset, attempt, safe=safe) in (None, data)
         )  # fmt: skip
         if have < needed:
-            raise Violation("I17", f"{attempt.group} answered {attempt.code} at {log_offset}; {have} of {needed} slaves have it")
+            raise Violation(
+                "I17", f"{attempt.group} answered {attempt.code} at {log_offset}; {have} of {needed} slaves have it"
+            )
 
     # Starts.
 
@@ -167,15 +173,18 @@ class Checks:
         """A broker's process has begun."""
         broker = host.broker
         assert broker is not None, "it runs"
-        self._generations.setdefault(host.group.name, 1)
         self._offsets.pop(host.name, None)
         before = self._ends.get(host.name)
+        if host.is_master and (host.name in self._recovering or before is None or before[2] != len(host.losses_us)):
+            self._recovering[host.name] = broker.store.log.end
         if before is None or host.flips or host.wipes_us:
             return
         written, flushed, losses = before
         least = written if losses == len(host.losses_us) else flushed
         if broker.store.log.end < least:
-            raise Violation("I1", f"{host.name} had its log up to {least}, and after its restart up to {broker.store.log.end}")
+            raise Violation(
+                "I1", f"{host.name} had its log up to {least}, and after its restart up to {broker.store.log.end}"
+            )
         for key, queues in self._saved.get(host.name, {}).items():
             for queue_id, offset in queues.items():
                 now = broker.offsets.table.get(key, {}).get(queue_id, -1)

@@ -1,7 +1,7 @@
 """The cluster of one seed: machines, name servers, brokers, and what operators do to them.
 
-A `Host` is a broker's place: machine, disk, settings, and the process that runs there at the moment, if one does. It can
-be started, killed, lose its power, lose its disk; it starts again on what its disk holds. An operator follows the hints
+A `Host` is a broker's place: machine, disk, settings, and the process that runs there at the moment, if any. It can be
+started, killed, lose its power, lose its disk; it starts again on what its disk holds. An operator follows the hints
 of the errors: a table that cannot be read is deleted.
 """
 

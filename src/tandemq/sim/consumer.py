@@ -34,8 +34,8 @@ REJECTING_GROUP = "G"
 class Lane:
     """One queue of our share."""
 
-    __slots__ = ("avoid_master_until_ms", "committed", "finished", "group", "is_busy", "is_dropped", "next_offset", "open",
-                 "queue_id", "source", "topic")  # fmt: skip
+    __slots__ = ("avoid_master_until_ms", "committed", "finished", "group", "is_busy", "is_dropped", "next_offset",
+                 "open", "queue_id", "source", "topic")  # fmt: skip
 
     def __init__(self, topic: str, group: str, queue_id: int) -> None:
         """Its offset is not known yet."""
@@ -240,9 +240,9 @@ class Consumer(Talker):
             self._shadow.committed(lane.group, lane.topic, lane.queue_id, self.group, commit, self._world.now_us)
         fields = {
             "consumerGroup": self.group, "topic": lane.topic, "queueId": str(lane.queue_id),
-            "queueOffset": str(lane.next_offset), "maxMsgNums": "16", "sysFlag": str(flags), "commitOffset": str(commit),
-            "suspendTimeoutMillis": str(self._suspend_ms), "subVersion": "1", "expressionType": "TAG",
-            "subscription": "*" if lane.topic.startswith("%") else self._expression,
+            "queueOffset": str(lane.next_offset), "maxMsgNums": "16", "sysFlag": str(flags),
+            "commitOffset": str(commit), "suspendTimeoutMillis": str(self._suspend_ms), "subVersion": "1",
+            "expressionType": "TAG", "subscription": "*" if lane.topic.startswith("%") else self._expression,
         }  # fmt: skip
         code = RequestCode.PULL_MESSAGE if self.random.random() < 0.9 else RequestCode.LITE_PULL_MESSAGE
         self.ask(address, Command(code, fields=fields), self._suspend_ms + 1_500,
@@ -305,7 +305,9 @@ class Consumer(Talker):
         if same != (wanted.body, wanted.tag, wanted.keys, wanted.producer) or (
             message.topic != wanted.topic and message.properties.get("RETRY_TOPIC") != wanted.topic
         ):
-            raise Violation("I2", f"{address} gave {self.name} another message than was sent as {wanted.key}: {message}")
+            raise Violation(
+                "I2", f"{address} gave {self.name} another message than was sent as {wanted.key}: {message}"
+            )
         shadow.give(Given(self.group, address, lane.group, lane.topic, lane.queue_id, message.queue_offset,
                           message.log_offset, wanted.key, self._world.now_us))  # fmt: skip
         self._world.fold("give", self.name, message.queue_offset, wanted.key)
@@ -323,8 +325,9 @@ class Consumer(Talker):
             self.after(500, lambda: self._give_back(lane, message))
             return
         fields = {
-            "offset": str(message.log_offset), "group": self.group, "delayLevel": "1", "originMsgId": message.message_id,
-            "originTopic": message.topic, "unitMode": "false", "maxReconsumeTimes": str(RECONSUME_MAX),
+            "offset": str(message.log_offset), "group": self.group, "delayLevel": "1",
+            "originMsgId": message.message_id, "originTopic": message.topic, "unitMode": "false",
+            "maxReconsumeTimes": str(RECONSUME_MAX),
         }  # fmt: skip
         self.ask(master[1], Command(RequestCode.CONSUMER_SEND_MSG_BACK, fields=fields), 1_500,
                  lambda answer: self._given_back(lane, message, answer))  # fmt: skip

@@ -328,7 +328,9 @@ class SimDisk:
             return b""
         pages = {page: raw for page, raw in content.pages.items() if page not in content.synced}
         pages |= {page: bytearray(raw) for page, raw in content.synced.items() if raw is not None}
-        return _load(_Content(content.size if content.grown_from < 0 else content.grown_from, pages=pages), size, position)
+        return _load(
+            _Content(content.size if content.grown_from < 0 else content.grown_from, pages=pages), size, position
+        )
 
     def paths(self) -> tuple[str, ...]:
         """All files, sorted."""

@@ -5,8 +5,9 @@
               clock jump, slave's disk lost
     disks     slow, full, failing writes, failing syncs, bits turned at rest
 
-Whoever is down comes back after a while of dice. Nothing is injected that no static group could survive: bits are turned
-on one member of a group only, and its slaves hold those bytes already.
+Whoever is down comes back after a while of dice. Nothing is injected that no static group could survive: bits are
+turned on one member of a group only, in files of the log that all others hold already, never in queues or in the index,
+whose entries carry no checksum.
 """
 
 from collections.abc import Callable
@@ -38,9 +39,9 @@ class Faults:
             (6, self._cut), (3, self._half_open), (3, self._black_hole), (4, self._stall), (4, self._partition),
             (2, self._isolate), (2, self._slow_links), (4, self._flip_in_flight), (4, self._pause), (7, self._kill),
             (3, self._kill_both), (2, self._kill_name_server), (3, self._kill_client), (5, self._stop_at_call),
-            (7, self._power_loss), (3, self._power_loss_both), (3, self._jump), (2, self._wipe_slave), (3, self._slow_disk),
-            (3, self._full_disk), (2, self._failing_write), (3, self._failing_sync), (3, self._flip_log),
-            (2, self._flip_derived), (2, self._restart),
+            (7, self._power_loss), (3, self._power_loss_both), (3, self._jump), (2, self._wipe_slave),
+            (3, self._slow_disk), (3, self._full_disk), (2, self._failing_write), (3, self._failing_sync),
+            (3, self._flip_log), (2, self._flip_derived), (2, self._restart),
         ]  # fmt: skip
 
     def plan(self, count: int, until_us: int) -> None:
@@ -218,7 +219,9 @@ class Faults:
             return
         cluster = self._cluster
         cluster.stop_kills = self._random.random() < 0.6
-        operations = self._random.choice((("pwrite",), ("datasync",), ("replace",), ("pwrite", "datasync", "truncate", "create")))
+        operations = self._random.choice(
+            (("pwrite",), ("datasync",), ("replace",), ("pwrite", "datasync", "truncate", "create"))
+        )
         host.machine.disk.stop_at(self._random.randrange(1, 20), operations)
 
     def _power_loss(self) -> None:

@@ -65,7 +65,9 @@ class Stranger(Talker):
         if kind == 2:
             return (20).to_bytes(4) + (10).to_bytes(4) + random.randbytes(16)
         if kind == 3:
-            header = random.choice((b"{}", b"[]", b"null", b'{"code":', b'{"code":310}', b'{"code":11,"extFields":{"topic":[]}}'))
+            header = random.choice(
+                (b"{}", b"[]", b"null", b'{"code":', b'{"code":310}', b'{"code":11,"extFields":{"topic":[]}}')
+            )
             return (4 + len(header)).to_bytes(4) + len(header).to_bytes(4) + header
         if kind == 4:
             whole = encode_command(Command(random.choice(CODES), 7, fields={"topic": "No such topic", "queueId": "-5"}))
@@ -87,5 +89,7 @@ class Stranger(Talker):
             return HELLO_MARK + random.choice((b"\x7f\xff\xff\xff", b"\0\0\0\2{}", b"\0\0\0\5[1,2]", b"\0\0\0\0"))
         if kind == 3:
             return HELLO_MARK[: random.randrange(1, 8)]
-        hello = SlaveHello("Another", random.choice(("broker-a", "broker-z")), random.choice((-1, 0, 7)), 1, 0, 1 << 20, 1 << 14)
+        hello = SlaveHello(
+            "Another", random.choice(("broker-a", "broker-z")), random.choice((-1, 0, 7)), 1, 0, 1 << 20, 1 << 14
+        )
         return encode_hello(hello) + b"\0" + REPORT.pack(1 << 20)

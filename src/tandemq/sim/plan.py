@@ -58,7 +58,9 @@ class Plan:
     @property
     def name_server_config(self) -> NameServerConfig:
         """Settings of the name servers."""
-        return replace(tiny_name_server(), listen_port=NAME_SERVER_PORT, broker_expiry_ms=12_000, connection_idle_ms=30_000)
+        return replace(
+            tiny_name_server(), listen_port=NAME_SERVER_PORT, broker_expiry_ms=12_000, connection_idle_ms=30_000
+        )
 
 
 def broker_ip(group: int, broker_id: int) -> str:
@@ -79,7 +81,8 @@ def draw(random: Random) -> Plan:
     name_servers = tuple(f"10.0.9.{number}:{NAME_SERVER_PORT}" for number in range(1, random.choice((2, 2, 3))))
     base = tiny(
         cluster=CLUSTER, listen_port=BROKER_PORT, ha_port=HA_PORT, name_servers=name_servers, register_ms=3_000,
-        register_timeout_ms=1_500, connection_idle_ms=20_000, default_queue_nums=4, segment_bytes=random.choice((16, 32)) * 1024,
+        register_timeout_ms=1_500, connection_idle_ms=20_000, default_queue_nums=4,
+        segment_bytes=random.choice((16, 32)) * 1024,
         queue_file_bytes=20 * random.choice((7, 30, 100)), message_bytes_max=4 * 1024, sync_flush_timeout_ms=1_500,
         flush_interval_ms=random.choice((250, 500)), offsets_persist_ms=2_000, delay_persist_ms=2_000,
         ha_heartbeat_ms=1_000, ha_housekeeping_ms=4_000, ha_reconnect_ms=1_000, slave_timeout_ms=1_000,

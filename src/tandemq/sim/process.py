@@ -25,8 +25,8 @@ from tandemq.sim.world import MS, Violation, World
 
 log = logging.getLogger(__name__)
 SPINS_MAX = 300
-CRASHES = (ArithmeticError, AssertionError, AttributeError, BufferError, LookupError, OSError, RuntimeError, StructError,
-           TandemError, TypeError, ValueError, msgspec.MsgspecError)  # fmt: skip
+CRASHES = (ArithmeticError, AssertionError, AttributeError, BufferError, LookupError, OSError, RuntimeError,
+           StructError, TandemError, TypeError, ValueError, msgspec.MsgspecError)  # fmt: skip
 """What a mistake in a node may raise."""
 
 
@@ -182,7 +182,9 @@ class Process:
         elif self._spins % SPINS_MAX == 0 and self._spins:
             passed = self.world.now_us - self._spins_since_us
             if passed < SPINS_MAX * MS:
-                raise Violation("I15", f"{self.name} is driven {SPINS_MAX} times within {passed} us without anything to do")
+                raise Violation(
+                    "I15", f"{self.name} is driven {SPINS_MAX} times within {passed} us without anything to do"
+                )
 
     def carry_out(self, turn: Turn) -> None:
         """Do what a turn asks for."""

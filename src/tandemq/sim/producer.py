@@ -160,7 +160,8 @@ class Producer(Talker):
             "a": f"P-{self.name}", "b": first.topic, "c": AUTO_CREATE_TOPIC,
             "d": str(self.queue_nums if first.topic == TOPICS[0] else 1), "e": str(queue_id), "f": "0",
             "g": str(self.now.wall_ms), "h": "0",
-            "i": "" if is_batch else properties_of(first, waits=waits), "j": "0", "k": "false", "m": str(is_batch).lower(),
+            "i": "" if is_batch else properties_of(first, waits=waits), "j": "0", "k": "false",
+            "m": str(is_batch).lower(),
         }  # fmt: skip
         if is_batch:
             parts = [BatchPart(0, message.body, properties_of(message, waits=True).encode()) for message in messages]

@@ -1,6 +1,6 @@
 """One seed from beginning to end: build, let things go wrong, let them settle, judge.
 
-    0 s ─ start ─ … faults … ─ faults end ─ probes until every group says SEND_OK ─ settled ─ judged
+0 s ─ start ─ … faults … ─ faults end ─ probes until every group says SEND_OK ─ settled ─ judged
 """
 
 import logging
@@ -18,6 +18,7 @@ from tandemq.sim.disk import SimDisk
 from tandemq.sim.faults import Faults
 from tandemq.sim.garbage import Stranger
 from tandemq.sim.network import Connection, Network
+from tandemq.sim.patch import patched
 from tandemq.sim.plan import draw
 from tandemq.sim.process import Machine, Process
 from tandemq.sim.producer import Producer
@@ -148,7 +149,9 @@ class Simulation:
                 if attempt.code == best:
                     break
                 if world.now_us >= until_us:
-                    raise Violation("I14", f"{group.name} still answers {attempt.code} {SETTLE_US // SECOND} s after the last fault")
+                    raise Violation(
+                        "I14", f"{group.name} still answers {attempt.code} {SETTLE_US // SECOND} s after the last fault"
+                    )
 
     def result(self, violation: Violation | None) -> Result:
         """What there is to report."""
@@ -170,17 +173,6 @@ def run_seed(seed: int) -> Result:
         except Violation as violation:
             return simulation.result(violation)
         return simulation.result(None)
-
-
-@contextmanager
-def patched(owner: object, name: str, value: object) -> Iterator[None]:
-    """An attribute has another value for a while."""
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
 
 
 @contextmanager

@@ -1,14 +1,14 @@
 """The judgement at the end of a run, when faults are over and everything had time to settle.
 
-    settled   I14  masters take messages, slaves have caught up, delayed messages are out, consumers are done
-    I1        what was acknowledged is in the log, unless what lost it is not survived by its level
-    I2 I3 I17 nothing is in a log that nobody sent, nothing more often than it was sent, nothing that was refused
-    I4        offsets follow the order of sending
-    I8        twins are byte for byte the same
-    I9        queues and index are what a rebuild from the log gives
-    I10       no log holds damage that no fault put there
-    I12 I13   delayed messages came, once and not early; rejected ones came again or are dead letters
-    I16       no topic or group came into being because of garbage
+settled   I14  masters take messages, slaves have caught up, delayed messages are out, consumers are done
+I1        what was acknowledged is in the log, unless what lost it is not survived by its level
+I2 I3 I17 nothing is in a log that nobody sent, nothing more often than it was sent, nothing that was refused
+I4        offsets follow the order of sending
+I8        twins are byte for byte the same
+I9        queues and index are what a rebuild from the log gives
+I10       no log holds damage that no fault put there
+I12 I13   delayed messages came, once and not early; rejected ones came again or are dead letters
+I16       no topic or group came into being because of garbage
 """
 
 from collections import Counter
@@ -75,6 +75,8 @@ class Verdict:
         for consumer_group in self._consumer_groups:
             given = self._shadow.given_keys[consumer_group]
             for group in self._cluster.plan.groups:
+                if self._cluster.master(group).losses_us:
+                    continue  # offsets that consumers were past may have been given out again
                 for found in self.records(self._cluster.master(group)):
                     if found.topic in TOPICS and found.key not in given and self._is_for(consumer_group, found.key):
                         where = f"{group.name} {found.topic}/{found.record.queue_id}@{found.record.queue_offset}"
@@ -89,11 +91,17 @@ class Verdict:
         given = self._shadow.given_keys[REJECTING_GROUP]
         finished = self._shadow.finished[REJECTING_GROUP]
         dead = {found.key for found in self._all() if found.topic.startswith(DLQ_PREFIX)}
-        lost = any(host.losses_us or host.flips for host in self._cluster.hosts if host.is_master)
+        lost = any(
+            host.losses_us or host.flips or (host.broker is not None and host.broker.store.log.start > 0)
+            for host in self._cluster.hosts
+            if host.is_master
+        )
         for key in given:
             message = self._shadow.messages[key]
             if message.rejections and key not in finished and key not in dead and not lost:
-                return f"the rejected message {key} ({message.rejections} times) neither came again nor is a dead letter"
+                return (
+                    f"the rejected message {key} ({message.rejections} times) neither came again nor is a dead letter"
+                )
             if message.rejections <= RECONSUME_MAX and key in dead and key not in finished:
                 return f"the message {key} is a dead letter after {message.rejections} rejections"
         return ""
@@ -171,10 +179,14 @@ class Verdict:
             if offsets != list(range(offsets[0], offsets[0] + len(offsets))):
                 raise Violation("I5", f"{host.name}: queue offsets of {key} in the log: {offsets}")
             if queue is None or queue.max_offset != offsets[-1] + 1:
-                raise Violation("I9", f"{host.name}: {key} ends at {queue and queue.max_offset}, by the log at {offsets[-1] + 1}")
+                raise Violation(
+                    "I9", f"{host.name}: {key} ends at {queue and queue.max_offset}, by the log at {offsets[-1] + 1}"
+                )
             for queue_offset, *entry in entries:
                 if queue_offset >= queue.min_offset and tuple(queue.entry(queue_offset)) != tuple(entry):
-                    raise Violation("I9", f"{host.name}: {key}@{queue_offset} is {queue.entry(queue_offset)}, by the log {entry}")
+                    raise Violation(
+                        "I9", f"{host.name}: {key}@{queue_offset} is {queue.entry(queue_offset)}, by the log {entry}"
+                    )
         for key, queue in store.queues.items():
             if queue.max_offset > queue.min_offset and key not in expected:
                 raise Violation("I9", f"{host.name}: {key} has entries, the log has none for it")
@@ -190,15 +202,20 @@ class Verdict:
         for found in records[::-step]:
             places = index.find(found.topic, found.key, 0, 1 << 60, 100)
             if found.record.log_offset not in places:
-                raise Violation("I9", f"{host.name}: the index does not find {found.key} at {found.record.log_offset}: {places}")
+                raise Violation(
+                    "I9", f"{host.name}: the index does not find {found.key} at {found.record.log_offset}: {places}"
+                )
 
     def _judge_strangers(self, host: Host) -> None:
         assert host.broker is not None, "it runs"
-        known = {*TOPICS, *(f"{prefix}{group}" for prefix in (RETRY_PREFIX, DLQ_PREFIX) for group in self._consumer_groups)}
+        known = {
+            *TOPICS,
+            *(f"{prefix}{group}" for prefix in (RETRY_PREFIX, DLQ_PREFIX) for group in self._consumer_groups),
+        }
         fresh = {name for name in host.broker.topics.table if name not in known}
-        system = {"SELF_TEST_TOPIC", "TBW102", "BenchmarkTest", host.config.cluster, host.group.name, "OFFSET_MOVED_EVENT",
-                  SCHEDULE_TOPIC, f"{host.config.cluster}_REPLY_TOPIC", "RMQ_SYS_TRANS_HALF_TOPIC",
-                  "RMQ_SYS_TRANS_OP_HALF_TOPIC"}  # fmt: skip
+        system = {"SELF_TEST_TOPIC", "TBW102", "BenchmarkTest", host.config.cluster, host.group.name,
+                  "OFFSET_MOVED_EVENT", SCHEDULE_TOPIC, f"{host.config.cluster}_REPLY_TOPIC",
+                  "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"}  # fmt: skip
         if fresh - system:
             raise Violation("I16", f"{host.name} has topics nobody asked for: {sorted(fresh - system)}")
 
@@ -214,14 +231,19 @@ class Verdict:
                     raise Violation("I2", f"{master.name} holds what nobody sent: {found.record}")
                 if found.topic == (SCHEDULE_TOPIC if message.delay_level else message.topic):
                     counts[found.key] += 1
-            failed = any(kind.startswith(("failing", "disk-full", "killed-at", "power-lost-at")) for kind in self._world.faults)
+            failed = any(
+                kind.startswith(("failing", "disk-full", "killed-at", "power-lost-at")) for kind in self._world.faults
+            )
             for key, count in counts.items():
                 attempts = [a for a in self._shadow.messages[key].attempts if a.group == group.name]
                 possible = [a for a in attempts if a.is_stored or a.code is None or failed]
                 if count > len(attempts):
                     raise Violation("I3", f"{group.name} holds {key} {count} times, it was sent {len(attempts)} times")
                 if count > len(possible):
-                    raise Violation("I17", f"{group.name} holds {key} {count} times, and refused it {len(attempts) - len(possible)} times")
+                    raise Violation(
+                        "I17",
+                        f"{group.name} holds {key} {count} times, and refused it {len(attempts) - len(possible)} times",
+                    )
 
     def _judge_kept(self) -> None:
         where: dict[tuple[str, str], set[int]] = {}
@@ -235,7 +257,9 @@ class Verdict:
         for attempt in self._shadow.attempts:
             if attempt.is_stored:
                 for message, log_offset in zip(attempt.messages, attempt.log_offsets, strict=True):
-                    if log_offset >= starts[attempt.group] and log_offset not in where.get((attempt.group, message.key), ()):
+                    if log_offset >= starts[attempt.group] and log_offset not in where.get(
+                        (attempt.group, message.key), ()
+                    ):
                         self._lost(attempt, message, log_offset)
 
     def _lost(self, attempt: Attempt, message: Wanted, log_offset: int) -> None:
@@ -249,7 +273,9 @@ class Verdict:
         wiped = {host.name for host in (master, *slaves) if any(when >= attempt.sent_us for when in host.wipes_us)}
         master_lost = master in lost_since and not (flushed and master.name not in wiped)
         slaves_lost = [
-            slave for slave in slaves if slave in lost_since and not (flushed and attempt.code == 0 and slave.name not in wiped)
+            slave
+            for slave in slaves
+            if slave in lost_since and not (flushed and attempt.code == 0 and slave.name not in wiped)
         ]
         if not master_lost or (copied and len(slaves_lost) < group.copies - 1):
             raise Violation(
@@ -279,7 +305,9 @@ class Verdict:
                     highest = max(highest, by_answer[at].queue_offset)
                     at += 1
                 if attempt.queue_offset <= highest:
-                    raise Violation("I4", f"{group.name} {name}: {attempt.queue_offset} was sent after {highest} was answered")
+                    raise Violation(
+                        "I4", f"{group.name} {name}: {attempt.queue_offset} was sent after {highest} was answered"
+                    )
 
     def _judge_delays(self) -> None:
         first: dict[tuple[str, str], int] = {}
@@ -295,7 +323,9 @@ class Verdict:
                 ahead = sum(max(0, ms) * MS for when, ms in jumps if sent_us <= when <= at_us)
                 delay = DELAYS_US[message.delay_level - 1]
                 if at_us - sent_us + ahead < delay - 2 * MS:
-                    raise Violation("I12", f"{key} came after {(at_us - sent_us) / SECOND:.3f} s of {delay // SECOND} s")
+                    raise Violation(
+                        "I12", f"{key} came after {(at_us - sent_us) / SECOND:.3f} s of {delay // SECOND} s"
+                    )
         self._judge_visible()
 
     def _judge_visible(self) -> None:
@@ -306,11 +336,18 @@ class Verdict:
             for found in self.records(master):
                 message = self._shadow.messages[found.key]
                 if message.delay_level:
-                    (stored if found.topic == SCHEDULE_TOPIC else visible)[found.key] += found.topic in (SCHEDULE_TOPIC, *TOPICS)
+                    (stored if found.topic == SCHEDULE_TOPIC else visible)[found.key] += found.topic in (
+                        SCHEDULE_TOPIC,
+                        *TOPICS,
+                    )
             quiet = not (master.kills or master.losses_us or master.flips)
             for key, count in stored.items():
                 if visible[key] < count and not master.losses_us and not master.flips:
-                    raise Violation("I12", f"{group.name}: {key} was stored {count} times and came {visible[key]} times")
+                    raise Violation(
+                        "I12", f"{group.name}: {key} was stored {count} times and came {visible[key]} times"
+                    )
                 self._shadow.duplicates += max(0, visible[key] - count)
                 if visible[key] > count and quiet:
-                    raise Violation("I12", f"{group.name}: {key} was stored {count} times and came {visible[key]} times")
+                    raise Violation(
+                        "I12", f"{group.name}: {key} was stored {count} times and came {visible[key]} times"
+                    )

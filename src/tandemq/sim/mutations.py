@@ -1,0 +1,275 @@
+"""Safeties switched off, one at a time: a checker that never complained proves nothing.
+
+Each mutation takes one safety away from the core, for as long as its context lasts; some run of some seed must then
+fail. `MUTATIONS` says by which rules it may be noticed first.
+"""
+
+# ruff: noqa: ARG001, ARG005, SLF001  # what is replaced is inside, and has its own signature
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+from tandemq.boundary import Turn
+from tandemq.broker import delay, node, offsets, pull, replicate, retry
+from tandemq.errors import ProtocolError
+from tandemq.model.codes import ResponseCode
+from tandemq.replication import master, records
+from tandemq.sim.patch import patched
+from tandemq.storage import commitlog, consumequeue, index, recovery, store
+
+Mutation = Callable[[], AbstractContextManager[Any]]
+
+
+@contextmanager
+def _both(*contexts: AbstractContextManager[Any]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for context in contexts:
+            stack.enter_context(context)
+        yield
+
+
+def ack_without_flush() -> AbstractContextManager[Any]:
+    """SYNC_FLUSH answers at once."""
+    return patched(store.FlushJob, "run", lambda self: None)
+
+
+def flush_covers_later_writes() -> AbstractContextManager[Any]:
+    """A sync counts for what was written while it ran."""
+
+    def end_flush(self: store.Store, _job: store.FlushJob) -> None:
+        self.log.flushed_offset = self.log.written_end
+
+    return patched(store.Store, "end_flush", end_flush)
+
+
+def ack_without_replica() -> AbstractContextManager[Any]:
+    """SYNC_MASTER takes every copy for granted."""
+    return patched(node.Broker, "copied_offset", lambda self: 1 << 62)
+
+
+def slave_counts_twice() -> AbstractContextManager[Any]:
+    """Each session of a slave counts, also an old half-dead one, and one counts for two."""
+
+    def acked_offsets(self: Any) -> list[int]:
+        found = [session.acked_offset for session in self.sessions.values() if session.state is master.State.TRANSFER]
+        return found + found
+
+    return patched(replicate._MasterSide, "acked_offsets", acked_offsets)
+
+
+def report_before_store() -> AbstractContextManager[Any]:
+    """What was sent to a slave counts as reported."""
+
+    def acked_offsets(self: Any) -> list[int]:
+        return [session.next_offset for session in self.sessions.values() if session.state is master.State.TRANSFER]
+
+    return patched(replicate._MasterSide, "acked_offsets", acked_offsets)
+
+
+def failed_write_is_acked() -> AbstractContextManager[Any]:
+    """A write the disk refuses is taken for done."""
+
+    def commit_failed(self: node.Broker, acks: Any, _error: Exception, turn: Turn, *rest: Any) -> None:
+        for link, answers in acks:
+            for answer, _, _ in answers:
+                if answer is not None:
+                    turn.send(link, answer)
+
+    return patched(node.Broker, "_commit_failed", commit_failed)
+
+
+def no_checksums() -> AbstractContextManager[Any]:
+    """The slave takes any bytes that look like records."""
+    return _both(
+        patched(records, "record_fault", lambda *_: None),
+        patched(records, "scan_run", lambda _data, start, *_: start),
+    )
+
+
+def queues_not_cut() -> AbstractContextManager[Any]:
+    """Queues keep entries whose records are gone."""
+    return patched(consumequeue.ConsumeQueue, "truncate_behind", lambda self, log_end, **_: None)
+
+
+def queue_entries_wrong() -> AbstractContextManager[Any]:
+    """Queue entries carry a wrong tag code."""
+    append = consumequeue.ConsumeQueue.append
+    return patched(
+        consumequeue.ConsumeQueue, "append",
+        lambda self, log_offset, size, code: append(self, log_offset, size, code + 1),
+    )  # fmt: skip
+
+
+def delay_early() -> AbstractContextManager[Any]:
+    """Delayed messages come in half their time."""
+    entry_code = store.Store.entry_code
+
+    def early(self: store.Store, topic: str, properties: bytes, store_ms: int) -> int:
+        code = entry_code(self, topic, properties, store_ms)
+        return store_ms + (code - store_ms) // 2 if topic.startswith("SCHEDULE") else code
+
+    return patched(store.Store, "entry_code", early)
+
+
+def delay_twice() -> AbstractContextManager[Any]:
+    """Progress of a delay level is forgotten now and then."""
+
+    def committed(self: delay.DelayedMessages) -> None:
+        if self._pending and self.delivered % 3:
+            self.progress.update(self._pending)
+        self._pending.clear()
+
+    return patched(delay.DelayedMessages, "committed", committed)
+
+
+def offsets_go_back() -> AbstractContextManager[Any]:
+    """A committed offset is stored lower."""
+    commit = offsets.ConsumerOffsets.commit
+    return patched(
+        offsets.ConsumerOffsets, "commit",
+        lambda self, topic, group, queue_id, offset: commit(self, topic, group, queue_id, max(0, offset - 1)),
+    )  # fmt: skip
+
+
+def offsets_forgotten() -> AbstractContextManager[Any]:
+    """Offsets of a topic are dropped when the table is loaded."""
+    return patched(offsets, "load_table", lambda disk, name: {})
+
+
+def queue_offset_reused() -> AbstractContextManager[Any]:
+    """A recovered queue gives its last offset out again."""
+    open_store = recovery.open_store
+
+    def reopened(*args: Any) -> Any:
+        opened, found = open_store(*args)
+        for queue in opened.queues.values():
+            queue.next_offset = max(queue.next_offset - 1, 0)
+        return opened, found
+
+    return patched(node, "open_store", reopened)
+
+
+def tail_cut() -> AbstractContextManager[Any]:
+    """Recovery trusts only what was synced, and cuts the rest."""
+    walk = recovery._walk
+
+    def short(opened: store.Store, begin: int, **rest: Any) -> int:
+        count = walk(opened, begin, **rest)
+        opened.log.end = begin
+        return count
+
+    return patched(recovery, "_walk", short)
+
+
+def order_reversed() -> AbstractContextManager[Any]:
+    """Messages of one answer come in a wrong order."""
+    gather = pull.PullPath._gather
+
+    def reversed_gather(self: pull.PullPath, asked: pull.Pull) -> Any:
+        buffers, *rest = gather(self, asked)
+        return (buffers[::-1], *rest)
+
+    return patched(pull.PullPath, "_gather", reversed_gather)
+
+
+def junk_ends_process() -> AbstractContextManager[Any]:
+    """What an unreadable header raises is not caught."""
+    decode = vars(node)["decode_command"]
+
+    def strict(frame: Any) -> Any:
+        try:
+            return decode(frame)
+        except ProtocolError as error:
+            raise LookupError("unreadable") from error
+
+    return patched(node, "decode_command", strict)
+
+
+def body_changed() -> AbstractContextManager[Any]:
+    """A message is stored with another body than was sent."""
+    append = commitlog.CommitLog.append_plain
+
+    def changed(
+        self: commitlog.CommitLog, topic: bytes, queue_id: int, queue_offset: int, body: bytes, *rest: Any
+    ) -> Any:
+        return append(self, topic, queue_id, queue_offset, body[::-1], *rest)
+
+    return patched(commitlog.CommitLog, "append_plain", changed)
+
+
+def stored_twice() -> AbstractContextManager[Any]:
+    """A message is put into its queue twice."""
+    put = store.Store.put_plain
+
+    def twice(self: store.Store, *args: Any) -> Any:
+        put(self, *args)
+        return put(self, *args)
+
+    return patched(store.Store, "put_plain", twice)
+
+
+def refused_and_stored() -> AbstractContextManager[Any]:
+    """Now and then a stored message is answered with an error."""
+    acknowledge = node.Broker._acknowledge
+
+    def refuse(self: node.Broker, acks: Any, turn: Turn, now: Any) -> None:
+        for _link, answers in acks:
+            for at, (answer, end, waits) in enumerate(answers):
+                if answer is not None and end and end % 5 == 0:
+                    answers[at] = (node.recode(answer, ResponseCode.SYSTEM_ERROR), end, waits)
+        acknowledge(self, acks, turn, now)
+
+    return patched(node.Broker, "_acknowledge", refuse)
+
+
+def rejected_lost() -> AbstractContextManager[Any]:
+    """What a consumer gives back is answered and not stored."""
+
+    def take(_self: Any, _link: Any, command: Any, _now: Any) -> Any:
+        return command.answer(ResponseCode.SUCCESS)
+
+    return patched(retry._SendBack, "take", take)
+
+
+def index_forgets() -> AbstractContextManager[Any]:
+    """Keys are dropped when the index should take them."""
+    return patched(index.KeyIndex, "absorb", lambda self: self.pending.clear())
+
+
+def slave_never_returns() -> AbstractContextManager[Any]:
+    """A slave whose link is gone does not connect again."""
+    closed = replicate._SlaveSide.closed
+
+    def gone(self: Any, reason: str, now: Any) -> None:
+        closed(self, reason, now)
+        self._connect_at_ms = now.mono_ms + 10**9
+
+    return patched(replicate._SlaveSide, "closed", gone)
+
+
+MUTATIONS: dict[str, tuple[Mutation, frozenset[str]]] = {
+    "ack-without-flush": (ack_without_flush, frozenset({"I17", "I1"})),
+    "flush-covers-later-writes": (flush_covers_later_writes, frozenset({"I17", "I1"})),
+    "ack-without-replica": (ack_without_replica, frozenset({"I17", "I1"})),
+    "slave-counts-twice": (slave_counts_twice, frozenset({"I17", "I1"})),
+    "report-before-store": (report_before_store, frozenset({"I17", "I1"})),
+    "failed-write-is-acked": (failed_write_is_acked, frozenset({"I17", "I1", "I5", "I2", "I16"})),
+    "no-checksums": (no_checksums, frozenset({"I8", "I10", "I2", "I16", "I17"})),
+    "queues-not-cut": (queues_not_cut, frozenset({"I5", "I9", "I10", "I16", "I14", "I4", "I17", "I2"})),
+    "queue-entries-wrong": (queue_entries_wrong, frozenset({"I9", "I12", "I14"})),
+    "delay-early": (delay_early, frozenset({"I12", "I9"})),
+    "delay-twice": (delay_twice, frozenset({"I12", "I14", "I3"})),
+    "offsets-go-back": (offsets_go_back, frozenset({"I7"})),
+    "offsets-forgotten": (offsets_forgotten, frozenset({"I7"})),
+    "queue-offset-reused": (queue_offset_reused, frozenset({"I5", "I9", "I4", "I17", "I14", "I16"})),
+    "tail-cut": (tail_cut, frozenset({"I1", "I5", "I17", "I16"})),
+    "order-reversed": (order_reversed, frozenset({"I4"})),
+    "junk-ends-process": (junk_ends_process, frozenset({"I16"})),
+    "body-changed": (body_changed, frozenset({"I2"})),
+    "stored-twice": (stored_twice, frozenset({"I3", "I17", "I5"})),
+    "refused-and-stored": (refused_and_stored, frozenset({"I17", "I14"})),
+    "rejected-lost": (rejected_lost, frozenset({"I14", "I13"})),
+    "index-forgets": (index_forgets, frozenset({"I9"})),
+    "slave-never-returns": (slave_never_returns, frozenset({"I14"})),
+}
+"""Name to what switches the safety off, and the rules that may notice it."""

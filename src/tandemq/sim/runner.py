@@ -1,0 +1,97 @@
+"""Many seeds: one after the other or on several processes, with a summary and a digest over all of them.
+
+A seed that raises something else than a violation is a failure of the simulation or of a node outside its turns; it is
+reported like a violation, under the rule "died".
+"""
+
+import traceback
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from multiprocessing import get_context
+
+from tandemq.sim.mutations import MUTATIONS
+from tandemq.sim.process import CRASHES
+from tandemq.sim.simulation import Result, quiet, run_seed
+
+SEEDS_PER_TASK = 8
+
+
+@dataclass(slots=True)
+class Summary:
+    """What many seeds gave together."""
+
+    seeds: int = 0
+    sends: int = 0
+    given: int = 0
+    turns: int = 0
+    duplicates: int = 0
+    virtual_s: float = 0.0
+    faults: Counter[str] = field(default_factory=Counter)
+    requests: Counter[int] = field(default_factory=Counter)
+    statuses: Counter[int] = field(default_factory=Counter)
+    levels: Counter[str] = field(default_factory=Counter)
+    failed: list[Result] = field(default_factory=list)
+    digests: dict[int, str] = field(default_factory=dict)
+
+    def add(self, result: Result) -> None:
+        """Count one seed."""
+        self.seeds += 1
+        self.sends += result.sends
+        self.given += result.given
+        self.turns += result.turns
+        self.duplicates += result.duplicates
+        self.virtual_s += result.virtual_s
+        self.faults.update(result.faults)
+        self.requests.update(result.requests)
+        self.statuses.update(result.statuses)
+        self.levels.update(result.levels)
+        self.digests[result.seed] = result.digest
+        if result.rule:
+            self.failed.append(result)
+
+    @property
+    def digest(self) -> str:
+        """Over the digests of all seeds, in the order of the seeds."""
+        text = "".join(self.digests[seed] for seed in sorted(self.digests))
+        return blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def run_one(seed: int, mutation: str = "") -> Result:
+    """Run one seed, with a safety switched off if one is named."""
+    context = MUTATIONS[mutation][0]() if mutation else nullcontext()
+    with context:
+        try:
+            return run_seed(seed)
+        except CRASHES:
+            return Result(seed, rule="died", text=traceback.format_exc(limit=-4))
+
+
+def _run_some(seeds: list[int], mutation: str) -> list[Result]:
+    with quiet():
+        return [run_one(seed, mutation) for seed in seeds]
+
+
+def run_many(seeds: Iterable[int], jobs: int = 1, mutation: str = "") -> Iterator[Result]:
+    """Results in the order of the seeds; `seeds` may go on for ever."""
+    if jobs <= 1:
+        for seed in seeds:
+            with quiet():
+                result = run_one(seed, mutation)
+            yield result
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        source = iter(seeds)
+        waiting: list[Future[list[Result]]] = []
+        while True:
+            while len(waiting) < jobs * 3:
+                chunk = [seed for seed, _ in zip(source, range(SEEDS_PER_TASK), strict=False)]
+                if not chunk:
+                    break
+                waiting.append(pool.submit(_run_some, chunk, mutation))
+            if not waiting:
+                return
+            yield from waiting.pop(0).result()

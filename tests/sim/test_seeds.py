@@ -1,0 +1,52 @@
+"""Seeds for every commit, the seeds that ever failed, and what makes a seed a seed."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tandemq.sim.simulation import FAULTS_MIN, RUN_US_MIN, Result, quiet, run_seed
+from tandemq.sim.world import SECOND
+
+FAILED_ONCE = [
+    int(line.split()[0])
+    for line in (Path(__file__).parent / "seeds.txt").read_text(encoding="utf-8").splitlines()
+    if line and not line.startswith("#")
+]
+SEEDS = sorted({*range(1001, 1019), *FAILED_ONCE})
+
+
+def run_quietly(seed: int) -> Result:
+    with quiet():
+        return run_seed(seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_seed_violates_nothing(seed: int) -> None:
+    result = run_quietly(seed)
+    assert not result.rule, f"{result.rule} {result.text}; tandemq sim --seed {seed}"
+    assert result.virtual_s * SECOND >= RUN_US_MIN
+    assert sum(result.faults.values()) >= FAULTS_MIN
+    assert len(result.levels) == 2
+    assert result.sends >= 150
+
+
+def test_seed_gives_the_same_history_in_every_process() -> None:
+    program = (
+        "import json, sys; from tandemq.sim.simulation import quiet, run_seed\n"
+        "with quiet(): print(json.dumps([run_seed(seed).digest for seed in (2, 3)]))"
+    )
+    found = [
+        json.loads(
+            subprocess.run(
+                [sys.executable, "-c", program], env={"PYTHONHASHSEED": number, "PYTHONPATH": ":".join(sys.path)},
+                capture_output=True, check=True, text=True,
+            ).stdout
+        )
+        for number in ("1", "77")
+    ]  # fmt: skip
+    assert found[0] == found[1]
+    assert found[0] == [run_quietly(2).digest, run_quietly(3).digest]
+    assert found[0][0] != found[0][1]
