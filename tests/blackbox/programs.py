@@ -1,0 +1,251 @@
+"""Real programs, real sockets: start a broker, ask it, freeze it, kill it; and a proxy that cuts, swallows, throttles.
+
+Nothing here knows the inside of a broker; it talks bytes and signals.
+"""
+
+import contextlib
+import json
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tandemq.codec.frame import FrameDecoder, decode_command, encode_command
+from tandemq.codec.record import decode_messages
+from tandemq.model.codes import RequestCode
+from tandemq.model.command import Command
+
+WAIT_S = 30.0
+QUICK = {
+    "bindAddress": "127.0.0.1", "brokerIP1": "127.0.0.1", "brokerIP2": "127.0.0.1", "listenPort": 0,
+    "haListenPort": 0, "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 6_000,
+    "maxHashSlotNum": 500, "maxIndexNum": 2_000, "haSendHeartbeatInterval": 100, "haHousekeepingInterval": 800,
+    "haReconnectInterval": 50, "slaveTimeout": 800, "metadataSyncInterval": 200, "haProtocol": "tandemq",
+    "diskMaxUsedSpaceRatio": 95, "diskSpaceCleanForciblyRatio": 1.0, "diskSpaceWarningLevelRatio": 1.0,
+}  # fmt: skip
+"""Timers of seconds become tenths of seconds; the real ones are asserted where the session machines are tested."""
+
+
+def wait_until(is_so: Callable[[], bool], what: str) -> None:
+    """Look again and again until it is so."""
+    deadline, pause = time.monotonic() + WAIT_S, threading.Event()
+    while not is_so():
+        assert time.monotonic() < deadline, f"not within {WAIT_S:.0f} s: {what}"
+        pause.wait(0.01)
+
+
+class Program:
+    """`tandemq broker` with a store directory of its own; ports stay the same over restarts."""
+
+    def __init__(self, directory: Path, **settings: object) -> None:
+        self.directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        self.settings: dict[str, object] = QUICK | {"storePathRootDir": directory / "store"} | settings
+        self.told: Mapping[str, object] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        conf = self.directory / "broker.conf"
+        conf.write_text("".join(f"{key}={value}\n" for key, value in self.settings.items()), encoding="utf-8")
+        with (self.directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tandemq", "broker", "-c", str(conf), "--json", "--while-stdin"],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+            )  # fmt: skip
+        assert self._process.stdout is not None
+        readable, _, _ = select.select([self._process.stdout], [], [], WAIT_S)
+        line = self._process.stdout.readline() if readable else b""
+        assert line, f"it did not start: {self.log_text()[-2000:]}"
+        self.told = json.loads(line)
+        for key, name in (("listenPort", "address"), ("haListenPort", "haAddress")):
+            self.settings[key] = int(str(self.told[name]).rpartition(":")[2])
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, "it was started"
+        return self._process
+
+    @property
+    def port(self) -> int:
+        return int(str(self.settings["listenPort"]))
+
+    @property
+    def ha_port(self) -> int:
+        return int(str(self.settings["haListenPort"]))
+
+    def log_text(self) -> str:
+        return (self.directory / "log").read_text(encoding="utf-8", errors="replace")
+
+    def kill(self) -> None:
+        """As if the power of this one process were cut."""
+        self.process.kill()
+        self._reap()
+
+    def stop(self) -> int:
+        self.process.terminate()
+        return self._reap()
+
+    def _reap(self) -> int:
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+        return self.process.wait(WAIT_S)
+
+    def freeze(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def end(self) -> None:
+        """Whatever state it is in."""
+        if self.process.poll() is None:
+            self.thaw()
+            self.kill()
+
+    def descriptors(self) -> int:
+        return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
+
+    def threads(self) -> int:
+        return len(list(Path(f"/proc/{self.process.pid}/task").iterdir()))
+
+    def log_bytes(self) -> bytes:
+        """The commit log as it lies in the files."""
+        return b"".join(file.read_bytes() for file in sorted((self.directory / "store" / "commitlog").iterdir()))
+
+    def log_end(self) -> int:
+        with Caller(self.port) as caller:
+            return int(caller.ask(RequestCode.TANDEM_PEER_INFO).fields["logEnd"])
+
+
+class Caller:
+    """One blocking remoting connection."""
+
+    def __init__(self, port: int, timeout_s: float = WAIT_S) -> None:
+        self._sock = socket.create_connection(("127.0.0.1", port), timeout_s)
+        self._decoder = FrameDecoder()
+        self._answers: list[Command] = []
+        self._opaque = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._sock.close()
+
+    def tell(self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"") -> int:
+        self._opaque += 1
+        texts = {key: str(value) for key, value in (fields or {}).items()}
+        self._sock.sendall(encode_command(Command(code, self._opaque, fields=texts, body=body)))
+        return self._opaque
+
+    def next_answer(self) -> Command:
+        while not self._answers:
+            data = self._sock.recv(1 << 18)
+            if not data:
+                raise ConnectionError("closed by the broker")
+            self._answers += [decode_command(frame) for frame in self._decoder.feed(data)]
+        return self._answers.pop(0)
+
+    def ask(self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"") -> Command:
+        opaque = self.tell(code, fields, body)
+        while (answer := self.next_answer()).opaque != opaque:
+            continue
+        return answer
+
+    def tell_send(self, body: bytes, topic: str = "TopicA") -> int:
+        fields = {"a": "p", "b": topic, "c": "TBW102", "d": 1, "e": 0, "f": 0, "g": 0, "h": 0, "i": "", "j": 0}
+        return self.tell(RequestCode.SEND_MESSAGE_V2, fields, body)
+
+    def send(self, body: bytes, topic: str = "TopicA") -> int:
+        """The status."""
+        opaque = self.tell_send(body, topic)
+        while (answer := self.next_answer()).opaque != opaque:
+            continue
+        return answer.code
+
+    def read_all(self, topic: str = "TopicA") -> list[bytes]:
+        """Bodies of everything in queue 0."""
+        bodies: list[bytes] = []
+        offset = 0
+        while True:
+            answer = self.ask(RequestCode.PULL_MESSAGE, {
+                "consumerGroup": "g", "topic": topic, "queueId": 0, "queueOffset": offset, "maxMsgNums": 32,
+                "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0,
+            })  # fmt: skip
+            if answer.code:
+                return bodies
+            bodies += [message.body for message in decode_messages(answer.body)]
+            offset = int(answer.fields["nextBeginOffset"])
+
+
+class Proxy:
+    """Forwards connections to a port, unless told to do worse. Counts what it accepted."""
+
+    def __init__(self, target: int) -> None:
+        self.target = target
+        self.swallows = False
+        """Takes everything, passes nothing on, and tells nobody."""
+        self.bytes_per_second = 0
+        self.accepted = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self._open: set[socket.socket] = set()
+        self._is_over = threading.Event()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            self.accepted += 1
+            try:
+                far = socket.create_connection(("127.0.0.1", self.target), 5)
+            except OSError:
+                near.close()
+                continue
+            far.settimeout(None)
+            self._open |= {near, far}
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1024 if self.bytes_per_second else 65_536):
+                if self.bytes_per_second:
+                    self._is_over.wait(len(data) / self.bytes_per_second)
+                if not self.swallows:
+                    sink.sendall(data)
+        for sock in (source, sink):
+            self._open.discard(sock)
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            sock.close()
+
+    def cut(self) -> None:
+        """Break every connection."""
+        for sock in list(self._open):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._is_over.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()

@@ -1,0 +1,320 @@
+"""Masters and slaves as processes: killed, frozen, cut off, slowed down."""
+
+import random
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tandemq.config import BrokerConfig
+from tandemq.model.codes import RequestCode, ResponseCode
+from tests.blackbox.programs import Caller, Program, Proxy, wait_until
+from tests.spec import spec
+
+OK = ResponseCode.SUCCESS
+Start = Callable[..., Program]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    programs: list[Program] = []
+
+    def begin(name: str, **settings: object) -> Program:
+        programs.append(Program(tmp_path / name, **settings))
+        return programs[-1]
+
+    yield begin
+    for program in programs:
+        program.end()
+
+
+@pytest.fixture
+def proxied() -> Iterator[Callable[[int], Proxy]]:
+    proxies: list[Proxy] = []
+
+    def begin(port: int) -> Proxy:
+        proxies.append(Proxy(port))
+        return proxies[-1]
+
+    yield begin
+    for proxy in proxies:
+        proxy.close()
+
+
+def start_slave(start: Start, ha_port: int, **settings: object) -> Program:
+    return start("slave", brokerRole="SLAVE", brokerId=1, haMasterAddress=f"127.0.0.1:{ha_port}", **settings)
+
+
+def wait_for_copy(master: Program, slave: Program) -> None:
+    wait_until(lambda: slave.log_end() == master.log_end(), "the slave has all")
+
+
+def wait_for_status(caller: Caller, code: int) -> None:
+    wait_until(lambda: caller.send(b"probe") == code, f"a send answered {code}")
+
+
+@spec("R04")
+def test_master_alone_is_down_while_it_is_down_and_keeps_what_it_acknowledged(start: Start) -> None:
+    master = start("master", flushDiskType="SYNC_FLUSH")
+    with Caller(master.port) as caller:
+        assert [caller.send(b"%d" % number) for number in range(50)] == [OK] * 50
+        master.kill()
+        with pytest.raises(ConnectionError):
+            caller.send(b"lost")
+            caller.read_all()
+    with pytest.raises(OSError, match=r".*"):
+        Caller(master.port).close()
+    master.start()
+    with Caller(master.port) as caller:
+        assert caller.read_all() == [b"%d" % number for number in range(50)]
+        assert caller.send(b"again") == OK
+
+
+@spec("R05")
+def test_one_of_two_masters_dies_and_the_other_goes_on(start: Start) -> None:
+    """Producers use the other meanwhile; the backlog of the dead one comes with its return."""
+    masters = [start(f"master{number}", brokerName=f"broker-{number}", flushDiskType="SYNC_FLUSH") for number in (0, 1)]
+    with Caller(masters[0].port) as first, Caller(masters[1].port) as second:
+        backlog = [b"%d" % number for number in range(20)]
+        assert {first.send(body) for body in backlog} == {OK}
+        masters[0].kill()
+        assert {second.send(b"other") for _ in range(20)} == {OK}
+    masters[0].start()
+    with Caller(masters[0].port) as first:
+        assert first.read_all() == backlog
+        assert first.send(b"back") == OK
+
+
+@spec("R08", "R07", "R09")
+def test_acknowledged_messages_survive_the_masters_whole_disk(start: Start, tmp_path: Path) -> None:
+    master = start("master", brokerRole="SYNC_MASTER")
+    slave = start_slave(start, master.ha_port)
+    with Caller(master.port) as caller:
+        wait_for_status(caller, OK)
+        acknowledged = [b"message %d" % number for number in range(300)]
+        opaques = [caller.tell_send(body) for body in acknowledged]
+        codes = {answer.opaque: answer.code for answer in (caller.next_answer() for _ in opaques)}
+        assert set(codes.values()) == {OK}
+    master.kill()
+    (tmp_path / "master" / "store").rename(tmp_path / "burnt")
+    with Caller(slave.port) as caller:
+        assert set(acknowledged) <= set(caller.read_all())
+        assert caller.send(b"no") == ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+@spec("T15", "W13")
+def test_slave_killed_at_random_moments_under_load_ends_equal(start: Start) -> None:
+    """Four kills here; `make soak` does a hundred."""
+    kill_again_and_again(start, kills=4)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+@spec("T15")
+def test_slave_killed_a_hundred_times_ends_equal(start: Start) -> None:
+    kill_again_and_again(start, kills=100)
+
+
+def kill_again_and_again(start: Start, kills: int) -> None:
+    master = start("master")
+    slave = start_slave(start, master.ha_port)
+    over = threading.Event()
+
+    def load() -> None:
+        with Caller(master.port) as caller:
+            number = 0
+            while not over.is_set():
+                number += 1
+                caller.send(bytes([number % 256]) * (number * 131 % 20_000))
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    try:
+        for _ in range(kills):
+            before = slave.log_end()
+            wait_until(lambda least=before: slave.log_end() > least, "the slave copies")  # type: ignore[misc]
+            slave.kill()
+            slave.start()
+    finally:
+        over.set()
+        thread.join()
+    wait_for_copy(master, slave)
+    assert slave.log_bytes() == master.log_bytes()
+
+
+@spec("H16", "W07", "V04", "H19")
+def test_frozen_slave_is_noticed_and_comes_back(start: Start) -> None:
+    """Stopped, not dead: its connection stays open, only its silence tells."""
+    master = start("master", brokerRole="SYNC_MASTER")
+    slave = start_slave(start, master.ha_port)
+    with Caller(master.port) as caller:
+        wait_for_status(caller, OK)
+        slave.freeze()
+        wait_for_status(caller, ResponseCode.FLUSH_SLAVE_TIMEOUT)
+        wait_for_status(caller, ResponseCode.SLAVE_NOT_AVAILABLE)
+        assert "no report for" in master.log_text()
+        slave.thaw()
+        wait_for_status(caller, OK)
+    wait_for_copy(master, slave)
+
+
+@spec("H16", "H17")
+def test_frozen_master_is_noticed_and_connected_again(start: Start) -> None:
+    master = start("master")
+    slave = start_slave(start, master.ha_port)
+    with Caller(master.port) as caller:
+        assert caller.send(b"one") == OK
+    wait_for_copy(master, slave)
+    master.freeze()
+    wait_until(lambda: "nothing from the master" in slave.log_text(), "the slave notices")
+    master.thaw()
+    with Caller(master.port) as caller:
+        assert caller.send(b"two") == OK
+    wait_for_copy(master, slave)
+
+
+@spec("G01", "G02", "H10")
+def test_link_that_swallows_everything_is_noticed_by_silence_on_both_sides(
+    start: Start, proxied: Callable[[int], Proxy]
+) -> None:
+    """Writes go on succeeding, as far as TCP can tell; no send is acknowledged by them."""
+    master = start("master", brokerRole="SYNC_MASTER")
+    proxy = proxied(master.ha_port)
+    slave = start_slave(start, proxy.port)
+    with Caller(master.port) as caller:
+        wait_for_status(caller, OK)
+        proxy.swallows = True
+        codes = [caller.send(b"into the void") for _ in range(3)]
+        assert OK not in codes
+        wait_until(lambda: "nothing from the master" in slave.log_text(), "the slave notices")
+        wait_for_status(caller, ResponseCode.SLAVE_NOT_AVAILABLE)
+        proxy.swallows = False
+        proxy.cut()
+        wait_for_status(caller, OK)
+    wait_for_copy(master, slave)
+    assert slave.log_bytes() == master.log_bytes()
+
+
+@spec("T07")
+def test_slow_link_carries_a_well_formed_stream(start: Start, proxied: Callable[[int], Proxy]) -> None:
+    master = start("master")
+    proxy = proxied(master.ha_port)
+    proxy.bytes_per_second = 20_000
+    slave = start_slave(start, proxy.port)
+    with Caller(master.port) as caller:
+        for number in range(6):
+            assert caller.send(bytes([number]) * 5_000) == OK
+    wait_for_copy(master, slave)
+    assert slave.log_bytes() == master.log_bytes()
+    assert proxy.accepted == 1
+
+
+@spec("H21", "T15")
+def test_link_cut_again_and_again_costs_no_byte(start: Start, proxied: Callable[[int], Proxy]) -> None:
+    master = start("master")
+    proxy = proxied(master.ha_port)
+    slave = start_slave(start, proxy.port)
+    with Caller(master.port) as caller:
+        for number in range(200):
+            assert caller.send(bytes([number]) * (number * 97 % 9_000)) == OK
+            if number % 10 == 0:
+                proxy.cut()
+    wait_for_copy(master, slave)
+    assert slave.log_bytes() == master.log_bytes()
+
+
+@spec("H17", "V08")
+def test_failing_to_connect_costs_nothing_that_stays(start: Start, proxied: Callable[[int], Proxy]) -> None:
+    """Every attempt opens a socket to a peer that is not there; a thousand of them leave what one does."""
+    nobody = socket.create_server(("127.0.0.1", 0))
+    gone = int(nobody.getsockname()[1])
+    nobody.close()
+    proxy = proxied(gone)
+    slave = start_slave(start, proxy.port, haReconnectInterval=1)
+    wait_until(lambda: proxy.accepted > 20, "some attempts")
+    baseline = (slave.descriptors(), slave.threads())
+    wait_until(lambda: proxy.accepted > 1_000, "a thousand attempts")
+    assert slave.descriptors() <= baseline[0] + 2
+    assert slave.threads() <= baseline[1] + 1
+    assert memory_kib(slave) < 200_000
+
+
+def memory_kib(program: Program) -> int:
+    for line in Path(f"/proc/{program.process.pid}/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1])
+    raise AssertionError("no VmRSS")
+
+
+@spec("H02", "H18")
+def test_thousand_connections_to_the_replication_port_leave_no_descriptor(start: Start) -> None:
+    master = start("master")
+    with Caller(master.port) as caller:
+        assert caller.send(b"x") == OK
+        before = master.descriptors()
+        for number in range(1_000):
+            with socket.create_connection(("127.0.0.1", master.ha_port)) as sock:
+                if number % 2:
+                    sock.sendall(b"\xffTandemQ\0\0\0" if number % 4 == 1 else bytes(8))
+        wait_until(lambda: master.descriptors() <= before, "all closed")
+        assert caller.send(b"x") == OK
+
+
+@spec("H06", "H13")
+def test_raw_slave_hears_nothing_before_it_reports_and_is_dropped_when_it_half_closes(start: Start) -> None:
+    master = start("master", brokerRole="SYNC_MASTER", haClassicPeers="127.0.0.1", haHousekeepingInterval=20_000)
+    with Caller(master.port) as caller, socket.create_connection(("127.0.0.1", master.ha_port), 20) as raw:
+        caller.send(b"something to copy")
+        raw.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            raw.recv(1)
+        raw.settimeout(20)
+        raw.sendall(bytes(8))
+        assert raw.recv(8, socket.MSG_WAITALL) == bytes(8)
+        raw.shutdown(socket.SHUT_WR)
+        while raw.recv(65_536):
+            continue
+        assert caller.send(b"alone") == ResponseCode.SLAVE_NOT_AVAILABLE
+
+
+@spec("H06", "H16")
+def test_raw_slave_that_never_reports_is_closed_without_a_byte(start: Start) -> None:
+    master = start("master", haClassicPeers="127.0.0.1")
+    with socket.create_connection(("127.0.0.1", master.ha_port), 20) as raw:
+        assert raw.recv(1) == b""
+
+
+@spec("H25", "T18")
+def test_rubbish_on_the_replication_port_acknowledges_nothing(start: Start) -> None:
+    dice = random.Random(13)
+    master = start("master", brokerRole="SYNC_MASTER", haClassicPeers="127.0.0.1", slaveTimeout=300)
+    memory = memory_kib(master)
+    with Caller(master.port) as caller:
+        for number in range(60):
+            with socket.create_connection(("127.0.0.1", master.ha_port), 20) as raw:
+                first = bytes(8) if number % 2 else b""
+                raw.sendall(first + dice.randbytes(dice.randrange(1, 4_000)))
+                assert caller.send(b"x") in (ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_SLAVE_TIMEOUT)
+    assert memory_kib(master) < memory + 50_000
+
+
+@spec("H23", "H01")
+def test_replication_port_is_documented_told_at_the_start_and_asked_for(start: Start) -> None:
+    assert BrokerConfig().ha_port == BrokerConfig().listen_port + 1 == 10_912
+    assert "10912" in (Path(__file__).parent.parent.parent / "docs" / "ha.md").read_text(encoding="utf-8")
+    master = start("master")
+    assert str(master.told["haAddress"]) == f"127.0.0.1:{master.ha_port}"
+    with Caller(master.port) as caller:
+        assert caller.ask(RequestCode.GET_BROKER_HA_STATUS).code == OK
+
+
+@spec("H20")
+def test_slave_stops_within_a_second_of_being_told(start: Start) -> None:
+    """Told while it waits for data; the process itself takes a moment to end."""
+    master = start("master")
+    slave = start_slave(start, master.ha_port)
+    wait_for_copy(master, slave)
+    slave.process.terminate()
+    assert slave.process.wait(5) == 0
