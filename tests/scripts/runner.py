@@ -1,0 +1,167 @@
+"""Runs a script: commands above a `----`, the expected transcript below; blocks are separated by empty lines.
+
+    send master 3
+    ----
+    SEND_OK offsets 0..2; slave1 acked log_end
+
+Commands: `start ROLE slaves=N key=value …`, `send [N] [wait=false]`, `cut`, `refuse`, `accept`, `stall`, `flow`,
+`pass MS`, `kill slave|master`, `start slave|master [boot=ID]`, `lose MESSAGES`, `show`.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tandemq.model.codes import ResponseCode
+from tests.replication.group import Group
+
+_NAMES = {0: "SEND_OK", 10: "FLUSH_DISK_TIMEOUT", 11: "SLAVE_NOT_AVAILABLE", 12: "FLUSH_SLAVE_TIMEOUT"}
+
+
+class Script:
+    """One broker group and what was noticed of it so far."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._group: Group | None = None
+        self._waiting: dict[int, int] = {}
+        self._said: dict[str, str] = {}
+        self._seen_closes = 0
+
+    @property
+    def group(self) -> Group:
+        assert self._group is not None, "a script begins with `start`"
+        return self._group
+
+    def run(self, line: str) -> list[str]:
+        """One command; what it led to."""
+        name, *words = line.split()
+        pairs = dict(word.split("=", 1) for word in words if "=" in word)
+        plain = [word for word in words if "=" not in word]
+        command: Callable[[list[str], dict[str, str]], list[str]] = getattr(self, f"_do_{name}")
+        return [*command(plain, pairs), *self._news()]
+
+    # Commands.
+
+    def _do_start(self, plain: list[str], pairs: dict[str, str]) -> list[str]:
+        if plain[0] in ("slave", "master"):
+            if plain[0] == "slave":
+                self.group.slaves[0] = self.group.start_slave(1)
+            else:
+                self.group.start_master(boot_id=pairs.get("boot", "boot-1"))
+                self._waiting.clear()
+            self.group.settle()
+            return []
+        slaves = int(pairs.pop("slaves", "1"))
+        settings: dict[str, Any] = {key: int(value) if value.isdigit() else value for key, value in pairs.items()}
+        self._group = Group(self._path, role=plain[0], slaves=slaves, **settings)
+        return []
+
+    def _do_send(self, plain: list[str], pairs: dict[str, str]) -> list[str]:
+        properties = {"WAIT": pairs["wait"]} if "wait" in pairs else {}
+        for _ in range(int(plain[0]) if plain else 1):
+            self._waiting[self.group.send(b"x" * 100, **properties)] = self.group.now.mono_ms
+        self.group.settle()
+        return []
+
+    def _do_cut(self, _plain: list[str], _pairs: dict[str, str]) -> list[str]:
+        self.group.cut()
+        self.group.settle()
+        return []
+
+    def _do_refuse(self, _plain: list[str], _pairs: dict[str, str]) -> list[str]:
+        self.group.refuses = True
+        return []
+
+    def _do_accept(self, _plain: list[str], _pairs: dict[str, str]) -> list[str]:
+        self.group.refuses = False
+        return []
+
+    def _do_stall(self, _plain: list[str], _pairs: dict[str, str]) -> list[str]:
+        for wire in self.group.wires:
+            wire.stalls_down = True
+        return []
+
+    def _do_flow(self, _plain: list[str], _pairs: dict[str, str]) -> list[str]:
+        for wire in self.group.wires:
+            wire.stalls_down = False
+        self.group.settle()
+        return []
+
+    def _do_pass(self, plain: list[str], _pairs: dict[str, str]) -> list[str]:
+        self.group.pass_time(int(plain[0]))
+        return []
+
+    def _do_kill(self, plain: list[str], _pairs: dict[str, str]) -> list[str]:
+        self.group.stop(self.group.slave if plain[0] == "slave" else self.group.master)
+        return []
+
+    def _do_lose(self, plain: list[str], _pairs: dict[str, str]) -> list[str]:
+        """The master's machine went down and lost its newest messages; all are equally long."""
+        log = self.group.master.node.store.log
+        keep = log.written_end - int(plain[0]) * (
+            log.written_end // self.group.master.node.store.queues["TopicA", 0].max_offset
+        )
+        (file,) = sorted((self._path / "master" / "commitlog").iterdir())
+        data = file.read_bytes()
+        file.write_bytes(data[:keep] + bytes(len(data) - keep))
+        return [f"the master's log is cut from {log.written_end} to {keep}"]
+
+    def _do_show(self, _plain: list[str], _pairs: dict[str, str]) -> list[str]:
+        lines = [f"master log_end {self.group.master.log_end}"]
+        for number, slave in enumerate(self.group.slaves, start=1):
+            state = slave.session().state.name if slave.session() is not None else "not connected"
+            lines.append(f"slave{number} log_end {slave.log_end} {state}")
+        return lines
+
+    # What happened.
+
+    def _news(self) -> list[str]:
+        lines: list[str] = []
+        told: list[tuple[str, int, str]] = []
+        for opaque, since in list(self._waiting.items()):
+            answer = self.group.master.answer_to(opaque)
+            if answer is not None:
+                del self._waiting[opaque]
+                code = _NAMES.get(answer.code) or f"refused: {ResponseCode(answer.code).name}"
+                told.append((code, self.group.now.mono_ms - since, answer.fields.get("queueOffset", "")))
+        lines += _together(told)
+        if self._waiting:
+            lines.append(f"{len(self._waiting)} senders wait")
+        for number, slave in enumerate(self.group.slaves, start=1):
+            for _, reason in slave.closes[slave_seen(self._said, number, len(slave.closes)) :]:
+                lines.append(f"slave{number} closes: {reason}")
+        return lines
+
+
+def slave_seen(said: dict[str, str], number: int, count: int) -> int:
+    """How many closes of a slave were told before; remembers `count`."""
+    before = int(said.get(f"closes {number}", "0"))
+    said[f"closes {number}"] = str(count)
+    return min(before, count)
+
+
+def _together(told: list[tuple[str, int, str]]) -> list[str]:
+    lines: list[str] = []
+    while told:
+        code, after_ms, first = told[0]
+        run = [item for item in told if item[0] == code and item[1] == after_ms]
+        told = [item for item in told if item not in run]
+        offsets = first if len(run) == 1 else f"{first}..{run[-1][2]}"
+        lines.append(code + (f" offset {offsets}" if first else "") + (f" after {after_ms} ms" if after_ms else ""))
+    return lines
+
+
+def replay(text: str, path: Path) -> str:
+    """The script with the transcript as it really is."""
+    script = Script(path)
+    blocks = []
+    for block in re.split(r"\n{2,}", text.strip()):
+        commands = [line for line in block.split("----")[0].strip().splitlines() if line]
+        if all(line.startswith("#") for line in commands):
+            blocks.append(block)
+            continue
+        said = [line for command in commands if not command.startswith("#") for line in script.run(command)]
+        blocks.append("\n".join([*commands, "----", *said]))
+    return "\n\n".join(blocks) + "\n"
