@@ -51,11 +51,16 @@ class FileCache:
 
 
 def _write_zeroes(file: File, within: int) -> None:
-    """Zero a file from a position on, without ever making it shorter; what is zero already is only read."""
+    """Zero a file from a position on, without ever making it shorter.
+
+    What is zero already is only read: there may be no room on the device for what was never written.
+    """
     for start in range(within, file.size(), _CHUNK_BYTES):
         data = file.pread(_CHUNK_BYTES, start)
-        if data != _ZEROES[: len(data)]:
-            file.pwrite(_ZEROES[: len(data)], start)
+        stop = len(data.rstrip(b"\0"))
+        if stop:
+            first = len(data) - len(data.lstrip(b"\0"))
+            file.pwrite(_ZEROES[: stop - first], start + first)
 
 
 class SegmentLog:
