@@ -38,6 +38,8 @@ class DelayedMessages:
         self.version = DataVersion(now.wall_ms)
         self.progress: dict[int, int] = {}
         self._pending: dict[int, int] = {}
+        self._clock_went_back: dict[int, tuple[int, int]] = {}
+        """Level to when that was noticed (monotonic ms), and the queue offset below which messages are concerned."""
         self.delivered = 0
         self._dirty = False
         raw = load_table(broker.disk, FILE)
@@ -107,7 +109,7 @@ class DelayedMessages:
             return 0
         at = start
         for log_offset, size, due_ms in self._broker.store.entries(queue, start, min(room, queue.max_offset - start)):
-            if size != PREFILL_SIZE and now.wall_ms < due_ms <= now.wall_ms + delay_ms:
+            if size != PREFILL_SIZE and not self._is_due(level, delay_ms, at, due_ms, queue.max_offset, now):
                 break
             if size != PREFILL_SIZE:
                 try:
@@ -121,6 +123,20 @@ class DelayedMessages:
         if at > start:
             self._pending[level] = at
         return at - start
+
+    def _is_due(self, level: int, delay_ms: int, queue_offset: int, due_ms: int, max_offset: int, now: Now) -> bool:
+        """Whether a message's time has come. One due later than its delay from now was stored before the calendar clock
+        went back: it waits its delay by the monotonic clock from when that was noticed, so it is late and never early.
+        """
+        if due_ms <= now.wall_ms:
+            return True
+        if due_ms <= now.wall_ms + delay_ms:
+            return False
+        noticed_ms, below = self._clock_went_back.get(level, (0, 0))
+        if queue_offset >= below:
+            noticed_ms = now.mono_ms
+            self._clock_went_back[level] = (noticed_ms, max_offset)
+        return now.mono_ms - noticed_ms >= delay_ms
 
     def committed(self) -> None:
         """What was put is in the log: progress counts from here on."""
