@@ -306,3 +306,12 @@ class Group:
                 slave.log_bytes()
                 == self.master.log_bytes()[slave.node.store.log.start - self.master.node.store.log.start :]
             )
+
+
+def delete_files(path: Path) -> None:
+    """Delete what is in a directory."""
+    for child in path.rglob("*"):
+        if child.is_file():
+            child.unlink()
+    for child in sorted(path.rglob("*"), reverse=True):
+        child.rmdir()

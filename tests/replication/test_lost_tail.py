@@ -1,0 +1,162 @@
+"""A master's machine goes down and loses bytes its slave has."""
+
+from pathlib import Path
+
+import pytest
+
+from tandemq.config import BrokerConfig
+from tandemq.model.codes import ResponseCode
+from tests.broker.harness import messages_in
+from tests.replication.group import Group, delete_files
+from tests.spec import spec
+
+OK = ResponseCode.SUCCESS
+DEFAULTS = BrokerConfig()
+
+
+def lose_tail(group: Group, keep: int) -> None:
+    """The master's machine goes down and loses what lies behind `keep`."""
+    group.stop(group.master)
+    log = group.master.node.store.log
+    start = keep - keep % log.segment_bytes
+    files = sorted((group.path / "master" / "commitlog").iterdir())
+    for file in files:
+        first = int(file.name)
+        data = file.read_bytes()
+        if first == start:
+            file.write_bytes(data[: keep - first] + bytes(len(data) - (keep - first)))
+        elif first > start:
+            file.unlink()
+    delete_files(group.path / "master" / "consumequeue")
+
+
+@spec("W13")
+def test_master_whose_machine_lost_its_tail_takes_it_back_before_it_takes_messages(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    group.send_many(10)
+    middle = group.master.log_end
+    group.send_many(10)
+    end, whole = group.master.log_end, group.master.log_bytes()
+    lose_tail(group, middle)
+    group.refuses = True
+    group.start_master(boot_id="boot-2")
+    assert group.master.log_end == middle
+    assert group.send_and_settle() == ResponseCode.SERVICE_NOT_AVAILABLE
+    group.pass_time(120_000)
+    assert group.send_and_settle() == ResponseCode.SERVICE_NOT_AVAILABLE
+    group.refuses = False
+    group.pass_time(6_000)
+    assert group.master.log_end == end
+    assert group.master.log_bytes() == whole
+    assert group.send_and_settle() == OK
+    assert group.master.node.store.queues["TopicA", 0].max_offset == 21
+    group.assert_same_logs()
+    assert not (tmp_path / "slave1" / "set-aside").exists()
+
+
+@spec("W13")
+def test_slave_keeps_what_it_copied_after_the_tail_came_back(tmp_path: Path) -> None:
+    """No new history begins when nothing was given up: a reconnecting slave must not set good bytes aside."""
+    group = Group(tmp_path)
+    group.send_many(10)
+    lose_tail(group, group.master.log_end // 10 * 10 // 2 // 222 * 222)
+    group.start_master(boot_id="boot-2")
+    group.pass_time(6_000)
+    assert group.send_and_settle() == OK
+    group.cut()
+    group.pass_time(200)
+    assert group.send_and_settle() == OK
+    group.assert_same_logs()
+    assert not (tmp_path / "slave1" / "set-aside").exists()
+
+
+@spec("W13")
+def test_async_master_accepts_the_loss_after_30s_and_the_slave_sets_its_tail_aside(tmp_path: Path) -> None:
+    assert DEFAULTS.accept_loss_ms == 30_000
+    group = Group(tmp_path, role="ASYNC_MASTER")
+    group.send_many(10)
+    middle = group.master.log_end
+    group.send_many(10)
+    tail = group.slave.log_bytes()[middle:]
+    lose_tail(group, middle)
+    group.refuses = True
+    group.start_master(boot_id="boot-2")
+    group.pass_time(29_900)
+    assert group.send_and_settle() == ResponseCode.SERVICE_NOT_AVAILABLE
+    group.pass_time(200)
+    assert group.send_and_settle(b"new history") == OK
+    group.refuses = False
+    group.pass_time(10_000)
+    group.assert_same_logs()
+    (aside,) = (tmp_path / "slave1" / "set-aside").iterdir()
+    assert aside.name == f"{middle:020d}"
+    assert aside.read_bytes() == tail
+    found = group.slave.pull("TopicA", 10)
+    assert found is not None
+    assert [message.body for message in messages_in(found)] == [b"new history"]
+
+
+@spec("W13")
+def test_slave_that_answered_meanwhile_learns_of_the_new_history_at_once(tmp_path: Path) -> None:
+    """Two slaves; one answers, the other never does; then the loss is accepted. The first must not be cut later."""
+    group = Group(tmp_path, role="ASYNC_MASTER", slaves=2)
+    group.send_many(10)
+    group.stop(group.slaves.pop(1), clean=True)
+    lose_tail(group, group.master.log_end)
+    group.start_master(boot_id="boot-2")
+    group.pass_time(31_000)
+    assert group.send_and_settle() == OK
+    group.pass_time(6_000)
+    group.assert_same_logs()
+    group.cut()
+    group.pass_time(6_000)
+    assert group.send_and_settle() == OK
+    group.assert_same_logs()
+    assert not (tmp_path / "slave1" / "set-aside").exists()
+
+
+def test_operator_accepts_the_loss(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    group.send_many(10)
+    middle = group.master.log_end
+    group.send_many(5)
+    lose_tail(group, middle)
+    group.start_master(boot_id="boot-2", accept_loss=True)
+    group.pass_time(6_000)
+    assert group.send_and_settle() == OK
+    group.assert_same_logs()
+    assert (tmp_path / "slave1" / "set-aside").exists()
+
+
+def test_killed_process_on_a_running_machine_waits_for_nobody(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    group.send_many(10)
+    group.stop(group.master)
+    group.refuses = True
+    group.start_master(boot_id="boot-1")
+    assert group.send_and_settle() == ResponseCode.SLAVE_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_restart_while_waiting_for_a_slave_does_not_forget_the_wait(tmp_path: Path, clean: bool) -> None:
+    """An impatient operator restarts the master: what the slave holds is still fetched first."""
+    group = Group(tmp_path)
+    group.send_many(10)
+    middle = group.master.log_end
+    group.send_many(10)
+    end = group.master.log_end
+    lose_tail(group, middle)
+    group.refuses = True
+    group.start_master(boot_id="boot-2")
+    group.pass_time(5_000)
+    group.stop(group.master, clean=clean)
+    group.start_master(boot_id="boot-2")
+    assert group.send_and_settle() == ResponseCode.SERVICE_NOT_AVAILABLE
+    group.refuses = False
+    group.pass_time(6_000)
+    assert group.master.log_end == end
+    assert group.send_and_settle() == OK
+    group.stop(group.master, clean=clean)
+    group.start_master(boot_id="boot-2")
+    group.pass_time(6_000)
+    assert group.send_and_settle() == OK
