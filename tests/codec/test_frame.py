@@ -91,7 +91,7 @@ def test_frame_of_java_is_read_as_java_meant_it(frame: dict[str, Any]) -> None:
     assert command.flag == header["flag"]
     assert command.version == header["version"]
     assert header["language"] in (command.language, LANGUAGES.index(command.language))
-    assert command.remark == (header.get("remark") or None)
+    assert (command.remark or None) == (header.get("remark") or None)
     assert command.fields == (header.get("extFields") or {})
     assert len(command.body) == frame["body_bytes"]
     assert command.binary == (frame["serialisation"] == 1)

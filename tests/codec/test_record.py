@@ -46,7 +46,8 @@ RECORDS = st.fixed_dictionaries(
 PLAIN: dict[str, Any] = {
     "topic": b"T", "queue_id": 1, "queue_offset": 2, "log_offset": 4096, "body": b"body",
     "properties": b"TAGS\x01a\x02", "flag": 3, "sys_flag": 0, "born_ms": 5,
-    "born_host": encode_host(b"\1\2\3\4", 6), "store_ms": 7, "store_host": encode_host(b"\5\6\7\x08", 9), "reconsume_times": 10, "prepared_offset": 11,
+    "born_host": encode_host(b"\1\2\3\4", 6), "store_ms": 7,
+    "store_host": encode_host(b"\5\6\7\x08", 9), "reconsume_times": 10, "prepared_offset": 11,
 }  # fmt: skip
 
 

@@ -47,7 +47,8 @@ def _parse(text: str) -> Pairs:
     if int(count) != len(lines):
         raise ValueError(f"{count} entries are announced, {len(lines)} are there")
     pairs = [(int(epoch), int(start)) for epoch, start in (line.split("-") for line in lines)]
-    if pairs != sorted(pairs):
+    starts = [start for _, start in pairs]
+    if [epoch for epoch, _ in pairs] != sorted({epoch for epoch, _ in pairs}) or starts != sorted(starts):
         raise ValueError("its entries are not in order")
     return pairs
 
@@ -57,9 +58,9 @@ def save_epochs(disk: Disk, pairs: Pairs) -> None:
     rest = "".join(f"{epoch}-{start}\n" for epoch, start in pairs).encode()
     head = f"{len(pairs)}\n{zlib.crc32(rest) & 0x7FFFFFFF}\n".encode()
     before = disk.read(FILE)
+    disk.replace(FILE, head + rest)  # first, so that one of the two is whole at any time
     if before:
         disk.replace(f"{FILE}.bak", before)
-    disk.replace(FILE, head + rest)
 
 
 def common_end(ours: Pairs, our_end: int, theirs: Pairs, their_end: int) -> int | None:

@@ -69,7 +69,7 @@ def open_store(disk: Disk, config: StoreConfig) -> tuple[Store, Recovered]:
         begin = store.log.start
     if marks is not None and store.log.end < marks.synced:
         raise StoreDamaged(
-            f"the log ends at {store.log.end}, but was on the device up to {marks.synced}: a file is missing or damaged",
+            f"the log ends at {store.log.end}, but was on the device up to {marks.synced}: a file is gone or damaged",
             hint="put the file back, or delete tandemq.marks to begin without the messages that are gone",
         )
     held = store.log.segment_starts

@@ -37,9 +37,7 @@ class DataVersion:
         """From a peer's JSON; missing parts are 0."""
         if not isinstance(value, dict):
             return cls()
-        return cls(
-            int(value.get("timestamp") or 0), int(value.get("counter") or 0), int(value.get("stateVersion") or 0)
-        )
+        return cls(*(_number(value.get(name)) for name in ("timestamp", "counter", "stateVersion")))
 
     def __eq__(self, other: object) -> bool:
         """Same moment and count."""
@@ -50,6 +48,13 @@ class DataVersion:
     def copy(self) -> "DataVersion":
         """A version equal to this one."""
         return DataVersion(self.timestamp, self.counter, self.state_version)
+
+
+def _number(value: Any) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        return 0
 
 
 def load_table(disk: Disk, name: str) -> dict[str, Any]:
@@ -83,6 +88,6 @@ def save_table(disk: Disk, name: str, value: dict[str, Any]) -> None:
     data = msgspec.json.format(msgspec.json.encode(value), indent=1)
     if before == data:
         return
+    disk.replace(path, data)  # first, so that one of the two is whole at any time
     if before:
         disk.replace(f"{path}.bak", before)
-    disk.replace(path, data)

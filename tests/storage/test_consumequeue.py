@@ -1,0 +1,123 @@
+"""Queues that begin late, have holes, lose their beginning, or are told nonsense."""
+
+import pytest
+
+from tandemq.codec.record import Record
+from tandemq.sim.disk import SimDisk
+from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue
+from tandemq.storage.seglog import FileCache
+from tests.storage.harness import new_disk, start
+
+FILE_BYTES = 200
+SIZE = 200
+
+
+def make(disk: SimDisk) -> ConsumeQueue:
+    return ConsumeQueue(disk, FileCache(disk, 2), "T", 0, FILE_BYTES)
+
+
+def enter(queue: ConsumeQueue, number: int) -> bool:
+    return queue.enter(number, number * 1000, SIZE, number)
+
+
+def test_queue_that_begins_late_is_prefilled_as_java_does() -> None:
+    disk = new_disk()
+    queue = make(disk)
+    assert enter(queue, 34)
+    assert enter(queue, 35)
+    queue.flush()
+    raw = disk.read("consumequeue/T/0/00000000000000000600")
+    assert raw is not None
+    assert raw[:80] == (bytes(8) + bytes.fromhex("7FFFFFFF") + bytes(8)) * 4
+    assert (queue.min_offset, queue.max_offset) == (34, 36)
+    again = make(disk)
+    again.correct_min(0)
+    assert (again.min_offset, again.max_offset, again.entry(34).log_offset) == (34, 36, 34_000)
+
+
+@pytest.mark.parametrize("hole", range(1, 24))
+def test_holes_hide_nothing_on_either_side(hole: int) -> None:
+    disk = new_disk()
+    queue = make(disk)
+    for number in [*range(hole), *range(hole + 3, 30)]:
+        assert enter(queue, number)
+    queue.flush()
+    queue = make(disk)
+    queue.correct_min(0)
+    assert (queue.min_offset, queue.max_offset) == (0, 30)
+    assert [queue.entry(n).size == PREFILL_SIZE for n in range(30)] == [hole <= n < hole + 3 for n in range(30)]
+    for log_end in range(30_000, 0, -1000):
+        queue.truncate_behind(log_end)
+        held = [queue.entry(n) for n in range(queue.max_offset)]
+        assert all(entry.log_offset < log_end for entry in held)
+        numbers = [n for n in range(log_end // 1000) if not hole <= n < hole + 3]
+        assert [entry.log_offset for entry in held if entry.size == SIZE] == [n * 1000 for n in numbers]
+    for log_start in range(0, 30_000, 1500):
+        copy = new_disk()
+        rest = make(copy)
+        for number in [*range(hole), *range(hole + 3, 30)]:
+            enter(rest, number)
+        rest.flush()
+        rest.correct_min(log_start)
+        assert all(rest.entry(n).log_offset >= log_start for n in range(rest.min_offset, 30))
+
+
+def test_entries_in_memory_and_in_files_are_read_alike() -> None:
+    disk = new_disk()
+    queue = make(disk)
+    for number in range(37):
+        enter(queue, number)
+        if number == 20:
+            queue.flush()
+    for number in range(37):
+        assert queue.entry(number) == (number * 1000, SIZE, number)
+        piece = queue.read(number, 100)
+        assert 0 < len(piece) <= FILE_BYTES if number < 21 else len(piece) == (37 - number) * 20
+    assert queue.read(37, 5) == b""
+
+
+def test_entry_that_is_there_already_is_not_entered_again() -> None:
+    queue = make(new_disk())
+    assert enter(queue, 0)
+    assert enter(queue, 1)
+    assert not enter(queue, 0)
+    assert not enter(queue, 1)
+    assert not enter(queue, -5)
+    assert queue.max_offset == 2
+
+
+@pytest.mark.parametrize("queue_offset", [1 << 40, (1 << 63) - 1, 100])
+def test_queue_offset_that_cannot_be_is_entered_nowhere(queue_offset: int) -> None:
+    queue = make(new_disk())
+    assert not queue.enter(queue_offset, 5000, SIZE, 0)
+    assert enter(queue, 0)
+    assert not queue.enter(queue_offset, 5000, SIZE, 0)
+    assert not queue.stage(queue_offset, 5000, SIZE, 0)
+    assert queue.max_offset == 1
+
+
+def test_files_wholly_before_the_log_are_deleted_but_the_last() -> None:
+    disk = new_disk()
+    queue = make(disk)
+    for number in range(30):
+        enter(queue, number)
+    queue.flush()
+    queue.correct_min(15_000)
+    assert queue.min_offset == 15
+    assert disk.list("consumequeue/T/0") == ["00000000000000000200", "00000000000000000400"]
+    queue.correct_min(1 << 40)
+    assert (queue.min_offset, queue.max_offset) == (30, 30)
+    assert disk.list("consumequeue/T/0") == ["00000000000000000400"]
+    assert make(disk).max_offset == 30
+
+
+@pytest.mark.parametrize("topic", [b"../../escape", b"a/b", b"a\0b", b"", b"\xff", b"t" * 300])
+def test_record_of_a_topic_that_cannot_be_named_makes_no_file(topic: bytes) -> None:
+    disk = new_disk()
+    store = start(disk)
+    before = disk.paths()
+    store.dispatch_found(Record(200, 0, 0, 0, 0, 0, 0, topic, b"", 0, 0, 0))
+    store.dispatch_found(Record(200, -1, 0, 0, 0, 0, 0, b"fine", b"", 0, 0, 0))
+    store.flush_queues()
+    assert not store.queues
+    assert disk.paths() == before

@@ -1,0 +1,112 @@
+"""Generations: their file, and where two histories part."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandemq.errors import StoreDamaged
+from tandemq.sim.disk import PowerLoss, SimDisk
+from tandemq.storage.epochs import FILE, Pairs, common_end, load_epochs, save_epochs
+
+
+def test_table_survives_the_way_there_and_back() -> None:
+    disk = SimDisk(Random(1))
+    assert load_epochs(disk) == []
+    for pairs in ([(1, 0)], [(1, 0), (2, 100), (7, 100)]):
+        save_epochs(disk, pairs)
+        assert load_epochs(disk) == pairs
+    text = disk.read(FILE)
+    assert text is not None
+    assert text.decode().split("\n")[2:] == ["1-0", "2-100", "7-100", ""]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\xff", b"1", b"x\ny", b"2\n0\n1-0\n", b"1\n5\n1-0\n", b"2\n0\n2-0\n1-5\n", b"2\n0\n1-9\n2-5\n",
+     b"2\n0\n1-0\n1-5\n", b"1\n0\n1\n", b"1\n0\n1-2-3\n"],
+)  # fmt: skip
+def test_unreadable_table_is_taken_from_its_former_one_or_refused(content: bytes) -> None:
+    disk = SimDisk(Random(1))
+    save_epochs(disk, [(1, 0)])
+    save_epochs(disk, [(1, 0), (2, 5)])
+    disk.replace(FILE, content)
+    assert load_epochs(disk) == [(1, 0)]
+    disk.replace(f"{FILE}.bak", content)
+    with pytest.raises(StoreDamaged):
+        load_epochs(disk)
+
+
+def test_every_flipped_bit_is_noticed() -> None:
+    disk = SimDisk(Random(1))
+    save_epochs(disk, [(1, 0), (2, 500)])
+    raw = disk.read(FILE)
+    assert raw is not None
+    crc = raw.index(b"\n") + 1
+    for bit in range(crc * 8, len(raw) * 8):
+        damaged = bytearray(raw)
+        damaged[bit // 8] ^= 1 << bit % 8
+        disk.replace(FILE, bytes(damaged))
+        try:
+            assert load_epochs(disk) == [(1, 0), (2, 500)]
+        except StoreDamaged:
+            continue
+
+
+def test_stop_at_every_call_leaves_the_old_or_the_new_table() -> None:
+    for nth in (1, 2):
+        for corrupt in (False, True):
+            disk = SimDisk(Random(nth))
+            save_epochs(disk, [(1, 0)])
+            save_epochs(disk, [(1, 0), (2, 5)])
+            if corrupt:
+                disk.replace(FILE, b"junk")
+            disk.stop_at(nth, ("replace",))
+            with pytest.raises(PowerLoss):
+                save_epochs(disk, [(1, 0), (2, 5), (3, 9)])
+            disk.crash()
+            assert load_epochs(disk) in ([(1, 0)], [(1, 0), (2, 5)], [(1, 0), (2, 5), (3, 9)])
+
+
+Steps = list[tuple[str, int]]
+
+
+def history(steps: Steps, start: list[str]) -> tuple[Pairs, list[str]]:
+    """Play appends and generations: the table, and for each byte the generation that wrote it."""
+    pairs: Pairs = []
+    log: list[str] = list(start)
+    for place, (who, count) in enumerate(steps):
+        pairs.append((place + 1, len(log)))
+        log += [f"{who}{place}"] * count
+    return pairs, log
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=5), st.integers(1, 5), st.lists(st.integers(0, 5), max_size=3),
+       st.lists(st.integers(0, 5), max_size=3), st.integers(0, 5))  # fmt: skip
+def test_common_end_is_where_histories_part(
+    shared: list[int], cut_at: int, ours_more: list[int], theirs_more: list[int], lag: int
+) -> None:
+    """Both lived through `shared`; one is behind by `lag` in the last of it; then each went its own way or stopped."""
+    steps = [("s", count) for count in shared]
+    pairs, log = history(steps, [])
+    behind = max(pairs[-1][1], len(log) - lag)
+    ours_pairs, ours_log = list(pairs), log[:behind]
+    theirs_pairs, theirs_log = list(pairs), list(log)
+    for number, count in enumerate(ours_more):
+        ours_pairs.append((100 + number, len(ours_log)))
+        ours_log += [f"o{number}"] * count
+    for number, count in enumerate(theirs_more):
+        theirs_pairs.append((200 + number, len(theirs_log)))
+        theirs_log += [f"t{number}"] * count
+    same = 0
+    while same < min(len(ours_log), len(theirs_log)) and ours_log[same] == theirs_log[same]:
+        same += 1
+    found = common_end(ours_pairs, len(ours_log), theirs_pairs, len(theirs_log))
+    assert found == same == common_end(theirs_pairs, len(theirs_log), ours_pairs, len(ours_log))
+
+
+def test_histories_that_share_nothing_have_no_common_end() -> None:
+    assert common_end([(1, 0)], 9, [(2, 0)], 9) is None
+    assert common_end([], 9, [(2, 0)], 9) is None
+    assert common_end([(1, 0)], 9, [(1, 5)], 9) is None

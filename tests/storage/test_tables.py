@@ -1,0 +1,87 @@
+"""Small JSON tables: one of the two files is whole at any time, whatever happens in between."""
+
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandemq.errors import StoreDamaged
+from tandemq.sim.disk import PowerLoss, SimDisk
+from tandemq.storage.tables import DataVersion, load_table, save_table
+
+
+def test_table_survives_the_way_there_and_back_and_keeps_the_former_one() -> None:
+    disk = SimDisk(Random(1))
+    assert load_table(disk, "topics.json") == {}
+    save_table(disk, "topics.json", {"a": {"é": [1, None, "x"]}})
+    save_table(disk, "topics.json", {"a": 2})
+    assert load_table(disk, "topics.json") == {"a": 2}
+    disk.remove("config/topics.json")
+    assert load_table(disk, "topics.json") == {"a": {"é": [1, None, "x"]}}
+
+
+@pytest.mark.parametrize("content", [b"", b"\0\0\0", b"{", b"[1]", b"\xff", b" \n"])
+def test_unreadable_table_is_taken_from_its_former_one(content: bytes) -> None:
+    disk = SimDisk(Random(1))
+    save_table(disk, "t.json", {"a": 1})
+    save_table(disk, "t.json", {"a": 2})
+    disk.replace("config/t.json", content)
+    assert load_table(disk, "t.json") == {"a": 1}
+
+
+def test_two_unreadable_files_are_refused_with_what_to_do() -> None:
+    disk = SimDisk(Random(1))
+    disk.replace("config/t.json", b"{")
+    disk.replace("config/t.json.bak", b"[")
+    with pytest.raises(StoreDamaged, match="restore"):
+        load_table(disk, "t.json")
+
+
+def test_unchanged_table_is_not_written() -> None:
+    disk = SimDisk(Random(1))
+    save_table(disk, "t.json", {"a": 1})
+    before = disk.counts["replace"]
+    save_table(disk, "t.json", {"a": 1})
+    assert disk.counts["replace"] == before
+
+
+@pytest.mark.parametrize("corrupt", [False, True])
+def test_stop_at_every_call_leaves_the_old_or_the_new_table(corrupt: bool) -> None:
+    for nth in (1, 2):
+        disk = SimDisk(Random(nth))
+        save_table(disk, "t.json", {"a": 1})
+        save_table(disk, "t.json", {"a": 2})
+        if corrupt:
+            disk.replace("config/t.json", b"{")
+        disk.stop_at(nth, ("replace",))
+        with pytest.raises(PowerLoss):
+            save_table(disk, "t.json", {"a": 3})
+        disk.crash()
+        assert load_table(disk, "t.json")["a"] in (1, 2, 3)
+
+
+def test_javas_unquoted_keys_are_read() -> None:
+    disk = SimDisk(Random(1))
+    disk.replace("config/consumerOffset.json", b'{\n\t"offsetTable":{"T@g":{0:12,1:45\n\t\t}\n\t}\n}')
+    assert load_table(disk, "consumerOffset.json") == {"offsetTable": {"T@g": {"0": 12, "1": 45}}}
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+                    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(
+                        st.sampled_from(["timestamp", "counter", "stateVersion"]), inner), max_leaves=5))  # fmt: skip
+def test_version_is_read_from_anything(value: Any) -> None:
+    version = DataVersion.from_json(value)
+    assert isinstance(version.counter, int)
+    assert DataVersion.from_json(version.as_json()) == version
+
+
+def test_version_grows_and_is_compared_whole() -> None:
+    one = DataVersion(5, 1)
+    two = one.copy()
+    assert one == two
+    two.next(6)
+    assert (two.timestamp, two.counter) == (6, 2)
+    assert one != two
+    assert DataVersion(5, 1, 1) != one
