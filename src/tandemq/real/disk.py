@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tandemq.boundary import Buffer, DiskUsage
-from tandemq.errors import DiskFailed, DiskFull, StoreLocked
+from tandemq.errors import DiskFailed, DiskFull, StoreError, StoreLocked
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -24,7 +24,9 @@ def _store_errors(what: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in _FULL:
             raise DiskFull(f"{what}: no space left on the device", hint="free space; nothing is lost") from error
-        raise DiskFailed(f"{what}: {os.strerror(error.errno or 0)}", hint="look at the device and its rights") from error
+        raise DiskFailed(
+            f"{what}: {os.strerror(error.errno or 0)}", hint="look at the device and its rights"
+        ) from error
     except ValueError as error:  # what Python says of the descriptor -1
         raise DiskFailed(f"{what}: the file is closed") from error
 
@@ -126,8 +128,13 @@ class RealDisk:
             raise StoreLocked(
                 f"another broker is using {self.root}", hint="stop it, or give this one its own storePathRootDir"
             ) from error
-        os.pwrite(fd, b"lock", 0)
         self._lock_fd = fd
+        try:
+            with _store_errors(str(path)):
+                os.pwrite(fd, b"lock", 0)
+        except StoreError:
+            self.unlock()
+            raise
 
     def unlock(self) -> None:
         """Give the directory back."""

@@ -15,6 +15,7 @@ from tandemq.errors import ConfigError
 from tandemq.real.clock import read_clock
 from tandemq.real.disk import RealDisk
 from tandemq.real.loop import Loop
+from tandemq.run.identity import claim
 
 log = logging.getLogger(__name__)
 FAST_PORT_DISTANCE = 2
@@ -40,20 +41,20 @@ class BrokerProcess:
 
     @property
     def address(self) -> str:
-        """"ip:port" clients use."""
+        """Where clients reach it, "ip:port"."""
         return f"{self._advertised()}:{self.port}"
 
     @property
     def ha_address(self) -> str:
-        """"ip:port" slaves use."""
+        """Where slaves reach it, "ip:port"."""
         return f"{self.config.ha_advertised_ip or self._advertised()}:{self.ha_port}"
 
     def open(self) -> None:
         """Lock and open the store, listen, begin to register.
 
         Raises:
-            StoreLocked, StoreDamaged, DiskFailed: the store directory cannot be used.
-            ConfigError: a port cannot be used.
+            StoreLocked, StoreDamaged, DiskFull, DiskFailed: the store directory cannot be used.
+            ConfigError: a port cannot be used, or the store is another broker's.
         """
         disk = RealDisk(Path(self.config.store_path).expanduser())
         disk.lock()
@@ -61,11 +62,14 @@ class BrokerProcess:
         loop = Loop(connections_max=self.config.connections_max)
         self._loop = loop
         try:
+            claim(disk, self.config)
             self._listen(loop)
             config = replace(self.config, listen_port=self.port, ha_port=self.ha_port)
             now = read_clock()
             delays = parse_delay_levels(config.delay_levels)
-            self._node = Broker(config, disk, loop, Random(), read_machine(), now, delays, accept_loss=self._accept_loss)
+            self._node = Broker(
+                config, disk, loop, Random(), read_machine(), now, delays, accept_loss=self._accept_loss
+            )  # fmt: skip
         except BaseException:
             self.close(clean=False)
             raise

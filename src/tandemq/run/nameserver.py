@@ -22,8 +22,9 @@ class NameServerProcess:
 
     @property
     def address(self) -> str:
-        """"ip:port" for clients on this machine."""
-        return f"{'127.0.0.1' if self.config.bind_address in ('0.0.0.0', '::') else self.config.bind_address}:{self.port}"
+        """Where clients on this machine reach it, "ip:port"."""
+        host = self.config.bind_address
+        return f"{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{self.port}"
 
     def open(self) -> None:
         """Listen.
