@@ -71,7 +71,7 @@ def _from_json(header: bytes, body: bytes) -> Command:
     fields = raw.extFields
     plain = {} if fields is None else {key: _text(value) for key, value in fields.items() if value is not None}
     return Command(
-        raw.code, raw.opaque, raw.flag, raw.remark, plain, body, raw.language or _UNKNOWN_LANGUAGE, raw.version
+        raw.code, raw.opaque, raw.flag, raw.remark or None, plain, body, raw.language or _UNKNOWN_LANGUAGE, raw.version
     )
 
 
