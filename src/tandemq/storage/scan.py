@@ -16,6 +16,8 @@ RECORD_BYTES_MAX = 128 << 20
 """A record that claims to be longer is none."""
 _MAGICS = (MAGIC_V1.to_bytes(4), MAGIC_V2.to_bytes(4))
 
+_ZEROES = bytes(WINDOW_BYTES)
+
 Reader = Callable[[int, int], bytes]
 """(offset, size) -> up to size bytes, not beyond the file the offset lies in; b"" where nothing is."""
 
@@ -109,7 +111,7 @@ def find_next_record(read: Reader, start: int, end: int, segment_bytes: int) -> 
         if not window:
             position = position - position % segment_bytes + segment_bytes
             continue
-        found = _valid_in(window, position, read)
+        found = None if window == _ZEROES[: len(window)] else _valid_in(window, position, read)
         if found is not None and found < end:
             return found
         whole = position % segment_bytes + len(window) >= segment_bytes

@@ -57,10 +57,11 @@ def _write_zeroes(file: File, within: int) -> None:
     """
     for start in range(within, file.size(), _CHUNK_BYTES):
         data = file.pread(_CHUNK_BYTES, start)
+        if data == _ZEROES[: len(data)]:  # most of a file of 1 GiB, and comparing is a hundred times faster
+            continue
         stop = len(data.rstrip(b"\0"))
-        if stop:
-            first = len(data) - len(data.lstrip(b"\0"))
-            file.pwrite(_ZEROES[: stop - first], start + first)
+        first = len(data) - len(data.lstrip(b"\0"))
+        file.pwrite(_ZEROES[: stop - first], start + first)
 
 
 class SegmentLog:
