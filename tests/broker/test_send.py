@@ -76,9 +76,11 @@ def test_checks_come_in_the_documented_order(tmp_path: Path) -> None:
         answer = broker.send(topic, body, queue_id=queue_id)
         assert (topic, answer.code) == (topic, code)
         assert answer.remark
-    node.send.refusal = (ResponseCode.SERVICE_NOT_AVAILABLE, "full")
+    node.send.refuse("disk full", "full")
+    node.send.refuse("slave", "slave")
+    node.send.admit("slave")
     assert broker.send("Unknown").code == ResponseCode.SERVICE_NOT_AVAILABLE
-    node.send.refusal = None
+    node.send.admit("disk full")
     assert node.store.log.written_end == 0
     assert broker.send("Plain", b"", queue_id=1).code == OK
 

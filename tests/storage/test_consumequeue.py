@@ -121,3 +121,17 @@ def test_record_of_a_topic_that_cannot_be_named_makes_no_file(topic: bytes) -> N
     store.flush_queues()
     assert not store.queues
     assert disk.paths() == before
+
+
+def test_queue_begins_anew_when_its_topic_was_created_again() -> None:
+    queue = make(new_disk())
+    for number in range(250):
+        assert enter(queue, number)
+    queue.flush()
+    behind = queue.last_log_end
+    assert not queue.enter(0, behind - 1, 100, 7), "an old record"
+    assert queue.enter(0, behind, 100, 7)
+    assert (queue.min_offset, queue.max_offset, queue.entry(0)) == (0, 1, (behind, 100, 7))
+    assert queue.stage(0, behind + 100, 100, 8)
+    queue.enter_staged()
+    assert (queue.max_offset, queue.entry(0)) == (1, (behind + 100, 100, 8))

@@ -416,7 +416,7 @@ class Broker:
         if event.error is not None:
             log.critical("store: a sync failed; nothing more is written or acknowledged until a restart: %s", event.error)
             self.store.flush_failed(event.error)
-            self.send.refusal = (ResponseCode.SERVICE_NOT_AVAILABLE, f"the disk failed: {event.error}")
+            self.send.refuse("disk failed", f"the disk failed: {event.error}")
             for link, answer in self.waiters.take_all():
                 turn.send(link, recode(answer, ResponseCode.FLUSH_DISK_TIMEOUT))
             return

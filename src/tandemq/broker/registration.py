@@ -98,5 +98,5 @@ class Registration:
 
     def unregister(self, turn: Turn) -> None:
         """Tell every name server that we stop."""
-        for server in self.registered:
+        for server in sorted(self.registered):
             self._peers.tell(server, Command(RequestCode.UNREGISTER_BROKER, fields=self._identity()), turn)

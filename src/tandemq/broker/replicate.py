@@ -30,6 +30,7 @@ REPLICAS_FILE = "replicas.json"
 TAIL_CHECK_BYTES = 64 * 1024
 PROBE_TIMEOUT_MS = 3_000
 SUSPECT_AFTER = 3
+LOST_TAIL = "lost tail"
 
 
 class Replication:
@@ -130,8 +131,8 @@ class _MasterSide:
         if broker.recovered.may_have_lost:
             self._awaited = set(self._known)
             self._save_replicas()
-        broker.send.refusal = (
-            ResponseCode.SERVICE_NOT_AVAILABLE,
+        broker.send.refuse(
+            LOST_TAIL,
             f"the machine went down; waiting for slave {sorted(self._awaited)}, which may hold what was lost here",
         )
         log.warning("master: may have lost its tail behind log end %d; waiting for slaves %s", broker.store.log.end,
@@ -154,7 +155,7 @@ class _MasterSide:
             self._awaited.clear()
             self._save_replicas()
         self._accept_at_ms = None
-        self._broker.send.refusal = None
+        self._broker.send.admit(LOST_TAIL)
 
     def _answered(self, broker_id: int) -> None:
         if broker_id in self._awaited:
@@ -209,7 +210,7 @@ class _MasterSide:
             elif isinstance(event, master.Acked):
                 self._acked(link, session)
             elif isinstance(event, master.TailReceived):
-                if not self._take_back(link, event.pieces, turn):
+                if not self._take_back(link, event, turn):
                     session.forget_events()
                     return
             elif isinstance(event, master.TailComplete):
@@ -343,10 +344,13 @@ class _MasterSide:
         table = {"brokerIds": sorted(self._known), "awaitedIds": sorted(self._awaited)}
         save_table(self._broker.disk, REPLICAS_FILE, table)
 
-    def _take_back(self, link: int, pieces: list[Piece], turn: Turn) -> bool:
+    def _take_back(self, link: int, tail: master.TailReceived, turn: Turn) -> bool:
         store = self._broker.store
+        if tail.log_offset != store.log.written_end:
+            turn.closes.append((link, "another slave gave the tail back meanwhile; connect again"))
+            return False
         try:
-            for piece in pieces:
+            for piece in tail.pieces:
                 store.append_copy(piece.data, piece.run)
             store.commit()
         except StoreError as error:
@@ -391,7 +395,7 @@ class _SlaveSide:
         broker.schedule.every(
             broker.config.metadata_sync_ms, self._sync_metadata, first_ms=now.mono_ms + min(3_000, broker.config.metadata_sync_ms)
         )  # fmt: skip
-        broker.send.refusal = (ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is a slave: messages go to its master")
+        broker.send.refuse("slave", "this broker is a slave: messages go to its master")
 
     def _sync_metadata(self, now: Now) -> None:
         if self.master_address and self.master_address != self._broker.registration.address:

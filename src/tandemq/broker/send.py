@@ -86,8 +86,9 @@ class SendPath:
         self._layouts = Layouts()
         self.acks: list[Ack] = []
         """Answers to the link at hand; the owner takes them away link by link."""
+        self._refusals: dict[str, tuple[ResponseCode, str]] = {}
         self.refusal: tuple[ResponseCode, str] | None = None
-        """Why no message is taken at present, if so."""
+        """Why no message is taken at present, if so: the first of the reasons given to `refuse` that still holds."""
         self.count = 0
         """Messages taken since the start; `bytes` their bodies."""
         self.bytes = 0
@@ -104,6 +105,16 @@ class SendPath:
     def adopt_config(self, config: BrokerConfig) -> None:
         """The settings changed."""
         self._config = config
+
+    def refuse(self, reason: str, remark: str) -> None:
+        """Take no message for a reason ("disk full") until `admit` takes that reason back."""
+        self._refusals[reason] = (ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+        self.refusal = next(iter(self._refusals.values()))
+
+    def admit(self, reason: str) -> None:
+        """A reason to refuse is gone."""
+        self._refusals.pop(reason, None)
+        self.refusal = next(iter(self._refusals.values()), None)
 
     # The hot path.
 

@@ -48,8 +48,10 @@ def _digest(broker: "Broker", command: Command) -> Command:
     if wanted.offset < 0 or wanted.size < 0:
         return command.answer(ResponseCode.INVALID_PARAMETER, remark="offset and size are 0 at least")
     log = broker.store.log
+    size = min(wanted.size, DIGEST_BYTES_MAX, log.written_end - wanted.offset)
     try:
-        data = log.read(wanted.offset, min(wanted.size, DIGEST_BYTES_MAX))
+        # From the files: what is still in memory from the last write is not what is compared.
+        data = log.read_raw(wanted.offset, size) if size > 0 else b""
     except OffsetGone:
         data = b""
     fields = {

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from tandemq.boundary import Disk, Job, Now
 from tandemq.config import BrokerConfig
 from tandemq.errors import StoreError
-from tandemq.model.codes import ResponseCode
 from tandemq.storage.retention import RetentionConfig, Segment, decide, parse_hours
 
 if TYPE_CHECKING:
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 SYNC_EVERY_MS = 10_000
 HOUR_MS = 3_600_000
+DISK_FULL = "disk full"
 FULL_REMARK = "the disk is {:.0%} full; messages are taken again when it is below {:.0%}"
 
 
@@ -143,12 +143,10 @@ class Upkeep:
             return
         self.is_full = is_full
         send = self._broker.send
-        if is_full and send.refusal is None:
-            send.refusal = (
-                ResponseCode.SERVICE_NOT_AVAILABLE, FULL_REMARK.format(ratio, self.retention.full_ratio)
-            )  # fmt: skip
+        if is_full:
+            send.refuse(DISK_FULL, FULL_REMARK.format(ratio, self.retention.full_ratio))
             log.error("retention: the disk is %.0f%% full, messages are refused", ratio * 100)
-        elif not is_full and send.refusal is not None and send.refusal[1].startswith(FULL_REMARK[:12]):
-            send.refusal = None
+        else:
+            send.admit(DISK_FULL)
             log.warning("retention: the disk is %.0f%% full, messages are taken again", ratio * 100)
 

@@ -85,6 +85,7 @@ class ConsumeQueue:
 
     def stage(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> bool:
         """Stage a message of the master's log at its own queue offset; False if that entry is there already."""
+        self._begin_anew(queue_offset, log_offset)
         missing = queue_offset - self.next_offset
         if missing < 0 or self._is_absurd(missing, log_offset):
             return False
@@ -134,6 +135,7 @@ class ConsumeQueue:
         A jump leaves holes: messages between were lost to damage. They are entered at the end of the record before
         them, so that entries stay in the order of the log. A queue's first message may have any offset.
         """
+        self._begin_anew(queue_offset, log_offset)
         if queue_offset < self.max_offset or self._is_absurd(queue_offset - self.max_offset, log_offset):
             return False
         if queue_offset > self.max_offset:
@@ -145,6 +147,15 @@ class ConsumeQueue:
         self.append(log_offset, size, tags_code)
         self.next_offset = self.max_offset
         return True
+
+    def _begin_anew(self, queue_offset: int, log_offset: int) -> None:
+        """A first message behind all others: the topic was deleted on the master and created again."""
+        if queue_offset or not self.next_offset or log_offset < self.last_log_end:
+            return
+        self.drop_staged()
+        self._tail.clear()
+        self._segments.destroy()
+        self._tail_start = self.min_offset = self.max_offset = self.next_offset = self.last_log_end = 0
 
     def _is_absurd(self, missing: int, log_offset: int) -> bool:
         """Whether more messages would be missing than fit between: a damaged queue offset must not fill the memory."""
