@@ -1,8 +1,8 @@
 """The client for the length of one command."""
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -19,6 +19,18 @@ namesrv_option = click.option(
 )  # fmt: skip
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the client's own log to errors: what it says of its connections is for programs that live longer."""
+    logger = logging.getLogger("tandemq")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
 def ask(name_servers: str, story: "Callable[[Admin], Awaitable[T]]") -> T:
     """The outcome of what `story` asks of a cluster."""
     from tandemq.client.admin import Admin  # noqa: PLC0415  # --help needs no client
@@ -27,6 +39,7 @@ def ask(name_servers: str, story: "Callable[[Admin], Awaitable[T]]") -> T:
         async with Admin(name_servers) as admin:
             return await story(admin)
 
-    # What the client logs about its connections is for programs that live longer.
-    logging.getLogger("tandemq").setLevel(logging.ERROR)
-    return asyncio.run(told())
+    import asyncio  # noqa: PLC0415  # and no loop
+
+    with quiet():
+        return asyncio.run(told())

@@ -1,10 +1,11 @@
 """`tandemq demo`: the main job on real input, told as a story."""
 
 import json
-import logging
 from pathlib import Path
 
 import click
+
+from tandemq.cli.ask import quiet
 
 EXIT_FAULTS = 3
 
@@ -35,19 +36,18 @@ EXIT_FAULTS = 3
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON; the story goes to standard error.")
 def demo(input_path: Path | None, tag: str, key: tuple[str, ...], value: str, data: Path | None, as_json: bool) -> None:
-    """Send real messages, kill a master, lose nothing: about a minute.
+    """Send real messages, kill a master, lose nothing.
 
-    Two broker groups with a slave each take 336,776 departures, or the rows of FILE. In the middle the first group's
-    master gets SIGKILL; reading goes on from its slave, writing on the other group; then it comes back. Exit code 3 if
-    anything acknowledged is missing, a figure differs, or twins are not equal.
+    It takes about a minute. Two broker groups with a slave each take 336,776 departures, or the rows of FILE. In the
+    middle the first group's master gets SIGKILL; reading goes on from its slave, writing on the other group; then it
+    comes back. Exit code 3 if anything acknowledged is missing, a figure differs, or twins are not equal.
     """
     from tandemq.demo import play, rows  # noqa: PLC0415  # rich and the client are not loaded for --help
     from tandemq.demo.tale import Tale  # noqa: PLC0415
 
-    # The story tells what happens; a client's warnings about the broker that is killed on purpose do not belong to it.
-    logging.getLogger("tandemq").setLevel(logging.ERROR)
     source = rows.departures() if input_path is None else rows.from_file(input_path, rows.Columns(tag, key, value))
-    with Tale(to_error=as_json) as tale:
+    # The story tells what happens; a client's warnings about the broker that is killed on purpose do not belong to it.
+    with quiet(), Tale(to_error=as_json) as tale:
         outcome = play.run(play.Stage(source, data), tale)
     if as_json:
         click.echo(json.dumps(outcome.as_json()))

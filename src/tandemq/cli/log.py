@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,10 @@ store_argument = click.argument("store", type=click.Path(exists=True, file_okay=
 
 @click.group()
 def log() -> None:
-    """Read, check and repair a store directory without a broker. STORE is its storePathRootDir."""
+    """Read, check and repair a store directory.
+
+    No broker is needed. STORE is its storePathRootDir.
+    """
 
 
 class _Progress:
@@ -136,10 +140,14 @@ def dump(
 
 def _records(segments: "list[Segment]", start: int | None) -> "Iterator[tuple[Record, bytes]]":
     """All valid records, each with the window its body lies in; damage is told and passed over."""
+    with closing(_Reader(segments)) as read:
+        yield from _walked(read, segments, start)
+
+
+def _walked(read: "_Reader", segments: "list[Segment]", start: int | None) -> "Iterator[tuple[Record, bytes]]":
     from tandemq.storage.scan import Walker, find_next_record  # noqa: PLC0415  # see verify
 
     size, end = segments[0].size, segments[-1].end
-    read = _Reader(segments)
     position = segments[0].start
     if start is not None and start > position:
         found = find_next_record(read, start, end, size)
@@ -171,14 +179,19 @@ class _Reader:
         if segment is None:
             return b""
         if self._open is None or self._open[0] != start:
-            if self._open is not None:
-                self._open[1].close()
+            self.close()
             self._open = (start, open(segment.path, "rb", buffering=0))  # noqa: SIM115  # kept until the next file
         file = self._open[1]
         file.seek(offset - start)
         data = file.read(min(size, segment.end - offset))
         assert isinstance(data, bytes)
         return data
+
+    def close(self) -> None:
+        """Close the file read last."""
+        if self._open is not None:
+            self._open[1].close()
+            self._open = None
 
 
 def _describe(record: "Record", window: bytes, *, with_body: bool) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 
-from tandemq.codec.entries import BLANK_BYTES_MIN
+from tandemq.codec.entries import BLANK_BYTES_MIN, BLANK_MAGIC
+from tandemq.codec.record import peek
 from tandemq.errors import StoreDamaged
 from tandemq.replication.records import RecordStream
 from tandemq.storage.scan import find_next_record
@@ -38,7 +39,6 @@ class Segment:
     path: str
     start: int
     size: int
-    is_last: bool
 
     @property
     def end(self) -> int:
@@ -104,12 +104,12 @@ def segments_of(store: Path) -> list[Segment]:
             raise StoreDamaged(f"{path} has {path.stat().st_size} bytes, {found[0].name} has {size}")
         if segments and int(path.name) != segments[-1].end:
             raise StoreDamaged(f"{path} does not follow {segments[-1].path}", hint="a file in between is missing")
-        segments.append(Segment(str(path), int(path.name), size, is_last=path is found[-1]))
+        segments.append(Segment(str(path), int(path.name), size))
     return segments
 
 
 def verify(segments: list[Segment], *, jobs: int, progress: Callable[[int, int], None]) -> Iterator[SegmentReport]:
-    """Check every file; yields each as soon as it and those before it are done. `progress`: bytes done, bytes to do."""
+    """Check every file; yields each as soon as it is known what becomes of its end. `progress`: bytes done, to do."""
     ranges = [
         (segment, at, min(at + RANGE_BYTES_MIN, segment.end))
         for segment in segments
@@ -120,6 +120,7 @@ def verify(segments: list[Segment], *, jobs: int, progress: Callable[[int, int],
     parts: dict[int, list[Checked]] = {segment.start: [] for segment in segments}
     left = {segment.start: -(-segment.size // RANGE_BYTES_MIN) for segment in segments}
     waiting = list(segments)
+    unended: list[_Joined] = []
     for checked, size in _results(ranges, jobs):
         done_bytes += size
         progress(done_bytes, total)
@@ -127,7 +128,25 @@ def verify(segments: list[Segment], *, jobs: int, progress: Callable[[int, int],
         left[checked.segment] -= 1
         while waiting and not left[waiting[0].start]:
             segment = waiting.pop(0)
-            yield _joined(segment, sorted(parts.pop(segment.start), key=lambda part: part.start))
+            joined = _joined(segment, sorted(parts.pop(segment.start), key=lambda part: part.start))
+            if joined.report.records:
+                # Valid records follow, so what ended earlier did not end there.
+                yield from (one.damaged() for one in unended)
+                unended.clear()
+            if joined.end < segment.end:
+                unended.append(joined)
+            else:
+                yield joined.report
+    yield from _end_of_log(unended)
+
+
+def _end_of_log(unended: "list[_Joined]") -> Iterator[SegmentReport]:
+    """Files without valid records behind them: the log ends in the first; what is written there is its torn tail."""
+    written = max((one.written for one in unended), default=0)
+    for at, one in enumerate(unended):
+        if at == 0 and written > one.end:
+            one.report.damages.append(Damage(one.end, written, one.reason, is_tail=True))
+        yield one.report
 
 
 def _results(ranges: list[tuple[Segment, int, int]], jobs: int) -> Iterator[tuple[Checked, int]]:
@@ -154,26 +173,47 @@ def _has_data(segment: Segment, start: int, end: int) -> bool:
             return False
 
 
-def _joined(segment: Segment, parts: list[Checked]) -> SegmentReport:
+@dataclass(slots=True)
+class _Joined:
+    """A file put together from its ranges. `end`: where its records end; before its end, `reason` says why."""
+
+    report: SegmentReport
+    end: int
+    reason: str
+    written: int
+
+    def damaged(self) -> SegmentReport:
+        self.report.damages.append(Damage(self.end, self.report.segment.end, self.reason))
+        return self.report
+
+
+def _joined(segment: Segment, parts: list[Checked]) -> _Joined:
     """Put the ranges of a file together: each begins where the one before it ended, or there is damage between."""
-    report = SegmentReport(segment)
-    at, reason = segment.start, None
-    written = 0
+    joined = _Joined(SegmentReport(segment), segment.start, "no record begins here", 0)
+    report = joined.report
     for part in parts:
         report.records += part.records
         report.bytes += part.bytes
-        written = max(written, part.written)
+        joined.written = max(joined.written, part.written)
         if part.first < 0:
             continue
-        if part.first > at:
-            report.damages.append(Damage(at, part.first, reason or "no record begins here"))
+        if part.first > joined.end:
+            report.damages.append(Damage(joined.end, part.first, joined.reason))
         report.damages += part.damages
-        at, reason = part.end, part.fault
-    if at < segment.end and not segment.is_last:
-        report.damages.append(Damage(at, segment.end, reason or "no record begins here"))
-    elif written > at:
-        report.damages.append(Damage(at, written, reason or "no record begins here", is_tail=True))
-    return report
+        joined.end, joined.reason = part.end, part.fault or "no record begins here"
+    if joined.end < segment.end and _is_blank(segment, joined.end):
+        # It begins in a range in which no record begins, so no worker has met it.
+        report.bytes += segment.end - joined.end
+        joined.end = segment.end
+    return joined
+
+
+def _is_blank(segment: Segment, offset: int) -> bool:
+    """Whether the rest of a file is a blank: what fills a file whose next record went into the next one."""
+    with open(segment.path, "rb") as file:
+        file.seek(offset - segment.start)
+        head = file.read(BLANK_BYTES_MIN)
+    return len(head) == BLANK_BYTES_MIN and peek(head, 0) == (segment.end - offset, BLANK_MAGIC)
 
 
 def check_range(segment: Segment, start: int, end: int) -> Checked:

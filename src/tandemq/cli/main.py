@@ -13,20 +13,25 @@ from tandemq import __version__
 from tandemq.errors import ConfigError, TandemError
 
 COMMANDS = {
-    "bench": "tandemq.cli.bench:bench",
-    "broker": "tandemq.cli.serve:broker",
-    "cluster": "tandemq.cli.cluster:cluster",
-    "demo": "tandemq.cli.demo:demo",
-    "group": "tandemq.cli.group:group",
-    "ha": "tandemq.cli.ha:ha",
-    "log": "tandemq.cli.log:log",
-    "message": "tandemq.cli.message:message",
-    "namesrv": "tandemq.cli.serve:namesrv",
-    "offset": "tandemq.cli.offset:offset",
-    "sim": "tandemq.cli.sim:sim",
-    "topic": "tandemq.cli.topic:topic",
-    "up": "tandemq.cli.up:up",
+    "bench": ("tandemq.cli.bench:bench", "Put load on one broker and measure what it takes."),
+    "broker": ("tandemq.cli.serve:broker", "Run one broker until SIGTERM or SIGINT."),
+    "cluster": ("tandemq.cli.cluster:cluster", "Show brokers, read and change their settings."),
+    "demo": ("tandemq.cli.demo:demo", "Send real messages, kill a master, lose nothing."),
+    "group": ("tandemq.cli.group:group", "Create, delete, list and show consumer groups."),
+    "ha": ("tandemq.cli.ha:ha", "Show replication, compare twins."),
+    "log": ("tandemq.cli.log:log", "Read, check and repair a store directory."),
+    "message": ("tandemq.cli.message:message", "Send, follow and look up messages."),
+    "namesrv": ("tandemq.cli.serve:namesrv", "Run one name server until SIGTERM or SIGINT."),
+    "offset": ("tandemq.cli.offset:offset", "Show and reset the offsets of a consumer group."),
+    "sim": (
+        "tandemq.cli.sim:sim",
+        "Run clusters on a simulated network, disk and clock, let them suffer, and check what must hold.",
+    ),
+    "topic": ("tandemq.cli.topic:topic", "Create, delete, list and show topics."),
+    "up": ("tandemq.cli.up:up", "Run a cluster on this machine until Ctrl-C; its data stay."),
 }
+"""Where each command is, and what the list of commands says of it, so that the list needs none of them loaded."""
+
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_FAULTS = 3
@@ -41,9 +46,9 @@ class _Commands(MutableMapping[str, click.Command]):
 
     def __getitem__(self, name: str) -> click.Command:
         if name not in self._loaded:
-            module, _, attribute = COMMANDS[name].partition(":")
+            module, _, attribute = COMMANDS[name][0].partition(":")
             command = getattr(importlib.import_module(module), attribute)
-            assert isinstance(command, click.Command), f"{COMMANDS[name]} is no command"
+            assert isinstance(command, click.Command), f"{COMMANDS[name][0]} is no command"
             self._loaded[name] = command
         return self._loaded[name]
 
@@ -61,6 +66,11 @@ class _Commands(MutableMapping[str, click.Command]):
 
 
 class _Root(click.Group):
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List the commands without loading them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
     def main(  # type: ignore[override]  # the arguments between these two are passed on by name
         self, args: Sequence[str] | None = None, prog_name: str | None = None, *, standalone_mode: bool = True,
         **extra: Any,

@@ -1,15 +1,13 @@
 """`tandemq message`: send, tail, query."""
 
-import asyncio
 import contextlib
-import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tandemq.cli.ask import ask, namesrv_option
+from tandemq.cli.ask import ask, namesrv_option, quiet
 from tandemq.cli.offset import parse_time
 from tandemq.cli.show import json_option, show_json, show_rows, time_text
 from tandemq.errors import LocalError
@@ -56,7 +54,10 @@ def send(
         Message(topic, one, tags=tag, keys=keys, properties=_properties(pairs), delay_level=delay_level)
         for one in bodies
     ]
-    results = asyncio.run(_send(name_servers, group, messages))
+    import asyncio  # noqa: PLC0415  # --help needs no loop
+
+    with quiet():
+        results = asyncio.run(_send(name_servers, group, messages))
     rows = [
         {"status": result.status.value, "id": result.message_id, "broker": result.queue.broker_name,
          "queue": result.queue.queue_id, "offset": result.queue_offset, "offsetId": result.offset_message_id}
@@ -85,7 +86,6 @@ def _properties(pairs: tuple[str, ...]) -> dict[str, str]:
 async def _send(name_servers: str, group: str, messages: list[Any]) -> "list[SendResult]":
     from tandemq.client.producer import Producer  # noqa: PLC0415
 
-    logging.getLogger("tandemq").setLevel(logging.ERROR)
     results = []
     async with Producer(name_servers, group=group) as producer:
         for at in range(0, len(messages), LINES_PER_BATCH):
@@ -111,8 +111,9 @@ def tail(
     topic: str, tags: str, start: str, count: int | None, seconds: float | None, name_servers: str, as_json: bool
 ) -> None:
     """Follow TOPIC until Ctrl-C; no consumer group moves by it."""
-    logging.getLogger("tandemq").setLevel(logging.ERROR)
-    with contextlib.suppress(KeyboardInterrupt):
+    import asyncio  # noqa: PLC0415  # --help needs no loop
+
+    with quiet(), contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_tail(name_servers, topic, tags, start == "earliest", count, seconds, as_json=as_json))
 
 

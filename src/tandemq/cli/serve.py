@@ -113,7 +113,10 @@ def broker(
 @json_option
 @stdin_option
 def namesrv(path: str | None, port: int | None, pairs: tuple[str, ...], as_json: bool, while_stdin: bool) -> None:
-    """Run one name server until SIGTERM or SIGINT; at port 9876 if nothing is said."""
+    """Run one name server until SIGTERM or SIGINT.
+
+    Without a file or a port it listens at 9876.
+    """
     from tandemq.run.nameserver import NameServerProcess  # noqa: PLC0415  # see above
 
     overrides = _overrides(pairs)

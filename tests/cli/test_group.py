@@ -1,0 +1,76 @@
+"""Groups are created, shown, deleted; their offsets are shown and moved."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from tandemq import ConsumeFrom, PushConsumer
+from tandemq.run.local import LocalCluster
+from tests.cli.conftest import Run
+
+Ask = Callable[..., Any]
+
+
+async def consume(name_servers: str, group: str, topic: str, count: int) -> None:
+    async with PushConsumer(name_servers, group=group, topics={topic: "*"}, consume_from=ConsumeFrom.FIRST) as consumer:
+        for _ in range(count):
+            message = await consumer.receive(10)
+            assert message is not None
+            await message.ack()
+
+
+def test_created_group_is_listed_and_shown_before_anybody_joins(ask: Ask) -> None:
+    ask("group", "create", "fresh", "--retry-max", 3)
+    [found] = [row for row in ask("group", "list") if row["group"] == "fresh"]
+    assert found["retryMax"] == 3
+    assert ask("group", "show", "fresh") == {
+        "group": "fresh", "lag": 0, "queues": [], "members": [], "subscriptions": {},
+    }  # fmt: skip
+
+
+def test_list_hides_the_systems_groups_unless_asked(ask: Ask) -> None:
+    assert "TOOLS_CONSUMER" not in [row["group"] for row in ask("group", "list")]
+    assert "TOOLS_CONSUMER" in [row["group"] for row in ask("group", "list", "--all")]
+
+
+def test_delete_is_previewed(ask: Ask) -> None:
+    ask("group", "create", "doomed")
+    assert ask("group", "delete", "doomed")["deleted"] is False
+    assert "doomed" in [row["group"] for row in ask("group", "list")]
+    assert ask("group", "delete", "doomed", "--yes")["deleted"] is True
+    assert "doomed" not in [row["group"] for row in ask("group", "list")]
+
+
+def test_offsets_of_a_group_are_shown_previewed_and_moved(ask: Ask, cluster: LocalCluster) -> None:
+    ask("topic", "create", "Moved", "--queues", 1, "--broker", "broker-a")
+    for body in "abcde":
+        ask("message", "send", "Moved", body)
+    asyncio.run(consume(cluster.name_servers, "mover", "Moved", 5))
+    shown = [row for row in ask("offset", "show", "mover") if row["topic"] == "Moved"]
+    assert [(row["offset"], row["end"], row["lag"]) for row in shown] == [(5, 5, 0)]
+    assert ask("group", "show", "mover")["lag"] == 0
+
+    plan = ask("offset", "reset", "mover", "Moved", "--to", "earliest")
+    assert plan == {
+        "group": "mover", "topic": "Moved", "done": False,
+        "queues": [{"broker": "broker-a", "queue": 0, "from": 5, "to": 0, "again": 5}],
+    }  # fmt: skip
+    assert ask("offset", "show", "mover", "--topic", "Moved")[0]["offset"] == 5
+
+    assert ask("offset", "reset", "mover", "Moved", "--to", "2", "--yes")["done"] is True
+    assert ask("offset", "show", "mover", "--topic", "Moved")[0]["offset"] == 2
+    ask("offset", "reset", "mover", "Moved", "--to", "latest", "--broker", "broker-a", "--queue", 0, "--yes")
+    assert ask("offset", "show", "mover", "--topic", "Moved")[0]["offset"] == 5
+    ask("offset", "reset", "mover", "Moved", "--to", "2001-01-01T00:00", "--yes")
+    assert ask("offset", "show", "mover", "--topic", "Moved")[0]["offset"] == 0
+
+
+def test_group_nobody_joined_has_no_offsets_and_says_so(run: Run, cluster: LocalCluster) -> None:
+    told = run("offset", "show", "nobody", "-n", cluster.name_servers, code=1)
+    assert "nobody has joined" in told.stderr
+
+
+def test_time_that_is_none_and_half_a_place_are_wrong_usage(run: Run, cluster: LocalCluster, ask: Ask) -> None:
+    ask("topic", "create", "Still")
+    run("offset", "reset", "g", "Still", "--to", "soon", "-n", cluster.name_servers, code=2)
+    run("offset", "reset", "g", "Still", "--to", "1", "--queue", 1, "-n", cluster.name_servers, code=2)
