@@ -87,8 +87,9 @@ class Acked(NamedTuple):
 
 
 class TailReceived(NamedTuple):
-    """Verified records the slave had and we had lost."""
+    """Verified records the slave had and we had lost, from a log offset on."""
 
+    log_offset: int
     pieces: list[Piece]
 
 
@@ -315,9 +316,10 @@ class MasterSession:
         assert self._tail is not None, "a tail is expected"
         if offset != self._tail.received_end:
             raise ProtocolError(f"a tail frame at {offset}, {self._tail.received_end} is expected")
+        begin = self._tail.position
         pieces, corrupt = self._tail.feed(body)
         if pieces:
-            self._events.append(TailReceived(pieces))
+            self._events.append(TailReceived(begin, pieces))
         if corrupt is not None:
             raise ProtocolError(f"its tail is damaged at {corrupt.log_offset}: {corrupt.reason}")
         return True
