@@ -62,6 +62,9 @@ class File(Protocol):
     def size(self) -> int:
         """Length in bytes."""
 
+    def next_data(self, position: int) -> int:
+        """The first position at or behind `position` where something may have been written; the size if nothing was."""
+
     def close(self) -> None:
         """Give the file back. Closing twice is harmless."""
 

@@ -85,6 +85,18 @@ class RealFile:
         with _store_errors(self.path):
             return os.fstat(self._fd).st_size
 
+    def next_data(self, position: int) -> int:
+        """See `boundary.File`."""
+        size = self.size()
+        try:
+            return os.lseek(self._fd, position, os.SEEK_DATA) if position < size else size
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return size
+            if error.errno == errno.EINVAL:  # a file system that does not tell
+                return position
+            raise self._error(error) from error
+
     def close(self) -> None:
         """See `boundary.File`."""
         fd, self._fd = self._fd, -1

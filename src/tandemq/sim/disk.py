@@ -151,6 +151,13 @@ class SimFile:
             raise DiskFailed(f"{self.path}: the file is closed, or its process is gone")
         return self._content.size
 
+    def next_data(self, position: int) -> int:
+        """See `boundary.File`."""
+        size = self.size()
+        first = position // PAGE_BYTES
+        page = min((number for number in self._content.pages if number >= first), default=None)
+        return size if page is None else min(size, max(position, page * PAGE_BYTES))
+
     def close(self) -> None:
         """See `boundary.File`."""
         self._life = -1

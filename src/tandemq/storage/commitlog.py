@@ -238,6 +238,10 @@ class CommitLog:
         """Like `read`, but whatever the files hold, written by this process or not: for recovery and repair."""
         return self._segments.read(offset, size)
 
+    def is_blank_from(self, offset: int) -> bool:
+        """Whether nothing was ever written at or behind an offset, told without reading."""
+        return self._segments.is_blank_from(offset)
+
     def view(self, offset: int, size: int) -> memoryview | bytes:
         """Exactly the `size` bytes at `offset` (within one file).
 

@@ -241,7 +241,7 @@ def _walk(store: Store, begin: int, *, tail_from: int | None) -> int:
             store.dispatch_found(record)
             count += 1
         resumes = None
-        if walker.position < capacity_end:
+        if walker.position < capacity_end and not store.log.is_blank_from(walker.position):
             resumes = find_next_record(read, walker.position, capacity_end, store.config.segment_bytes)
         if resumes is None:
             break

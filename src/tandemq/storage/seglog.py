@@ -53,9 +53,9 @@ class FileCache:
 def _write_zeroes(file: File, within: int) -> None:
     """Zero a file from a position on, without ever making it shorter.
 
-    What is zero already is only read: there may be no room on the device for what was never written.
+    What is zero already is only read, and what was never written not even that: there may be no room for it.
     """
-    for start in range(within, file.size(), _CHUNK_BYTES):
+    for start in range(file.next_data(within), file.size(), _CHUNK_BYTES):
         data = file.pread(_CHUNK_BYTES, start)
         if data == _ZEROES[: len(data)]:  # most of a file of 1 GiB, and comparing is a hundred times faster
             continue
@@ -157,6 +157,13 @@ class SegmentLog:
             raise OffsetGone(f"{self.directory}: no file holds offset {offset}; held are [{self.start}, {self.capacity_end})")
         within = offset - start
         return self._files.get(self.path(start)).pread(min(size, self.segment_bytes - within), within)
+
+    def is_blank_from(self, offset: int) -> bool:
+        """Whether nothing was ever written at or behind an offset that lies in the last file."""
+        if not self.starts or offset < self.starts[-1]:
+            return False
+        within = offset - self.starts[-1]
+        return within >= self.segment_bytes or self._files.get(self.path(self.starts[-1])).next_data(within) >= self.segment_bytes
 
     def drop_first(self) -> int:
         """Delete the first file; returns the bytes freed."""
