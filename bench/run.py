@@ -105,6 +105,7 @@ class _Runner:
             return
         name = "TandemQ" if server == OURS else f"RocketMQ {server}"
         with self.console.status(f"{name}: starting") as status:
+
             def say(what: str) -> None:
                 status.update(f"{name}: {what}")
 

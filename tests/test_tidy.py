@@ -161,7 +161,7 @@ def floor_complaints(house: str, tree: ast.AST) -> Complaints:
             continue
         parts = module.split(".")
         other = parts[1] if len(parts) > 1 else name
-        if other == house:
+        if other in (house, "__version__"):
             continue
         if other not in FLOORS:
             yield f"line {line}: imports tandemq.{other or '*'}, which stands on no floor"
@@ -236,13 +236,18 @@ def sleep_complaints(tree: ast.AST) -> Complaints:
 
 
 def blind_complaints(tree: ast.AST) -> Complaints:
-    """Nothing catches everything, neither by name nor bare."""
+    """Nothing catches everything, neither by name nor bare, unless it tidies up and raises it again."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.ExceptHandler):
+        if isinstance(node, ast.ExceptHandler) and not _raises_again(node):
             caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
             names = {c.id for c in caught if isinstance(c, ast.Name)}
             if node.type is None or names & {"Exception", "BaseException"}:
                 yield f"line {node.lineno}: catches everything"
+
+
+def _raises_again(handler: ast.ExceptHandler) -> bool:
+    last = handler.body[-1]
+    return isinstance(last, ast.Raise) and last.exc is None
 
 
 def skip_complaints(tree: ast.AST) -> Complaints:

@@ -312,9 +312,7 @@ def _network_problems(config: BrokerConfig) -> Iterator[Problem]:
     if config.message_bytes_max + RECORD_EXTRA_BYTES > config.frame_bytes_max:
         yield (
             "message_bytes_max",
-            (
-                f"{config.message_bytes_max} does not fit into frameMaxLength {config.frame_bytes_max}, with 64 KiB extra"
-            ),
+            (f"{config.message_bytes_max} does not fit into frameMaxLength {config.frame_bytes_max} with 64 KiB more"),
         )
 
 

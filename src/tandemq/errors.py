@@ -1,23 +1,23 @@
 """All errors, one tree: whose fault, whether to try again, and what an operator can do.
 
-    TandemError
-    ├── LocalError        the caller's own mistake: bad argument, wrong state, bad configuration
-    │   ├── ConfigError
-    │   └── ClosedError
-    ├── RemoteError       the peer answered, and the answer is no
-    │   ├── NoRoute       no name server knows the topic, or nobody offers what is needed of it
-    │   └── ProtocolError the peer broke the protocol; its connection is closed
-    │       └── FrameError
-    ├── NetworkError      nobody answered: refused, cut, timed out (the outcome of a request is unknown)
-    │   ├── NotConnected  the request did not leave this machine: it was not carried out
-    │   └── OutcomeUnknown it left, and no answer came: it may have been carried out
-    └── StoreError        the store said no
-        ├── RecordTooLarge
-        ├── DiskFull      nothing written; the log stays readable; goes away when space comes back
-        ├── DiskFailed    the disk returned an error; the store takes no more writes until restarted
-        ├── StoreLocked   another process has this directory
-        ├── StoreDamaged  bytes that should be valid are not
-        └── OffsetGone    asked for bytes that are no longer there (deleted by retention)
+TandemError
+├── LocalError        the caller's own mistake: bad argument, wrong state, bad configuration
+│   ├── ConfigError
+│   └── ClosedError
+├── RemoteError       the peer answered, and the answer is no
+│   ├── NoRoute       no name server knows the topic, or nobody offers what is needed of it
+│   └── ProtocolError the peer broke the protocol; its connection is closed
+│       └── FrameError
+├── NetworkError      nobody answered: refused, cut, timed out (the outcome of a request is unknown)
+│   ├── NotConnected  the request did not leave this machine: it was not carried out
+│   └── OutcomeUnknown it left, and no answer came: it may have been carried out
+└── StoreError        the store said no
+    ├── RecordTooLarge
+    ├── DiskFull      nothing written; the log stays readable; goes away when space comes back
+    ├── DiskFailed    the disk returned an error; the store takes no more writes until restarted
+    ├── StoreLocked   another process has this directory
+    ├── StoreDamaged  bytes that should be valid are not
+    └── OffsetGone    asked for bytes that are no longer there (deleted by retention)
 """
 
 

@@ -14,6 +14,7 @@ from tests.load.fake_broker import FakeBroker, record, running
 
 def test_first_acknowledgement_waits_until_sends_are_accepted() -> None:
     with running(FakeBroker(code=14)) as broker:
+
         def open_up() -> None:
             broker.code = 0
 

@@ -76,9 +76,7 @@ class _Consume:
 
     def unregister(self, link: Link, command: Command, _now: Now) -> Command | None:
         fields = read_fields(UnregisterClientFields, command.fields)
-        changed = self._broker.clients.leave(
-            link.number, fields.clientID, fields.producerGroup, fields.consumerGroup
-        )
+        changed = self._broker.clients.leave(link.number, fields.clientID, fields.producerGroup, fields.consumerGroup)
         self._broker.notify_members(changed, self._broker.turn_out)
         return command.answer(ResponseCode.SUCCESS)
 

@@ -246,9 +246,9 @@ class Broker:
                 break
             frame = frames[at]
             at += 1
-            if frame[0] == FORM_JSON and b'"code":11,' in frame[1] and link.kind is LinkKind.REMOTING:
-                if self.pull.take_frame(link.number, frame[1], turn, now):
-                    continue
+            is_pull = frame[0] == FORM_JSON and b'"code":11,' in frame[1] and link.kind is LinkKind.REMOTING
+            if is_pull and self.pull.take_frame(link.number, frame[1], turn, now):
+                continue
             if not self._handle(link, frame, turn, now):
                 break
         if self.send.acks:
@@ -414,7 +414,9 @@ class Broker:
             return
         self._flushing = None
         if event.error is not None:
-            log.critical("store: a sync failed; nothing more is written or acknowledged until a restart: %s", event.error)
+            log.critical(
+                "store: a sync failed; nothing more is written or acknowledged until a restart: %s", event.error
+            )
             self.store.flush_failed(event.error)
             self.send.refuse("disk failed", f"the disk failed: {event.error}")
             for link, answer in self.waiters.take_all():
@@ -441,7 +443,7 @@ class Broker:
 
     # Stopping.
 
-    def stop(self, now: Now) -> Turn:
+    def stop(self) -> Turn:
         """Say goodbye to the name servers; after its bytes have left call `close`."""
         turn = self.turn_out = Turn()
         self._stopping = True
@@ -461,9 +463,7 @@ class Broker:
         self.store.close()
 
 
-def _open(
-    disk: Disk, config: BrokerConfig, machine: Machine, delays_ms: tuple[int, ...]
-) -> tuple[Store, Recovered]:
+def _open(disk: Disk, config: BrokerConfig, machine: Machine, delays_ms: tuple[int, ...]) -> tuple[Store, Recovered]:
     return open_store(
         disk,
         StoreConfig(

@@ -158,7 +158,7 @@ class PullPath:
         if not 0 <= fields.queue_id < topic.config.read_queue_nums:
             return (
                 ResponseCode.SYSTEM_ERROR,
-                f"queueId[{fields.queue_id}] is illegal, topic:[{fields.topic}] has {topic.config.read_queue_nums} queues",
+                f"queueId[{fields.queue_id}] is illegal, topic:[{fields.topic}] has {topic.config.read_queue_nums}",
             )
         return None
 
@@ -181,7 +181,8 @@ class PullPath:
             raise _Unsubscribed(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
         if not group.consume_broadcast_enable and online.message_model == "BROADCASTING":
             raise _Unsubscribed(
-                ResponseCode.NO_PERMISSION, f"the consumer group[{fields.consumer_group}] can not consume by broadcast way"
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{fields.consumer_group}] can not consume by broadcast way",
             )
         subscription = online.subscriptions.get(fields.topic)
         if subscription is None:
@@ -199,7 +200,7 @@ class PullPath:
         queue = pull.queue
         offset = pull.fields.queue_offset
         low, high = queue.min_offset, queue.max_offset
-        if offset == high and high > 0 or (high == 0 and offset == 0):
+        if (offset == high and high > 0) or (high == 0 and offset == 0):
             if not is_last:
                 return False
             status, code, following = "OFFSET_OVERFLOW_ONE" if high else "NO_MESSAGE_IN_QUEUE", _NO_NEW, offset
@@ -360,6 +361,3 @@ def _parsed(expression: str | None) -> frozenset[int] | None:
         return _codes_of(expression)
     except ValueError as error:
         raise _Unsubscribed(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
-
-
-

@@ -60,7 +60,5 @@ class _Query:
         offset = read_fields(ViewMessageFields, command.fields).offset
         data = self._broker.store.record_at(offset) if offset >= 0 else None
         if data is None:
-            return command.answer(
-                ResponseCode.SYSTEM_ERROR, remark=f"can not find message by the offset, {offset}"
-            )
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"can not find message by the offset, {offset}")
         return command.answer(ResponseCode.SUCCESS, body=data)

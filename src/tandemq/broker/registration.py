@@ -51,9 +51,7 @@ class Registration:
         }
         for server in self._config.name_servers:
             command = Command(RequestCode.REGISTER_BROKER, fields=fields, body=body)
-            self._peers.call(
-                server, command, self._config.register_timeout_ms, self._answered(server), turn, now
-            )
+            self._peers.call(server, command, self._config.register_timeout_ms, self._answered(server), turn, now)
 
     def _identity(self) -> dict[str, str]:
         return {

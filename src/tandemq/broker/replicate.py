@@ -17,7 +17,6 @@ from tandemq.errors import OffsetGone, StoreDamaged, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.replication import master, slave
-from tandemq.replication.copies import copied_offset, enough_in_reach
 from tandemq.replication.records import Piece
 from tandemq.storage.epochs import Pairs, common_end, load_epochs, save_epochs
 from tandemq.storage.tables import load_table, save_table
@@ -206,7 +205,7 @@ class _MasterSide:
     def _events(self, link: int, session: master.MasterSession, turn: Turn, now: Now) -> None:
         while (event := session.next_event()) is not None:
             if isinstance(event, master.Introduced):
-                session.welcome(self._decide(link, event.hello))
+                session.welcome(self._decide(event.hello))
             elif isinstance(event, master.Acked):
                 self._acked(link, session)
             elif isinstance(event, master.TailReceived):
@@ -249,8 +248,8 @@ class _MasterSide:
     def _say_doubled(self, old: master.MasterSession, new: master.MasterSession, link: int) -> None:
         """Two processes that use one id push each other out for ever; a slave that was restarted does so once."""
         if old.hello is not None and new.hello is not None and old.hello.run_id != new.hello.run_id:
-            log.error("replication: slave=%s has id %d, which another process at the same time has too; give each slave "
-                      "a brokerId of its own, unless this one was just restarted", self.peers[link],
+            log.error("replication: slave=%s has id %d, which another process has too at the same time; give each "
+                      "slave a brokerId of its own, unless this one was just restarted", self.peers[link],
                       new.hello.broker_id)  # fmt: skip
 
     def acked_offsets(self) -> list[int]:
@@ -265,7 +264,7 @@ class _MasterSide:
             if link in self.sessions and self.sessions[link].acked_offset >= 0
         }  # fmt: skip
 
-    def _decide(self, link: int, hello: SlaveHello) -> MasterHello:
+    def _decide(self, hello: SlaveHello) -> MasterHello:
         broker, config = self._broker, self._broker.config
         store_log = broker.store.log
         mine = MasterHello(
@@ -393,7 +392,8 @@ class _SlaveSide:
         self._bad: tuple[int, int] = (-1, 0)
         self.metadata = MetadataSync(broker)
         broker.schedule.every(
-            broker.config.metadata_sync_ms, self._sync_metadata, first_ms=now.mono_ms + min(3_000, broker.config.metadata_sync_ms)
+            broker.config.metadata_sync_ms, self._sync_metadata,
+            first_ms=now.mono_ms + min(3_000, broker.config.metadata_sync_ms),
         )  # fmt: skip
         broker.send.refuse("slave", "this broker is a slave: messages go to its master")
 
@@ -432,7 +432,7 @@ class _SlaveSide:
     def tick(self, turn: Turn, now: Now) -> None:
         if self.session is not None:
             self.session.tick(now.mono_ms)
-            self._events(turn, now)
+            self._events(turn)
         elif self.link:
             if now.mono_ms >= self._give_up_ms:
                 self._give_up_ms = now.mono_ms + self._broker.config.ha_housekeeping_ms
@@ -445,7 +445,12 @@ class _SlaveSide:
             if self.master_address:
                 self._probing = True
                 self._broker.peers.call(
-                    self.master_address, Command(RequestCode.TANDEM_PEER_INFO), PROBE_TIMEOUT_MS, self._probed, turn, now
+                    self.master_address,
+                    Command(RequestCode.TANDEM_PEER_INFO),
+                    PROBE_TIMEOUT_MS,
+                    self._probed,
+                    turn,
+                    now,
                 )
                 return
             log.warning("replication: the master's broker address is unknown, so it is taken for a TandemQ broker; "
@@ -501,9 +506,9 @@ class _SlaveSide:
     def received(self, data: bytes, turn: Turn, now: Now) -> None:
         if self.session is not None:
             self.session.receive_data(data, now.mono_ms)
-            self._events(turn, now)
+            self._events(turn)
 
-    def _events(self, turn: Turn, now: Now) -> None:
+    def _events(self, turn: Turn) -> None:
         session = self.session
         assert session is not None, "events come from a session"
         while (event := session.next_event()) is not None:
@@ -544,7 +549,9 @@ class _SlaveSide:
         to = hello.truncate_to
         try:
             if to is not None and not store_log.start <= to <= store_log.written_end:
-                raise StoreDamaged(f"the master asks for a cut at {to}, held are [{store_log.start}, {store_log.written_end})")
+                raise StoreDamaged(
+                    f"the master asks for a cut at {to}, held are [{store_log.start}, {store_log.written_end})"
+                )
             if to is not None:
                 self._broker.set_aside(to)
             self._owner.set_generations(hello.generations)

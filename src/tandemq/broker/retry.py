@@ -33,7 +33,7 @@ class _SendBack:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
 
-    def take(self, link: Link, command: Command, now: Now) -> Command | None:
+    def take(self, _link: Link, command: Command, now: Now) -> Command | None:
         broker = self._broker
         fields = read_fields(SendBackFields, command.fields)
         group = broker.groups.find(fields.group, now.wall_ms)
@@ -49,16 +49,16 @@ class _SendBack:
             return command.answer(ResponseCode.SUCCESS)
         data = broker.store.record_at(fields.offset)
         if data is None:
-            return command.answer(
-                ResponseCode.SYSTEM_ERROR, remark=f"look message by offset failed, {fields.offset}"
-            )
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"look message by offset failed, {fields.offset}")
         message = decode_message(data, 0, len(data), inflates=False)
         most = group.retry_max_times
         if command.version >= VERSION_3_4_9 and fields.max_reconsume_times is not None:
             most = fields.max_reconsume_times if fields.max_reconsume_times >= 0 else most
         topic, queue_id, level = self._target(fields, group.retry_queue_nums, message, most, now)
         if not topic.config.perm & Permission.WRITE:
-            return command.answer(ResponseCode.NO_PERMISSION, remark=f"the topic[{topic.config.topic_name}] sending message is forbidden")
+            return command.answer(
+                ResponseCode.NO_PERMISSION, remark=f"the topic[{topic.config.topic_name}] sending message is forbidden"
+            )
         self._store(command, data, message, topic, queue_id, level, now)
         origin = message.properties.get("RETRY_TOPIC", message.topic)
         broker.stats.add("SNDBCK_PUT_NUMS", f"{origin}@{fields.group}", 1, 1)

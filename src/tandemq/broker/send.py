@@ -168,9 +168,10 @@ class SendPath:
             return None
         queue_id = fields.queue_id
         queue = topic.queues.get(queue_id) or self._topics.queue(topic, queue_id)
+        properties = b"".join((layout.before, _UNIQUE, unique, b"\x02", layout.after, self._cluster))
         try:
             queue_offset, end = self._store.put_plain(
-                queue, topic.encoded, body, b"".join((layout.before, _UNIQUE, unique, b"\x02", layout.after, self._cluster)),
+                queue, topic.encoded, body, properties,
                 fields.flag, fields.sys_flag, fields.born_timestamp, link.born_host, now.wall_ms, self._store_host,
                 layout.tags_code, unique, layout.keys,
             )  # fmt: skip
@@ -222,7 +223,9 @@ class SendPath:
         queue_id = fields.queue_id
         nums = topic.config.write_queue_nums
         if queue_id >= max(nums, topic.config.read_queue_nums):
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"queue id {queue_id} is illegal: {fields.topic} has {nums} queues")
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"queue id {queue_id} is illegal: {fields.topic} has {nums} queues"
+            )
         if queue_id < 0 and nums > 0:
             queue_id = self._random.randrange(nums)
         if queue_id < 0:
@@ -292,7 +295,8 @@ class SendPath:
         group = self._groups.find(group_name, wall_ms)
         if group is None:
             raise Refused(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group_name}; create it first"
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {group_name}; create it first",
             )
         most = group.retry_max_times
         if command.version >= VERSION_3_4_9 and fields.max_reconsume_times is not None:

@@ -104,9 +104,9 @@ class Upkeep:
         broker, store = self._broker, self._broker.store
         try:
             usage = broker.disk.usage()
-            starts = store.log.segment_starts
+            starts, changed = store.log.segment_starts, broker.disk.modified_ms
             segments = [
-                Segment(start, start + store.config.segment_bytes, broker.disk.modified_ms(store.log.segment_path(start)))
+                Segment(start, start + store.config.segment_bytes, changed(store.log.segment_path(start)))
                 for start in starts
             ]  # fmt: skip
             hour = datetime.fromtimestamp(now.wall_ms / 1000 + broker.machine.utc_offset_s, UTC).hour
@@ -149,4 +149,3 @@ class Upkeep:
         else:
             send.admit(DISK_FULL)
             log.warning("retention: the disk is %.0f%% full, messages are taken again", ratio * 100)
-

@@ -35,8 +35,8 @@ _LENGTH = Struct(">i")
 class SlaveHello(msgspec.Struct, rename="camel"):
     """How a slave introduces itself.
 
-    `generations` are (number, start offset) pairs: the history its log belongs to. `run_id` differs per process. `tail_crc` is the CRC of
-    its bytes `[tail_start, log_end)`, by which the master sees whether both logs are the same.
+    `generations` are (number, start offset) pairs: the history its log belongs to. `run_id` differs per process.
+    `tail_crc` is the CRC of its bytes `[tail_start, log_end)`, by which the master sees whether both logs are the same.
     """
 
     cluster: str

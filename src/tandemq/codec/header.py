@@ -19,8 +19,22 @@ from tandemq.model.command import Command
 
 FORM_JSON = 0
 FORM_BINARY = 1
-LANGUAGES = ("JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS",
-             "RUST", "NODE_JS")
+LANGUAGES = (
+    "JAVA",
+    "CPP",
+    "DOTNET",
+    "PYTHON",
+    "DELPHI",
+    "ERLANG",
+    "RUBY",
+    "OTHER",
+    "HTTP",
+    "GO",
+    "PHP",
+    "OMS",
+    "RUST",
+    "NODE_JS",
+)
 _LANGUAGE_CODES = {name: code for code, name in enumerate(LANGUAGES)}
 _FIXED = Struct(">hBhiii")
 _LENGTH = Struct(">i")

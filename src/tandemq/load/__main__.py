@@ -44,7 +44,13 @@ def _produce(args: argparse.Namespace, on_progress: OnProgress | None) -> Any:
 
 def _consume(args: argparse.Namespace, on_progress: OnProgress | None) -> Any:
     options = ConsumeOptions(
-        args.address, args.topic, args.queues, args.connections, args.max_messages, args.seconds, args.warmup,
+        args.address,
+        args.topic,
+        args.queues,
+        args.connections,
+        args.max_messages,
+        args.seconds,
+        args.warmup,
         args.group or "load_consumer",
     )
     return consume(options, on_progress)
@@ -52,7 +58,13 @@ def _consume(args: argparse.Namespace, on_progress: OnProgress | None) -> Any:
 
 def _latency(args: argparse.Namespace, on_progress: OnProgress | None) -> Any:
     options = LatencyOptions(
-        args.address, args.topic, args.rate, args.seconds, args.warmup, args.body, args.queues,
+        args.address,
+        args.topic,
+        args.rate,
+        args.seconds,
+        args.warmup,
+        args.body,
+        args.queues,
         args.group or "load_latency",
     )
     return measure_latency(options, on_progress)
@@ -83,8 +95,22 @@ def _parser() -> argparse.ArgumentParser:
             sub.add_argument(f"--{option.replace('_', '-')}", type=type(value), default=value)
         return sub
 
-    kind("produce", _produce, topic="load", body=128, queues=8, batch=1, tag="", group="", broker_name="broker-a",
-         connections=16, window=32, seconds=5.0, count=0, warmup=1.0)
+    kind(
+        "produce",
+        _produce,
+        topic="load",
+        body=128,
+        queues=8,
+        batch=1,
+        tag="",
+        group="",
+        broker_name="broker-a",
+        connections=16,
+        window=32,
+        seconds=5.0,
+        count=0,
+        warmup=1.0,
+    )
     kind("consume", _consume, topic="load", queues=8, connections=4, max_messages=32, seconds=5.0, warmup=1.0, group="")
     kind("latency", _latency, topic="latency", rate=1000.0, seconds=10.0, warmup=2.0, body=128, queues=4, group="")
     kind("replicate", _replicate, start=0, end=0, seconds=10.0)

@@ -147,8 +147,13 @@ def consume(options: ConsumeOptions, on_progress: OnProgress | None = None) -> C
         seconds, cpu_share = watch.read()
         messages, record_bytes, pulls = run.messages - messages, run.record_bytes - record_bytes, run.pulls - pulls
         return ConsumeResult(
-            messages=messages, seconds=round(seconds, 3), messages_per_s=round(messages / seconds, 1),
-            mb_per_s=round(record_bytes / seconds / 1e6, 2), pulls=pulls, passes=run.passes, cpu_share=cpu_share,
+            messages=messages,
+            seconds=round(seconds, 3),
+            messages_per_s=round(messages / seconds, 1),
+            mb_per_s=round(record_bytes / seconds / 1e6, 2),
+            pulls=pulls,
+            passes=run.passes,
+            cpu_share=cpu_share,
         )
     finally:
         run.close()

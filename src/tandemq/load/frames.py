@@ -189,10 +189,19 @@ class SendFrames:
         shape = self._shape
         mark = _MARK.decode("utf-8", "surrogateescape")
         fields = {
-            "a": shape.group, "b": shape.topic, "c": "TBW102", "d": str(shape.queue_count),
-            "e": str(slot % shape.queue_count), "f": "0", "g": "BORNTIMESTAMP", "h": "0",
+            "a": shape.group,
+            "b": shape.topic,
+            "c": "TBW102",
+            "d": str(shape.queue_count),
+            "e": str(slot % shape.queue_count),
+            "f": "0",
+            "g": "BORNTIMESTAMP",
+            "h": "0",
             "i": self._properties(self._unique_key(slot, 0)).decode("utf-8", "surrogateescape"),
-            "j": "0", "k": "false", "m": "true" if shape.batch > 1 else "false", "n": shape.broker_name,
+            "j": "0",
+            "k": "false",
+            "m": "true" if shape.batch > 1 else "false",
+            "n": shape.broker_name,
         }
         code = _SEND_BATCH if shape.batch > 1 else _SEND_V2
         body = self._body if shape.batch == 1 else b"".join(map(self._sub_message, *self._sub_numbers(slot)))
@@ -206,10 +215,14 @@ class SendFrames:
         """One message inside a batch body: sizes, zero magic and CRC, body, properties."""
         properties = self._properties(self._unique_key(slot, number))
         size = 4 * 5 + len(self._body) + 2 + len(properties)
-        return b"".join([
-            struct.pack(">IIIII", size, 0, 0, 0, len(self._body)), self._body,
-            struct.pack(">H", len(properties)), properties,
-        ])
+        return b"".join(
+            [
+                struct.pack(">IIIII", size, 0, 0, 0, len(self._body)),
+                self._body,
+                struct.pack(">H", len(properties)),
+                properties,
+            ]
+        )
 
     def _unique_key(self, slot: int, number: int) -> bytes:
         """32 characters as Java writes them: address, process, loader hash, then time and counter (ours: chunk …)."""
@@ -233,10 +246,17 @@ class PullFrames:
         # 4: the subscription is in the request, so the group needs no heartbeat; 2: hold the request.
         sys_flag = 4 | (2 if suspend_ms else 0)
         fields = {
-            "consumerGroup": group.replace("%", "%%"), "topic": topic.replace("%", "%%"),
-            "queueId": "%s", "queueOffset": "%s", "maxMsgNums": str(max_messages),
-            "sysFlag": str(sys_flag), "commitOffset": "0", "suspendTimeoutMillis": str(suspend_ms),
-            "subscription": "*", "subVersion": "0", "expressionType": "TAG",
+            "consumerGroup": group.replace("%", "%%"),
+            "topic": topic.replace("%", "%%"),
+            "queueId": "%s",
+            "queueOffset": "%s",
+            "maxMsgNums": str(max_messages),
+            "sysFlag": str(sys_flag),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": str(suspend_ms),
+            "subscription": "*",
+            "subVersion": "0",
+            "expressionType": "TAG",
         }
         self._format = _header(_PULL, "%s", fields).decode()
 

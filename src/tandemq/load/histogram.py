@@ -78,6 +78,7 @@ class Latency:
 
 def summarize(histogram: Histogram) -> Latency:
     """Return the quantiles that reports print."""
+
     def ms(value: int) -> float:
         return round(value / 1e6, 4)
 

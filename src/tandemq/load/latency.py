@@ -179,8 +179,13 @@ def measure_latency(options: LatencyOptions, on_progress: OnProgress | None = No
         run.connect()
         _, cpu_share = run.run()
         return LatencyResult(
-            latency=summarize(run.ages), acknowledged=summarize(run.acks), sent=run.sent, received=run.received,
-            lag_max_ms=round(run.lag_max_ns / 1e6, 3), refused=run.answers.statuses, cpu_share=cpu_share,
+            latency=summarize(run.ages),
+            acknowledged=summarize(run.acks),
+            sent=run.sent,
+            received=run.received,
+            lag_max_ms=round(run.lag_max_ns / 1e6, 3),
+            refused=run.answers.statuses,
+            cpu_share=cpu_share,
         )
     finally:
         run.close()

@@ -104,6 +104,11 @@ def first_record_end(address: str, topic: str, queue_count: int) -> int:
 
 
 __all__ = [
-    "first_acknowledgement", "first_record_end", "log_end", "max_offset", "runtime_info", "send_one",
+    "first_acknowledgement",
+    "first_record_end",
+    "log_end",
+    "max_offset",
+    "runtime_info",
+    "send_one",
     "wait_for_port",
 ]

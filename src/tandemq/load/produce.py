@@ -67,7 +67,10 @@ class _Run:
         slots = max(options.window * 4, _SLOTS_MIN) if options.shape.batch == 1 else options.window
         self.wall_offset_ns = time.time_ns() - time.perf_counter_ns()
         self.frames = SendFrames(
-            options.shape, identity=random.getrandbits(32), slots=slots, wall_ms=self.wall_ms(time.perf_counter_ns()),
+            options.shape,
+            identity=random.getrandbits(32),
+            slots=slots,
+            wall_ms=self.wall_ms(time.perf_counter_ns()),
         )
         self.histogram = Histogram()
         self.acknowledged = 0  # Frames answered SUCCESS.
@@ -223,4 +226,3 @@ def _result(run: _Run, frames: int, seconds: float, cpu_share: float, unanswered
         unanswered=unanswered,
         cpu_share=cpu_share,
     )
-

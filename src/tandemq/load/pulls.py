@@ -100,6 +100,11 @@ class PullReader:
             answer = parse_answer(self._view[start:stop])
             raise LoadError(f"a pull was refused with code {answer.code}: {answer.remark}")
         return PullAnswer(
-            code, int(found[b"opaque"]), int(found[b"nextBeginOffset"]), int(found[b"minOffset"]),
-            int(found[b"maxOffset"]), body, stop,
+            code,
+            int(found[b"opaque"]),
+            int(found[b"nextBeginOffset"]),
+            int(found[b"minOffset"]),
+            int(found[b"maxOffset"]),
+            body,
+            stop,
         )

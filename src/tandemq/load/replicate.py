@@ -112,8 +112,13 @@ def replicate(options: ReplicateOptions, on_progress: OnProgress | None = None) 
                 ticker.tell("replicate", transfers.received, now)
         seconds, cpu_share = (watch or Stopwatch()).read()
     return ReplicateResult(
-        bytes=transfers.received, seconds=round(seconds, 3), mb_per_s=round(transfers.received / seconds / 1e6, 1),
-        transfers=transfers.count, start_offset=transfers.first, end_offset=transfers.position, cpu_share=cpu_share,
+        bytes=transfers.received,
+        seconds=round(seconds, 3),
+        mb_per_s=round(transfers.received / seconds / 1e6, 1),
+        transfers=transfers.count,
+        start_offset=transfers.first,
+        end_offset=transfers.position,
+        cpu_share=cpu_share,
     )
 
 

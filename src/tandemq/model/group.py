@@ -58,9 +58,16 @@ class ProducerData(msgspec.Struct, rename="camel"):
     group_name: str
 
 
-class HeartbeatData(msgspec.Struct, rename={"client_id": "clientID", "producers": "producerDataSet",
-                                            "consumers": "consumerDataSet", "fingerprint": "heartbeatFingerprint",
-                                            "without_sub": "withoutSub"}):
+class HeartbeatData(
+    msgspec.Struct,
+    rename={
+        "client_id": "clientID",
+        "producers": "producerDataSet",
+        "consumers": "consumerDataSet",
+        "fingerprint": "heartbeatFingerprint",
+        "without_sub": "withoutSub",
+    },
+):
     """A client's heartbeat: who it is, what it produces and consumes."""
 
     client_id: str

@@ -106,7 +106,7 @@ class BrokerProcess:
     def close(self, *, clean: bool = True) -> None:
         """Say goodbye, save, close. `clean` False leaves everything as a crash would."""
         if self._node is not None and self._loop is not None and clean:
-            self._loop.finish(self._node.stop(read_clock()), seconds=1.0)
+            self._loop.finish(self._node.stop(), seconds=1.0)
         if self._loop is not None:
             self._loop.close()
         if self._node is not None and clean:

@@ -141,11 +141,14 @@ class Host:
         if self.process is None or self.broker is None:
             return
         process, broker = self.process, self.broker
-        process.carry_out(broker.stop(self.machine.now()))
+        process.carry_out(broker.stop())
         try:
             broker.close()
         except StoreError as error:
             log.warning("%s: not stopped cleanly: %s", self.name, error)
+        except PowerLoss:
+            self._power_lost()
+            return
         self.kill()
 
     def crash(self) -> None:

@@ -31,8 +31,21 @@ class Entry(NamedTuple):
 class ConsumeQueue:
     """One queue. `[min_offset, max_offset)` are the entries whose records may still be in the log."""
 
-    __slots__ = ("_file_bytes", "_segments", "_tail", "_tail_start", "held", "last_log_end", "max_offset",
-                 "min_offset", "next_offset", "packed", "queue_id", "staged", "topic")
+    __slots__ = (
+        "_file_bytes",
+        "_segments",
+        "_tail",
+        "_tail_start",
+        "held",
+        "last_log_end",
+        "max_offset",
+        "min_offset",
+        "next_offset",
+        "packed",
+        "queue_id",
+        "staged",
+        "topic",
+    )
 
     def __init__(self, disk: Disk, files: FileCache, topic: str, queue_id: int, file_bytes: int) -> None:
         """Load the files; `max_offset` is found by bisection over the last file.

@@ -279,7 +279,7 @@ class KeyIndex:
         return self.files[-1]
 
     def find(self, topic: str, key: str, begin_ms: int, end_ms: int, most: int) -> list[int]:
-        """Log offsets of at most `most` candidates, ascending; hash collisions included, as RocketMQ's clients expect."""
+        """Log offsets of at most `most` candidates, ascending; hash collisions included: RocketMQ's clients filter."""
         self.absorb()
         wanted = key_hash(topic, key)
         found: list[int] = []
@@ -313,8 +313,10 @@ def _hash_keys(batch: list[tuple[str, bytes, int, int]]) -> _Array:
     """Positive int32 hashes of topic#key; keys of equal length and topic are hashed together."""
     topic, first, _, _ = batch[0]
     rows = b"".join([item[1] for item in batch])
-    if len(rows) == len(first) * len(batch) and rows.isascii() and all(
-        item[0] is topic and len(item[1]) == len(first) for item in batch
+    if (
+        len(rows) == len(first) * len(batch)
+        and rows.isascii()
+        and all(item[0] is topic and len(item[1]) == len(first) for item in batch)
     ):
         hashes = _hash_rows(topic, rows, len(first))
     else:

@@ -23,7 +23,7 @@ _CRC = Struct(">I")
 
 @dataclass(slots=True)
 class Marks:
-    """The offsets. `entries` is the sum of all queues' max offsets at `written`: it tells whether queues are missing."""
+    """The offsets. `entries` is the sum of all queues' max offsets at `written`: it tells if queues are missing."""
 
     synced: int = 0
     written: int = 0

@@ -38,7 +38,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Files to delete, oldest first; `kept_for`: why an expired one stays; `forced`: needed, but deleted all the same."""
+    """Files to delete, oldest first; `kept_for`: why an expired one stays; `forced`: who needed what is deleted."""
 
     delete: list[Segment]
     kept_for: str = ""

@@ -154,7 +154,9 @@ class SegmentLog:
         """
         start = offset - offset % self.segment_bytes
         if not self.starts or not self.starts[0] <= start <= self.starts[-1]:
-            raise OffsetGone(f"{self.directory}: no file holds offset {offset}; held are [{self.start}, {self.capacity_end})")
+            raise OffsetGone(
+                f"{self.directory}: no file holds offset {offset}; held are [{self.start}, {self.capacity_end})"
+            )
         within = offset - start
         return self._files.get(self.path(start)).pread(min(size, self.segment_bytes - within), within)
 
@@ -163,7 +165,10 @@ class SegmentLog:
         if not self.starts or offset < self.starts[-1]:
             return False
         within = offset - self.starts[-1]
-        return within >= self.segment_bytes or self._files.get(self.path(self.starts[-1])).next_data(within) >= self.segment_bytes
+        return (
+            within >= self.segment_bytes
+            or self._files.get(self.path(self.starts[-1])).next_data(within) >= self.segment_bytes
+        )
 
     def drop_first(self) -> int:
         """Delete the first file; returns the bytes freed."""

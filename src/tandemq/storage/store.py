@@ -111,7 +111,7 @@ class Store:
         return found
 
     def drop_topic(self, topic: str) -> None:
-        """Delete a topic's queues, what is staged for them included; its records stay in the log until retention comes."""
+        """Delete a topic's queues, what is staged for them included; its records stay in the log for now."""
         self._touched = [queue for queue in self._touched if queue.topic != topic]
         for key in [key for key in self.queues if key[0] == topic]:
             queue = self.queues.pop(key)
@@ -268,7 +268,9 @@ class Store:
                 self._touched.append(queue)
             queue.stage_packed(first, packed)
         if same.unique_bytes:
-            self._staged_rows.append((topic, same.unique_keys, same.unique_bytes, columns.log_offsets, columns.store_ms))
+            self._staged_rows.append(
+                (topic, same.unique_keys, same.unique_bytes, columns.log_offsets, columns.store_ms)
+            )
         return True
 
     def commit(self) -> int:
@@ -472,7 +474,9 @@ class Store:
     def write_checkpoint(self) -> None:
         """Tell RocketMQ's recovery how far it may trust the files."""
         index_ms = self.index.last_full_ms() if self.index is not None else 0
-        write_checkpoint(self.disk, Checkpoint(self.last_store_ms, self.last_store_ms, index_ms, 0, self.log.flushed_offset))
+        write_checkpoint(
+            self.disk, Checkpoint(self.last_store_ms, self.last_store_ms, index_ms, 0, self.log.flushed_offset)
+        )
 
     def close(self, *, clean: bool = True) -> None:
         """Write and sync everything; `abort` goes away only if all of it succeeded, now and ever since the start."""

@@ -1,4 +1,4 @@
-"""Small JSON tables in `config/`, saved whole: written beside, synced, renamed over; the former content is kept as .bak.
+"""Small JSON tables in `config/`, saved whole: written beside, synced, renamed over; the former content becomes .bak.
 
 Source: docs/storage.md, "config files"; RocketMQ ConfigManager.
 """
