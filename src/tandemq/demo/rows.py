@@ -116,7 +116,7 @@ def from_file(path: Path, columns: Columns) -> Source:
     for name in (columns.tag, *columns.key, columns.value):
         if name and name not in first:
             raise LocalError(f"{path} has no column {name!r}", hint=f"it has {', '.join(first)}")
-    tag = columns.tag or next(iter(first))
+    tag = columns.tag or next(iter(first), "")
     value = columns.value or next((n for n in first if n != tag and _is_number(first[n])), "")
     if not value:
         raise LocalError(f"{path}: no column of the first row is a number", hint="name one: --value COLUMN")

@@ -138,6 +138,7 @@ class Receiver:
             topics={topic: "*"},
             consume_from=ConsumeFrom.FIRST,
             prefetch_messages=prefetch,
+            pull_messages=min(prefetch, 32),
             commit_ms=1_000,
         )
         self._tally = tally

@@ -1,0 +1,30 @@
+"""Load by the command line: a result, progress meanwhile, and a clear error if there is nobody to load."""
+
+import json
+
+from tandemq.run.local import LocalCluster
+from tests.cli.conftest import Run
+
+SHORT = ("--seconds", 0.3, "--warmup", 0.1, "--json")
+
+
+def test_produce_then_consume(run: Run, tandemq_broker: LocalCluster) -> None:
+    words = ("bench", "produce", tandemq_broker.address, "--connections", 2, "--window", 4, "--body", 100)
+    sent = json.loads(run(*words, *SHORT).stdout)
+    assert sent["messages"] > 0
+    assert sent["latency"]["p50_ms"] > 0
+    got = json.loads(run("bench", "consume", tandemq_broker.address, *SHORT).stdout)
+    assert got["messages"] > 0
+
+
+def test_text_shows_rate_histogram_progress_and_the_generators_share(run: Run, tandemq_broker: LocalCluster) -> None:
+    told = run("bench", "produce", tandemq_broker.address, "--seconds", 0.7, "--warmup", 0.1)
+    assert "per second" in told.stdout
+    assert "p99" in told.stdout
+    assert "█" in told.stdout
+    assert "of one core" in told.stdout
+    assert "done" in told.stderr
+
+
+def test_nobody_to_load_is_told(run: Run) -> None:
+    assert "127.0.0.1:1" in run("bench", "produce", "127.0.0.1:1", *SHORT, code=1).stderr

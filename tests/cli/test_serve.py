@@ -1,0 +1,134 @@
+"""The single programs: they tell where they listen, stop when told, and say what is wrong with what they were given."""
+
+import errno
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandemq.run.local import LocalCluster
+from tests.cli.conftest import Run
+
+ANY_PORTS = ("--set", "listenPort=0", "--set", "haListenPort=0", "--set", "bindAddress=127.0.0.1")
+
+
+@contextmanager
+def started(*words: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """A program started with --json, and what it told."""
+    command = [sys.executable, "-m", "tandemq", *words, "--json"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield process, json.loads(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+def test_broker_tells_where_it_listens_and_stops_on_sigterm(tmp_path: Path) -> None:
+    with started("broker", *ANY_PORTS, "--set", f"storePathRootDir={tmp_path}") as (process, told):
+        assert (told["brokerName"], told["brokerId"], told["pid"]) == ("broker-a", 0, process.pid)
+        host, port = told["address"].split(":")
+        socket.create_connection((host, int(port)), 5).close()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    assert not (tmp_path / "abort").exists()
+
+
+def test_name_server_stops_when_its_standard_input_closes(tmp_path: Path) -> None:
+    words = ("namesrv", "--port", "0", "--set", f"kvConfigPath={tmp_path}", "--while-stdin")
+    with started(*words) as (process, told):
+        assert told["address"].startswith("127.0.0.1:")
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(10) == 0
+
+
+def test_second_process_on_a_store_is_told_so(tmp_path: Path, tandemq_broker: LocalCluster) -> None:
+    store = tandemq_broker.broker().store
+    command = [sys.executable, "-m", "tandemq", "broker", *ANY_PORTS, "--set", f"storePathRootDir={store}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"another broker is using {store}" in done.stderr
+    assert "give this one its own storePathRootDir" in done.stderr
+
+
+def test_port_in_use_is_told_with_exit_code_2(run: Run, tmp_path: Path, tandemq_broker: LocalCluster) -> None:
+    port = tandemq_broker.address.split(":")[1]
+    words = ("--set", f"listenPort={port}", "--set", "haListenPort=0", "--set", f"storePathRootDir={tmp_path / 's'}")
+    told = run("broker", *words, code=2).stderr
+    assert f"cannot listen on 0.0.0.0:{port}" in told
+    assert "another process may use the port" in told
+    told = run("namesrv", "--port", port, "--set", f"kvConfigPath={tmp_path / 'n'}", code=2).stderr
+    assert "another process may use the port" in told
+
+
+def test_directory_of_another_broker_is_refused_with_exit_code_2(run: Run, tmp_path: Path) -> None:
+    with LocalCluster(tmp_path) as cluster:
+        store = cluster.broker().store
+    words = (*ANY_PORTS, "--set", f"storePathRootDir={store}", "--set", "brokerName=broker-x")
+    told = run("broker", *words, code=2).stderr
+    assert "is the store of DefaultCluster/broker-a/0, this broker is DefaultCluster/broker-x/0" in told
+    assert (store / "commitlog").parent.is_dir()
+
+
+def test_directory_that_cannot_be_made_is_told_with_exit_code_1(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    told = run("broker", *ANY_PORTS, "--set", f"storePathRootDir={tmp_path / 'file' / 'store'}", code=1).stderr
+    assert "Not a directory" in told
+    assert "look at the device and its rights" in told
+
+
+def test_directory_that_is_not_writable_is_told(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The superuser may write anywhere, so the answer of the system is replaced.
+    monkeypatch.setattr(os, "access", lambda _path, _mode: False)
+    told = run("broker", *ANY_PORTS, "--set", f"storePathRootDir={tmp_path}", code=1).stderr
+    assert f"{tmp_path} is not writable" in told
+    assert "change its owner or choose another storePathRootDir" in told
+
+
+@pytest.mark.parametrize("call", ["pwrite", "write"])
+def test_full_disk_at_the_start_is_told(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    real = getattr(os, call)
+
+    def full(fd: int, *rest: Any) -> Any:
+        if Path(f"/proc/self/fd/{fd}").readlink().is_relative_to(tmp_path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(fd, *rest)
+
+    monkeypatch.setattr(os, call, full)
+    told = run("broker", *ANY_PORTS, "--set", f"storePathRootDir={tmp_path}", code=1).stderr
+    assert "no space left" in told
+    assert "free space" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("listenPrt = 1\n", "did you mean listenPort?"),
+        ("listenPort = many\n", "is no whole number"),
+        ("brokerRole = KING\n", "is no role"),
+    ],
+)
+def test_configuration_that_cannot_be_names_line_key_and_remedy(run: Run, tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text(text)
+    found = run("broker", "-c", path, code=2).stderr
+    assert told in found
+    assert f"{path}:1" in found
+
+
+def test_file_that_is_not_there_and_setting_without_value_are_told(run: Run, tmp_path: Path) -> None:
+    assert "No such file" in run("broker", "-c", tmp_path / "none", code=2).stderr
+    assert "KEY=VALUE is expected" in run("broker", "--set", "listenPort", code=2).stderr
+    (tmp_path / "latin").write_bytes(b"brokerName=\xff")
+    assert "no UTF-8" in run("namesrv", "-c", tmp_path / "latin", code=2).stderr

@@ -1,0 +1,81 @@
+"""What the demo sends: the real departures, and users' own files."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from tandemq.demo import rows
+from tandemq.demo.rows import Columns
+from tandemq.errors import LocalError
+
+DEPARTURES = 336_776
+CANCELLED = 8_255
+
+
+def test_departures_are_all_there_with_carrier_key_and_delay() -> None:
+    source = rows.departures()
+    values = list(source.values())
+    assert len(values) == DEPARTURES
+    assert sum(rows.number_of(value) is None for _, value in values) == CANCELLED
+    assert {tag for tag, _ in values} == set(source.names)
+    first = next(iter(source.read()))
+    assert (first.tag, first.key) == ("UA", "UA-1545-2013-1-1")
+    assert json.loads(first.body)["dep_delay"] == "2"
+
+
+def test_departures_that_are_not_installed_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    with pytest.raises(LocalError, match="--input FILE"):
+        rows.departures()
+
+
+def test_columns_are_chosen_when_not_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("shop,colour,price\nx y,red,1.5\nz,,NA\n")
+    source = rows.from_file(path, Columns())
+    assert source.columns == Columns("shop", (), "price")
+    assert [(row.tag, row.key) for row in source.read()] == [("x_y", "1"), ("z", "2")]
+    assert list(source.values()) == [("x_y", "1.5"), ("z", "NA")]
+
+
+def test_named_columns_make_tag_key_and_value(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": 1, "b": "two words", "c": null}\n\n{"a": 2, "b": "x", "c": 3}\n')
+    source = rows.from_file(path, Columns("b", ("a", "b"), "c"))
+    assert [(row.tag, row.key) for row in source.read()] == [("two_words", "1-two_words"), ("x", "2-x")]
+    assert [rows.number_of(value) for _, value in source.values()] == [None, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "columns", "told"),
+    [
+        ("a.csv", "", Columns(), "has no rows"),
+        ("a.csv", "a,b\n", Columns(), "has no rows"),
+        ("a.csv", "a,b\n1,2\n", Columns(tag="c"), "has no column 'c'"),
+        ("a.csv", "a,b\nx,y\n", Columns(), "no column of the first row is a number"),
+        ("a.jsonl", "{}\n[1]\n", Columns(), "no column of the first row"),
+        ("a.jsonl", "{nonsense\n", Columns(), "line 1 is no JSON"),
+        ("a.zip", "no archive", Columns(), "cannot be read"),
+    ],
+)
+def test_file_that_cannot_be_used_is_told(tmp_path: Path, name: str, text: str, columns: Columns, told: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(LocalError, match=told):
+        rows.from_file(path, columns)
+
+
+def test_line_unlike_the_others_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("a,b\nx,1\ny\n")
+    with pytest.raises(LocalError, match="line 3 has 1 fields, the heading 2"):
+        list(rows.from_file(path, Columns()).read())
+    with pytest.raises(LocalError, match="cannot be read"):
+        rows.from_file(tmp_path / "none.csv", Columns())
+
+
+def test_value_that_is_no_number_is_told() -> None:
+    with pytest.raises(LocalError, match="--value"):
+        rows.number_of("soon")

@@ -1,0 +1,27 @@
+"""Figures per tag are exact, whatever their order."""
+
+import itertools
+import json
+
+from tandemq.demo.tally import Figures, Tally
+
+
+def test_figures_from_messages_equal_those_from_the_file_in_any_order() -> None:
+    values = [("a", "0.1"), ("a", "0.2"), ("a", "0.3"), ("b", ""), ("a", "1e16"), ("a", "-1e16"), ("b", "7")]
+    from_file = Tally("delay").add_all(values)
+    for order in itertools.islice(itertools.permutations(values), 0, 5_000, 97):
+        from_messages = Tally("delay")
+        for tag, value in order:
+            from_messages.add(tag, json.dumps({"other": "1", "delay": value}).encode())
+        assert from_messages.by_tag == from_file.by_tag
+    assert from_file.rows == 7
+    assert from_file.by_tag["b"] == Figures(rows=2, values=1, total=7)
+    assert from_file.by_tag["b"].mean == 7.0
+
+
+def test_no_value_no_mean() -> None:
+    assert Figures(rows=3).mean is None
+
+
+def test_one_value_more_makes_a_difference() -> None:
+    assert Tally("d").add_all([("a", "1")]).by_tag != Tally("d").add_all([("a", "1"), ("a", "")]).by_tag

@@ -1,0 +1,57 @@
+"""A cluster of child processes: starts, survives a kill, stops cleanly, and outlives nobody."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tandemq.errors import ConfigError
+from tandemq.run.children import ChildCluster
+
+
+def test_pair_of_processes_starts_comes_back_after_sigkill_and_stops_cleanly(tmp_path: Path) -> None:
+    with ChildCluster(tmp_path, groups=1, slaves=1) as cluster:
+        master, slave = cluster.brokers
+        address, pid = master.address, master.pid
+        assert master.log_end() == slave.log_end() == 0
+        master.kill()
+        assert cluster.dead() == [master]
+        assert master.log_end() == -1
+        master.start()
+        assert master.address == address
+        assert master.pid not in {0, pid}
+        cluster.wait_until(cluster.all_registered)
+        cluster.wait_until(cluster.in_sync)
+    assert cluster.unclean == []
+    assert not (master.store / "abort").exists()
+
+
+def test_child_that_cannot_start_tells_why(tmp_path: Path) -> None:
+    cluster = ChildCluster(tmp_path, groups=1, slaves=0, settings={"listenPrt": 1})
+    with pytest.raises(ConfigError, match=r"broker-a-0 did not start: .*did you mean listenPort"):
+        cluster.start()
+    assert not cluster.name_server.is_running
+
+
+def test_children_end_with_a_parent_that_was_killed(tmp_path: Path) -> None:
+    code = (
+        "import sys; from tandemq.run.children import Child; from pathlib import Path; "
+        "child = Child('namesrv', Path(sys.argv[1]), lambda told: ['namesrv', '--port', '0', '--set', "
+        "'kvConfigPath=' + sys.argv[1]]); child.start(); print(child.pid, flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        watched = os.pidfd_open(pid)
+        parent.send_signal(signal.SIGKILL)
+    try:
+        import select
+
+        assert select.select([watched], [], [], 10)[0], "the child outlived its parent"
+    finally:
+        os.close(watched)

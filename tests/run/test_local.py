@@ -1,0 +1,69 @@
+"""A cluster in this process: starts in sync, is stopped, killed and started again, and keeps its data."""
+
+from pathlib import Path
+
+import pytest
+
+from tandemq import Message
+from tandemq.client.blocking import BlockingProducer
+from tandemq.errors import ConfigError, LocalError, NetworkError
+from tandemq.run.local import LocalCluster
+
+
+def send(cluster: LocalCluster, body: bytes) -> str:
+    with BlockingProducer(cluster.name_servers, group="g") as producer:
+        return producer.send(Message("T", body)).status.name
+
+
+def test_pair_starts_in_sync_and_acknowledges_on_both(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, slaves=1) as cluster:
+        assert send(cluster, b"x") == "SEND_OK"
+        ends = [broker.node.store.log.written_end for broker in cluster.brokers]
+        assert ends[0] == ends[1] > 0
+
+
+def test_same_directory_continues_with_what_it_holds(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path) as cluster:
+        send(cluster, b"x")
+        end = cluster.broker().node.store.log.written_end
+    with LocalCluster(tmp_path) as cluster:
+        assert cluster.broker().node.store.log.written_end == end
+        assert cluster.broker().node.recovered.clean
+
+
+def test_killed_master_comes_back_at_its_address_with_its_data(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, slaves=1) as cluster:
+        send(cluster, b"x")
+        master = cluster.broker()
+        before = (master.address, master.ha_address, master.node.store.log.written_end)
+        master.kill()
+        assert not master.is_running
+        with pytest.raises(LocalError, match="does not run"):
+            _ = master.address
+        master.start()
+        assert (master.address, master.ha_address, master.node.store.log.written_end) == before
+        assert not master.node.recovered.clean
+        cluster.wait_in_sync()
+        assert send(cluster, b"y") == "SEND_OK"
+
+
+def test_unknown_broker_setting_or_state_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="did you mean"):
+        LocalCluster(tmp_path, settings={"listenPrt": 1})
+    with LocalCluster(tmp_path) as cluster:
+        with pytest.raises(LocalError, match="there is no broker broker-z/0"):
+            cluster.broker("broker-z")
+        with pytest.raises(NetworkError, match="did not get there"):
+            cluster.wait_until(lambda: False, seconds=0.01)
+        with pytest.raises(LocalError, match="runs already"):
+            cluster.broker().start()
+    with pytest.raises(LocalError, match="does not run"):
+        _ = cluster.name_servers
+
+
+def test_cluster_that_cannot_start_leaves_nothing_running(tmp_path: Path) -> None:
+    (tmp_path / "broker-a-0").write_text("a file where the store should be")
+    cluster = LocalCluster(tmp_path)
+    with pytest.raises(Exception, match="broker-a-0"):
+        cluster.start()
+    assert cluster.brokers == []
