@@ -274,7 +274,9 @@ class _MasterSide:
         mine.refused = self._refusal(hello)
         if mine.refused is not None:
             return mine
-        self._remember(hello.broker_id)
+        mine.refused = self._remember(hello.broker_id)
+        if mine.refused is not None:
+            return mine
         if hello.log_end == 0:
             last = store_log.written_end - store_log.written_end % config.segment_bytes
             mine.start = max(store_log.start, last) if config.sync_from_last_file else store_log.start
@@ -334,10 +336,17 @@ class _MasterSide:
             return False
         return crc32(store_log.read(start, hello.log_end - start)) == hello.tail_crc
 
-    def _remember(self, broker_id: int) -> None:
-        if broker_id not in self._known:
-            self._known.add(broker_id)
+    def _remember(self, broker_id: int) -> str | None:
+        """Note a slave before it counts: after a power loss it is waited for. Says why that was not possible."""
+        if broker_id in self._known:
+            return None
+        self._known.add(broker_id)
+        try:
             self._save_replicas()
+        except StoreError as error:
+            self._known.discard(broker_id)
+            return f"it cannot be noted here as a slave: {error}"
+        return None
 
     def _save_replicas(self) -> None:
         table = {"brokerIds": sorted(self._known), "awaitedIds": sorted(self._awaited)}
