@@ -148,8 +148,9 @@ class _Play:
         name_servers = self._cluster.name_servers
         async with Admin(name_servers) as admin:
             await admin.create_topic(TOPIC, queues=QUEUES)
-        prefetch = min(256, max(8, self._total // 400))
-        sender = Sender(name_servers, TOPIC, self._source.read(), self._ledger)
+        # Small against the whole, so that small inputs are spread over the story as large ones are.
+        batch, prefetch = (min(most, max(8, self._total // 400)) for most in (128, 256))
+        sender = Sender(name_servers, TOPIC, self._source.read(), self._ledger, batch=batch)
         receiver = Receiver(name_servers, TOPIC, self._seen, self._ledger, prefetch=prefetch)
         self._sender, self._receiver = sender, receiver
         await receiver.start()

@@ -22,8 +22,7 @@ from tandemq.demo.tally import Tally
 from tandemq.errors import NetworkError, RemoteError
 from tandemq.model.message import Message, MessageQueue
 
-BATCH = 32
-TASKS = 6
+TASKS = 4
 
 
 class Ledger:
@@ -73,9 +72,10 @@ class Sent:
 class Sender:
     """Sends rows, as fast as they are acknowledged, up to a mark that the story moves."""
 
-    def __init__(self, name_servers: str, topic: str, rows: Iterator[Row], ledger: Ledger) -> None:
+    def __init__(self, name_servers: str, topic: str, rows: Iterator[Row], ledger: Ledger, *, batch: int) -> None:
         """Nothing is sent yet."""
         self._ledger = ledger
+        self._batch = batch
         self._producer = Producer(name_servers, group="demo-producer", retries=30, latency_aware=True)
         self._topic = topic
         self._rows = rows
@@ -102,7 +102,7 @@ class Sender:
                 await self._moved.wait()
             batch = [
                 Message(self._topic, row.body, tags=row.tag, keys=(row.key,))
-                for _, row in zip(range(BATCH), self._rows, strict=False)
+                for _, row in zip(range(self._batch), self._rows, strict=False)
             ]
             if not batch:
                 return
