@@ -6,14 +6,17 @@ from tandemq.sim.mutations import MUTATIONS
 from tandemq.sim.runner import run_one
 from tandemq.sim.simulation import quiet
 
-SEEDS_MAX = 24
+SEEDS_MAX = 30
+FIRST = {"failed-write-is-acked": 9, "no-checksums": 11, "queues-not-cut": 23}
+"""Where a mutation needs a rare fault: the seed to begin with, so that the test is quick."""
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_mutation_is_caught(name: str) -> None:
     _, rules = MUTATIONS[name]
     with quiet():
-        for seed in range(1, SEEDS_MAX + 1):
+        first = FIRST.get(name, 1)
+        for seed in (*range(first, SEEDS_MAX + 1), *range(1, first)):
             result = run_one(seed, name)
             if result.rule:
                 assert result.rule in rules, f"seed {seed}: {result.rule} {result.text}"

@@ -88,7 +88,7 @@ class Checks:
         master, *slaves = self._cluster.members(group)
         self._judge_time(attempt, master)
         flushed = group.flush == "SYNC_FLUSH" and attempt.waits
-        copied = group.role == "SYNC_MASTER" and attempt.waits and attempt.code in (0, ResponseCode.FLUSH_DISK_TIMEOUT)
+        copied = group.role == "SYNC_MASTER" and attempt.waits and attempt.code == 0
         needed = group.copies - 1
         for at, log_offset in enumerate(attempt.log_offsets):
             message = attempt.messages[at]

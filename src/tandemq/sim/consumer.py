@@ -94,7 +94,7 @@ class Consumer(Talker):
     def _look(self) -> None:
         for topic in self.topics:
             self.fetch_route(topic)
-        self.after(700 if TOPICS[0] not in self.routes else 4_000, self._look)
+        self.after(700 if TOPICS[0] not in self.routes else 5_000, self._look)
 
     def _addresses(self) -> list[str]:
         found: dict[str, None] = {}
@@ -117,7 +117,7 @@ class Consumer(Talker):
         body = msgspec.json.encode(data)
         for address in self._addresses():
             self.ask(address, Command(RequestCode.HEART_BEAT, body=body), 1_500, lambda _: None)
-        self.after(500 if not self.routes else 5_000, self._beat)
+        self.after(500 if not self.routes else 9_000, self._beat)
 
     def _ask_members(self, address: str) -> None:
         fields = {"consumerGroup": self.group}
@@ -135,7 +135,7 @@ class Consumer(Talker):
         if masters:
             self._ask_members(self.random.choice(masters))
         self._share()
-        self.after(500 if not self.lanes else 3_000, self._balance)
+        self.after(500 if not self.lanes else 5_000, self._balance)
 
     def _share(self) -> None:
         queues = [

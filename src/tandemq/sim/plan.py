@@ -59,7 +59,7 @@ class Plan:
     def name_server_config(self) -> NameServerConfig:
         """Settings of the name servers."""
         return replace(
-            tiny_name_server(), listen_port=NAME_SERVER_PORT, broker_expiry_ms=12_000, connection_idle_ms=30_000
+            tiny_name_server(), listen_port=NAME_SERVER_PORT, broker_expiry_ms=30_000, connection_idle_ms=30_000
         )
 
 
@@ -80,19 +80,20 @@ def draw(random: Random) -> Plan:
         )  # fmt: skip
     name_servers = tuple(f"10.0.9.{number}:{NAME_SERVER_PORT}" for number in range(1, random.choice((2, 2, 3))))
     base = tiny(
-        cluster=CLUSTER, listen_port=BROKER_PORT, ha_port=HA_PORT, name_servers=name_servers, register_ms=3_000,
+        cluster=CLUSTER, listen_port=BROKER_PORT, ha_port=HA_PORT, name_servers=name_servers, register_ms=5_000,
         register_timeout_ms=1_500, connection_idle_ms=20_000, default_queue_nums=4,
         segment_bytes=random.choice((16, 32)) * 1024,
         queue_file_bytes=20 * random.choice((7, 30, 100)), message_bytes_max=4 * 1024, sync_flush_timeout_ms=1_500,
-        flush_interval_ms=random.choice((250, 500)), offsets_persist_ms=2_000, delay_persist_ms=2_000,
+        flush_interval_ms=random.choice((500, 1_000)),
+        queue_flush_interval_ms=2_000, offsets_persist_ms=2_000, delay_persist_ms=2_000,
         ha_heartbeat_ms=1_000, ha_housekeeping_ms=4_000, ha_reconnect_ms=1_000, slave_timeout_ms=1_000,
-        ha_lag_bytes_max=random.choice((8 * 1024, 1 << 20)), metadata_sync_ms=2_000, accept_loss_ms=6_000,
+        ha_lag_bytes_max=random.choice((8 * 1024, 1 << 20)), metadata_sync_ms=5_000, accept_loss_ms=6_000,
         ha_protocol=random.choice(("auto", "tandemq")), slave_read_enable=random.random() < 0.5,
         delay_levels=DELAYS, client_expiry_ms=20_000, clean_interval_ms=5_000,
     )  # fmt: skip
     kinds = frozenset(kind for kind in ("batch", "oneway", "nowait", "delay", "reject") if random.random() < 0.8)
     return Plan(
-        tuple(groups), name_servers, base, producers=2, pace_ms=random.choice((900, 1_100)),
+        tuple(groups), name_servers, base, producers=2, pace_ms=random.choice((1_700, 2_300)),
         kinds=kinds, binary=random.random() < 0.2, suspend_ms=random.choice((4_000, 8_000)),
         tag_group=random.random() < 0.3, faulty_us=random.randrange(42, 50) * 1_000_000,
         fault_count=random.randrange(3, 9), memory_bytes=random.choice((1 << 30, 40_000)),

@@ -2,7 +2,7 @@
 
     arrivals, events ─► node.turn(received, events, now) ─► sends, closes, connects, jobs
 
-What arrives within a fraction of a millisecond goes into one turn. Jobs run on a worker: they take effect when they
+What arrives within a few milliseconds goes into one turn. Jobs run on a worker: they take effect when they
 begin or when they end, by dice, and are reported after a delay. A process can be paused (it gets no turn, and finds all
 that arrived when it goes on), killed, and be taken down with its machine.
 
@@ -110,12 +110,12 @@ class Process:
     def post(self, event: Event) -> None:
         """Something happened to a connection, or a job ended."""
         self._events.append(event)
-        self._wake(100)
+        self._wake(1_000)
 
     def deliver(self, link: int, data: bytes) -> None:
         """Bytes arrived."""
         self._received.append((link, data))
-        self._wake(500)
+        self._wake(4_000)
 
     def pause(self, duration_us: int) -> None:
         """Do not drive it for a while: SIGSTOP, then SIGCONT."""

@@ -55,13 +55,13 @@ class Producer(Talker):
     def _look(self) -> None:
         for topic in (AUTO_CREATE_TOPIC, *TOPICS):
             self.fetch_route(topic)
-        self.after(2_000 if len(self.routes) > 1 else 400, self._look)
+        self.after(5_000 if len(self.routes) > 1 else 400, self._look)
 
     def _step(self) -> None:
         if self.is_stopped:
             return
-        count = self.random.choice((1, 1, 2, 3, 6))
-        if self.under_way < 24:
+        count = self.random.choice((1, 2, 4, 8, 12))
+        if self.under_way < 40:
             if count > 1 and "batch" in self._kinds and self.random.random() < 0.5:
                 self._send([self._make(TOPICS[0], plain=True) for _ in range(count)], set())
             else:

@@ -67,7 +67,8 @@ class Verdict:
                 return f"{slave.name} has its log up to {slave.broker.store.log.written_end}, its master up to {end}"
         for level in range(len(DELAYS_US)):
             queue = master.broker.store.queues.get((SCHEDULE_TOPIC, level))
-            if queue is not None and master.broker.delay.progress.get(level + 1, 0) < queue.max_offset:
+            progress = master.broker.delay.progress.get(level + 1, 0)
+            if queue is not None and max(progress, queue.min_offset) < queue.max_offset:
                 return f"{master.name}: messages of delay level {level + 1} wait"
         return ""
 
@@ -269,7 +270,7 @@ class Verdict:
             return
         lost_since = [host for host in (master, *slaves) if any(when >= attempt.sent_us for when in host.losses_us)]
         flushed = group.flush == "SYNC_FLUSH" and attempt.waits and attempt.code != ResponseCode.FLUSH_DISK_TIMEOUT
-        copied = group.role == "SYNC_MASTER" and attempt.waits and attempt.code in (0, ResponseCode.FLUSH_DISK_TIMEOUT)
+        copied = group.role == "SYNC_MASTER" and attempt.waits and attempt.code == 0
         wiped = {host.name for host in (master, *slaves) if any(when >= attempt.sent_us for when in host.wipes_us)}
         master_lost = master in lost_since and not (flushed and master.name not in wiped)
         slaves_lost = [
@@ -340,7 +341,9 @@ class Verdict:
                         SCHEDULE_TOPIC,
                         *TOPICS,
                     )
-            quiet = not (master.kills or master.losses_us or master.flips)
+            assert master.broker is not None, "it runs"
+            is_whole = master.broker.store.log.start == 0
+            quiet = is_whole and not (master.kills or master.losses_us or master.flips)
             for key, count in stored.items():
                 if visible[key] < count and not master.losses_us and not master.flips:
                     raise Violation(
