@@ -1,7 +1,8 @@
 """`tandemq up`: a whole cluster on this machine."""
 
+import contextlib
 import signal
-import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ FIRST_BROKER_PORT = 10911
 PORTS_PER_GROUP = 100
 PORTS_PER_MEMBER = 10
 LOOK_SECONDS = 0.5
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def ports_of(group: int, broker_id: int) -> tuple[int, int]:
@@ -66,20 +68,25 @@ def up(brokers: int, slaves: int, data: Path, port: int, pairs: tuple[str, ...],
         data, groups=brokers, slaves=slaves, port=port, settings=settings,
         broker_ports=ports_of if port else lambda _group, _id: (0, 0),
     )  # fmt: skip
-    stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
-    with cluster:
+    for number in _SIGNALS:
+        signal.signal(number, _interrupt)
+    with contextlib.suppress(KeyboardInterrupt), cluster:
         _tell(cluster, as_json=as_json)
-        while not stopped.wait(LOOK_SECONDS):
-            dead = cluster.dead()
-            if dead:
-                last = (dead[0].last_lines() or ["it said nothing"])[-1]
-                raise LocalError(f"{dead[0].name} ended by itself: {last}", hint=f"its log is {dead[0].log_path}")
+        while not (dead := cluster.dead()):
+            time.sleep(LOOK_SECONDS)
+        last = (dead[0].last_lines() or ["it said nothing"])[-1]
+        raise LocalError(f"{dead[0].name} ended by itself: {last}", hint=f"its log is {dead[0].log_path}")
     if cluster.unclean:
         raise LocalError(f"{', '.join(cluster.unclean)} did not stop cleanly", hint=f"logs are in {data}")
     if not as_json:
         click.echo(f"stopped; the data are in {data}")
+
+
+def _interrupt(*_: object) -> None:
+    """End whatever goes on, the start included; from then on all is being stopped, and that is not interrupted."""
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _tell(cluster: "ChildCluster", *, as_json: bool) -> None:
