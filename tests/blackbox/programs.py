@@ -109,7 +109,7 @@ class Program:
         """Whatever state it is in."""
         if self.process.poll() is None:
             self.thaw()
-            self.kill()
+        self.kill()
 
     def descriptors(self) -> int:
         return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))

@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -287,10 +288,12 @@ class ChildCluster:
         )
 
     def in_sync(self) -> bool:
-        """Whether every running slave holds what its running master holds."""
+        """Whether every running slave is connected to its running master and holds what that holds."""
         running = [broker for broker in self.brokers if broker.is_running]
-        ends = {(broker.broker_name, broker.broker_id): broker.log_end() for broker in running}
-        return all(end >= max(0, ends.get((name, 0), 0)) for (name, _), end in ends.items())
+        slaves = Counter(broker.broker_name for broker in running if broker.broker_id)
+        return all(
+            copies_of(broker.address) >= slaves[broker.broker_name] for broker in running if broker.broker_id == 0
+        )
 
     def wait_until(self, condition: Callable[[], bool], seconds: float = START_SECONDS) -> None:
         """Wait for a state of the cluster.
@@ -333,6 +336,14 @@ class ChildCluster:
     ) -> None:
         """Stop."""
         self.close()
+
+
+def copies_of(address: str) -> int:
+    """How many slaves are connected to a master and have all it holds."""
+    answer = try_ask(address, Command(RequestCode.GET_BROKER_HA_STATUS))
+    if answer is None or answer.code != ResponseCode.SUCCESS:
+        return 0
+    return sum(1 for slave in loads(answer.body).get("haConnectionInfo", []) if slave.get("diff") == 0)
 
 
 def _line_within(pipe: IO[bytes], seconds: float) -> bytes:
