@@ -315,7 +315,8 @@ class Faults:
         path, position = place
         self._note(kind, f"{host.name} {path} byte {position}")
         host.kill()
-        host.machine.disk.flip(path, position, self._random.randrange(8))
+        # In a table only bits are turned that make it unreadable: a digit that became another cannot be noticed.
+        host.machine.disk.flip(path, position, 7 if prefix == "config/" else self._random.randrange(8))
         host.flips.append((path, position))
         self._later(200, 3_000, host.start)
 

@@ -19,6 +19,8 @@ from tandemq.boundary import Closed, Connect, Drained, Event, LinkKind, Opened
 from tandemq.sim.world import MS, SECOND, World
 
 WINDOW_BYTES = 64 * 1024
+FRAME_HEAD_BYTES = 12
+"""Bits turned in flight spare the head of a replication frame: it carries no checksum."""
 CONNECT_RETRIES_S = (1, 3, 7, 15, 31, 63)
 """When a connection that finds no path is tried again, and after the last given up."""
 
@@ -164,8 +166,9 @@ class Network:
         left = connection.flip_in[end]
         if left < 0:
             return data
+        left = max(left, FRAME_HEAD_BYTES)
         if left >= len(data):
-            connection.flip_in[end] = left - len(data)
+            connection.flip_in[end] = max(0, left - len(data))
             return data
         connection.flip_in[end] = -1
         turned = bytearray(data)
