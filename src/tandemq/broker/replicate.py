@@ -294,6 +294,12 @@ class _MasterSide:
         """Where a slave with bytes of its own goes on."""
         store_log = self._broker.store.log
         same = hello.log_end
+        if hello.generations[-1:] == self._owner.generations[-1:] and hello.log_end > store_log.written_end:
+            mine.refused = (
+                f"its log ends at {hello.log_end}, ours of the same generation at {store_log.written_end}: this master "
+                "lost its store; start it on a copy of the slave's store"
+            )
+            return mine
         if hello.generations:
             found = common_end(self._owner.generations, store_log.written_end, hello.generations, hello.log_end)
             if found is None:
