@@ -7,6 +7,7 @@ and then on damaged copies of it: each kind of damage that the check is there fo
 from __future__ import annotations
 
 import copy
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
@@ -106,6 +107,18 @@ def agrees_with(answers: Events) -> Callable[[Events], None]:
         assert {key: found.get(key) for key in where} == where
 
     return check
+
+
+_LOG_ENTRY = re.compile(
+    r"^\d\d:\d\d:\d\d\.\d{3} (?:INFO|WARN|ERROR) .*\n?"
+    r"(?:^(?:\s+at |\s+\.\.\.|Caused by|org\.apache\.rocketmq\.remoting\.exception\.|java\.).*\n?)*",
+    re.MULTILINE,
+)
+
+
+def without_log(printed: str) -> str:
+    """What a command printed, without what other clients of the same JVM log meanwhile."""
+    return _LOG_ENTRY.sub("", printed)
 
 
 def contains(*words: str) -> Callable[[list[str]], None]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.interop.checks import Events, bodies, contains, exactly, lose_one, messages, prove, sent
+from tests.interop.checks import Events, bodies, contains, exactly, lose_one, messages, prove, sent, without_log
 from tests.interop.conftest import Pair
 from tests.interop.driver import JavaDriver
 from tests.interop.java import wait_until
@@ -23,7 +23,7 @@ def run(pair: Pair, java: JavaDriver) -> Callable[..., str]:
     """Run a command against the pair's name server; a Java exception in what it prints is a failure."""
 
     def command(name: str, *arguments: str) -> str:
-        printed = java.mqadmin(name, "-n", pair.namesrv.address, *arguments)
+        printed = without_log(java.mqadmin(name, "-n", pair.namesrv.address, *arguments))
         assert "Exception" not in printed, printed
         return printed
 
