@@ -30,6 +30,7 @@ TAIL_CHECK_BYTES = 64 * 1024
 PROBE_TIMEOUT_MS = 3_000
 SUSPECT_AFTER = 3
 LOST_TAIL = "lost tail"
+STORE_LOST = "this master lost its store; start it on a copy of the slave's store"
 
 
 class Replication:
@@ -295,10 +296,7 @@ class _MasterSide:
         store_log = self._broker.store.log
         same = hello.log_end
         if hello.generations[-1:] == self._owner.generations[-1:] and hello.log_end > store_log.written_end:
-            mine.refused = (
-                f"its log ends at {hello.log_end}, ours of the same generation at {store_log.written_end}: this master "
-                "lost its store; start it on a copy of the slave's store"
-            )
+            mine.refused = f"its log ends at {hello.log_end}, ours at {store_log.written_end}: {STORE_LOST}"
             return mine
         if hello.generations:
             found = common_end(self._owner.generations, store_log.written_end, hello.generations, hello.log_end)
