@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 from pathlib import Path
 
 import pytest
@@ -212,3 +213,19 @@ def test_slave_with_another_history_is_refused(tmp_path: Path) -> None:
     group.slaves[0] = group.start_slave(1)
     group.settle()
     assert any("differ from ours" in reason for _, reason in group.slave.closes)
+
+
+def test_master_that_lost_its_store_is_refused_and_the_slave_keeps_its_own(tmp_path: Path) -> None:
+    """An empty master has the generation every group begins with; that must not pass for an accepted loss."""
+    group = Group(tmp_path)
+    group.send_many(5)
+    group.settle()
+    held = group.slave.log_bytes()
+    group.stop(group.master, clean=True)
+    shutil.rmtree(tmp_path / "master")
+    group.start_master()
+    group.pass_time(10_000)
+    assert held
+    assert group.slave.log_bytes() == held
+    assert not (tmp_path / "slave1" / "set-aside").exists()
+    assert any("lost its store" in reason for _, reason in group.slave.closes)
