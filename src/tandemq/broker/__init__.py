@@ -5,7 +5,7 @@
     topics, groups, offsets, clients   what is configured, how far each group is, who is connected
     delay, retry, query, admin         scheduled and returned messages; look-ups; operators' requests
     registration, peers                telling name servers; our own requests to others
-    replicate                          replication sessions tied to links and store
+    replicate, masterside, slaveside   replication sessions tied to links and store
 
 A turn: events, then what arrived, then what is due; then `store.commit()`; then acknowledgements; then replication.
 Nothing that depends on a write leaves before that write returned.

@@ -29,6 +29,8 @@ HELLO_MARK = b"\xffTandemQ"
 HELLO_BYTES_MAX = 1 << 20
 KIND_REPORT = 0
 KIND_TAIL = 1
+TAIL_CHECK_BYTES = 64 * 1024
+"""Of at most so many of its last bytes a slave tells the checksum."""
 _LENGTH = Struct(">i")
 
 

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 from tandemq.boundary import Turn
-from tandemq.broker import delay, node, offsets, pull, replicate, retry
+from tandemq.broker import delay, masterside, node, offsets, pull, retry, slaveside
 from tandemq.errors import ProtocolError
 from tandemq.model.codes import ResponseCode
 from tandemq.replication import master, records
@@ -54,7 +54,7 @@ def slave_counts_twice() -> AbstractContextManager[Any]:
         found = [session.acked_offset for session in self.sessions.values() if session.state is master.State.TRANSFER]
         return found + found
 
-    return patched(replicate._MasterSide, "acked_offsets", acked_offsets)
+    return patched(masterside.MasterSide, "acked_offsets", acked_offsets)
 
 
 def report_before_store() -> AbstractContextManager[Any]:
@@ -63,7 +63,7 @@ def report_before_store() -> AbstractContextManager[Any]:
     def acked_offsets(self: Any) -> list[int]:
         return [session.next_offset for session in self.sessions.values() if session.state is master.State.TRANSFER]
 
-    return patched(replicate._MasterSide, "acked_offsets", acked_offsets)
+    return patched(masterside.MasterSide, "acked_offsets", acked_offsets)
 
 
 def failed_write_is_acked() -> AbstractContextManager[Any]:
@@ -238,13 +238,13 @@ def index_forgets() -> AbstractContextManager[Any]:
 
 def slave_never_returns() -> AbstractContextManager[Any]:
     """A slave whose link is gone does not connect again."""
-    closed = replicate._SlaveSide.closed
+    closed = slaveside.SlaveSide.closed
 
     def gone(self: Any, reason: str, now: Any) -> None:
         closed(self, reason, now)
         self._connect_at_ms = now.mono_ms + 10**9
 
-    return patched(replicate._SlaveSide, "closed", gone)
+    return patched(slaveside.SlaveSide, "closed", gone)
 
 
 MUTATIONS: dict[str, tuple[Mutation, frozenset[str]]] = {

@@ -1,0 +1,320 @@
+"""The master's side of replication: one session per slave, who counts, where a slave goes on, what is taken back."""
+
+import logging
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+from isal.isal_zlib import crc32
+
+from tandemq.boundary import Now, Turn
+from tandemq.codec.ha import TAIL_CHECK_BYTES, MasterHello, SlaveHello
+from tandemq.errors import StoreError
+from tandemq.replication import master
+from tandemq.storage.epochs import common_end
+from tandemq.storage.tables import load_table, save_table
+
+if TYPE_CHECKING:
+    from tandemq.broker.node import Broker
+    from tandemq.broker.replicate import Replication
+
+log = logging.getLogger(__name__)
+REPLICAS_FILE = "replicas.json"
+LOST_TAIL = "lost tail"
+STORE_LOST = "this master lost its store; start it on a copy of the slave's store"
+
+
+class MasterSide:
+    """What a master knows of its slaves; idle on a slave, whose replication port refuses everybody."""
+
+    def __init__(self, broker: "Broker", owner: "Replication", now: Now, *, accept_loss: bool) -> None:
+        self._broker = broker
+        self._owner = owner
+        self.sessions: dict[int, master.MasterSession] = {}
+        self.peers: dict[int, str] = {}
+        self._speakers: dict[str, int] = {}
+        self._refused_ms = -60_000
+        self._refused_count = 0
+        saved = load_table(broker.disk, REPLICAS_FILE)
+        self._known: set[int] = {int(number) for number in saved.get("brokerIds", [])}
+        self._awaited: set[int] = {int(number) for number in saved.get("awaitedIds", [])}
+        """Slaves that may hold what was lost here. Saved: a restart while they are awaited forgets none."""
+        self._accept_at_ms: int | None = None
+        if broker.config.role != "SLAVE":
+            self._begin(now, accept_loss=accept_loss)
+
+    # Taking back what a crash of the machine lost.
+
+    def _begin(self, now: Now, *, accept_loss: bool) -> None:
+        broker = self._broker
+        if not self._owner.generations:
+            self._owner.set_generations([(1, broker.store.log.start)])
+        if not broker.recovered.may_have_lost and not self._awaited:
+            return
+        if accept_loss or not self._known:
+            self._new_generation("the loss is accepted" if accept_loss else "no slave is known")
+            return
+        if broker.recovered.may_have_lost:
+            self._awaited = set(self._known)
+            self._save_replicas()
+        broker.send.refuse(
+            LOST_TAIL,
+            f"the machine went down; waiting for slave {sorted(self._awaited)}, which may hold what was lost here",
+        )
+        log.warning("master: may have lost its tail behind log end %d; waiting for slaves %s", broker.store.log.end,
+                    sorted(self._awaited))  # fmt: skip
+        if broker.config.role == "ASYNC_MASTER":
+            self._accept_at_ms = now.mono_ms + broker.config.accept_loss_ms
+
+    def _new_generation(self, why: str) -> None:
+        broker = self._broker
+        end = broker.store.log.end
+        number = self._owner.generations[-1][0] + 1
+        self._owner.set_generations([*self._owner.generations, (number, end)])
+        self._take_messages()
+        for session in self.sessions.values():
+            session.end("a new generation of the log began here")
+        log.warning("master: generation %d begins at log offset %d: %s", number, end, why)
+
+    def _take_messages(self) -> None:
+        if self._awaited:
+            self._awaited.clear()
+            self._save_replicas()
+        self._accept_at_ms = None
+        self._broker.send.admit(LOST_TAIL)
+
+    def _answered(self, broker_id: int) -> None:
+        if broker_id in self._awaited:
+            self._awaited.discard(broker_id)
+            self._save_replicas()
+            if not self._awaited:
+                # Nobody holds bytes behind our end that we do not have: the history goes on as it was.
+                self._take_messages()
+                log.warning("master: every known slave has answered, messages are taken again")
+
+    def deadline_ms(self) -> int | None:
+        """When `tick` is needed for more than the sessions: when a loss is accepted."""
+        return self._accept_at_ms
+
+    # Links.
+
+    def opened(self, link: int, peer: str, now: Now) -> None:
+        """A connection to the replication port; who it is comes with its first bytes."""
+        config = self._broker.config
+        address = _host_of(peer)
+        self.peers[link] = peer
+        self.sessions[link] = master.MasterSession(
+            self._broker.store.log, now.mono_ms, is_classic_admitted=address in config.ha_classic_peers,
+            heartbeat_ms=config.ha_heartbeat_ms, housekeeping_ms=config.ha_housekeeping_ms,
+            batch_bytes=config.ha_batch_bytes, bytes_per_second=config.ha_bytes_per_second,
+        )  # fmt: skip
+
+    def closed(self, link: int, reason: str) -> None:
+        """It is gone, and its replica counts no more."""
+        session = self.sessions.pop(link)
+        peer = self.peers.pop(link)
+        for key in [key for key, number in self._speakers.items() if number == link]:
+            del self._speakers[key]
+        if session.next_offset >= 0:
+            log.info("replication: slave=%s gone acked=%d reason=%r", peer, session.acked_offset, reason)
+
+    def received(self, link: int, data: bytes, turn: Turn, now: Now) -> None:
+        """Reports, or a tail the master asked for."""
+        session = self.sessions[link]
+        session.receive_data(data, now.mono_ms)
+        self._events(link, session, turn, now)
+
+    def tick(self, turn: Turn, now: Now) -> None:
+        """Time passed: silent slaves go, and an ASYNC_MASTER stops waiting for what it lost."""
+        for link, session in list(self.sessions.items()):
+            session.tick(now.mono_ms)
+            self._events(link, session, turn, now)
+        if self._accept_at_ms is not None and now.mono_ms >= self._accept_at_ms:
+            self._new_generation("no slave answered in time, ASYNC_MASTER accepts the loss")
+            for link, session in self.sessions.items():
+                self._events(link, session, turn, now)
+
+    def _events(self, link: int, session: master.MasterSession, turn: Turn, now: Now) -> None:
+        while (event := session.next_event()) is not None:
+            if isinstance(event, master.Introduced):
+                session.welcome(self._decide(event.hello))
+            elif isinstance(event, master.Acked):
+                self._acked(link, session)
+            elif isinstance(event, master.TailReceived):
+                if not self._take_back(link, event, turn):
+                    session.forget_events()
+                    return
+            elif isinstance(event, master.TailComplete):
+                assert session.hello is not None, "only a slave that said who it is sends a tail"
+                log.warning("master: took back its tail from slave %d, log end %d", session.hello.broker_id,
+                            self._broker.store.log.written_end)  # fmt: skip
+                self._answered(session.hello.broker_id)
+                session.begin_transfer(self._broker.store.log.written_end)
+            elif isinstance(event, master.SessionClosed):
+                self._say_closed(link, event.reason, now)
+                turn.closes.append((link, event.reason))
+
+    def _say_closed(self, link: int, reason: str, now: Now) -> None:
+        """One line per closed session, but strangers are counted and logged once a minute."""
+        if self.sessions[link].next_offset >= 0 or self.sessions[link].hello is not None:
+            log.warning("replication: slave=%s closed reason=%r", self.peers[link], reason)
+            return
+        self._refused_count += 1
+        if now.mono_ms - self._refused_ms >= 60_000:
+            self._refused_ms = now.mono_ms
+            log.warning("replication: %d strangers refused, last peer=%s reason=%r", self._refused_count,
+                        self.peers[link], reason)  # fmt: skip
+
+    # Who counts.
+
+    def _acked(self, link: int, session: master.MasterSession) -> None:
+        key = _host_of(self.peers[link]) if session.hello is None else f"id {session.hello.broker_id}"
+        speaker = self._speakers.get(key)
+        if speaker is None or speaker < link:
+            if speaker is not None and speaker in self.sessions:
+                self._say_doubled(self.sessions[speaker], session, link)
+                self._broker.turn_out.closes.append((speaker, "a newer connection of the same slave"))
+            self._speakers[key] = link
+            log.info("replication: slave=%s (%s) copies from log offset %d", self.peers[link], key, session.next_offset)
+
+    def _say_doubled(self, old: master.MasterSession, new: master.MasterSession, link: int) -> None:
+        """Two processes that use one id push each other out for ever; a slave that was restarted does so once."""
+        if old.hello is not None and new.hello is not None and old.hello.run_id != new.hello.run_id:
+            log.error("replication: slave=%s has id %d, which another process has too at the same time; give each "
+                      "slave a brokerId of its own, unless this one was just restarted", self.peers[link],
+                      new.hello.broker_id)  # fmt: skip
+
+    def acked_offsets(self) -> list[int]:
+        """What each replica reported, one number per replica."""
+        found = [self.sessions[link] for link in self._speakers.values() if link in self.sessions]
+        return [session.acked_offset for session in found if session.state is master.State.TRANSFER]
+
+    def needed(self) -> dict[str, int]:
+        """From which log offset each connected slave still needs the log."""
+        return {
+            key: self.sessions[link].acked_offset for key, link in self._speakers.items()
+            if link in self.sessions and self.sessions[link].acked_offset >= 0
+        }  # fmt: skip
+
+    def _decide(self, hello: SlaveHello) -> MasterHello:
+        broker, config = self._broker, self._broker.config
+        store_log = broker.store.log
+        mine = MasterHello(
+            config.broker_id, log_start=store_log.start, log_end=store_log.written_end,
+            generations=list(self._owner.generations),
+        )  # fmt: skip
+        mine.refused = self._refusal(hello)
+        if mine.refused is not None:
+            return mine
+        mine.refused = self._remember(hello.broker_id)
+        if mine.refused is not None:
+            return mine
+        if hello.log_end == 0:
+            last = store_log.written_end - store_log.written_end % config.segment_bytes
+            mine.start = max(store_log.start, last) if config.sync_from_last_file else store_log.start
+            self._answered(hello.broker_id)
+            mine.generations = list(self._owner.generations)
+            return mine
+        if hello.broker_id in self._awaited and hello.log_end > store_log.written_end:
+            mine.start, mine.send_tail = store_log.written_end, True
+            return mine
+        self._answered(hello.broker_id)
+        mine.generations = list(self._owner.generations)
+        return self._continue(hello, mine)
+
+    def _continue(self, hello: SlaveHello, mine: MasterHello) -> MasterHello:
+        """Where a slave with bytes of its own goes on."""
+        store_log = self._broker.store.log
+        same = hello.log_end
+        if hello.generations[-1:] == self._owner.generations[-1:] and hello.log_end > store_log.written_end:
+            mine.refused = f"its log ends at {hello.log_end}, ours at {store_log.written_end}: {STORE_LOST}"
+            return mine
+        if hello.generations:
+            found = common_end(self._owner.generations, store_log.written_end, hello.generations, hello.log_end)
+            if found is None:
+                mine.refused = f"its history {hello.generations} has nothing in common with ours; empty its store"
+                return mine
+            same = found
+        if same > store_log.written_end:
+            mine.refused = (
+                f"its log ends at {hello.log_end}, ours at {store_log.written_end}, and no loss was accepted here; "
+                "one of the two stores is not of this group"
+            )
+        elif same < store_log.start:
+            mine.refused = f"it needs bytes from {same}, we hold them from {store_log.start}; empty its store"
+        elif same == hello.log_end and not self._same_tail(hello):
+            mine.refused = f"its bytes before log offset {hello.log_end} differ from ours; empty its store"
+        else:
+            mine.start = same
+            mine.truncate_to = same if same < hello.log_end else None
+        return mine
+
+    def _refusal(self, hello: SlaveHello) -> str | None:
+        config = self._broker.config
+        if config.role == "SLAVE":
+            return "this broker is a slave itself"
+        if (hello.cluster, hello.broker_name) != (config.cluster, config.broker_name):
+            return f"it belongs to {hello.cluster}/{hello.broker_name}, not to {config.cluster}/{config.broker_name}"
+        if hello.broker_id <= 0:
+            return f"a slave's brokerId must be greater than 0, its is {hello.broker_id}"
+        if hello.segment_bytes != config.segment_bytes:
+            return f"its mappedFileSizeCommitLog is {hello.segment_bytes}, ours is {config.segment_bytes}"
+        return None
+
+    def _same_tail(self, hello: SlaveHello) -> bool:
+        """Compare the checksum of the slave's last bytes with ours, where both hold them in one file."""
+        store_log = self._broker.store.log
+        start = hello.tail_start
+        if start < store_log.start or hello.log_end > store_log.written_end:
+            return True
+        if hello.log_end - start > TAIL_CHECK_BYTES:
+            return False
+        return crc32(store_log.read(start, hello.log_end - start)) == hello.tail_crc
+
+    def _remember(self, broker_id: int) -> str | None:
+        """Note a slave before it counts: after a power loss it is waited for. Says why that was not possible."""
+        if broker_id in self._known:
+            return None
+        self._known.add(broker_id)
+        try:
+            self._save_replicas()
+        except StoreError as error:
+            self._known.discard(broker_id)
+            return f"it cannot be noted here as a slave: {error}"
+        return None
+
+    def _save_replicas(self) -> None:
+        table = {"brokerIds": sorted(self._known), "awaitedIds": sorted(self._awaited)}
+        save_table(self._broker.disk, REPLICAS_FILE, table)
+
+    def _take_back(self, link: int, tail: master.TailReceived, turn: Turn) -> bool:
+        store = self._broker.store
+        if tail.log_offset != store.log.written_end:
+            turn.closes.append((link, "another slave gave the tail back meanwhile; connect again"))
+            return False
+        try:
+            for piece in tail.pieces:
+                store.append_copy(piece.data, piece.run)
+            store.commit()
+        except StoreError as error:
+            log.error("master: cannot store its tail taken back from slave=%s: %s", self.peers[link], error)
+            turn.closes.append((link, f"the store failed: {error}"))
+            return False
+        return True
+
+    # Out.
+
+    def pump(self, turn: Turn, now: Now) -> None:
+        """Send each slave what was written, as far as its link takes it."""
+        outbox = self._broker.outbox
+        for link, session in self.sessions.items():
+            backlog = outbox.backlog(link)
+            buffers = session.data_to_send(backlog, now.mono_ms)
+            if buffers:
+                turn.send(link, *buffers)
+            self._events(link, session, turn, now)
+
+
+def _host_of(peer: str) -> str:
+    """The address in "ip:port", as haClassicPeers has it."""
+    host = ip_address(peer.rpartition(":")[0].strip("[]"))
+    return str(getattr(host, "ipv4_mapped", None) or host)

@@ -1,0 +1,240 @@
+"""The slave's side of replication: finding the master, the session to it, storing and reporting what comes."""
+
+import logging
+from typing import TYPE_CHECKING
+
+from isal.isal_zlib import crc32
+
+from tandemq.boundary import Connect, LinkKind, Now, Turn
+from tandemq.broker.metadata import MetadataSync
+from tandemq.codec.ha import TAIL_CHECK_BYTES, MasterHello, SlaveHello
+from tandemq.errors import OffsetGone, StoreDamaged, StoreError
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
+from tandemq.replication import slave
+from tandemq.replication.records import Piece
+
+if TYPE_CHECKING:
+    from tandemq.broker.node import Broker
+    from tandemq.broker.replicate import Replication
+
+log = logging.getLogger(__name__)
+PROBE_TIMEOUT_MS = 3_000
+SUSPECT_AFTER = 3
+
+
+class SlaveSide:
+    """What a slave knows of its master."""
+
+    def __init__(self, broker: "Broker", owner: "Replication", now: Now) -> None:
+        self._broker = broker
+        self._owner = owner
+        self.link = 0
+        self.session: slave.SlaveSession | None = None
+        self.master_address = ""
+        self.ha_address = broker.config.ha_master_address
+        self.protocol = broker.config.ha_protocol
+        self._probing = False
+        self._connect_at_ms = now.mono_ms
+        self._give_up_ms = 0
+        self._run_id = broker.random.getrandbits(48)
+        self._bad: tuple[int, int] = (-1, 0)
+        self.metadata = MetadataSync(broker)
+        broker.schedule.every(
+            broker.config.metadata_sync_ms, self._sync_metadata,
+            first_ms=now.mono_ms + min(3_000, broker.config.metadata_sync_ms),
+        )  # fmt: skip
+        broker.send.refuse("slave", "this broker is a slave: messages go to its master")
+
+    def _sync_metadata(self, now: Now) -> None:
+        if self.master_address and self.master_address != self._broker.registration.address:
+            self.metadata.sync(self.master_address, now)
+
+    def master_found(self, address: str, ha_address: str, now: Now) -> None:
+        """A name server told where the master is; "" means it knows none."""
+        is_news = bool(address) and address != self.master_address
+        self.master_address = address
+        if ha_address and not self._broker.config.ha_master_address:
+            if ha_address != self.ha_address:
+                self._connect_at_ms = now.mono_ms
+            self.ha_address = ha_address
+        if is_news:
+            if self.protocol != self._broker.config.ha_protocol:
+                self.protocol = self._broker.config.ha_protocol
+            self._sync_metadata(now)
+
+    # The link.
+
+    def deadline_ms(self) -> int | None:
+        """When `tick` is needed."""
+        if self.session is not None:
+            return self.session.deadline_ms()
+        if self.link:
+            return self._give_up_ms
+        return self._connect_at_ms if self._may_connect() else None
+
+    def _may_connect(self) -> bool:
+        """Whether a master is known and our log is as safe as we report it."""
+        store_log = self._broker.store.log
+        is_safe = self._broker.config.flush_type != "SYNC_FLUSH" or store_log.flushed_offset >= store_log.written_end
+        return bool(self.ha_address) and not self._probing and is_safe
+
+    def tick(self, turn: Turn, now: Now) -> None:
+        """Time passed: connect, beat, or give up."""
+        if self.session is not None:
+            self.session.tick(now.mono_ms)
+            self._events(turn)
+        elif self.link:
+            if now.mono_ms >= self._give_up_ms:
+                self._give_up_ms = now.mono_ms + self._broker.config.ha_housekeeping_ms
+                turn.closes.append((self.link, "the master does not answer"))
+        elif self._may_connect() and now.mono_ms >= self._connect_at_ms:
+            self._connect(turn, now)
+
+    def _connect(self, turn: Turn, now: Now) -> None:
+        if self.protocol == "auto":
+            if self.master_address:
+                self._probing = True
+                self._broker.peers.call(
+                    self.master_address,
+                    Command(RequestCode.TANDEM_PEER_INFO),
+                    PROBE_TIMEOUT_MS,
+                    self._probed,
+                    turn,
+                    now,
+                )
+                return
+            log.warning("replication: the master's broker address is unknown, so it is taken for a TandemQ broker; "
+                        "set haProtocol = classic if it is Java's")  # fmt: skip
+            self.protocol = "tandemq"
+        self.link = self._broker.next_link()
+        self._give_up_ms = now.mono_ms + self._broker.config.ha_housekeeping_ms
+        turn.connects.append(Connect(self.link, LinkKind.HA_SLAVE, self.ha_address))
+
+    def _probed(self, answer: Command | None, now: Now) -> None:
+        self._probing = False
+        if answer is None:
+            self._connect_at_ms = now.mono_ms + self._broker.config.ha_reconnect_ms
+            return
+        self.protocol = "tandemq" if answer.code == ResponseCode.SUCCESS else "classic"
+        log.info("replication: master=%s speaks %s", self.master_address, self.protocol)
+        self._connect_at_ms = now.mono_ms
+
+    def opened(self, now: Now) -> None:
+        """The link to the master is open."""
+        config = self._broker.config
+        self.session = slave.SlaveSession(
+            self._broker.store.log, now.mono_ms, safe_end=self._safe_end(),
+            hello=None if self.protocol == "classic" else self._hello(),
+            heartbeat_ms=config.ha_heartbeat_ms, housekeeping_ms=config.ha_housekeeping_ms,
+        )  # fmt: skip
+        log.info("replication: connected to master=%s log_end=%d", self.ha_address, self._broker.store.log.written_end)
+
+    def _hello(self) -> SlaveHello:
+        config, store_log = self._broker.config, self._broker.store.log
+        end = store_log.written_end
+        start = max(store_log.start, end - TAIL_CHECK_BYTES, end - end % config.segment_bytes)
+        try:
+            tail = store_log.read(start, end - start)
+        except OffsetGone:
+            tail = b""
+        return SlaveHello(
+            config.cluster, config.broker_name, config.broker_id, self._run_id, store_log.start, end,
+            config.segment_bytes, list(self._owner.generations), start, crc32(tail),
+        )  # fmt: skip
+
+    def closed(self, reason: str, now: Now) -> None:
+        """The link is gone; try again soon if it was copying."""
+        was_copying = self.session is not None and self.session.received_bytes > 0 and self._bad[1] < SUSPECT_AFTER
+        log.info("replication: link to master=%s closed reason=%r", self.ha_address, reason)
+        self.link = 0
+        self.session = None
+        wait = self._broker.config.ha_reconnect_ms
+        self._connect_at_ms = now.mono_ms + (min(wait, 100) if was_copying else wait)
+        if self._broker.config.ha_protocol == "auto":
+            self.protocol = "auto"
+
+    # What arrives.
+
+    def received(self, data: bytes, turn: Turn, now: Now) -> None:
+        """Bytes of the master."""
+        if self.session is not None:
+            self.session.receive_data(data, now.mono_ms)
+            self._events(turn)
+
+    def _events(self, turn: Turn) -> None:
+        session = self.session
+        assert session is not None, "events come from a session"
+        while (event := session.next_event()) is not None:
+            if isinstance(event, slave.Received):
+                if not self._store(event.pieces, turn):
+                    return
+            elif isinstance(event, slave.Welcomed):
+                if not self._welcomed(event.hello, turn):
+                    return
+                session.proceed(event.hello, self._safe_end())
+            elif isinstance(event, slave.Begins):
+                self._broker.store.log.begin_at(event.log_offset)
+            elif isinstance(event, slave.Damaged):
+                self._damaged(event)
+            elif isinstance(event, slave.SessionClosed):
+                turn.closes.append((self.link, event.reason))
+        out = session.data_to_send()
+        if out:
+            turn.send(self.link, *out)
+
+    def _store(self, pieces: list[Piece], turn: Turn) -> bool:
+        store = self._broker.store
+        try:
+            for piece in pieces:
+                store.append_copy(piece.data, piece.run)
+            store.commit()
+        except StoreError as error:
+            log.error("replication: cannot store what the master sent: %s", error)
+            turn.closes.append((self.link, f"the store failed: {error}"))
+            self.session = None
+            return False
+        if store.log.written_end > self._bad[0]:
+            self._bad = (-1, 0)
+        return True
+
+    def _welcomed(self, hello: MasterHello, turn: Turn) -> bool:
+        store_log = self._broker.store.log
+        to = hello.truncate_to
+        try:
+            if to is not None and not store_log.start <= to <= store_log.written_end:
+                raise StoreDamaged(
+                    f"the master asks for a cut at {to}, held are [{store_log.start}, {store_log.written_end})"
+                )
+            if to is not None:
+                self._broker.set_aside(to)
+            self._owner.set_generations(hello.generations)
+        except StoreError as error:
+            log.error("replication: cannot do what the master asks for: %s", error)
+            turn.closes.append((self.link, f"cannot do what the master asks for: {error}"))
+            self.session = None
+            return False
+        return True
+
+    def _damaged(self, event: slave.Damaged) -> None:
+        offset, times = self._bad
+        self._bad = (event.log_offset, times + 1 if offset == event.log_offset else 1)
+        level = logging.CRITICAL if self._bad[1] >= SUSPECT_AFTER else logging.ERROR
+        log.log(level, "replication: damaged record from master=%s log_offset=%d times=%d reason=%r%s", self.ha_address,
+                event.log_offset, self._bad[1], event.reason,
+                "; the master's copy is suspect" if self._bad[1] >= SUSPECT_AFTER else "")  # fmt: skip
+
+    def _safe_end(self) -> int:
+        """Log offset below which everything is stored as safely as this broker is configured."""
+        store_log = self._broker.store.log
+        is_sync = self._broker.config.flush_type == "SYNC_FLUSH"
+        return store_log.flushed_offset if is_sync else store_log.written_end
+
+    def report(self, turn: Turn, now: Now) -> None:
+        """Tell the master what is stored, as safely as this broker is configured."""
+        if self.session is None:
+            return
+        self.session.stored(self._safe_end(), now.mono_ms)
+        out = self.session.data_to_send()
+        if out:
+            turn.send(self.link, *out)
