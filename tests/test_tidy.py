@@ -26,6 +26,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "config_keys": (0, "core"),
     "properties": (0, "core"),
     "boundary": (0, "core"),
+    "registry": (0, "core"),
     "metrics": (0, "core"),
     "codec": (1, "core"),
     "storage": (2, "core"),
@@ -49,7 +50,8 @@ FLOOR_ZERO_KNOWS = {
     "units": set[str](),
     "errors": {"units"},
     "model": {"units", "errors"},
-    "boundary": {"units", "errors"},
+    "registry": {"units", "errors"},
+    "boundary": {"units", "errors", "registry"},
 }
 
 FORBIDDEN_IN_CORE = frozenset(
