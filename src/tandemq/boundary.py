@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+from tandemq.registry import Ask, RegistryEvent
+
 Buffer = bytes | bytearray | memoryview
 
 
@@ -163,7 +165,8 @@ class JobDone:
     error: Exception | None = None
 
 
-Event = Opened | Closed | Drained | JobDone
+Event = Opened | Closed | Drained | JobDone | RegistryEvent
+"""Registry events come from the registry a shell speaks for its node (ZooKeeper), in the order they happened."""
 
 
 @dataclass(slots=True, eq=False)
@@ -186,12 +189,14 @@ class Connect:
 
 @dataclass(slots=True)
 class Turn:
-    """What a node wants done after a turn, in this order: send, close, connect, jobs."""
+    """What a node wants done after a turn, in this order: send, close, connect, jobs, registry operations."""
 
     sends: dict[int, list[Buffer]] = field(default_factory=dict)
     closes: list[tuple[int, str]] = field(default_factory=list)
     connects: list[Connect] = field(default_factory=list)
     jobs: list[Job] = field(default_factory=list)
+    asks: list[Ask] = field(default_factory=list)
+    """For the registry the shell speaks for this node, if it does."""
 
     def send(self, link: int, *buffers: Buffer) -> None:
         """Queue bytes on a link, behind what is queued there already."""
