@@ -24,12 +24,13 @@ help:  ## this list
 
 setup: $(READY)  ## the environment .venv from the lock files; .venv/bin/tandemq is the command
 
-# The two lock files are installed one after the other: the second holds a source archive, built with the setuptools of
-# the first instead of one fetched for the occasion.
-$(READY): requirements.lock requirements-demo.lock pyproject.toml tools/find_python.sh
+# The lock files are installed one after the other: the later ones hold source archives (pyspark is 450 MB), built with
+# the setuptools of the first instead of one fetched for the occasion.
+$(READY): requirements.lock requirements-demo.lock requirements-spark.lock pyproject.toml tools/find_python.sh
 	@test -x $(PY) || { python=$$(PYTHON='$(PYTHON)' sh tools/find_python.sh) && "$$python" -m venv --clear $(VENV); }
 	$(PY) -m pip install --quiet --no-compile --require-hashes -r requirements.lock
 	$(PY) -m pip install --quiet --require-hashes --no-deps --no-build-isolation -r requirements-demo.lock
+	$(PY) -m pip install --quiet --no-compile --require-hashes --no-deps --no-build-isolation -r requirements-spark.lock
 	$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -78,7 +79,7 @@ wheel: $(READY)  ## the wheel, in dist/
 	$(PY) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 	rm -rf build
 
-lock:  ## resolve pyproject.toml anew into requirements.lock
+lock:  ## resolve pyproject.toml anew into the lock files
 	sh tools/lock.sh
 
 clean:  ## remove what builds and tests leave behind; the environment stays

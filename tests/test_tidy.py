@@ -37,6 +37,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "nameserver": (3, "core"),
     "client": (3, "shell"),
     "run": (4, "shell"),
+    "spark": (4, "shell"),
     # Ends: nobody imports them, except that the command line may start the others.
     "load": (5, "end"),
     "sim": (5, "end"),

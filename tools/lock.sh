@@ -1,6 +1,7 @@
 #!/bin/sh
-# Resolve the dependencies of pyproject.toml into requirements.lock, with the hashes of every published file, so that the
-# lock serves each supported Python and processor. Runs on the oldest supported Python: its set covers the newer ones.
+# Resolve the dependencies of pyproject.toml into requirements.lock and requirements-spark.lock, with the hashes of every
+# published file, so that the locks serve each supported Python and processor. Runs on the oldest supported Python: its
+# set covers the newer ones.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -13,4 +14,12 @@ python3.11 -m venv --clear .lock-venv
         --no-header --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --output-file - pyproject.toml
 } >requirements.lock.tmp
 mv requirements.lock.tmp requirements.lock
+{
+    echo '# What the data pipeline needs on top (the extra `spark`), pinned likewise, in agreement with requirements.lock.'
+    echo '# pyspark is a source archive: its build uses the setuptools of requirements.lock. Made by `make lock`; do not edit.'
+    .lock-venv/bin/python -m piptools compile --quiet --extra spark --generate-hashes --allow-unsafe --strip-extras \
+        --constraint requirements.lock --no-header --no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
+        --output-file - pyproject.toml
+} >requirements-spark.lock.tmp
+mv requirements-spark.lock.tmp requirements-spark.lock
 rm -rf .lock-venv

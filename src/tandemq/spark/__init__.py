@@ -1,0 +1,12 @@
+"""The data pipeline: what brokers hold becomes a lasting, checkable, queryable lake, through PySpark.
+
+    a store directory ─► logsource ─► records ─► Spark                      format("rocketmq-log")
+                                         └─────► archive ─► lake            Delta, each record once
+    two store directories ─► audit          one ─► scrub, rebuild, stats ─► report
+
+Work is split by physical ranges of the commit log, decoded in Python column by column, and handed to Spark as Arrow
+batches, or written as Parquet by the task itself, so that Spark carries file names only. Readers open files, never map
+them (docs/decisions/0003-no-mmap.md), and need no broker.
+
+Needs the extra `spark`: pip install 'tandemq[spark]'. Source: docs/pipeline.md.
+"""
