@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from tandemq.config import BrokerConfig
-from tandemq.model.codes import ResponseCode
+from tandemq.model.codes import RequestCode, ResponseCode
 from tests.broker.harness import messages_in
-from tests.replication.group import Group, delete_files
+from tests.replication.group import Group, Member, delete_files
 from tests.spec import spec
 
 OK = ResponseCode.SUCCESS
@@ -160,3 +160,86 @@ def test_restart_while_waiting_for_a_slave_does_not_forget_the_wait(tmp_path: Pa
     group.start_master(boot_id="boot-2")
     group.pass_time(6_000)
     assert group.send_and_settle() == OK
+
+
+def commit(member: Member, offset: int, *, group: str = "group", queue_id: int = 0) -> None:
+    fields = {"consumerGroup": group, "topic": "TopicA", "queueId": queue_id, "commitOffset": offset}
+    assert member.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == OK
+
+
+def offset_of(member: Member, group: str = "group", queue_id: int = 0) -> int | None:
+    return member.node.offsets.get("TopicA", group, queue_id)
+
+
+@spec("W13")
+def test_offsets_beyond_the_end_go_to_the_end_when_the_loss_is_accepted_and_not_before(tmp_path: Path) -> None:
+    group = Group(tmp_path, role="ASYNC_MASTER")
+    group.send_many(10)
+    middle = group.master.log_end
+    group.send_many(10)
+    commit(group.master, 20)
+    commit(group.master, 7, group="slow")
+    group.master.node.offsets.save()
+    commit(group.slave, 20)
+    lose_tail(group, middle)
+    group.refuses = True
+    group.start_master(boot_id="boot-2")
+    assert offset_of(group.master) == 20
+    group.pass_time(30_100)
+    assert group.master.node.store.queues["TopicA", 0].max_offset == 10
+    assert offset_of(group.master) == 10
+    assert offset_of(group.master, "slow") == 7
+    assert group.send_and_settle(b"next") == OK
+    found = group.master.pull("TopicA", 10)
+    assert found is not None
+    assert [message.body for message in messages_in(found)] == [b"next"]
+    group.stop(group.master)
+    group.start_master(boot_id="boot-2")
+    assert offset_of(group.master) == 10
+    assert offset_of(group.slave) == 20
+    group.refuses = False
+    group.pass_time(10_000)
+    group.tell_master(group.slave)
+    group.pass_time(10_000)
+    assert offset_of(group.slave) == 10
+
+
+def test_offsets_stay_when_the_tail_comes_back(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    group.send_many(10)
+    middle = group.master.log_end
+    group.send_many(10)
+    commit(group.master, 20)
+    group.master.node.offsets.save()
+    lose_tail(group, middle)
+    group.start_master(boot_id="boot-2")
+    group.pass_time(6_000)
+    assert group.send_and_settle() == OK
+    assert offset_of(group.master) == 20
+
+
+def test_slave_keeps_offsets_its_log_has_not_reached_yet(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    group.send_many(10)
+    commit(group.slave, 500)
+    group.restart_slave(clean=True)
+    assert offset_of(group.slave) == 500
+
+
+def test_delay_progress_beyond_the_end_goes_to_the_end(tmp_path: Path) -> None:
+    group = Group(tmp_path, slaves=0, role="ASYNC_MASTER")
+    group.master.send("TopicA", b"late", DELAY="1")
+    group.pass_time(20_000)
+    assert group.master.node.delay.progress[1] == 1
+    group.stop(group.master, clean=True)
+    delete_files(tmp_path / "master" / "commitlog")
+    delete_files(tmp_path / "master" / "consumequeue")
+    delete_files(tmp_path / "master" / "index")
+    (tmp_path / "master" / "tandemq.marks").unlink()
+    group.start_master()
+    assert group.master.node.delay.progress[1] == 0
+    group.master.send("TopicA", b"again", DELAY="1")
+    group.pass_time(20_000)
+    found = group.master.pull("TopicA", 0)
+    assert found is not None
+    assert [message.body for message in messages_in(found)] == [b"again"]

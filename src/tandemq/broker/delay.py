@@ -69,6 +69,20 @@ class DelayedMessages:
             raise ProtocolError("delay offsets: an object is expected")
         self.adopt(raw)
 
+    def correct(self) -> list[tuple[int, int, int]]:
+        """Set progress beyond the end of a level's queue to that end: (level, before, now) of each that was changed."""
+        corrected = []
+        for level, offset in self.progress.items():
+            queue = self._broker.store.queues.get((SCHEDULE_TOPIC, level - 1))
+            end = queue.max_offset if queue is not None else 0
+            if offset > end:
+                corrected.append((level, offset, end))
+                self.progress[level] = end
+        if corrected:
+            self.version.counter += 1
+            self._dirty = True
+        return corrected
+
     def as_json(self) -> dict[str, Any]:
         """The table as peers and the file have it."""
         return {"dataVersion": self.version.as_json(), "offsetTable": self.progress}

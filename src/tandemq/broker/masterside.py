@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from isal.isal_zlib import crc32
 
 from tandemq.boundary import Now, Turn
+from tandemq.broker.correction import correct_progress
 from tandemq.codec.ha import TAIL_CHECK_BYTES, MasterHello, SlaveHello
 from tandemq.errors import StoreError
 from tandemq.replication import master
@@ -49,6 +50,7 @@ class MasterSide:
         if not self._owner.generations:
             self._owner.set_generations([(1, broker.store.log.start)])
         if not broker.recovered.may_have_lost and not self._awaited:
+            correct_progress(broker)
             return
         if accept_loss or not self._known:
             self._new_generation("the loss is accepted" if accept_loss else "no slave is known")
@@ -76,6 +78,7 @@ class MasterSide:
         log.warning("master: generation %d begins at log offset %d: %s", number, end, why)
 
     def _take_messages(self) -> None:
+        correct_progress(self._broker)
         if self._awaited:
             self._awaited.clear()
             self._save_replicas()

@@ -3,6 +3,7 @@
 Source: docs/storage.md, "consumerOffset.json"; RocketMQ ConsumerOffsetManager.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from tandemq.boundary import Disk
@@ -27,6 +28,8 @@ class ConsumerOffsets:
         self._disk = disk
         self.version = DataVersion(wall_ms)
         self.table: dict[str, dict[int, int]] = {}
+        self.corrected: list[tuple[str, int, int, int]] = []
+        """What `correct` changed when it was called last."""
         self._commits = 0
         self._dirty = False
         raw = load_table(disk, FILE)
@@ -80,6 +83,24 @@ class ConsumerOffsets:
                 self._dirty = True
         if version is not None:
             self.version = version
+
+    def correct(self, ends: Mapping[tuple[str, int], int]) -> list[tuple[str, int, int, int]]:
+        """Set every offset beyond the end of its queue, by (topic, queue id), to that end; a queue not named ends at 0.
+
+        Returns ("topic@group", queue id, offset before, offset now) of each that was changed.
+        """
+        self.corrected = corrected = []
+        for key, queues in self.table.items():
+            topic = key.rpartition(SEPARATOR)[0]
+            for queue_id, offset in queues.items():
+                end = ends.get((topic, queue_id), 0)
+                if offset > end:
+                    corrected.append((key, queue_id, offset, end))
+                    queues[queue_id] = end
+        if corrected:
+            self._dirty = True
+            self.version.next(self.version.timestamp)
+        return corrected
 
     def as_json(self) -> dict[str, Any]:
         """The table as peers and the file have it."""

@@ -3,7 +3,8 @@
     I17  each status is true at the moment it is heard: written, on the device, on as many slaves as asked
     I5   one (topic, queue, offset) of a group never names two messages, whoever says so
     I1   a log that was synced is there after the next start; one whose process was only killed is there whole
-    I7   a committed offset comes from a consumer, never goes back by itself, and is there after a restart
+    I7   a committed offset comes from a consumer, never goes back by itself, and is there after a restart; but one
+         that lies beyond the end of its queue, after a loss, is set to that end before messages are taken
 
 Losses that a level does not promise to survive are allowed where they can happen, and only there: when a master whose
 machine went down takes messages again, what was known behind its log's end is forgotten.
@@ -39,6 +40,8 @@ class Checks:
         self._ends: dict[str, tuple[int, int, int]] = {}
         self._saved: dict[str, dict[str, dict[int, int]]] = {}
         self._offsets: dict[str, tuple[int, dict[tuple[str, int], int]]] = {}
+        self._corrected: dict[str, set[tuple[str, int, int]]] = {}
+        """Offsets a master set to the end of their queue when it took messages again: "topic@group", queue id, offset."""
         self.statuses: dict[int, int] = {}
         cluster.on_start = self.started
         cluster.on_stop = self.stopped
@@ -69,6 +72,7 @@ class Checks:
             return
         if broker.send.refusal is None:
             self._forget(host, self._recovering.pop(host.name))
+            self._judge_corrections(host)
         else:
             self._recovering[host.name] = broker.store.log.written_end
 
@@ -177,6 +181,8 @@ class Checks:
         before = self._ends.get(host.name)
         if host.is_master and (host.name in self._recovering or before is None or before[2] != len(host.losses_us)):
             self._recovering[host.name] = broker.store.log.end
+        elif host.is_master:
+            self._judge_corrections(host)
         if before is None or host.flips or host.wipes_us:
             return
         written, flushed, losses = before
@@ -188,10 +194,27 @@ class Checks:
         for key, queues in self._saved.get(host.name, {}).items():
             for queue_id, offset in queues.items():
                 now = broker.offsets.table.get(key, {}).get(queue_id, -1)
-                if now < offset:
+                if now < offset and not (host.is_master and now == self._end_of(host, key, queue_id)):
                     raise Violation("I7", f"{host.name} had saved {offset} for {key}/{queue_id} and starts with {now}")
 
     # Committed offsets.
+
+    def _judge_corrections(self, host: Host) -> None:
+        """A master set offsets back: only to where its queue ends, with no message behind."""
+        assert host.broker is not None, "it runs"
+        corrected = host.broker.offsets.corrected
+        self._corrected[host.name] = {(key, queue_id, now) for key, queue_id, _, now in corrected}
+        for key, queue_id, before, now in corrected if not host.flips else ():
+            topic = key.rpartition("@")[0]
+            if any((host.group.name, topic, queue_id, offset) in self._ledger for offset in range(now, before)):
+                raise Violation(
+                    "I7", f"{host.name} set {key}/{queue_id} from {before} to {now}, and there are messages"
+                )
+
+    def _end_of(self, host: Host, key: str, queue_id: int) -> int:
+        assert host.broker is not None, "it runs"
+        queue = host.broker.store.queues.get((key.rpartition("@")[0], queue_id))
+        return queue.max_offset if queue is not None else 0
 
     def _poll(self) -> None:
         for host in self._cluster.hosts:
@@ -210,6 +233,8 @@ class Checks:
                 continue
             topic, _, group = key.rpartition("@")
             asked = self._shadow.commits.get((host.group.name, topic, queue_id, group), {})
+            if (key, queue_id, offset) in self._corrected.get(host.name, ()):
+                continue
             if offset not in asked:
                 raise Violation("I7", f"{host.name} has {offset} for {key}/{queue_id}, and no consumer committed that")
             if known is not None and offset < known and asked[offset] < since_us - 20 * SECOND:
