@@ -36,6 +36,8 @@ def test_offset_never_committed_is_0_on_a_young_queue_and_not_found_otherwise(tm
 @spec("G12")
 def test_offset_may_go_back_and_survives_a_kill_after_its_period(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
+    for _ in range(9):
+        broker.send("TopicA")
     for offset in (5, 9, 3):
         commit(broker, offset)
     assert offset_of(broker) == (OK, "3")

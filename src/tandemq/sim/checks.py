@@ -41,7 +41,7 @@ class Checks:
         self._saved: dict[str, dict[str, dict[int, int]]] = {}
         self._offsets: dict[str, tuple[int, dict[tuple[str, int], int]]] = {}
         self._corrected: dict[str, set[tuple[str, int, int]]] = {}
-        """Offsets a master set to the end of their queue when it took messages again: "topic@group", queue id, offset."""
+        """Offsets a master set to the end of their queue when it took messages again: "topic@group", queue id, end."""
         self.statuses: dict[int, int] = {}
         cluster.on_start = self.started
         cluster.on_stop = self.stopped
