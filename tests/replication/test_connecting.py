@@ -229,3 +229,53 @@ def test_master_that_lost_its_store_is_refused_and_the_slave_keeps_its_own(tmp_p
     assert group.slave.log_bytes() == held
     assert not (tmp_path / "slave1" / "set-aside").exists()
     assert any("lost its store" in reason for _, reason in group.slave.closes)
+
+
+def flip(path: Path, at: int) -> None:
+    """Turn a bit of a log's first file."""
+    file = path / "commitlog" / f"{0:020d}"
+    data = bytearray(file.read_bytes())
+    data[at] ^= 4
+    file.write_bytes(data)
+
+
+def test_master_with_damage_in_its_last_bytes_lets_its_slave_go_on_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    group = Group(tmp_path)
+    group.send_many(60, size=400)
+    end = group.master.log_end
+    group.stop(group.master, clean=True)
+    flip(tmp_path / "master", end - 1_500)
+    group.start_master()
+    group.pass_time(10_000)
+    assert group.send_and_settle() == OK
+    assert any("this master's copy and not that of slave 1" in record.message for record in caplog.records)
+    flip(tmp_path / "master", end - 1_500)
+    group.assert_same_logs()
+
+
+def test_damaged_master_refuses_a_slave_that_differs_elsewhere_too(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    group.send_many(60, size=400)
+    end = group.master.log_end
+    group.stop(group.master, clean=True)
+    group.stop(group.slave, clean=True)
+    flip(tmp_path / "master", end - 1_500)
+    flip(tmp_path / "slave1", end - 9_000)
+    group.start_master()
+    group.slaves[0] = group.start_slave(1)
+    group.settle()
+    assert any("our own log is damaged at" in reason for _, reason in group.slave.closes)
+    assert group.send_and_settle() == ResponseCode.SLAVE_NOT_AVAILABLE
+
+
+def test_slave_with_damage_in_its_last_bytes_is_the_one_to_be_emptied(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    group.send_many(60, size=400)
+    end = group.master.log_end
+    group.stop(group.slave, clean=True)
+    flip(tmp_path / "slave1", end - 1_500)
+    group.slaves[0] = group.start_slave(1)
+    group.settle()
+    assert any("our records there are whole" in reason for _, reason in group.slave.closes)

@@ -8,10 +8,11 @@ from isal.isal_zlib import crc32
 
 from tandemq.boundary import Now, Turn
 from tandemq.broker.correction import correct_progress
-from tandemq.codec.ha import TAIL_CHECK_BYTES, MasterHello, SlaveHello
+from tandemq.codec.ha import TAIL_CHECK_BYTES, TAIL_PAGE_BYTES, MasterHello, SlaveHello, page_crcs
 from tandemq.errors import StoreError
 from tandemq.replication import master
 from tandemq.storage.epochs import common_end
+from tandemq.storage.scan import Fault, faults_within
 from tandemq.storage.tables import load_table, save_table
 
 if TYPE_CHECKING:
@@ -244,8 +245,8 @@ class MasterSide:
             )
         elif same < store_log.start:
             mine.refused = f"it needs bytes from {same}, we hold them from {store_log.start}; empty its store"
-        elif same == hello.log_end and not self._same_tail(hello):
-            mine.refused = f"its bytes before log offset {hello.log_end} differ from ours; empty its store"
+        elif same == hello.log_end and (differs := self._tail_difference(hello)) is not None:
+            mine.refused = differs
         else:
             mine.start = same
             mine.truncate_to = same if same < hello.log_end else None
@@ -263,15 +264,32 @@ class MasterSide:
             return f"its mappedFileSizeCommitLog is {hello.segment_bytes}, ours is {config.segment_bytes}"
         return None
 
-    def _same_tail(self, hello: SlaveHello) -> bool:
-        """Compare the checksum of the slave's last bytes with ours, where both hold them in one file."""
+    def _tail_difference(self, hello: SlaveHello) -> str | None:
+        """Why a slave's last bytes are not ours, None if they are, as far as both hold them in one file."""
         store_log = self._broker.store.log
-        start = hello.tail_start
-        if start < store_log.start or hello.log_end > store_log.written_end:
-            return True
-        if hello.log_end - start > TAIL_CHECK_BYTES:
-            return False
-        return crc32(store_log.read(start, hello.log_end - start)) == hello.tail_crc
+        start, end = hello.tail_start, hello.log_end
+        if start < store_log.start or end > store_log.written_end:
+            return None
+        if end - start > TAIL_CHECK_BYTES:
+            return f"it told the checksum of {end - start} bytes; {TAIL_CHECK_BYTES} at most are compared"
+        tail = store_log.read(start, end - start)
+        if crc32(tail) == hello.tail_crc:
+            return None
+        faults = faults_within(store_log.read, start, end, store_log.segment_bytes)
+        if not faults:
+            return (
+                f"its bytes before log offset {end} differ from ours, and our records there are whole: "
+                "its copy is damaged or has another history; empty its store"
+            )
+        where = f"our own log is damaged at {faults[0].offset} ({faults[0].reason})"
+        if not _pages_agree(hello, tail, faults):
+            return (
+                f"{where}, and its bytes before {end} cannot be taken for the same; if they are good ones, start this "
+                "master on a copy of its store"
+            )
+        log.critical("master: %s, this master's copy and not that of slave %d, which goes on; tandemq ha verify shows "
+                     "what differs", where, hello.broker_id)  # fmt: skip
+        return None
 
     def _remember(self, broker_id: int) -> str | None:
         """Note a slave before it counts: after a power loss it is waited for. Says why that was not possible."""
@@ -315,6 +333,21 @@ class MasterSide:
             if buffers:
                 turn.send(link, *buffers)
             self._events(link, session, turn, now)
+
+
+def _pages_agree(hello: SlaveHello, tail: bytes, faults: list[Fault]) -> bool:
+    """Whether a slave's last bytes are ours in every page our damage does not touch, and there are such pages."""
+    damaged = {
+        page
+        for fault in faults
+        for page in range(
+            max(0, fault.offset - hello.tail_start) // TAIL_PAGE_BYTES,
+            ((fault.resumes or hello.log_end) - hello.tail_start - 1) // TAIL_PAGE_BYTES + 1,
+        )
+    }
+    ours = page_crcs(tail)
+    whole = [page for page in range(len(ours)) if page not in damaged]
+    return len(ours) == len(hello.tail_pages) and bool(whole) and all(ours[p] == hello.tail_pages[p] for p in whole)
 
 
 def _host_of(peer: str) -> str:

@@ -7,7 +7,7 @@ from isal.isal_zlib import crc32
 
 from tandemq.boundary import Connect, LinkKind, Now, Turn
 from tandemq.broker.metadata import MetadataSync
-from tandemq.codec.ha import TAIL_CHECK_BYTES, MasterHello, SlaveHello
+from tandemq.codec.ha import TAIL_CHECK_BYTES, MasterHello, SlaveHello, page_crcs
 from tandemq.errors import OffsetGone, StoreDamaged, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
@@ -140,7 +140,7 @@ class SlaveSide:
             tail = b""
         return SlaveHello(
             config.cluster, config.broker_name, config.broker_id, self._run_id, store_log.start, end,
-            config.segment_bytes, list(self._owner.generations), start, crc32(tail),
+            config.segment_bytes, list(self._owner.generations), start, crc32(tail), page_crcs(tail),
         )  # fmt: skip
 
     def closed(self, reason: str, now: Now) -> None:

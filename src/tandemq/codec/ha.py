@@ -18,6 +18,7 @@ Source: docs/ha.md; RocketMQ DefaultHAConnection, DefaultHAClient.
 from struct import Struct
 
 import msgspec
+from isal.isal_zlib import crc32
 
 from tandemq.errors import ProtocolError
 
@@ -31,6 +32,7 @@ KIND_REPORT = 0
 KIND_TAIL = 1
 TAIL_CHECK_BYTES = 64 * 1024
 """Of at most so many of its last bytes a slave tells the checksum."""
+TAIL_PAGE_BYTES = 4 * 1024
 _LENGTH = Struct(">i")
 
 
@@ -38,7 +40,8 @@ class SlaveHello(msgspec.Struct, rename="camel"):
     """How a slave introduces itself.
 
     `generations` are (number, start offset) pairs: the history its log belongs to. `run_id` differs per process.
-    `tail_crc` is the CRC of its bytes `[tail_start, log_end)`, by which the master sees whether both logs are the same.
+    `tail_crc` is the CRC of its bytes `[tail_start, log_end)`, by which the master sees whether both logs are the same;
+    `tail_pages` has those of every `TAIL_PAGE_BYTES` of them, for a master with damage of its own among its last bytes.
     """
 
     cluster: str
@@ -51,6 +54,7 @@ class SlaveHello(msgspec.Struct, rename="camel"):
     generations: list[tuple[int, int]] = []
     tail_start: int = 0
     tail_crc: int = 0
+    tail_pages: list[int] = []
 
 
 class MasterHello(msgspec.Struct, rename="camel"):
@@ -68,6 +72,11 @@ class MasterHello(msgspec.Struct, rename="camel"):
     send_tail: bool = False
     refused: str | None = None
     generations: list[tuple[int, int]] = []
+
+
+def page_crcs(tail: bytes) -> list[int]:
+    """Checksums of a tail's pages; the last one may be shorter."""
+    return [crc32(tail[at : at + TAIL_PAGE_BYTES]) for at in range(0, len(tail), TAIL_PAGE_BYTES)]
 
 
 def encode_hello(hello: SlaveHello | MasterHello) -> bytes:

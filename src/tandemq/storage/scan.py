@@ -16,6 +16,7 @@ RECORD_BYTES_MAX = 128 << 20
 """A record that claims to be longer is none."""
 _MAGICS = (MAGIC_V1.to_bytes(4), MAGIC_V2.to_bytes(4))
 
+_LOOK_BACK_BYTES = 64 * 1024
 _ZEROES = bytes(WINDOW_BYTES)
 
 Reader = Callable[[int, int], bytes]
@@ -117,6 +118,35 @@ def find_next_record(read: Reader, start: int, end: int, segment_bytes: int) -> 
         whole = position % segment_bytes + len(window) >= segment_bytes
         position += len(window) if whole or len(window) <= 8 else len(window) - 7
     return None
+
+
+def faults_within(read: Reader, start: int, end: int, segment_bytes: int) -> list[Fault]:
+    """What is damaged of the records that overlap `[start, end)`, a range of one file that ends on a record boundary.
+
+    Cost: reads the range, and before it as far back as the record around `start` begins.
+    """
+    first = start - start % segment_bytes
+    position, back = first, _LOOK_BACK_BYTES
+    while start - back > first:
+        found = find_next_record(read, start - back, start + 1, segment_bytes)
+        if found is not None:
+            position = found
+            break
+        back *= 16
+    faults: list[Fault] = []
+    walker = Walker(read, segment_bytes, position)
+    while True:
+        for _ in walker.records():
+            if walker.position >= end:
+                return faults
+        if walker.position >= end:
+            return faults
+        resumes = find_next_record(read, walker.position + 1, end, segment_bytes)
+        if resumes is None or resumes > start:
+            faults.append(Fault(walker.position, walker.fault or "", resumes))
+        if resumes is None:
+            return faults
+        walker.position = resumes
 
 
 def _valid_in(window: bytes, base: int, read: Reader) -> int | None:

@@ -1,0 +1,45 @@
+"""Walking the log with checks."""
+
+from tandemq.codec.record import encode_record
+from tandemq.storage.scan import faults_within
+
+SEGMENT = 1 << 20
+
+
+def build_log(sizes: list[int]) -> tuple[bytearray, list[int]]:
+    """Records one after the other, and where each begins; the last number is the end."""
+    data, starts = bytearray(), [0]
+    for number, size in enumerate(sizes):
+        data += encode_record(
+            topic=b"TopicA", queue_id=0, queue_offset=number, log_offset=len(data), body=bytes([number % 251]) * size,
+            properties=b"UNIQ_KEY\x01%d\x02" % number, flag=0, sys_flag=0, born_ms=1, born_host=bytes(8), store_ms=1,
+            store_host=bytes(8), reconsume_times=0, prepared_offset=0,
+        )  # fmt: skip
+        starts.append(len(data))
+    return data, starts
+
+
+def faults(data: bytearray, start: int, end: int) -> list[tuple[int, int | None]]:
+    found = faults_within(lambda at, size: bytes(data[at : at + size]), start, end, SEGMENT)
+    return [(fault.offset, fault.resumes) for fault in found]
+
+
+def test_whole_records_have_no_faults_wherever_the_range_begins() -> None:
+    data, starts = build_log([100] * 2_000)
+    for start in (0, 1, starts[5], starts[1_900] + 3, starts[-2]):
+        assert faults(data, start, len(data)) == []
+
+
+def test_each_damaged_record_of_the_range_is_named_and_none_before_it() -> None:
+    data, starts = build_log([100] * 2_000)
+    for number in (10, 1_500, 1_999):
+        data[starts[number] + 120] ^= 1
+    assert faults(data, starts[1_000], len(data)) == [(starts[1_500], starts[1_501]), (starts[1_999], None)]
+    assert faults(data, starts[1_500] + 50, starts[1_600]) == [(starts[1_500], starts[1_501])]
+    assert faults(data, starts[10] + 50, starts[20]) == [(starts[10], starts[11])]
+
+
+def test_damage_in_a_large_record_that_begins_far_before_the_range_is_found() -> None:
+    data, starts = build_log([100, 300_000, 100])
+    data[starts[1] + 200] ^= 1
+    assert faults(data, starts[2] - 1_000, len(data)) == [(starts[1], starts[2])]
