@@ -8,4 +8,12 @@ brokers ◄──────────────────► groups/<bro
 registry       the words: operations, outcomes, session events (tandemq.registry, known to the shells too)
 records        the table of nodes, and the JSON records in them
 tree           a registry as a plain object: inside the name server, and under simulation
+
+member         one broker's part in its group: the machine a broker drives
+view           the group as that broker sees it; its own writes of the state, one at a time
+lease          who may serve, until when          liveness        who lives; looks that must agree in a row
+permission     who may do what, by the record     takeover        in the place of one that is gone
+election       who becomes master                 handover        switch, hand-back
+insync         whose copy counts                  slave_consume   reading from the slave: rules and offsets
+orders         the words between a member and its broker
 """

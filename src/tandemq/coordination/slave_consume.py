@@ -1,0 +1,57 @@
+"""Reading from the slave: when it takes over, and how it gives back.
+
+    slave  SERVING ─► pulls stop ─► consumers drained, 1 s at most ─► offsets sent ─► waits ────────────► SLAVE
+    master AWAITING ──────────────────────────────────────────────────► offsets stored ─► record: normal ─► SERVING
+
+The offsets carry the record's version they belong to. If the slave gives up waiting it first writes the record anew,
+so that the master's own write for the old version can no longer succeed: never two readers.
+
+Source: docs/failover.md, "Reading from the slave"; requirements F12-F30, M07.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from tandemq.coordination.records import GroupMode, GroupState, Permission
+
+
+class HandStep(Enum):
+    """Where a hand-over is, for the one that gives."""
+
+    DRAIN = "drain"
+    """Pulls are refused; commits for what was pulled before are taken."""
+    OFFSETS = "offsets"
+    """Everything is refused; the offsets are on their way to the other."""
+    WAIT = "wait"
+    """The other has stored them; the record is about to change."""
+
+
+class Position(NamedTuple):
+    """How far a consumer group is in a queue; compared as a whole, so that an operator's reset outranks height."""
+
+    resets: int
+    """How often an operator has set it."""
+    queue_offset: int
+    """Next message to read."""
+
+
+def merge_offsets(
+    ours: Mapping[tuple[str, str, int], Position], theirs: Mapping[tuple[str, str, int], Position]
+) -> dict[tuple[str, str, int], Position]:
+    """Both tables in one, by (topic, consumer group, queue): nothing ever goes back, except by a reset."""
+    merged = dict(ours)
+    for key, position in theirs.items():
+        merged[key] = max(merged.get(key, position), position)
+    return merged
+
+
+def may_take_reading(state: GroupState, broker_id: int, mine: Permission, masters: Permission) -> bool:
+    """Whether a slave may take over reading from a master that is gone, by configuration and record."""
+    return (
+        state.mode is GroupMode.NORMAL
+        and broker_id != state.master
+        and broker_id in state.in_sync
+        and mine.may_read
+        and masters.may_read
+    )
