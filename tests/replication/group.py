@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tandemq.boundary import Closed, Drained, LinkKind, Now, Turn
+from tandemq.boundary import Closed, Disk, Drained, LinkKind, Now, Turn
 from tandemq.broker.node import Machine
 from tandemq.config import tiny
 from tandemq.model.codes import RequestCode
@@ -124,6 +124,8 @@ class Group:
     ) -> None:  # fmt: skip
         """`changes` are settings of all members; `connects` False leaves the slaves without a connection for now."""
         self.path = path
+        self.master_disk: Disk | None = None
+        """What the master starts on instead of its directory."""
         self.changes = changes
         self.slave_changes = {"ha_protocol": "tandemq"} | (slave_changes or {})
         self.role = role
@@ -159,7 +161,7 @@ class Group:
     def start_master(self, *, boot_id: str = "boot-1", accept_loss: bool = False, **changes: Any) -> Member:
         config = tiny(role=self.role, **(self.changes | changes))
         self.master = Member(
-            self.path / "master", config, machine=Machine(boot_id, 8 << 30), now=self.now, accept_loss=accept_loss
+            self.master_disk or self.path / "master", config, machine=Machine(boot_id, 8 << 30), now=self.now, accept_loss=accept_loss
         )
         return self.master
 

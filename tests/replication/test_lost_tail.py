@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from tandemq.config import BrokerConfig
+from tandemq.errors import DiskFull
 from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.real.disk import RealDisk
 from tests.broker.harness import messages_in
 from tests.replication.group import Group, Member, delete_files
 from tests.spec import spec
@@ -113,6 +115,55 @@ def test_slave_that_answered_meanwhile_learns_of_the_new_history_at_once(tmp_pat
     assert group.send_and_settle() == OK
     group.assert_same_logs()
     assert not (tmp_path / "slave1" / "set-aside").exists()
+
+
+class FullDisk(RealDisk):
+    """A disk that takes no tables while it is full."""
+
+    is_full = False
+
+    def replace(self, path: str, data: bytes) -> None:
+        if self.is_full:
+            raise DiskFull(f"{path}: no space left on the device")
+        super().replace(path, data)
+
+
+def test_full_disk_does_not_keep_a_slave_from_giving_the_tail_back(tmp_path: Path) -> None:
+    """Found by simulation seed 5232: that a slave has answered could not be noted, and its link was closed for that."""
+    group = Group(tmp_path)
+    group.send_many(10)
+    middle = group.master.log_end
+    group.send_many(10)
+    end = group.master.log_end
+    lose_tail(group, middle)
+    disk = group.master_disk = FullDisk(tmp_path / "master")
+    group.refuses = True
+    group.start_master(boot_id="boot-2")
+    disk.is_full = True
+    group.refuses = False
+    group.pass_time(6_000)
+    assert group.master.log_end == end
+    assert group.master.node.faults == 0
+    assert group.send_and_settle() == OK
+    group.assert_same_logs()
+
+
+def test_full_disk_delays_the_acceptance_of_a_loss(tmp_path: Path) -> None:
+    group = Group(tmp_path, role="ASYNC_MASTER")
+    group.send_many(10)
+    lose_tail(group, group.master.log_end)
+    disk = group.master_disk = FullDisk(tmp_path / "master")
+    group.refuses = True
+    group.start_master(boot_id="boot-2")
+    history = list(group.master.node.replication.generations)
+    disk.is_full = True
+    group.pass_time(60_000)
+    assert group.send_and_settle() == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert group.master.node.replication.generations == history
+    disk.is_full = False
+    group.pass_time(2_000)
+    assert group.send_and_settle() == OK
+    assert len(group.master.node.replication.generations) == len(history) + 1
 
 
 def test_operator_accepts_the_loss(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 REPLICAS_FILE = "replicas.json"
+ACCEPT_AGAIN_MS = 1_000
+"""When a full disk is tried again that could not take the note of an accepted loss."""
 LOST_TAIL = "lost tail"
 STORE_LOST = "this master lost its store; start it on a copy of the slave's store"
 
@@ -78,22 +80,36 @@ class MasterSide:
             session.end("a new generation of the log began here")
         log.warning("master: generation %d begins at log offset %d: %s", number, end, why)
 
+    def _accept_loss(self, now: Now) -> None:
+        try:
+            self._new_generation("no slave answered in time, ASYNC_MASTER accepts the loss")
+        except StoreError as error:
+            log.error("master: the loss cannot be noted, tried again in %d ms: %s", ACCEPT_AGAIN_MS, error)
+            self._accept_at_ms = now.mono_ms + ACCEPT_AGAIN_MS
+
     def _take_messages(self) -> None:
         correct_progress(self._broker)
         if self._awaited:
             self._awaited.clear()
-            self._save_replicas()
+            self._note_answers()
         self._accept_at_ms = None
         self._broker.send.admit(LOST_TAIL)
 
     def _answered(self, broker_id: int) -> None:
         if broker_id in self._awaited:
             self._awaited.discard(broker_id)
-            self._save_replicas()
+            self._note_answers()
             if not self._awaited:
                 # Nobody holds bytes behind our end that we do not have: the history goes on as it was.
                 self._take_messages()
                 log.warning("master: every known slave has answered, messages are taken again")
+
+    def _note_answers(self) -> None:
+        """Save who is still awaited. Who answered and is not noted is awaited once more after a restart: harmless."""
+        try:
+            self._save_replicas()
+        except StoreError as error:
+            log.warning("master: who has answered is not noted: %s", error)
 
     def deadline_ms(self) -> int | None:
         """When `tick` is needed for more than the sessions: when a loss is accepted."""
@@ -133,7 +149,7 @@ class MasterSide:
             session.tick(now.mono_ms)
             self._events(link, session, turn, now)
         if self._accept_at_ms is not None and now.mono_ms >= self._accept_at_ms:
-            self._new_generation("no slave answered in time, ASYNC_MASTER accepts the loss")
+            self._accept_loss(now)
             for link, session in self.sessions.items():
                 self._events(link, session, turn, now)
 

@@ -27,10 +27,14 @@ class Replication:
         self.slave = SlaveSide(broker, self, now) if broker.config.role == "SLAVE" else None
 
     def set_generations(self, pairs: Pairs) -> None:
-        """Take over a history and save it."""
+        """Take over a history once it is saved.
+
+        Raises:
+            StoreError: it could not be saved; the history is as it was.
+        """
         if pairs != self.generations:
+            save_epochs(self._broker.disk, pairs)
             self.generations = list(pairs)
-            save_epochs(self._broker.disk, self.generations)
 
     def owns(self, link: int) -> bool:
         """Whether a link is a replication link."""
