@@ -128,11 +128,28 @@ def test_failed_message_goes_to_another_brokers_retry_topic_when_its_master_is_g
     ticket = consumer.retry(delivery, world.now)
     world.until(lambda: ticket.done)
     (sent,) = other.of(RequestCode.SEND_MESSAGE_V2)
-    assert (sent.fields["b"], sent.fields["j"], sent.fields["l"]) == ("%RETRY%billing", "1", "16")
+    assert (sent.fields["b"], sent.fields["j"], sent.fields["l"]) == ("%RETRY%billing", "1", "17")
     properties = dict(pair.split("\x01") for pair in sent.fields["i"].split("\x02") if pair)
     assert properties["RETRY_TOPIC"] == "T"
     assert properties["DELAY"] == "3"
     assert properties["KEYS"] == "k"
+
+
+@pytest.mark.parametrize(("before", "is_dead"), [(0, False), (1, False), (2, True)])
+def test_message_sent_again_instead_of_back_is_as_dead_as_it_would_be(before: int, is_dead: bool) -> None:
+    """Found by simulation seed 5363: it was a dead letter one time too early."""
+    world, broker = one_broker()
+    broker.store("%RETRY%billing", 0, b"bad", reconsume_times=before, RETRY_TOPIC="T")
+    consumer = consumer_in(world, max_reconsume_times=2)
+    (delivery,) = take(world, consumer)
+    broker.handlers[RequestCode.CONSUMER_SEND_MSG_BACK] = lambda command: command.answer(ResponseCode.SYSTEM_ERROR)
+    ticket = consumer.retry(delivery, world.now)
+    world.until(lambda: ticket.done)
+    (sent,) = broker.of(RequestCode.SEND_MESSAGE_V2)
+    times, times_max = int(sent.fields["j"]), int(sent.fields["l"])
+    assert times == before + 1
+    assert (times >= times_max) is is_dead  # as 4.x decides
+    assert (times > times_max) is is_dead  # as 5.x does
 
 
 def test_failed_message_that_nobody_takes_back_is_delivered_again_here() -> None:

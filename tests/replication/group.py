@@ -161,7 +161,11 @@ class Group:
     def start_master(self, *, boot_id: str = "boot-1", accept_loss: bool = False, **changes: Any) -> Member:
         config = tiny(role=self.role, **(self.changes | changes))
         self.master = Member(
-            self.master_disk or self.path / "master", config, machine=Machine(boot_id, 8 << 30), now=self.now, accept_loss=accept_loss
+            self.master_disk or self.path / "master",
+            config,
+            machine=Machine(boot_id, 8 << 30),
+            now=self.now,
+            accept_loss=accept_loss,
         )
         return self.master
 

@@ -77,9 +77,14 @@ def send_back(
 
 
 def _again(kit: Kit, options: ConsumerOptions, message: StoredMessage, level: int) -> Outgoing:
-    """The message as a new one for the retry topic; which brokers make a dead letter when its times are over."""
+    """The message as a new one for the retry topic; which brokers make a dead letter when its times are over.
+
+    Of a message sent back brokers compare how often it came before, of a new one how often it will have come: 4.x takes
+    it for dead when that has reached the limit, 5.x when it is beyond. The limit told makes all of them agree.
+    """
     times_max = reconsume_times_max(options)
-    times = times_max + 1 if level == DEAD_LETTER_LEVEL else message.reconsume_times + 1
+    is_dead = level == DEAD_LETTER_LEVEL or message.reconsume_times >= times_max
+    times = times_max + 1 if is_dead else message.reconsume_times + 1
     properties = {name: value for name, value in message.properties.items() if name not in _NOT_PASSED_ON}
     properties.setdefault(RETRY_TOPIC, message.topic)
     properties.setdefault(ORIGIN_MESSAGE_ID, message.message_id)
@@ -93,5 +98,5 @@ def _again(kit: Kit, options: ConsumerOptions, message: StoredMessage, level: in
         message.flag,
         (message.unique_key or kit.keys.next(message.born_ms),),
         reconsume_times=times,
-        max_reconsume_times=times_max,
+        max_reconsume_times=times_max if is_dead else times_max + 1,
     )

@@ -1,0 +1,140 @@
+"""An application that sends through the real client, and compares what it is told with what was on the wire.
+
+I2   the client sends what it was asked to send                                            (see `witness`)
+I3   under one unique key, not more often than its options allow
+I17  a result is what a broker answered; an error other than OutcomeUnknown means that it is not stored
+I14  a message is not given up while a broker that could be reached all the time was not tried
+"""
+
+from functools import partial
+from random import Random
+from typing import Any
+
+from tandemq.boundary import Now
+from tandemq.client.calls import Ticket
+from tandemq.client.node import ClientNode
+from tandemq.client.sending import by_hash
+from tandemq.client.settings import ProducerOptions
+from tandemq.errors import OutcomeUnknown, TandemError
+from tandemq.model.codes import ResponseCode
+from tandemq.model.message import Message, SendResult, SendStatus
+from tandemq.sim.application import Application, Surroundings
+from tandemq.sim.messages import BATCH_COUNTS, TOPICS, Maker
+from tandemq.sim.shadow import Attempt, Wanted
+from tandemq.sim.world import Violation
+
+IN_FLIGHT_MAX = 40
+STATUS_CODES = {
+    SendStatus.SEND_OK: ResponseCode.SUCCESS,
+    SendStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    SendStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    SendStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
+}
+STEADY = frozenset({"oneway", "select"})
+"""Ways of sending that are not tried again."""
+
+
+class ProducingApplication(Application):
+    """Sends until it is stopped."""
+
+    def __init__(
+        self, around: Surroundings, name: str, ip: str, random: Random, *, pace_ms: int, kinds: frozenset[str]
+    ) -> None:
+        """`pace_ms`: mean time between messages."""
+        super().__init__(around, name, ip, random)
+        self._maker = Maker(around.world, name, random, kinds)
+        self._pace_ms = pace_ms
+        self._options = ProducerOptions(
+            group=f"P-{name}", timeout_ms=2_500, retries=random.randrange(1, 4), queues_per_new_topic=3,
+            retry_when_not_stored_ok=random.random() < 0.5, latency_aware=random.random() < 0.8,
+        )  # fmt: skip
+        self.is_stopped = False
+        self._reachable: dict[str, dict[str, int]] = {}
+        """Unique key to the links that were open when it was first sent."""
+        self.witness.by_body = self._maker.by_body
+        self.witness.on_attempt = self._sent
+
+    def begin(self, client: ClientNode, now: Now) -> None:
+        """See `Application`."""
+        self._producer = client.producer(self._options)
+        self.after(300, now, self._step)
+
+    def _step(self, now: Now) -> None:
+        if self.is_stopped or self.is_ending:
+            return
+        count = self.random.choice(BATCH_COUNTS)
+        if self._producer.in_flight < IN_FLIGHT_MAX:
+            if count > 1 and "batch" in self._maker.kinds and self.random.random() < 0.5:
+                self._send_batch([self._maker.message(TOPICS[0], plain=True) for _ in range(count)], now)
+            else:
+                for _ in range(count):
+                    self._send(self._maker.message(self._maker.topic()), now)
+        self.after(self.random.randrange(self._pace_ms // 4, self._pace_ms * 2), now, self._step)
+
+    def _send_batch(self, messages: list[Wanted], now: Now) -> None:
+        for ticket in self._producer.send_batch([as_message(wanted) for wanted in messages], now):
+            ticket.then(partial(self._told, messages, "batch"))
+
+    def _send(self, wanted: Wanted, now: Now) -> None:
+        kinds, dice = self._maker.kinds, self.random.random()
+        message = as_message(wanted)
+        if "oneway" in kinds and dice < 0.04:
+            self._producer.send_oneway(message, now)
+            return
+        message.wait_store_ok = not ("nowait" in kinds and dice < 0.1)
+        select = by_hash(wanted.keys) if dice > 0.9 else None
+        ticket = self._producer.send(message, now, select=select)
+        ticket.then(partial(self._told, [wanted], "select" if select else "plain"))
+
+    # What must hold.
+
+    def _sent(self, attempt: Attempt) -> None:
+        for wanted in attempt.messages:
+            self._reachable.setdefault(wanted.key, dict(self.witness.open_links))
+            if len(wanted.attempts) > 1 + self._options.retries:
+                raise Violation("I3", f"{self.name} sent {wanted.key} {len(wanted.attempts)} times")
+
+    def _told(self, messages: list[Wanted], way: str, ticket: Ticket[Any]) -> None:
+        if ticket.error is not None:
+            self._judge_error(messages, way, ticket.error)
+            return
+        found: SendResult | list[SendResult] = ticket.result()
+        results = found if isinstance(found, list) else [found]
+        for at, (wanted, result) in enumerate(zip(messages, results, strict=True)):
+            if not any(_says(attempt, at, wanted, result) for attempt in wanted.attempts):
+                raise Violation("I17", f"{self.name} was told {result}, and no broker said so")
+
+    def _judge_error(self, messages: list[Wanted], way: str, error: TandemError) -> None:
+        first = messages[0]
+        open_ones = [attempt for attempt in first.attempts if attempt.code is None or attempt.is_stored]
+        if open_ones and not isinstance(error, OutcomeUnknown):
+            raise Violation("I17", f"{self.name} was told that {first.key} is not stored, and it may be: {error}")
+        if way in STEADY or not error.retriable or self.is_ending or not first.attempts:
+            return
+        route = self.client.kit.routes.get(first.topic)
+        tried = {attempt.group for attempt in first.attempts}
+        for name in {queue.broker_name for queue in route.publish_queues()} - tried if route is not None else ():
+            address = self.around.master(name)
+            link = self.witness.open_links.get(address)
+            if link is not None and link == self._reachable[first.key].get(address):
+                raise Violation("I14", f"{self.name} gave up {first.key} without asking {name}: {error}")
+
+
+def _says(attempt: Attempt, at: int, wanted: Wanted, result: SendResult) -> bool:
+    queue = result.queue
+    return (
+        attempt.is_stored
+        and ResponseCode(attempt.code or 0).name
+        == ("SUCCESS" if result.status.name == "SEND_OK" else result.status.name)
+        and (attempt.group, attempt.queue_id, attempt.queue_offset + at)
+        == (queue.broker_name, queue.queue_id, result.queue_offset)
+        and (queue.topic, result.message_id) == (wanted.topic, wanted.key)
+    )
+
+
+def as_message(wanted: Wanted) -> Message:
+    """What the client is asked to send."""
+    return Message(
+        wanted.topic, wanted.body, tags=wanted.tag, keys=wanted.keys.split(), delay_level=wanted.delay_level,
+        properties={"X": wanted.producer},
+    )  # fmt: skip

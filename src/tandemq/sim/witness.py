@@ -1,0 +1,181 @@
+"""Watches what a client says and hears on its links, frame by frame, and believes nothing the client says of itself.
+
+    said    sends: attempts, each message recognised by its body and held to one unique key    I2 I3
+            offsets told, and who was asked for which queue when
+    heard   answers to sends: what the shadow knows of them; answers to pulls: whole, right, in order    I10 I4
+
+A mistake of the client cannot hide one of a broker, nor the other way round.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import ClassVar, NamedTuple
+
+from tandemq.boundary import Closed, Event, Opened, Turn
+from tandemq.codec.frame import FrameDecoder, decode_command
+from tandemq.codec.record import decode_batch
+from tandemq.model.codes import RequestCode
+from tandemq.model.command import Command
+from tandemq.model.message import UNIQ_KEY, WAIT, decode_properties
+from tandemq.model.topic import RETRY_PREFIX
+from tandemq.sim.deliveries import records_in
+from tandemq.sim.shadow import Attempt, Shadow, Wanted
+from tandemq.sim.world import Violation, World
+
+_CODE = re.compile(rb'"code":(\d+)')
+
+Member = tuple[str, int]
+"""A broker: the name of its group, and its number there."""
+Queue = tuple[str, str, int]
+"""Group of brokers, topic, queue id."""
+
+
+class Pull(NamedTuple):
+    """A pull that waits for its answer."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+
+
+class _Line:
+    """One link to a broker."""
+
+    __slots__ = ("address", "heard", "link", "member", "waiting")
+
+    def __init__(self, link: int, address: str, member: Member) -> None:
+        self.link = link
+        self.address = address
+        self.member = member
+        self.heard = FrameDecoder()
+        self.waiting: dict[int, Attempt | Pull] = {}
+
+
+class Witness:
+    """What one client did."""
+
+    def __init__(self, world: World, shadow: Shadow, name: str, members: dict[str, Member]) -> None:
+        """`members`: brokers by address."""
+        self._world = world
+        self._shadow = shadow
+        self._name = name
+        self._members = members
+        self._lines: dict[int, _Line] = {}
+        self._lives = 0
+        self.open_links: dict[str, int] = {}
+        """Brokers with an open link."""
+        self.lost: list[str] = []
+        """Brokers whose link broke or was given up, until somebody takes them from here."""
+        self.asked: dict[Queue, int] = {}
+        """Which member was asked last for messages of a queue."""
+        self.by_body: Callable[[bytes], Wanted | None] = lambda _: None
+        self.on_attempt: Callable[[Attempt], None] = lambda _: None
+        self.on_commit: Callable[[Queue, int], None] = lambda _queue, _offset: None
+
+    def begin_anew(self) -> None:
+        """The client is another process now."""
+        self._lives += 1
+        self._lines.clear()
+        self.open_links.clear()
+        self.lost.clear()
+        self.asked.clear()
+
+    # What the client hears.
+
+    def heard(self, received: Sequence[tuple[int, bytes]], events: Sequence[Event]) -> None:
+        """What arrives with a turn, before the client sees it."""
+        for event in events:
+            if isinstance(event, Opened) and event.link in self._lines:
+                self.open_links[self._lines[event.link].address] = event.link
+        for link, data in received:
+            line = self._lines.get(link)
+            if line is not None:
+                self._heard(line, data)
+        for event in events:
+            if isinstance(event, Closed):
+                self._gone(event.link)
+
+    def _heard(self, line: _Line, data: bytes) -> None:
+        for frame in line.heard.feed(data):
+            command = decode_command(frame)
+            asked = line.waiting.pop(command.opaque, None) if command.is_response else None
+            if isinstance(asked, Attempt):
+                self._world.fold("ack", asked.number, command.code)
+                self._shadow.hear(asked, command.code, command.fields, self._world.now_us)
+            elif asked is not None and command.code == 0:
+                for _ in records_in(command.body, line.address, self._name, *asked):
+                    pass
+        assert line.heard.error is None, f"{line.address} answered with no frame: {line.heard.error}"
+
+    def _gone(self, link: int) -> None:
+        line = self._lines.pop(link, None)
+        if line is not None and self.open_links.get(line.address) == link:
+            del self.open_links[line.address]
+            self.lost.append(line.address)
+
+    # What it says.
+
+    def said(self, turn: Turn) -> None:
+        """What leaves with a turn."""
+        for wish in turn.connects:
+            member = self._members.get(wish.address)
+            if member is not None:
+                self._lines[wish.link] = _Line(wish.link, wish.address, member)
+        for link, frames in turn.sends.items():
+            line = self._lines.get(link)
+            for frame in frames if line is not None else ():
+                found = _CODE.search(frame)
+                assert found is not None and line is not None, "every frame has a code"
+                note = self._notes.get(int(found[1]))
+                if note is not None:
+                    note(self, line, decode_command(FrameDecoder().feed(bytes(frame))[0]))
+        for link, _ in turn.closes:
+            self._gone(link)
+
+    def _sent(self, line: _Line, command: Command) -> None:
+        fields = command.fields
+        if fields["b"].startswith(RETRY_PREFIX):
+            return  # Given back by a consumer that could not reach the master: judged when all is over.
+        outer = decode_properties(fields["i"])
+        parts = [(command.body, outer)]
+        if fields["m"] == "true":
+            parts = [(part.body, decode_properties(part.properties.decode())) for part in decode_batch(command.body)]
+        messages = [self._recognised(body, properties[UNIQ_KEY]) for body, properties in parts]
+        attempt = Attempt(len(self._shadow.attempts), messages, line.member[0], int(fields["e"]), self._world.now_us,
+                          (f"{self._name}#{self._lives}", line.link))  # fmt: skip
+        attempt.waits = outer.get(WAIT) != "false" and not command.is_oneway
+        self._shadow.send(attempt)
+        if not command.is_oneway:
+            line.waiting[command.opaque] = attempt
+        self.on_attempt(attempt)
+
+    def _recognised(self, body: bytes, key: str) -> Wanted:
+        wanted = self.by_body(body)
+        if wanted is None:
+            raise Violation("I2", f"{self._name} sends what nobody asked it to send: {body[:40]!r}")
+        if not wanted.key:
+            wanted.key = key
+            self._shadow.want(wanted)
+        elif wanted.key != key:
+            raise Violation("I3", f"{self._name} sends {wanted.key} again as {key}")
+        return wanted
+
+    def _pulls(self, line: _Line, command: Command) -> None:
+        fields = command.fields
+        topic, queue_id = fields["topic"], int(fields["queueId"])
+        line.waiting[command.opaque] = Pull(topic, queue_id, int(fields["queueOffset"]))
+        self.asked[line.member[0], topic, queue_id] = line.member[1]
+
+    def _commits(self, line: _Line, command: Command) -> None:
+        fields = command.fields
+        queue = (line.member[0], fields["topic"], int(fields["queueId"]))
+        offset = int(fields["commitOffset"])
+        self._shadow.committed(*queue, fields["consumerGroup"], offset, self._world.now_us)
+        self.on_commit(queue, offset)
+
+    _notes: ClassVar[dict[int, Callable[..., None]]] = {
+        int(RequestCode.SEND_MESSAGE_V2): _sent,
+        int(RequestCode.SEND_BATCH_MESSAGE): _sent,
+        int(RequestCode.PULL_MESSAGE): _pulls,
+        int(RequestCode.UPDATE_CONSUMER_OFFSET): _commits,
+    }
