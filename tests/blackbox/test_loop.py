@@ -2,17 +2,19 @@
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tandemq.boundary import Closed, Connect, Event, LinkKind, Now, Turn
 from tandemq.codec.frame import encode_command
 from tandemq.config import tiny
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.real.disk import RealFile
+from tandemq.real.loop import Loop
 from tandemq.run.broker import BrokerProcess
 from tests.blackbox.programs import Caller, wait_until
 from tests.spec import spec
@@ -93,3 +95,70 @@ def test_loop_goes_on_when_a_peer_resets_in_the_middle(broker: BrokerProcess) ->
             sock.close()
         assert other.send(b"x") == ResponseCode.SUCCESS
         wait_until(lambda: len(broker.node.links) == 1, "the links are gone")
+
+
+@spec("V11")
+def test_name_service_that_hangs_delays_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, may_end = threading.Event(), threading.Event()
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def look_up(host: str) -> str:
+        assert host == "names.example"
+        asked.set()
+        assert may_end.wait(30)
+        return "127.0.0.1"
+
+    monkeypatch.setattr("tandemq.real.loop.look_up", look_up)
+    address = f"names.example:{listener.getsockname()[1]}"
+    config = replace(
+        tiny(), store_path=str(tmp_path / "store"), name_servers=(address,), advertised_ip="127.0.0.1",
+        disk_full_ratio=1.0,
+    )  # fmt: skip
+    process = BrokerProcess(config)
+    process.open()
+    thread = threading.Thread(target=process.run)
+    thread.start()
+    try:
+        assert asked.wait(30)
+        with Caller(process.port) as caller:
+            assert caller.send(b"served meanwhile") == ResponseCode.SUCCESS
+        may_end.set()
+        listener.settimeout(30)
+        connection, _ = listener.accept()
+        assert connection.recv(4)
+        connection.close()
+    finally:
+        may_end.set()
+        process.stop()
+        thread.join()
+        process.close()
+        listener.close()
+
+
+def test_name_nobody_knows_is_a_connection_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def look_up(_host: str) -> str:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr("tandemq.real.loop.look_up", look_up)
+    loop = Loop()
+    found: list[Event] = []
+
+    class Asker:
+        def turn(self, received: Sequence[tuple[int, bytes]], events: Sequence[Event], now: Now) -> Turn:
+            found.extend(events)
+            if found:
+                loop.stop()
+            turn = Turn()
+            if not self.has_asked:
+                self.has_asked = True
+                turn.connects.append(Connect(-1, LinkKind.PEER, "names.example:9876"))
+            return turn
+
+        has_asked = False
+
+        def deadline_ms(self) -> int | None:
+            return None if self.has_asked else 0
+
+    loop.run(Asker())
+    loop.close()
+    assert found == [Closed(-1, "cannot connect to names.example:9876: [Errno -2] Name or service not known")]

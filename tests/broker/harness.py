@@ -188,6 +188,15 @@ class Harness:
         """Send one message the way Java does; property names are given as they are: TAGS, KEYS, DELAY …"""
         return self.ask(RequestCode.SEND_MESSAGE_V2, send_fields(topic, queue_id, properties), body, link=link)
 
+    def create_topic(self, topic: str, queues: int = 4) -> None:
+        """As an operator does."""
+        fields = {
+            "topic": topic, "defaultTopic": "TBW102", "readQueueNums": queues, "writeQueueNums": queues, "perm": 6,
+            "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False,
+        }  # fmt: skip
+        answer = self.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+
     def pull(
         self, topic: str, queue_offset: int = 0, *, queue_id: int = 0, group: str = "group", expression: str = "*",
         most: int = 32, link: int = CLIENT, wait_ms: int = 0, commit: int | None = None,

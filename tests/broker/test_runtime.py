@@ -95,6 +95,7 @@ def test_totals_turn_over_at_the_machines_midnight(tmp_path: Path) -> None:
 @spec("G14")
 def test_send_times_are_those_of_the_wait_and_shown_by_the_minute(tmp_path: Path) -> None:
     broker = Harness(tmp_path, flush_type="SYNC_FLUSH")
+    broker.create_topic("TopicA")
     broker.run_jobs = False
     for wait_ms in (7, 40, 1_500):
         fields = {"a": "p", "b": "TopicA", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 0, "h": 0}

@@ -124,6 +124,7 @@ def test_pull_answers_are_limited_as_now_told(broker: Harness) -> None:
 
 
 def test_sync_flush_holds_answers_from_now_on(broker: Harness) -> None:
+    broker.create_topic("TopicA")
     set_well(broker, "flushDiskType=SYNC_FLUSH")
     broker.run_jobs = False
     asked = broker.tell(

@@ -231,6 +231,7 @@ def test_offsets_beyond_the_end_go_to_the_end_when_the_loss_is_accepted_and_not_
     commit(group.master, 20)
     commit(group.master, 7, group="slow")
     group.master.node.offsets.save()
+    group.master.turn()
     commit(group.slave, 20)
     lose_tail(group, middle)
     group.refuses = True
@@ -262,6 +263,7 @@ def test_offsets_stay_when_the_tail_comes_back(tmp_path: Path) -> None:
     group.send_many(10)
     commit(group.master, 20)
     group.master.node.offsets.save()
+    group.master.turn()
     lose_tail(group, middle)
     group.start_master(boot_id="boot-2")
     group.pass_time(6_000)

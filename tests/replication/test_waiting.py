@@ -205,6 +205,7 @@ def test_status_says_which_promise_is_missing(
     tmp_path: Path, disk_hangs: bool, slave_hangs: bool, code: ResponseCode
 ) -> None:
     group = Group(tmp_path, slave_changes={"flush_type": "ASYNC_FLUSH"}, flush_type="SYNC_FLUSH")
+    group.master.create_topic("TopicA")
     group.master.run_jobs = not disk_hangs
     group.wire.stalls_down = slave_hangs
     opaque = group.send(b"stored anyway")
@@ -243,6 +244,7 @@ def test_failed_sync_acknowledges_nothing_ever_after(tmp_path: Path) -> None:
 @spec("W11")
 def test_any_error_of_a_sync_counts_as_failed(tmp_path: Path) -> None:
     master = Harness(tmp_path, flush_type="SYNC_FLUSH")
+    master.create_topic("TopicA")
     master.run_jobs = False
     opaque = master.tell(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"doubtful")
     master.turn([], [JobDone(master.jobs[0], error=ValueError("a bug"))])

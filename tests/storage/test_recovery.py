@@ -6,6 +6,7 @@ import pytest
 
 from tandemq.errors import DiskFailed, DiskFull, StoreDamaged, StoreError
 from tandemq.sim.disk import PowerLoss, SimDisk
+from tandemq.storage.marks import write_checkpoint
 from tandemq.storage.recovery import set_aside_tail
 from tests.spec import spec
 from tests.storage.harness import (
@@ -45,7 +46,7 @@ def sync_all(store: object) -> None:
     for path in store.paths_to_sync():
         store.disk.open(path).datasync()
     store.synced_up_to(min(store.marks.written, store.log.flushed_offset))
-    store.write_checkpoint()
+    write_checkpoint(store.disk, store.checkpoint())
 
 
 def test_clean_stop_and_start_finds_everything_without_reading_it_again() -> None:

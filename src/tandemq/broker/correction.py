@@ -1,16 +1,14 @@
 """What a master does when its log ends earlier than it did: nothing may point behind the end of a queue.
 
 A consumer offset, or the progress of a delay level, that is kept beyond the end of its queue skips every message stored
-there later. So both are set to that end, and saved, before messages are taken. Not while a slave may give the tail
-back, and never on a slave, whose log may simply be behind its offsets.
+there later. So both are set to that end, and saved, before a message is acknowledged. Not while a slave may give the
+tail back, and never on a slave, whose log may simply be behind its offsets.
 
 Source: docs/ha.md, "after a stop that may have lost bytes"; RocketMQ ScheduleMessageService.correctDelayOffset.
 """
 
 import logging
 from typing import TYPE_CHECKING
-
-from tandemq.errors import StoreError
 
 if TYPE_CHECKING:
     from tandemq.broker.node import Broker
@@ -29,8 +27,5 @@ def correct_progress(broker: "Broker") -> None:
         log.warning("offsets: %d more were behind their queue's end and are there now", len(offsets) - LOGGED_MAX)
     for level, before, now in levels:
         log.warning("delay: progress of level %d was %d, behind the queue's end; now %d", level, before, now)
-    try:
-        broker.offsets.save()
-        broker.delay.save()
-    except StoreError as error:  # they hold in memory, and are saved with the next period
-        log.error("offsets: what was corrected could not be saved: %s", error)
+    broker.offsets.save(is_awaited=bool(offsets))
+    broker.delay.save(is_awaited=bool(levels))

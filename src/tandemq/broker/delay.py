@@ -18,7 +18,7 @@ from tandemq.errors import DiskFailed, DiskFull, ProtocolError, StoreError
 from tandemq.model.message import encode_properties
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue
-from tandemq.storage.tables import DataVersion, load_table, save_table
+from tandemq.storage.tables import DataVersion, load_table
 
 if TYPE_CHECKING:
     from tandemq.broker.node import Broker
@@ -87,10 +87,10 @@ class DelayedMessages:
         """The table as peers and the file have it."""
         return {"dataVersion": self.version.as_json(), "offsetTable": self.progress}
 
-    def save(self) -> None:
-        """Write the file if something changed."""
+    def save(self, *, is_awaited: bool = False) -> None:
+        """Have the file written if something changed."""
         if self._dirty:
-            save_table(self._broker.disk, FILE, self.as_json())
+            self._broker.saver.later(FILE, self.as_json, is_awaited=is_awaited)
             self._dirty = False
 
     def needed_from(self) -> int | None:

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from tandemq.boundary import Disk
+from tandemq.broker.saver import Saver
 from tandemq.config import BrokerConfig
 from tandemq.errors import StoreDamaged
 from tandemq.model.group import SubscriptionGroupConfig
 from tandemq.model.topic import group_name_error, is_system_group
-from tandemq.storage.tables import DataVersion, load_table, save_table
+from tandemq.storage.tables import DataVersion, load_table
 
 FILE = "subscriptionGroup.json"
 SYSTEM = (
@@ -30,17 +30,17 @@ SYSTEM = (
 class Groups:
     """All groups, saved to subscriptionGroup.json on every change."""
 
-    def __init__(self, disk: Disk, *, auto_create: bool, wall_ms: int) -> None:
+    def __init__(self, saver: Saver, *, auto_create: bool, wall_ms: int) -> None:
         """Load the table and add the system groups.
 
         Raises:
             StoreDamaged: the table cannot be read.
         """
-        self._disk = disk
+        self._saver = saver
         self._auto_create = auto_create
         self.version = DataVersion(wall_ms)
         self.table: dict[str, SubscriptionGroupConfig] = {}
-        raw = load_table(disk, FILE)
+        raw = load_table(saver.disk, FILE)
         if raw:
             self.version = DataVersion.from_json(raw.get("dataVersion"))
             self.table = parse_groups(raw)
@@ -88,8 +88,8 @@ class Groups:
         }
 
     def save(self) -> None:
-        """Write the file."""
-        save_table(self._disk, FILE, self.as_json())
+        """Have the file written."""
+        self._saver.later(FILE, self.as_json)
 
 
 def parse_groups(raw: dict[str, Any]) -> dict[str, SubscriptionGroupConfig]:

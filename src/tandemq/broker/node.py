@@ -19,6 +19,7 @@ from tandemq.broker.peers import Peers
 from tandemq.broker.pull import PullPath
 from tandemq.broker.registration import Registration
 from tandemq.broker.replicate import Replication
+from tandemq.broker.saver import Saver
 from tandemq.broker.schedule import Schedule
 from tandemq.broker.send import Ack, SendPath
 from tandemq.broker.stats import Stats
@@ -41,7 +42,19 @@ Handler = Callable[[Link, Command, Now], Command | None]
 """Answers a request; None: the answer comes later, or never."""
 IDLE_SCAN_MS = 10_000
 REGISTER_AGAIN_MS = 2_000
+SAVE_AGAIN_MS = 5_000
 NEVER = 1 << 62
+SAVED_FIRST = frozenset(
+    {
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+    }
+)
+"""Requests whose answer says that tables are saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +86,10 @@ class Broker:
         self.machine = machine
         self.started_ms = now.wall_ms
         self.store, self.recovered = _open(disk, config, machine, delays_ms)
-        self.topics = Topics(disk, self.store, config, now.wall_ms)
-        self.groups = Groups(disk, auto_create=config.auto_create_group, wall_ms=now.wall_ms)
-        self.offsets = ConsumerOffsets(disk, now.wall_ms)
+        self.saver = Saver(disk)
+        self.topics = Topics(self.saver, self.store, config, now.wall_ms)
+        self.groups = Groups(self.saver, auto_create=config.auto_create_group, wall_ms=now.wall_ms)
+        self.offsets = ConsumerOffsets(self.saver, now.wall_ms)
         self.clients = Clients()
         self.client_calls = ClientCalls()
         self.locks = QueueLocks(config.lock_live_ms)
@@ -94,6 +108,9 @@ class Broker:
         self._link_count = 0
         self._acks: list[tuple[int, list[Ack]]] = []
         """Answers that depend on this turn's commit, by link."""
+        self._unsaved_acks: list[tuple[list[tuple[int, list[Ack]]], Now]] = []
+        self._unsaved: list[tuple[int, int, bytes]] = []
+        """Answers that wait until tables are saved: which change, link, answer."""
         self.faults = 0
         """Links closed because of errors of our own."""
         self._puts_seen = 0
@@ -179,6 +196,9 @@ class Broker:
         self.release(turn, now)
         if self.topics.changed and self.registration.address:
             self.registration.register(turn, now)
+        saving = self.saver.begin()
+        if saving is not None:
+            turn.jobs.append(saving)
         return turn
 
     def deadline_ms(self) -> int | None:
@@ -200,7 +220,7 @@ class Broker:
                     event.link, event.kind, event.peer, now.mono_ms, self.config.frame_bytes_max
                 )
         elif isinstance(event, JobDone):
-            self._job_done(event, turn)
+            self._job_done(event, turn, now)
 
     def _closed(self, event: Closed, turn: Turn, now: Now) -> None:
         if self.peers.owns(event.link):
@@ -267,9 +287,13 @@ class Broker:
         if command.is_response:
             self.answered(link, command, now)
             return True
+        asked = self.saver.asked
         answer = self._answer(link, command, turn, now)
         if answer is not None and not command.is_oneway:
-            turn.send(link.number, encode_command(answer))
+            if self.saver.asked > asked or (self.saver.is_behind and command.code in SAVED_FIRST):
+                self._unsaved.append((self.saver.asked, link.number, encode_command(answer)))
+            else:
+                turn.send(link.number, encode_command(answer))
         return True
 
     def _answer(self, link: Link, command: Command, turn: Turn, now: Now) -> Command | None:
@@ -327,7 +351,9 @@ class Broker:
             return
         if self._sync_flush:
             self._begin_flush(now)
-        if acks:
+        if acks and self.saver.is_behind:
+            self._unsaved_acks.append((acks, Now(now.mono_ms, now.wall_ms)))
+        elif acks:
             self._acknowledge(acks, turn, now)
         woken, self.store.woken = self.store.woken, []
         for queue in woken:
@@ -408,7 +434,10 @@ class Broker:
                 self._flushing = Job("flush", work.run, work)
                 self.turn_out.jobs.append(self._flushing)
 
-    def _job_done(self, event: JobDone, turn: Turn) -> None:
+    def _job_done(self, event: JobDone, turn: Turn, now: Now) -> None:
+        if self.saver.job_done(event.job, event.error):
+            self._saved(event.error, turn, now)
+            return
         if event.job is not self._flushing:
             self.upkeep.job_done(event.job, event.error)
             return
@@ -424,6 +453,23 @@ class Broker:
             return
         assert isinstance(event.job.token, FlushJob)
         self.store.end_flush(event.job.token)
+
+    def _saved(self, error: Exception | None, turn: Turn, now: Now) -> None:
+        """Tables are saved, or could not be: answers that waited for them may go."""
+        settled = self.saver.settled
+        for ticket, link, answer in self._unsaved:
+            if ticket <= settled and error is not None:
+                answer = recode(answer, ResponseCode.SYSTEM_ERROR, remark=f"in effect, but not saved yet: {error}")
+            if ticket <= settled:
+                turn.send(link, answer)
+        self._unsaved = [waiting for waiting in self._unsaved if waiting[0] > settled]
+        if error is not None:
+            log.error("tables: could not be saved, and are tried again: %s", error)
+            self.schedule.at(now.mono_ms + SAVE_AGAIN_MS, lambda _: self.saver.again())
+        if not self.saver.is_behind:
+            for acks, stored in self._unsaved_acks:
+                self._acknowledge(acks, turn, stored)
+            self._unsaved_acks.clear()
 
     def _close_idle(self, now: Now) -> None:
         expired = self.clients.expired(now.mono_ms, self.config.client_expiry_ms)
@@ -460,6 +506,7 @@ class Broker:
         self.delay.save()
         self.topics.save()
         self.groups.save()
+        self.saver.finish()
         self.store.close()
 
 

@@ -6,10 +6,10 @@ Source: docs/storage.md, "consumerOffset.json"; RocketMQ ConsumerOffsetManager.
 from collections.abc import Mapping
 from typing import Any
 
-from tandemq.boundary import Disk
+from tandemq.broker.saver import Saver
 from tandemq.codec.fastjson import loads
 from tandemq.errors import StoreDamaged
-from tandemq.storage.tables import DataVersion, load_table, save_table
+from tandemq.storage.tables import DataVersion, load_table
 
 FILE = "consumerOffset.json"
 SEPARATOR = "@"
@@ -19,20 +19,20 @@ VERSION_STEP = 500
 class ConsumerOffsets:
     """Offsets by "topic@group" and queue id; saved periodically by the owner."""
 
-    def __init__(self, disk: Disk, wall_ms: int) -> None:
+    def __init__(self, saver: Saver, wall_ms: int) -> None:
         """Load the table.
 
         Raises:
             StoreDamaged: it cannot be read.
         """
-        self._disk = disk
+        self._saver = saver
         self.version = DataVersion(wall_ms)
         self.table: dict[str, dict[int, int]] = {}
         self.corrected: list[tuple[str, int, int, int]] = []
         """What `correct` changed when it was called last."""
         self._commits = 0
         self._dirty = False
-        raw = load_table(disk, FILE)
+        raw = load_table(saver.disk, FILE)
         if raw:
             self.version = DataVersion.from_json(raw.get("dataVersion"))
             self.table = parse_offsets(raw)
@@ -106,10 +106,10 @@ class ConsumerOffsets:
         """The table as peers and the file have it."""
         return {"dataVersion": self.version.as_json(), "offsetTable": self.table}
 
-    def save(self) -> None:
-        """Write the file if something changed."""
+    def save(self, *, is_awaited: bool = False) -> None:
+        """Have the file written if something changed."""
         if self._dirty:
-            save_table(self._disk, FILE, self.as_json())
+            self._saver.later(FILE, self.as_json, is_awaited=is_awaited)
             self._dirty = False
 
 

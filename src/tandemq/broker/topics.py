@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tandemq.boundary import Disk
+from tandemq.broker.saver import Saver
 from tandemq.config import BrokerConfig
 from tandemq.errors import StoreDamaged
 from tandemq.model.topic import (
@@ -25,7 +25,7 @@ from tandemq.model.topic import (
 )
 from tandemq.storage.consumequeue import ConsumeQueue
 from tandemq.storage.store import Store
-from tandemq.storage.tables import DataVersion, load_table, save_table
+from tandemq.storage.tables import DataVersion, load_table
 
 FILE = "topics.json"
 BENCHMARK_QUEUES = 1024
@@ -55,13 +55,13 @@ class Topic:
 class Topics:
     """All topics, saved to topics.json on every change."""
 
-    def __init__(self, disk: Disk, store: Store, config: BrokerConfig, wall_ms: int) -> None:
+    def __init__(self, saver: Saver, store: Store, config: BrokerConfig, wall_ms: int) -> None:
         """Load the table and add the system topics.
 
         Raises:
             StoreDamaged: the table cannot be read.
         """
-        self._disk = disk
+        self._saver = saver
         self._store = store
         self._config = config
         self.table: dict[str, Topic] = {}
@@ -74,7 +74,7 @@ class Topics:
                 self.table[topic.topic_name] = Topic(topic)
 
     def _load(self) -> None:
-        raw = load_table(self._disk, FILE)
+        raw = load_table(self._saver.disk, FILE)
         if raw:
             self.version = DataVersion.from_json(raw.get("dataVersion"))
             for config in parse_topics(raw):
@@ -156,8 +156,8 @@ class Topics:
         }
 
     def save(self) -> None:
-        """Write the file."""
-        save_table(self._disk, FILE, self.as_json())
+        """Have the file written."""
+        self._saver.later(FILE, self.as_json)
 
 
 def parse_topics(raw: dict[str, Any]) -> list[TopicConfig]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tandemq.boundary import Disk, Job, Now
 from tandemq.config import BrokerConfig
 from tandemq.errors import StoreError
+from tandemq.storage.marks import Checkpoint, write_checkpoint
 from tandemq.storage.retention import RetentionConfig, Segment, decide, parse_hours
 
 if TYPE_CHECKING:
@@ -28,11 +29,13 @@ class _SyncWork(NamedTuple):
     disk: Disk
     paths: list[str]
     end: int
+    checkpoint: Checkpoint
 
     def run(self) -> None:
         for path in self.paths:
             if self.disk.exists(path):
                 self.disk.open(path).datasync()
+        write_checkpoint(self.disk, self.checkpoint)
 
 
 class Upkeep:
@@ -72,7 +75,8 @@ class Upkeep:
         store = self._broker.store
         if self._syncing is not None or store.marks.written <= store.marks.synced or store.log.refused is not None:
             return
-        work = _SyncWork(self._broker.disk, store.paths_to_sync(), min(store.marks.written, store.log.flushed_offset))
+        end = min(store.marks.written, store.log.flushed_offset)
+        work = _SyncWork(self._broker.disk, store.paths_to_sync(), end, store.checkpoint())
         self._syncing = Job("sync queues", work.run, work)
         self._broker.turn_out.jobs.append(self._syncing)
 
@@ -88,7 +92,6 @@ class Upkeep:
             return True
         try:
             self._broker.store.synced_up_to(work.end)
-            self._broker.store.write_checkpoint()
         except StoreError as error_of_marks:
             log.warning("store: how far the log is synced could not be noted: %s", error_of_marks)
         return True

@@ -15,6 +15,7 @@ import socket
 import threading
 from collections import deque
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from tandemq.boundary import Buffer, Closed, Connect, Drained, Event, Job, JobDone, LinkKind, Node, Opened, Turn
 from tandemq.errors import ConfigError
@@ -66,6 +67,12 @@ class Loop:
         self._done: deque[JobDone] = deque()
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._unresolved: queue.SimpleQueue[Connect | None] = queue.SimpleQueue()
+        self._resolved: deque[tuple[Connect, str, str]] = deque()
+        """Connections whose host was looked up: the address and port, or "" and what went wrong."""
+        self._looked_up: set[int] = set()
+        """Links whose host is being looked up."""
+        self._resolver: list[threading.Thread] = []
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._epoll.register(self._wake_read, select.EPOLLIN)
         self._stopping = False
@@ -113,7 +120,7 @@ class Loop:
         wait_ms = WAIT_MS_MAX
         if deadline is not None:
             wait_ms = max(0, min(wait_ms, deadline - read_clock().mono_ms))
-        if self._events or self._done:
+        if self._events or self._done or self._resolved:
             wait_ms = 0
         if self._paused:
             self._resume_accepting()
@@ -127,6 +134,8 @@ class Loop:
                 self._writable(link)
             if mask & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR) and link.is_open:
                 self._receive(link, received)
+        if self._resolved:
+            self._connect_resolved()
         events = self._take_events()
         self._carry_out(node.turn(received, events, read_clock()))
 
@@ -212,6 +221,9 @@ class Loop:
             link = self._by_number.get(number)
             if link is not None:
                 self._drop(link, reason)
+            elif number in self._looked_up:
+                self._looked_up.discard(number)
+                self._events.append(Closed(number, reason))
         for connect in turn.connects:
             self._connect(connect)
         for job in turn.jobs:
@@ -305,12 +317,46 @@ class Loop:
 
     def _connect(self, connect: Connect) -> None:
         host, _, port = connect.address.rpartition(":")
+        host = host.strip("[]")
+        if is_ip(host):
+            self._connect_to(connect, host, port)
+            return
+        if not self._resolver:
+            self._resolver.append(threading.Thread(target=self._resolve, name="resolver", daemon=True))
+            self._resolver[0].start()
+        self._looked_up.add(connect.link)
+        self._unresolved.put(connect)
+
+    def _resolve(self) -> None:
+        """The resolver's thread: a name service may take many seconds, and workers have files to sync."""
+        while (connect := self._unresolved.get()) is not None:
+            host, _, port = connect.address.rpartition(":")
+            try:
+                found = look_up(host)
+            except (OSError, UnicodeError) as error:
+                self._resolved.append((connect, "", f"cannot connect to {connect.address}: {error}"))
+            else:
+                self._resolved.append((connect, found, port))
+            self.wake()
+
+    def _connect_resolved(self) -> None:
+        while self._resolved:
+            connect, host, rest = self._resolved.popleft()
+            if connect.link not in self._looked_up:
+                continue
+            self._looked_up.discard(connect.link)
+            if host:
+                self._connect_to(connect, host, rest)
+            else:
+                self._events.append(Closed(connect.link, rest))
+
+    def _connect_to(self, connect: Connect, host: str, port: str) -> None:
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             sock = socket.socket(family, socket.SOCK_STREAM)
             sock.setblocking(False)
-            code = sock.connect_ex((host.strip("[]"), int(port)))
-        except (OSError, ValueError) as error:
+            code = sock.connect_ex((host, int(port)))
+        except (OSError, ValueError, OverflowError) as error:
             self._events.append(Closed(connect.link, f"cannot connect to {connect.address}: {error}"))
             return
         if code not in (0, errno.EINPROGRESS):
@@ -384,12 +430,27 @@ class Loop:
             sock.close()
         for _ in self._threads:
             self._jobs.put(None)
+        self._unresolved.put(None)
         for thread in self._threads:
             thread.join(timeout=10)
         self._epoll.close()
         wake_write, self._wake_write = self._wake_write, -1
         os.close(self._wake_read)
         os.close(wake_write)
+
+
+def look_up(host: str) -> str:
+    """The first address of a host. Blocking."""
+    return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+
+
+def is_ip(host: str) -> bool:
+    """Whether a host is an address and no name to look up."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _text(address: tuple[object, ...]) -> str:

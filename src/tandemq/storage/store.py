@@ -471,12 +471,10 @@ class Store:
         """Sum of all queues' max offsets. Cost grows with the number of queues."""
         return sum(queue.max_offset for queue in self.queues.values())
 
-    def write_checkpoint(self) -> None:
-        """Tell RocketMQ's recovery how far it may trust the files."""
+    def checkpoint(self) -> Checkpoint:
+        """What tells RocketMQ's recovery how far it may trust the files, once they are synced."""
         index_ms = self.index.last_full_ms() if self.index is not None else 0
-        write_checkpoint(
-            self.disk, Checkpoint(self.last_store_ms, self.last_store_ms, index_ms, 0, self.log.flushed_offset)
-        )
+        return Checkpoint(self.last_store_ms, self.last_store_ms, index_ms, 0, self.log.flushed_offset)
 
     def close(self, *, clean: bool = True) -> None:
         """Write and sync everything; `abort` goes away only if all of it succeeded, now and ever since the start."""
@@ -491,7 +489,7 @@ class Store:
             self.disk.open(path).datasync()
         if self.index is not None:
             self.index.close()
-        self.write_checkpoint()
+        write_checkpoint(self.disk, self.checkpoint())
         self.marks.synced = self.marks.written = self.log.written_end
         self.marks.entries = self.entries_total()
         self.marks.clean = True

@@ -83,9 +83,18 @@ def load_table(disk: Disk, name: str) -> dict[str, Any]:
 
 def save_table(disk: Disk, name: str, value: dict[str, Any]) -> None:
     """Replace a table; what was there becomes the .bak."""
+    write_table(disk, name, encode_table(value))
+
+
+def encode_table(value: dict[str, Any]) -> bytes:
+    """A table as its file has it."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=1)
+
+
+def write_table(disk: Disk, name: str, data: bytes) -> None:
+    """Replace a table's file; what was there becomes the .bak. Blocking: two syncs."""
     path = f"config/{name}"
     before = disk.read(path)
-    data = msgspec.json.format(msgspec.json.encode(value), indent=1)
     if before == data:
         return
     disk.replace(path, data)  # first, so that one of the two is whole at any time
