@@ -1,0 +1,185 @@
+"""Archive: the log of a broker group into a lake, each record once, whoever is killed when.
+
+    log ─► micro-batch [start, end) ─► tasks write files ─► one commit: files, batch number, end ─► Spark's checkpoint
+
+If the driver dies before the commit, the files belong to nothing, and the batch is done again; if it dies after it,
+Spark does the batch again, and the table's marks say that it is there already. Without a checkpoint the archive goes on
+where the table's mark says the log is archived up to.
+
+Source: docs/pipeline.md, "Archive"; reliability: a driver killed between the two commits loses and doubles nothing.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tandemq.errors import LocalError
+from tandemq.spark.lake import DataFile, DeltaLake, Lake
+from tandemq.spark.logfiles import LogReader, log_end, open_log
+from tandemq.spark.logsource import RocketMQLogDataSource
+
+log = logging.getLogger(__name__)
+POLL_S = 1
+BATCH_BYTES = 4 << 30
+COMPACT_EVERY = 100
+"""Commits between two compactions of an archive that follows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveOptions:
+    """What to archive, and how."""
+
+    store: Path
+    lake: Path
+    broker_name: str | None = None
+    checkpoint: Path | None = None
+    """By default in the lake's directory."""
+    follows: bool = False
+    trigger: str = "1 second"
+    """How often an archive that follows commits."""
+    bytes_max: int = BATCH_BYTES
+    """Bytes of log per commit."""
+    fails_on_loss: bool = True
+    compact_every: int = COMPACT_EVERY
+
+
+@dataclass(slots=True)
+class Archived:
+    """How far it is; log offsets and totals of this run."""
+
+    start: int
+    end: int
+    log_end: int
+    rows: int = 0
+    bytes: int = 0
+    files: int = 0
+    commits: int = 0
+    damaged: int = 0
+    version: int | None = None
+    trouble: LocalError | None = field(default=None, repr=False)
+
+
+Progress = Callable[[Archived], None]
+
+
+def position_mark(broker_name: str) -> str:
+    """The name of the mark that says up to which log offset a lake holds the log of a broker group."""
+    return f"tandemq-log:{broker_name}"
+
+
+class Archive:
+    """One run of the job."""
+
+    def __init__(
+        self, options: ArchiveOptions, *, after_commit: Callable[[int], None] = lambda _: None,
+        progress: Progress = lambda _: None,
+    ) -> None:  # fmt: skip
+        """Open both ends.
+
+        Args:
+            after_commit: called with the batch number between the table's commit and Spark's.
+            progress: called after each commit.
+        Raises:
+            StoreDamaged: there is no log. ConfigError: the lake is none of ours.
+        """
+        files = open_log(options.store, options.broker_name)
+        self._options = options
+        self._broker_name = files.broker_name
+        self._mark = position_mark(files.broker_name)
+        self._lake: Lake = DeltaLake(options.lake, create=True)
+        self._checkpoint = options.checkpoint or self._lake.path / "_tandemq" / files.broker_name
+        self._after_commit = after_commit
+        self._progress = progress
+        known = self._lake.mark(self._mark)
+        with LogReader(files) as read:
+            end = log_end(read)
+        begin = files.start if known is None else known
+        self.done = Archived(begin, begin, end)
+
+    def start(self, spark: SparkSession) -> StreamingQuery:
+        """Start the query that does it."""
+        spark.dataSource.register(RocketMQLogDataSource)
+        known = self._lake.mark(self._mark)
+        options = {
+            "path": str(self._options.store), "brokerName": self._broker_name, "writeTo": str(self._lake.path),
+            "startingOffsets": "earliest" if known is None else str(known),
+            "maxBytesPerTrigger": str(self._options.bytes_max),
+            "failOnDataLoss": str(self._options.fails_on_loss).lower(),
+        }  # fmt: skip
+        writer = (
+            spark.readStream.format("rocketmq-log").options(**options).load()
+            .writeStream.foreachBatch(self._commit).option("checkpointLocation", str(self._checkpoint))
+        )  # fmt: skip
+        if self._options.follows:
+            return writer.trigger(processingTime=self._options.trigger).start()
+        return writer.trigger(availableNow=True).start()
+
+    def run(self, spark: SparkSession) -> Archived:
+        """Do it; an archive that follows runs until it is interrupted.
+
+        Raises:
+            LocalError: a commit was refused. StreamingQueryException: the log cannot be read.
+        """
+        query = self.start(spark)
+        try:
+            while not query.awaitTermination(POLL_S):
+                pass
+        except Exception as error:
+            if self.done.trouble is not None:
+                raise self.done.trouble from error
+            raise
+        finally:
+            query.stop()
+        return self.done
+
+    def _commit(self, frame: DataFrame, batch: int) -> None:
+        """One micro-batch: let the tasks write, then add their files."""
+        app = f"tandemq-archive:{self._checkpoint_id()}"
+        before = self._lake.mark(app)
+        if before is not None and before >= batch:
+            log.info("archive: batch=%d is in the table already", batch)
+            return
+        rows = frame.collect()
+        if not rows:
+            return
+        start, end = min(row.start for row in rows), max(row.end for row in rows)
+        known = self._lake.mark(self._mark)
+        if known is not None and end <= known:
+            log.info("archive: log offsets [%d, %d) are in the table already", start, end)
+            return
+        if known is not None and start < known:
+            self.done.trouble = LocalError(
+                f"{self._lake.path} holds the log of {self._broker_name} up to {known}, and the checkpoint "
+                f"{self._checkpoint} wants to add [{start}, {end})",
+                hint="someone else archives it too; delete the checkpoint to go on where the lake ends",
+            )
+            raise self.done.trouble
+        self._add(rows, {app: batch, self._mark: end})
+        self._after_commit(batch)
+        if self._options.follows and self.done.commits % self._options.compact_every == 0:
+            self._lake.compact()
+
+    def _add(self, rows: Sequence[Any], marks: dict[str, int]) -> None:
+        files = [DataFile(row.file, row.rows, row.bytes, row.stats) for row in rows if row.file is not None]
+        done = self.done
+        done.version = self._lake.commit(files, marks)
+        done.commits += 1
+        done.files += len(files)
+        done.rows += sum(one.rows for one in files)
+        done.bytes += sum(one.bytes for one in files)
+        done.damaged += sum(row.damaged for row in rows)
+        done.end = marks[self._mark]
+        done.log_end = max(done.log_end, done.end)
+        self._progress(done)
+
+    def _checkpoint_id(self) -> str:
+        """What tells this checkpoint from one made anew in its place: Spark numbers batches from 0 in each."""
+        found = json.loads((self._checkpoint / "metadata").read_text(encoding="utf-8"))["id"]
+        assert isinstance(found, str), "Spark writes a text"
+        return found

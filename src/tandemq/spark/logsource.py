@@ -1,0 +1,257 @@
+"""`format("rocketmq-log")`: messages from commit log files, batch and streaming. No broker is needed.
+
+    driver     where does the log begin and end? ─► ranges         offset of a stream: {"broker-a": {"offset", "epoch"}}
+    tasks      range ─► windows ─► Arrow batches ─► Spark          or Parquet files, and only their names to Spark
+
+A stream follows a directory that grows. Its offsets say which generation of the log they belong to: a range that was
+written anew after a failover is noticed, never mixed in. Source: docs/pipeline.md, "The log as a source".
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from tandemq.errors import OffsetGone, StoreDamaged
+from tandemq.spark.logfiles import LogFiles, LogReader, find_record, log_end, open_log
+from tandemq.spark.logoptions import EARLIEST, LATEST, LogOptions, Place, parse_place, place_json, read_options
+from tandemq.spark.logranges import BatchMaker, LogRange, RangeReader, Reading, Rows, split
+from tandemq.spark.schema import KAFKA_SOURCES, check_columns, message_schema
+
+log = logging.getLogger(__name__)
+
+FILES = StructType(
+    [
+        StructField("file", StringType()),
+        StructField("rows", LongType()),
+        StructField("bytes", LongType()),
+        StructField("start", LongType()),
+        StructField("end", LongType()),
+        StructField("stats", StringType()),
+        StructField("damaged", IntegerType()),
+    ]
+)
+"""With `writeTo`: what a task says of each file it wrote."""
+
+
+class LogPartition(InputPartition):
+    """Ranges that one task reads."""
+
+    def __init__(self, ranges: Sequence[LogRange]) -> None:
+        """In the log's order."""
+        super().__init__(tuple(ranges))
+
+
+class RocketMQLogDataSource(DataSource):
+    """Register it with `spark.dataSource.register(RocketMQLogDataSource)`, then read `format("rocketmq-log")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` takes."""
+        return "rocketmq-log"
+
+    def schema(self) -> StructType:
+        """The columns, by the options."""
+        return _offered(read_options(self.options))
+
+    def reader(self, schema: StructType) -> "LogReaderBatch":
+        """A batch query."""
+        return LogReaderBatch(read_options(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> "LogReaderStream":  # noqa: N802  # Spark's name
+        """A streaming query."""
+        return LogReaderStream(read_options(self.options, streams=True), schema)
+
+
+def _offered(options: LogOptions) -> StructType:
+    if options.write_to is not None:
+        return FILES
+    return message_schema(kafka=options.kafka, map_properties=options.maps_properties, details=options.details)
+
+
+class _Query:
+    """What batch and stream have in common: where to begin, and what a task does."""
+
+    def __init__(self, options: LogOptions, schema: StructType) -> None:
+        """Judge the columns asked for."""
+        offered = FILES if options.write_to is not None else message_schema(
+            kafka=options.kafka, map_properties=options.maps_properties, details=not options.kafka
+        )  # fmt: skip
+        self._names = check_columns(schema, offered, "rocketmq-log")
+        self._options = options
+        self._schema = schema
+
+    def _open(self) -> LogFiles:
+        return open_log(self._options.path, self._options.broker_name)
+
+    def _resolve(self, files: LogFiles, wanted: int, end: int) -> int:
+        """A log offset for an option: a record boundary."""
+        if wanted in (EARLIEST, LATEST):
+            return files.start if wanted == EARLIEST else end
+        if wanted < files.start:
+            self._lost(f"log offset {wanted} is gone; the log begins at {files.start}")
+            return files.start
+        with LogReader(files) as read:
+            found = find_record(read, wanted, end) if wanted < end else end
+        return end if found is None else found
+
+    def _lost(self, what: str) -> None:
+        if self._options.fails_on_loss:
+            raise OffsetGone(f"{self._options.path}: {what}", hint="set failOnDataLoss to false to go on without")
+        log.warning("rocketmq-log: %s: %s; going on without", self._options.path, what)
+
+    def _read(self, partition: InputPartition | None) -> Iterator[Any]:
+        if partition is None or not partition.value:
+            return
+        files = self._open()
+        if self._options.write_to is not None:
+            from tandemq.spark.logparquet import write_ranges  # noqa: PLC0415  # only where files are written
+
+            yield write_ranges(files, self._options, partition.value)
+            return
+        columns = _message_columns(self._names) if self._options.kafka else self._names
+        reading = Reading(
+            tuple(columns), checks=self._options.checks, inflates=self._options.inflates,
+            keeps_damage="verdict" in columns, fails_on_damage=self._options.fails_on_loss,
+            maps_properties=self._options.maps_properties and "properties" in columns,
+        )  # fmt: skip
+        maker = BatchMaker(files, to_arrow_schema(self._schema, timezone="UTC"))
+        try:
+            with LogReader(files) as read:
+                reader = RangeReader(read, reading)
+                for wanted in partition.value:
+                    for rows in reader.rows(wanted):
+                        yield maker.batch(_as_kafka(rows, self._names) if self._options.kafka else rows)
+        except OffsetGone as error:
+            self._lost(str(error))
+
+
+def _message_columns(names: Sequence[str]) -> list[str]:
+    """The columns that Kafka's are made of."""
+    return [KAFKA_SOURCES[name] for name in names if name in KAFKA_SOURCES]
+
+
+def _as_kafka(rows: Rows, names: Sequence[str]) -> Rows:
+    count = len(rows.offsets)
+    columns = {name: rows.columns[KAFKA_SOURCES[name]] for name in names if name in KAFKA_SOURCES}
+    if "key" in columns:
+        key = columns["key"]
+        columns["key"] = (
+            [None if one is None else one.encode() for one in key] if isinstance(key, list) else key.cast("binary")
+        )
+    if "timestampType" in names:
+        columns["timestampType"] = [0] * count
+    return Rows(columns, rows.offsets, rows.verdicts)
+
+
+class LogReaderBatch(_Query, DataSourceReader):
+    """A batch query: what the log holds when it is planned."""
+
+    def partitions(self) -> list[InputPartition]:
+        """One task per range."""
+        files = self._open()
+        with LogReader(files) as read:
+            end = log_end(read)
+        start = self._resolve(files, self._options.start, end)
+        stop = min(end, self._resolve(files, self._options.end, end))
+        return [LogPartition([one]) for one in split(files, start, stop, self._options.range_bytes)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of one task, as Arrow batches."""
+        return self._read(partition)
+
+
+class LogReaderStream(_Query, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A streaming query: what the log holds, then what is written to it."""
+
+    def __init__(self, options: LogOptions, schema: StructType) -> None:
+        """Nothing is opened yet."""
+        super().__init__(options, schema)
+        self._end: int | None = None
+        self._target: int | None = None
+
+    def _look(self) -> tuple[LogFiles, int]:
+        files = self._open()
+        with LogReader(files) as read:
+            self._end = log_end(read, self._end)
+        return files, self._end
+
+    def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802  # Spark's name
+        """Where a query without a checkpoint begins."""
+        files, end = self._look()
+        return self._place(files, self._resolve(files, self._options.start, end))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
+        """`maxBytesPerTrigger`, else everything."""
+        return ReadMaxBytes(self._options.bytes_max) if self._options.bytes_max is not None else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
+        """The log ends, for this query, where it ends now."""
+        self._target = self._look()[1]
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, int]]:  # noqa: N802
+        """Where the next micro-batch ends: a record boundary."""
+        files, end = self._look()
+        end = end if self._target is None else min(end, self._target)
+        begin = parse_place(start, files.broker_name).log_offset
+        if end < begin:
+            return start
+        if isinstance(limit, ReadMaxBytes) and end - begin > limit.max_bytes:
+            with LogReader(files) as read:
+                end = find_record(read, max(begin, files.start) + limit.max_bytes, end) or end
+        return self._place(files, end)
+
+    def reportLatestOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802  # Spark's name
+        """The log's end, for the query's progress."""
+        return self._place(*self._look())
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """One task per range; a small micro-batch is one task.
+
+        Raises:
+            StoreDamaged: the log was written anew before `start`.
+            OffsetGone: retention has taken bytes behind `start`.
+        """
+        files = self._open()
+        begin, stop = parse_place(start, files.broker_name), parse_place(end, files.broker_name)
+        at = begin.log_offset
+        if at > files.start and files.epoch_at(at - 1) != begin.epoch:
+            self._rewritten(f"what lies before log offset {at} was of generation {begin.epoch}, and is now of "
+                            f"generation {files.epoch_at(at - 1)}")  # fmt: skip
+        if at < files.start:
+            self._lost(f"log offsets [{at}, {files.start}) are gone")
+            at = files.start
+        if stop.log_offset > files.capacity_end:
+            self._rewritten(f"log offsets [{files.capacity_end}, {stop.log_offset}) were there and are no more")
+        ranges = split(files, at, min(stop.log_offset, files.capacity_end), self._options.range_bytes)
+        if sum(one.end - one.start for one in ranges) <= self._options.range_bytes:
+            return [LogPartition(ranges)] if ranges else []
+        return [LogPartition([one]) for one in ranges]
+
+    def _rewritten(self, what: str) -> None:
+        if self._options.fails_on_loss:
+            raise StoreDamaged(
+                f"{self._options.path}: {what}: the log was written anew after a failover",
+                hint="what was read of it may be of no message any more; set failOnDataLoss to false to go on",
+            )
+        log.warning("rocketmq-log: %s: %s; going on", self._options.path, what)
+
+    def _place(self, files: LogFiles, log_offset: int) -> dict[str, dict[str, int]]:
+        epoch = files.epoch_at(log_offset - 1) if log_offset > files.start else 0
+        return place_json(files.broker_name, Place(log_offset, epoch))
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of one task, as Arrow batches."""
+        return self._read(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to let go of."""
