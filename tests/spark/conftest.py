@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tandemq.spark.session import open_session
+from tandemq.spark.session import SETTINGS, open_session
+
+SECONDS_MAX = 240
+"""For one test: the first one of a kind starts Python workers and compiles, on a machine that may be busy."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give every test here more time."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.timeout(SECONDS_MAX))
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +29,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.local.dir": str(root / "local"),
         "spark.sql.shuffle.partitions": "2",
         "spark.driver.memory": "768m",
+        # Tests are short: less compiling is quicker.
+        "spark.driver.extraJavaOptions": f"{SETTINGS['spark.driver.extraJavaOptions']} -XX:TieredStopAtLevel=1",
+        "spark.sql.codegen.wholeStage": "false",
     }
     os.environ["PYTHONWARNINGS"] = "default"  # of Spark's own Python processes; ours are errors in this one only
     session, _ = open_session("tests", master="local[2]", settings=settings)

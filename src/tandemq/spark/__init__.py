@@ -10,3 +10,7 @@ them (docs/decisions/0003-no-mmap.md), and need no broker.
 
 Needs the extra `spark`: pip install 'tandemq[spark]'. Source: docs/pipeline.md.
 """
+
+from tandemq.spark.logsource import RocketMQLogDataSource
+
+__all__ = ["RocketMQLogDataSource"]

@@ -3,9 +3,11 @@
     |--- range ---|--- range ---|       a row belongs to the range in which its record begins; a range that begins
        rec|rec|rec|rec|rec|rec|         anywhere finds its first record by magic, own offset and checksum
 
-Damage reaches from where a sound record should begin to the next sound record; it is given by the range in which it
-begins. What is not sound at the log's end, with no sound record behind it, is a torn tail and no row: a broker that
-starts cuts it. Source: docs/storage.md, "recovery"; docs/pipeline.md, "Damage".
+Damage reaches from where a sound record should begin to the next sound record; it is given by the range in which the
+record before it begins, which therefore looks whether its last record is followed by another. What is not sound at the
+log's end, with no sound record behind it, is a torn tail and no row: a broker that starts cuts it.
+
+Source: docs/storage.md, "recovery"; docs/pipeline.md, "Damage".
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,11 +46,13 @@ STEP_BYTES = 256 << 10
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """Log offsets `[start, end)` within one file. `is_exact`: a record begins at `start`."""
+    """Log offsets `[start, end)` within one file. `is_exact`: a record begins at `start`; `looks_on`: the next range
+    is not exact, so that this one must tell of damage behind its last record."""
 
     start: int
     end: int
     is_exact: bool
+    looks_on: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,8 @@ def split(files: LogFiles, start: int, end: int, range_bytes: int = RANGE_BYTES)
         stop = min(at + range_bytes, segment_end, end)
         if segment_end - stop < range_bytes // 4:
             stop = min(segment_end, end)
-        ranges.append(LogRange(at, stop, is_exact=at == start or at % files.segment_bytes == 0))
+        is_exact = at == start or at % files.segment_bytes == 0
+        ranges.append(LogRange(at, stop, is_exact, looks_on=stop < min(end, segment_end)))
         at = stop
     return ranges
 
@@ -135,6 +140,8 @@ class RangeReader:
                 self.end = position if position is not None else self.end
                 step = STEP_BYTES
                 yield from rows
+        if wanted.looks_on and position is not None:
+            yield from self._damage_behind(position, wanted.end)
 
     def _fill(self, position: int, end: int) -> int:
         """Read a window from a position on, hardly beyond the range's end; returns its bytes."""
@@ -157,26 +164,33 @@ class RangeReader:
 
     def _irregular(self, position: int) -> tuple[int | None, list[Rows]]:
         """What is not read column by column: one record, a blank, damage. Where to go on, None at the log's end."""
-        room = self._files.segment_bytes - position % self._files.segment_bytes
-        head = self._read(position, RECORD_BYTES_MIN)
-        size, magic = peek(head, 0) if len(head) >= BLANK_BYTES_MIN else (0, 0)
-        if magic == BLANK_MAGIC and size == room:
-            return position + room, []
-        fault = "these bytes are no record"
-        if magic in (MAGIC_V1, MAGIC_V2) and RECORD_BYTES_MIN <= size <= min(room, RECORD_BYTES_MAX):
-            data = self._read(position, size)
-            record = parse_record(data, 0, len(data))
-            if not isinstance(record, str):
-                fault = self._fault(data, position, record) or ""
-                if not fault:
-                    row = self._single(data, position)
-                    return position + size, [self._gathered([row])] if row is not None else []
-            else:
-                fault = record
+        size, data, fault = self._judge(position)
+        if fault is None:
+            row = self._single(data, position) if data else None
+            return position + size, [self._gathered([row])] if row is not None else []
         resumes = find_record(self._read, position + 1, self._files.capacity_end)
         if resumes is None:
             return None, []
         return resumes, self._damage(position, resumes, fault)
+
+    def _damage_behind(self, position: int, end: int) -> list[Rows]:
+        """Damage at the place where the first record of the next range should begin."""
+        if position < end or position % self._files.segment_bytes == 0 or self._judge(position)[2] is None:
+            return []
+        return self._irregular(position)[1]
+
+    def _judge(self, position: int) -> tuple[int, bytes, str | None]:
+        """What lies at a place: its size, its bytes (none for a blank), what is wrong with it if it is no record."""
+        room = self._files.segment_bytes - position % self._files.segment_bytes
+        head = self._read(position, RECORD_BYTES_MIN)
+        size, magic = peek(head, 0) if len(head) >= BLANK_BYTES_MIN else (0, 0)
+        if magic == BLANK_MAGIC and size == room:
+            return size, b"", None
+        if magic not in (MAGIC_V1, MAGIC_V2) or not RECORD_BYTES_MIN <= size <= min(room, RECORD_BYTES_MAX):
+            return 0, b"", f"size {size} and magic {magic:#x} are no record's"
+        data = self._read(position, size)
+        record = parse_record(data, 0, len(data))
+        return size, data, record if isinstance(record, str) else self._fault(data, position, record)
 
     def _fault(self, data: bytes, position: int, record: Record) -> str | None:
         if record.log_offset != position:

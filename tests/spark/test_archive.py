@@ -1,0 +1,132 @@
+"""The archive and the lake: each record once, whatever is done again."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from pyspark.sql import SparkSession
+
+from tandemq.errors import ConfigError, LocalError
+from tandemq.spark.archive import Archive, Archived, ArchiveOptions
+from tandemq.spark.lake import DataFile, DeltaLake
+from tests.spark.logs import LogWriter
+
+
+class Died(Exception):
+    """The driver, at the worst moment."""
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> LogWriter:
+    return LogWriter(tmp_path / "broker-a")
+
+
+def archive(spark: SparkSession, writer: LogWriter, lake: Path, **options: Any) -> Archived:
+    return Archive(ArchiveOptions(store=writer.store, lake=lake, **options)).run(spark)
+
+
+def offsets_in(spark: SparkSession, lake: Path) -> list[int]:
+    frame = spark.read.parquet(*DeltaLake(lake).data_files())
+    return sorted(row.commitLogOffset for row in frame.select("commitLogOffset").collect())
+
+
+def test_archive_goes_on_where_it_was_with_and_without_its_checkpoint(
+    spark: SparkSession, writer: LogWriter, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    writer.write_many(500)
+    first = archive(spark, writer, lake, bytes_max=50_000)
+    assert (first.rows, first.end) == (500, writer.end)
+    assert first.commits > 1
+    assert archive(spark, writer, lake).commits == 0
+    writer.write_many(100)
+    assert archive(spark, writer, lake).rows == 100
+    shutil.rmtree(lake / "_tandemq")
+    writer.write_many(100)
+    assert archive(spark, writer, lake).rows == 100
+    assert offsets_in(spark, lake) == [made.log_offset for made in writer.made]
+
+
+def test_driver_that_dies_between_the_two_commits_doubles_nothing(
+    spark: SparkSession, writer: LogWriter, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    writer.write_many(500)
+    options = ArchiveOptions(store=writer.store, lake=lake, bytes_max=50_000)
+
+    def die(_batch: int) -> None:
+        raise Died
+
+    for _ in range(2):
+        with pytest.raises(Exception, match="Died"):  # Spark wraps what foreachBatch raises
+            Archive(options, after_commit=die).run(spark)
+    assert archive(spark, writer, lake).end == writer.end
+    assert offsets_in(spark, lake) == [made.log_offset for made in writer.made]
+
+
+def test_checkpoint_that_is_behind_the_lake_is_refused_not_mixed_in(
+    spark: SparkSession, writer: LogWriter, tmp_path: Path
+) -> None:
+    lake, own = tmp_path / "lake", tmp_path / "own"
+    writer.write_many(100)
+    archive(spark, writer, lake, checkpoint=own)
+    writer.write_many(100)
+    archive(spark, writer, lake)
+    writer.write_many(100)
+    with pytest.raises(LocalError, match=r"holds the log of broker-a up to \d+.*delete the checkpoint"):
+        archive(spark, writer, lake, checkpoint=own)
+    assert len(offsets_in(spark, lake)) == 200
+
+
+def test_corrupt_record_is_archived_with_its_verdict(spark: SparkSession, writer: LogWriter, tmp_path: Path) -> None:
+    writer.write_many(50)
+    writer.flip(writer.made[20].log_offset + 90)
+    done = archive(spark, writer, tmp_path / "lake")
+    assert (done.rows, done.damaged) == (50, 1)
+    rows = spark.read.parquet(*DeltaLake(tmp_path / "lake").data_files()).where("verdict IS NOT NULL").collect()
+    assert [row.commitLogOffset for row in rows] == [writer.made[20].log_offset]
+
+
+def test_compact_and_vacuum_keep_all_rows_and_the_checkpoint_and_sweep_orphans(
+    spark: SparkSession, writer: LogWriter, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    writer.write_many(500)
+    archive(spark, writer, lake, bytes_max=20_000)
+    (lake / "part-orphan.parquet").write_bytes(b"of a task that was killed")
+    table = DeltaLake(lake)
+    before = len(table.data_files())
+    assert before > 3
+    assert table.compact()["filesRemoved"] == before
+    assert len(table.vacuum(0)) == before + 1
+    assert not (lake / "part-orphan.parquet").exists()
+    assert table.rows() == 500
+    assert offsets_in(spark, lake) == [made.log_offset for made in writer.made]
+    writer.write_many(10)
+    assert archive(spark, writer, lake).rows == 10
+
+
+def test_two_writers_of_one_mark_do_not_both_commit(tmp_path: Path) -> None:
+    one, other = DeltaLake(tmp_path / "lake", create=True), DeltaLake(tmp_path / "lake")
+    one.commit([], {"tandemq-log:a": 10})
+    with pytest.raises(LocalError, match="another archive"):
+        other.commit([DataFile("part-x.parquet", 1, 1, "{}")], {"tandemq-log:a": 10})
+    assert one.data_files() == []
+
+
+def test_table_of_another_schema_is_refused_and_left_alone(
+    spark: SparkSession, writer: LogWriter, tmp_path: Path
+) -> None:
+    writer.write_many(10)
+    write_deltalake(str(tmp_path / "lake"), pa.table({"key": ["a"], "Topic": ["b"]}))
+    with pytest.raises(ConfigError, match=r"without the column 'body'"):
+        archive(spark, writer, tmp_path / "lake")
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "mine.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="holds other files"):
+        archive(spark, writer, tmp_path / "files")
+    with pytest.raises(ConfigError, match="holds no Delta table"):
+        DeltaLake(tmp_path / "nothing")

@@ -1,0 +1,216 @@
+"""Rows of the log, without Spark: every way to cut it, every kind of record, damage of all sorts."""
+
+import json
+import tarfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from tandemq.codec.record import decode_host
+from tandemq.errors import OffsetGone, StoreDamaged
+from tandemq.model.message import SysFlag
+from tandemq.spark.logfiles import LogReader, log_end, open_log
+from tandemq.spark.logranges import BatchMaker, RangeReader, Reading, split
+from tandemq.spark.schema import message_schema
+from tests.spark.logs import BORN_MS, HOST_V6, LogWriter
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+
+
+def rows_of(store: Path, *, range_bytes: int = 1 << 30, **reading: Any) -> list[dict[str, Any]]:
+    """All rows of a store, in order, by all columns."""
+    files = open_log(store, "broker-a")
+    schema = message_schema(details=True)
+    maker = BatchMaker(files, to_arrow_schema(schema, timezone="UTC"))
+    found: list[dict[str, Any]] = []
+    with LogReader(files) as read:
+        reader = RangeReader(read, Reading(tuple(schema.names), **{"keeps_damage": True, **reading}))
+        for wanted in split(files, files.start, log_end(read), range_bytes):
+            for rows in reader.rows(wanted):
+                found += maker.batch(rows).to_pylist()
+    return found
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> LogWriter:
+    return LogWriter(tmp_path / "store")
+
+
+def test_rows_have_every_field_of_their_records(writer: LogWriter) -> None:
+    writer.write_many(1000)
+    rows = rows_of(writer.store)
+    assert len(rows) == 1000
+    for row, made in zip(rows, writer.made, strict=True):
+        number = made.number
+        assert (row["topic"], row["queueId"], row["queueOffset"]) == (made.topic, made.queue_id, made.queue_offset)
+        assert (row["commitLogOffset"], row["size"], row["body"]) == (made.log_offset, made.size, made.body)
+        assert (row["key"], row["tags"]) == (f"k{number}", f"t{number % 3}")
+        assert row["bornTimestamp"].timestamp() * 1000 == pytest.approx(BORN_MS + 10 * number)
+        assert row["storeTimestamp"].timestamp() * 1000 == pytest.approx(BORN_MS + 10 * number + number % 5)
+        assert (row["bornHost"], row["storeHost"]) == ("127.0.0.1:10911", "127.0.0.1:10911")
+        assert (row["flag"], row["reconsumeTimes"], row["sysFlag"]) == (number, number % 2, 0)
+        assert row["bodyCrc"] == zlib.crc32(made.body) & 0x7FFFFFFF
+        assert row["properties"].startswith(f"KEYS\x01k{number}\x02")
+        assert (row["brokerName"], row["epoch"], row["verdict"]) == ("broker-a", 0, None)
+
+
+@given(range_bytes=st.integers(1 << 10, 1 << 17))
+def test_any_split_gives_the_same_rows(tmp_path_factory: pytest.TempPathFactory, range_bytes: int) -> None:
+    store = tmp_path_factory.getbasetemp() / "split-store"
+    if not store.exists():
+        made = LogWriter(store)
+        made.write_many(600)
+        made.flip(made.made[300].log_offset + 95)
+        made.zero(made.made[400].log_offset + 4, made.made[403].log_offset + 10)
+    assert rows_of(store, range_bytes=range_bytes) == rows_of(store)
+
+
+def test_properties_are_found_wherever_they_stand(writer: LogWriter) -> None:
+    cases = [
+        (b"", None, None), (b"TAGS\x01a\x02", None, "a"), (b"A\x01TAGS\x02KEYS\x01x y", "x y", None),
+        (b"XTAGS\x01no\x02TAGS\x01yes\x02", None, "yes"), (b"TAGS\x01\x02KEYS\x01k\x02", "k", None),
+        (b"TAGS\x01first\x02TAGS\x01second\x02", None, "first"), (b"KEYS\x01\xc3\xa9\x02", "é", None),
+    ]  # fmt: skip
+    for properties, _, _ in cases:
+        writer.write(b"", properties=properties, is_java=True)
+    found = [(row["key"], row["tags"], row["properties"].encode()) for row in rows_of(writer.store)]
+    assert found == [(key, tags, properties) for properties, key, tags in cases]
+
+
+def test_records_of_every_kind_side_by_side(writer: LogWriter) -> None:
+    packed = zlib.compress(b"squeeze " * 100)
+    for _ in range(20):
+        writer.write()
+        writer.write(born_host=HOST_V6)
+        writer.write(topic="L" * 200)
+        writer.write(packed, sys_flag=int(SysFlag.COMPRESSED))
+        writer.write(is_java=True)
+        writer.write(b"", is_java=True)
+    rows = rows_of(writer.store)
+    assert [row["commitLogOffset"] for row in rows] == [made.log_offset for made in writer.made]
+    assert {row["verdict"] for row in rows} == {None}
+    assert rows[1]["bornHost"] == decode_host(HOST_V6)
+    assert rows[2]["topic"] == "L" * 200
+    assert rows[3]["body"] == b"squeeze " * 100
+    assert rows_of(writer.store, inflates=False)[3]["body"] == packed
+
+
+def test_corrupt_record_is_kept_with_its_verdict_and_its_bytes(writer: LogWriter) -> None:
+    writer.write_many(50)
+    harmed = writer.made[20]
+    before = writer.path(0).read_bytes()[harmed.log_offset : harmed.log_offset + harmed.size]
+    writer.flip(harmed.log_offset + 90)
+    rows = rows_of(writer.store)
+    assert len(rows) == 50
+    row = rows[20]
+    assert row["verdict"] == "the record's CRC does not match its bytes"
+    assert (row["topic"], row["queueOffset"], row["size"]) == (harmed.topic, harmed.queue_offset, harmed.size)
+    assert sum(a != b for a, b in zip(row["body"], before, strict=True)) == 1
+    assert [r["verdict"] for r in rows if r is not row] == [None] * 49
+
+
+def test_bytes_that_are_no_record_are_one_row_up_to_the_next_sound_record(writer: LogWriter) -> None:
+    writer.write_many(50)
+    start, end = writer.made[10].log_offset, writer.made[14].log_offset
+    writer.zero(start, end)
+    rows = rows_of(writer.store)
+    assert len(rows) == 50 - 4 + 1
+    assert (rows[10]["commitLogOffset"], rows[10]["size"], rows[10]["body"]) == (start, end - start, bytes(end - start))
+    assert rows[10]["topic"] is None
+    assert rows[10]["verdict"]
+
+
+def test_damage_fails_a_reading_that_does_not_keep_it_unless_it_may_be_passed_over(writer: LogWriter) -> None:
+    writer.write_many(50)
+    writer.flip(writer.made[20].log_offset + 90)
+    with pytest.raises(StoreDamaged, match=r"damage in \[\d+, \d+\).*ask for the column verdict"):
+        rows_of(writer.store, keeps_damage=False)
+    assert len(rows_of(writer.store, keeps_damage=False, fails_on_damage=False)) == 49
+
+
+def test_unreadable_text_and_bodies_are_told_and_kept(writer: LogWriter) -> None:
+    writer.write()
+    writer.write(properties=b"A\x01\xff\xfe\x02")
+    writer.write(b"not zlib", sys_flag=int(SysFlag.COMPRESSED))
+    writer.write()
+    verdicts = [row["verdict"] for row in rows_of(writer.store)]
+    assert verdicts[0] is verdicts[3] is None
+    assert verdicts[1] == "topic or properties are not UTF-8"
+    assert "cannot be decompressed" in verdicts[2]
+    assert len(rows_of(writer.store)[1]["body"]) == writer.made[1].size
+
+
+def test_torn_tail_is_no_row(writer: LogWriter) -> None:
+    writer.write_many(30)
+    last = writer.made[-1]
+    writer.zero(last.log_offset + last.size - 10, last.log_offset + last.size)
+    assert len(rows_of(writer.store)) == 29
+    with LogReader(open_log(writer.store)) as read:
+        assert log_end(read) == last.log_offset
+
+
+def test_log_end_is_found_again_as_the_log_grows_over_files(writer: LogWriter) -> None:
+    end = None
+    for _ in range(40):
+        writer.write_many(17)
+        with LogReader(open_log(writer.store)) as read:
+            end = log_end(read, end)
+            assert end == log_end(read) == writer.end
+
+
+def test_generations_of_the_log_are_told(writer: LogWriter) -> None:
+    writer.write_many(30)
+    third = writer.made[10].log_offset
+    lines = f"1-0\n3-{third}\n"
+    (writer.store / "epochFileCheckpoint").write_text(f"2\n{zlib.crc32(lines.encode()) & 0x7FFFFFFF}\n{lines}")
+    assert [row["epoch"] for row in rows_of(writer.store)] == [1] * 10 + [3] * 20
+
+
+def test_directory_of_archived_files_is_read_as_a_store_is(writer: LogWriter, tmp_path: Path) -> None:
+    writer.write_many(2000)
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    for path in sorted((writer.store / "commitlog").iterdir())[1:]:
+        (aside / path.name).write_bytes(path.read_bytes())
+    assert rows_of(aside) == [row for row in rows_of(writer.store) if row["commitLogOffset"] >= writer.segment_bytes]
+
+
+def test_no_log_a_gap_and_a_file_of_another_size_are_clear_errors(writer: LogWriter, tmp_path: Path) -> None:
+    with pytest.raises(StoreDamaged, match=r"holds no commit log.*storePathRootDir"):
+        open_log(tmp_path)
+    writer.write_many(3000)
+    writer.path(writer.segment_bytes).unlink()
+    with pytest.raises(StoreDamaged, match=r"does not follow .*in between is missing"):
+        open_log(writer.store)
+    writer.path(writer.segment_bytes).write_bytes(b"short")
+    with pytest.raises(StoreDamaged, match="has 5 bytes"):
+        open_log(writer.store)
+
+
+def test_file_deleted_while_it_is_read_is_told(writer: LogWriter) -> None:
+    writer.write_many(3000)
+    files = open_log(writer.store)
+    writer.path(0).unlink()
+    with LogReader(files) as read, pytest.raises(OffsetGone, match=r"is gone.*retention"):
+        read(0, 100)
+
+
+@pytest.mark.parametrize("name", ["store-4.9.7-clean", "store-4.9.7-killed", "store-5.3.3-clean", "store-5.3.3-killed"])
+def test_stores_of_java_brokers_are_read_as_their_client_reads_them(tmp_path: Path, name: str) -> None:
+    told = json.loads((GOLDEN / f"{name}.json").read_text())
+    with tarfile.open(GOLDEN / f"{name}.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    rows = {row["commitLogOffset"]: row for row in rows_of(tmp_path / "store")}
+    assert {row["verdict"] for row in rows.values()} == {None}
+    assert told["messages"]
+    for message in told["messages"]:
+        row = rows[message["commitLogOffset"]]
+        assert (row["topic"], row["queueId"]) == (message["topic"], message["queueId"])
+        assert row["body"].decode() == message["body"]
+        assert row["size"] == message["storeSize"]
+        assert row["bodyCrc"] == message["bodyCRC"]
