@@ -63,7 +63,7 @@ _LIVE = """
     cleanFileForciblyEnable haSlaveFallbehindMax maxHaTransferByteInSecond slaveTimeout inSyncReplicas
     registerNameServerPeriod registerBrokerTimeoutMills longPollingEnable shortPollingTimeMills slaveReadEnable
     accessMessageInMemoryMaxRatio maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInMemory
-    brokerExpiry orderMessageEnable serverChannelMaxIdleTimeMillis
+    brokerExpiry orderMessageEnable serverChannelMaxIdleTimeMillis maxConnections
 """
 LIVE_KEYS = frozenset(_LIVE.split())
 _NEVER_LIVE = frozenset({"brokerConfigPath", "configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
@@ -92,7 +92,12 @@ def load_name_server_config(
 
 def as_properties(config: BrokerConfig | NameServerConfig) -> str:
     """All settings as `key=value` lines under RocketMQ's names, as mqadmin shows them; `changed` reads them again."""
-    return "".join(f"{item.metadata['key']}={_as_text(getattr(config, item.name))}\n" for item in fields(config))
+    return "".join(f"{key}={value}\n" for key, value in as_texts(config).items())
+
+
+def as_texts(config: BrokerConfig | NameServerConfig) -> dict[str, str]:
+    """All settings as texts, by RocketMQ's names for them."""
+    return {item.metadata["key"]: _as_text(getattr(config, item.name)) for item in fields(config)}
 
 
 def changed(config: _Config, text: str) -> tuple[_Config, tuple[str, ...]]:

@@ -162,3 +162,13 @@ def test_name_nobody_knows_is_a_connection_that_failed(monkeypatch: pytest.Monke
     loop.run(Asker())
     loop.close()
     assert found == [Closed(-1, "cannot connect to names.example:9876: [Errno -2] Name or service not known")]
+
+
+def test_fewer_connections_hold_from_the_next_one_on(broker: BrokerProcess) -> None:
+    with Caller(broker.port) as caller:
+        assert caller.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"maxConnections=1").code == ResponseCode.SUCCESS
+        with socket.create_connection(("127.0.0.1", broker.port), 20) as refused:
+            assert refused.recv(1) == b""
+        assert caller.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"maxConnections=2").code == ResponseCode.SUCCESS
+        with Caller(broker.port) as other:
+            assert other.send(b"taken again") == ResponseCode.SUCCESS

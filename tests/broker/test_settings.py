@@ -9,7 +9,7 @@ from tandemq.codec.fastjson import loads
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
-from tests.broker.harness import Harness
+from tests.broker.harness import Harness, run_job
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_sync_flush_holds_answers_from_now_on(broker: Harness) -> None:
         Code.SEND_MESSAGE_V2, {"a": "p", "b": "TopicA", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 0, "h": 0}, b"x"
     )
     assert broker.answer_to(asked) is None
-    set_well(broker, "flushDiskType=ASYNC_FLUSH")
+    broker.tell(Code.UPDATE_BROKER_CONFIG, None, b"flushDiskType=ASYNC_FLUSH")
     answer = broker.answer_to(asked)
     assert answer is not None
     assert answer.code == ResponseCode.SUCCESS
@@ -152,3 +152,32 @@ def test_retention_follows_the_setting(broker: Harness) -> None:
     set_well(broker, "fileReservedTime=1", "diskMaxUsedSpaceRatio=90", "deleteWhen=00;12")
     retention = broker.node.upkeep.retention
     assert (retention.reserved_ms, retention.used_ratio, retention.delete_hours) == (3_600_000, 0.9, frozenset({0, 12}))
+
+
+def test_changes_are_there_after_a_restart_and_shown(broker: Harness, tmp_path: Path) -> None:
+    set_well(broker, "fileReservedTime=71", "slaveTimeout=2000")
+    set_well(broker, "slaveTimeout=3000")
+    kept = loads((tmp_path / "config" / "brokerSettings.json").read_bytes())
+    assert kept == {"settings": {"fileReservedTime": {"value": "71", "insteadOf": "72"}}}
+    again = broker.restart(clean=False)
+    assert settings(again)["fileReservedTime"] == "71"
+    assert again.node.upkeep.retention.reserved_ms == 71 * 3_600_000
+    set_well(again, "fileReservedTime=70")
+    assert settings(again.restart())["fileReservedTime"] == "70"
+
+
+def test_edit_of_the_file_outranks_an_older_change(broker: Harness) -> None:
+    set_well(broker, "fileReservedTime=71")
+    edited = broker.restart(name_servers=("10.0.0.9:9876",), reserved_hours=48)
+    assert settings(edited)["fileReservedTime"] == "48"
+    back = edited.restart(name_servers=("10.0.0.9:9876",))
+    assert settings(back)["fileReservedTime"] == "72"
+
+
+def test_answer_to_a_change_of_settings_waits_until_it_is_saved(broker: Harness) -> None:
+    broker.run_jobs = False
+    asked = broker.tell(Code.UPDATE_BROKER_CONFIG, None, b"fileReservedTime=71")
+    assert broker.answer_to(asked) is None
+    (job,) = broker.jobs
+    broker.turn([], [run_job(job)])
+    assert broker.answer_to(asked) is not None

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from random import Random
 
 from tandemq.boundary import Closed, Disk, Event, Job, JobDone, LinkKind, Now, Opened, Outbox, Turn
+from tandemq.broker.changes import ChangedSettings
 from tandemq.broker.clientcalls import ClientCalls
 from tandemq.broker.clients import Clients, QueueLocks
 from tandemq.broker.delay import DelayedMessages
@@ -78,7 +79,9 @@ class Broker:
         Raises:
             StoreDamaged, DiskFailed: the store directory cannot be used.
         """
-        self.config = config
+        self.saver = Saver(disk)
+        self.changes = ChangedSettings(self.saver)
+        self.config = config = self.changes.laid_over(config)
         self.config_version = DataVersion()
         self.disk = disk
         self.outbox = outbox
@@ -86,7 +89,6 @@ class Broker:
         self.machine = machine
         self.started_ms = now.wall_ms
         self.store, self.recovered = _open(disk, config, machine, delays_ms)
-        self.saver = Saver(disk)
         self.topics = Topics(self.saver, self.store, config, now.wall_ms)
         self.groups = Groups(self.saver, auto_create=config.auto_create_group, wall_ms=now.wall_ms)
         self.offsets = ConsumerOffsets(self.saver, now.wall_ms)

@@ -1,6 +1,7 @@
 """Operators read and change the settings of a running broker.
 
-A change is made whole or not at all, and holds at once; `Broker.reconfigure` hands it to all who keep settings.
+A change is made whole or not at all, and holds at once; `Broker.reconfigure` hands it to all who keep settings, and
+`changes` keeps it over restarts.
 Source: docs/configuration.md, "changes while running"; RocketMQ AdminBrokerProcessor.
 """
 
@@ -45,6 +46,7 @@ class _Settings:
         except ConfigError as error:
             return command.answer(ResponseCode.NO_PERMISSION, remark=str(error))
         if keys:
+            self._broker.changes.note(self._broker.config, config, keys)
             self._broker.reconfigure(config, now)
             log.warning("settings: changed by %s: %s", link.peer, ", ".join(keys))
         return command.answer(ResponseCode.SUCCESS)

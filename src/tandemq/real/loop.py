@@ -14,6 +14,7 @@ import select
 import socket
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_address
 
@@ -51,8 +52,8 @@ class _Link:
 class Loop:
     """Runs one node. `stop` may be called from any thread or signal handler."""
 
-    def __init__(self, *, connections_max: int = 50_000) -> None:
-        """No node yet; `listen` first, then `run`."""
+    def __init__(self, *, connections_max: Callable[[], int] = lambda: 50_000) -> None:
+        """No node yet; `listen` first, then `run`. `connections_max` is asked at each accept: it may change."""
         self._epoll = select.epoll()
         self._listeners: dict[int, tuple[socket.socket, LinkKind]] = {}
         self._by_fd: dict[int, _Link] = {}
@@ -164,8 +165,8 @@ class Loop:
                 elif error.errno not in _GONE:
                     log.warning("accept: %s", os.strerror(error.errno or 0))
                 return
-            if len(self._by_fd) >= self._connections_max:
-                log.warning("accept: peer=%s refused, maxConnections=%d reached", address, self._connections_max)
+            if len(self._by_fd) >= self._connections_max():
+                log.warning("accept: peer=%s refused, maxConnections=%d reached", address, self._connections_max())
                 sock.close()
                 continue
             self._next_number += 1

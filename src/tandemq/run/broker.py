@@ -59,7 +59,7 @@ class BrokerProcess:
         disk = RealDisk(Path(self.config.store_path).expanduser())
         disk.lock()
         self._disk = disk
-        loop = Loop(connections_max=self.config.connections_max)
+        loop = Loop(connections_max=self._connections_max)
         self._loop = loop
         try:
             claim(disk, self.config)
@@ -74,6 +74,9 @@ class BrokerProcess:
             self.close(clean=False)
             raise
         self._node.listening(self.address, self.ha_address, now)
+
+    def _connections_max(self) -> int:
+        return (self.config if self._node is None else self._node.config).connections_max
 
     def _listen(self, loop: Loop) -> None:
         bind, port = self.config.bind_address, self.config.listen_port

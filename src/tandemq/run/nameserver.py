@@ -34,13 +34,16 @@ class NameServerProcess:
             DiskFailed: the data directory cannot be used.
         """
         disk = RealDisk(Path(self.config.data_path).expanduser())
-        self._loop = Loop(connections_max=self.config.connections_max)
+        self._loop = Loop(connections_max=self._connections_max)
         try:
             self.port = self._loop.listen(self.config.bind_address, self.config.listen_port, LinkKind.REMOTING)
             self._node = NameServer(replace(self.config, listen_port=self.port), disk, self._loop)
         except BaseException:
             self.close()
             raise
+
+    def _connections_max(self) -> int:
+        return (self.config if self._node is None else self._node.config).connections_max
 
     def run(self) -> None:
         """Serve until `stop`."""
