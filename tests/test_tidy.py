@@ -78,6 +78,8 @@ FORBIDDEN_IN_CORE = frozenset(
         "urllib",
         "http",
         "uvloop",
+        "kazoo",
+        "sqlalchemy",
         "click",
         "rich",
     }

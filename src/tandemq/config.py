@@ -136,6 +136,8 @@ class NameServerConfig:
     broker_expiry_ms: int = _key("brokerExpiry", 120_000)
     """A broker not heard of for this long is dropped from all routes."""
     order_message_enable: bool = _key("orderMessageEnable", False)
+    registry_enable: bool = _key("registryEnable", False)
+    """Whether this name server hosts the registry of the broker groups, durable in its data directory."""
     connections_max: int = _key("maxConnections", 50_000)
     connection_idle_ms: int = _key("serverChannelMaxIdleTimeMillis", 120_000)
     frame_bytes_max: int = _key("frameMaxLength", 16 * MEBIBYTE)

@@ -17,8 +17,8 @@ registry ended it; its ephemeral nodes are gone.
 Watches fire once: Changed(path) says that data, existence or children of a path whose watch was asked for may be
 different. A watch may fire for nothing; it never stays silent, but for the SessionUp rule above.
 
-Outcomes. Unknown is not a failure: the operation may have happened, may still happen until the next SessionUp, or never
-did. Who asks while no session is up gets Unknown at once, and asks again after SessionUp.
+Outcomes. Unknown is not a failure: the operation may have happened, may still happen before what is asked after the
+next SessionUp, or never did. Who asks while no session is up gets Unknown at once, and asks again after SessionUp.
 
 Time. Confirmed(sent_ms) comes for each request, ping or operation, of which the registry as a whole has shown that the
 session was alive; `sent_ms` is the monotonic time before the request left. Leases run from there.
@@ -27,6 +27,7 @@ Source: docs/failover.md, "The registry"; ZooKeeper's programmer's guide.
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from tandemq.errors import LocalError
 
@@ -197,6 +198,19 @@ class Confirmed:
     sent_ms: int
 
 
+class RegistrySession(Protocol):
+    """A registry as the shell of a node speaks it."""
+
+    problem: str
+    """Why there is no session at present; empty while there is one."""
+
+    def ask(self, ask: Ask) -> None:
+        """Begin an operation."""
+
+    def take_events(self) -> "list[RegistryEvent]":
+        """What happened since the last call, in order."""
+
+
 RegistryEvent = Answer | SessionUp | SessionSuspended | SessionLost | Changed | Confirmed
 
 
@@ -213,6 +227,17 @@ def check_path(path: str) -> None:
         raise LocalError(f"{path!r} is no registry path", hint='paths look like "/tandemq/cluster/groups"')
     if not path.isprintable():
         raise LocalError(f"{path!r} is no registry path: it has control characters")
+
+
+def refusal(operation: Operation) -> str | None:
+    """Why no registry carries out this operation; None if nothing speaks against it so far."""
+    try:
+        check_path(operation.path)
+    except LocalError as error:
+        return str(error)
+    if isinstance(operation, Create | Write) and len(operation.data) > DATA_BYTES_MAX:
+        return f"{operation.path}: a node has at most {DATA_BYTES_MAX} bytes, these are {len(operation.data)}"
+    return None
 
 
 def parent_of(path: str) -> str:

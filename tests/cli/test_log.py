@@ -172,4 +172,4 @@ def test_index_of_a_store_in_use_is_left_alone(run: Run, tandemq_broker: LocalCl
     words = [sys.executable, "-m", "tandemq", "log", "rebuild-index", str(tandemq_broker.broker().store)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "another broker is using" in done.stderr
+    assert "another process is using" in done.stderr

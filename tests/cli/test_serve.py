@@ -58,8 +58,8 @@ def test_second_process_on_a_store_is_told_so(tmp_path: Path, tandemq_broker: Lo
     command = [sys.executable, "-m", "tandemq", "broker", *ANY_PORTS, "--set", f"storePathRootDir={store}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert f"another broker is using {store}" in done.stderr
-    assert "give this one its own storePathRootDir" in done.stderr
+    assert f"another process is using {store}" in done.stderr
+    assert "give this one a directory of its own" in done.stderr
 
 
 def test_port_in_use_is_told_with_exit_code_2(run: Run, tmp_path: Path, tandemq_broker: LocalCluster) -> None:

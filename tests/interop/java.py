@@ -31,7 +31,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Literal, Self, TypeVar
 
-Kind = Literal["client", "server"]
+Kind = Literal["client", "server", "zookeeper"]
 T = TypeVar("T")
 Value = str | int | bool
 """Of a key in a configuration file."""
@@ -157,7 +157,7 @@ class JavaJars:
 
     @classmethod
     def resolve(cls, kind: Kind, version: str) -> Path:
-        """The directory with the jars of `rocketmq-{client,tools}` or `rocketmq-{broker,namesrv}` of a version.
+        """The directory with the jars of `rocketmq-{client,tools}`, `rocketmq-{broker,namesrv}` or ZooKeeper.
 
         Raises:
             PeerError: Maven is missing or failed; its output is in the message.
@@ -174,9 +174,10 @@ class JavaJars:
     def _download(kind: Kind, version: str, directory: Path) -> None:
         partial = directory.with_name(directory.name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)
+        what = "zookeeper" if kind == "zookeeper" else "rocketmq"
         command = [
             os.environ.get("MAVEN", "mvn"), "-q", "-B", "-f", str(HERE / "pom.xml"), "-P", kind,
-            f"-Drocketmq.version={version}", "dependency:copy-dependencies", f"-DoutputDirectory={partial}",
+            f"-D{what}.version={version}", "dependency:copy-dependencies", f"-DoutputDirectory={partial}",
         ]  # fmt: skip
         try:
             subprocess.run(command, check=True, capture_output=True, text=True)

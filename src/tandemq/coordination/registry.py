@@ -31,6 +31,7 @@ from tandemq.registry import (
     Write,
     check_path,
     parent_of,
+    refusal,
 )
 
 __all__ = [
@@ -61,4 +62,5 @@ __all__ = [
     "Write",
     "check_path",
     "parent_of",
+    "refusal",
 ]

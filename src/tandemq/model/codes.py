@@ -100,6 +100,16 @@ class RequestCode(IntEnum):
     """TandemQ's own, slave to master: is this a TandemQ broker, and which? A Java broker answers 3."""
     TANDEM_LOG_DIGEST = 7_302
     """TandemQ's own, tool to broker: checksum of a range of the commit log, to compare twins while they run."""
+    TANDEM_REGISTRY_CONNECT = 7_310
+    """TandemQ's own, broker to the name server that hosts the registry: begin a session, or take one up again."""
+    TANDEM_REGISTRY_OPERATE = 7_311
+    """TandemQ's own: read, create, write or delete a node."""
+    TANDEM_REGISTRY_EVENTS = 7_312
+    """TandemQ's own: which watches fired; answered when one did."""
+    TANDEM_REGISTRY_PING = 7_313
+    """TandemQ's own: the session lives."""
+    TANDEM_REGISTRY_CLOSE = 7_314
+    """TandemQ's own: end the session, and with it its ephemeral nodes."""
 
 
 class ResponseCode(IntEnum):

@@ -9,6 +9,8 @@ carried out SYSTEM_ERROR, both with a remark that says why. Bytes that are no fr
 Time: a link nobody sent on for `connection_idle_ms` is closed, and a broker silent for `broker_expiry_ms` (or what it
 asked for itself) is dropped and its link closed. Both are looked at every 24th part of the shorter one, 5 s by default.
 
+With `registry_enable` it hosts the registry too (`registry`), whose answers leave when what they tell is on disk.
+
 Limits: `connections_max` links; per link one unfinished frame, and 64 MiB of answers nobody took: a link that asks
 for more than it reads is closed.
 
@@ -19,7 +21,7 @@ Source: docs/requests.md, "Name server"; RocketMQ DefaultRequestProcessor.
 import logging
 from collections.abc import Callable, Sequence
 
-from tandemq.boundary import Buffer, Closed, Disk, Event, Now, Opened, Outbox, Turn
+from tandemq.boundary import Buffer, Closed, Disk, Event, JobDone, Now, Opened, Outbox, Turn
 from tandemq.codec.fastjson import dumps_java, loads
 from tandemq.codec.frame import FrameDecoder, decode_command, encode_command
 from tandemq.config import NameServerConfig
@@ -36,6 +38,8 @@ from tandemq.nameserver.registration import (
     read_version,
     required,
 )
+from tandemq.nameserver.registry import CODES as REGISTRY_CODES
+from tandemq.nameserver.registry import RegistryHost
 from tandemq.nameserver.routes import UNIT_FLAG, UNIT_SUB_FLAG, RouteTable
 
 BACKLOG_BYTES_MAX = 64 << 20
@@ -44,7 +48,7 @@ _STRICT_JSON_FROM_VERSION = 401
 """Clients from 4.9.4 on get standard JSON; older ones cut Java's dialect apart as text."""
 _log = logging.getLogger(__name__)
 
-_Handler = Callable[[Command, int, Now], Command]
+_Handler = Callable[[Command, int, Now], Command | None]
 
 
 class _Link:
@@ -65,16 +69,17 @@ class NameServer:
     def __init__(self, config: NameServerConfig, disk: Disk, outbox: Outbox | None = None) -> None:
         """A name server that has heard of no broker yet.
 
-        `disk` holds kvConfig.json. `outbox` tells what links have not taken yet; without it only what one turn
-        produces is bounded.
+        `disk` holds kvConfig.json and the registry. `outbox` tells what links have not taken yet; without it only
+        what one turn produces is bounded.
 
         Raises:
-            StoreDamaged: kvConfig.json cannot be read.
+            StoreDamaged: kvConfig.json or the registry cannot be read.
             StoreError: the disk failed.
         """
         self._config = config
         self._outbox = outbox
         self._kv = KeyValues(disk)
+        self.registry = RegistryHost(disk) if config.registry_enable else None
         self._routes = RouteTable(config.broker_expiry_ms)
         self._links: dict[int, _Link] = {}
         self._next_scan_ms: int | None = None
@@ -96,8 +101,9 @@ class NameServer:
         return len(self._links)
 
     def deadline_ms(self) -> int | None:
-        """When links and brokers are looked at again; None while there are none."""
-        return self._next_scan_ms
+        """When links, brokers and sessions are looked at again; None while there are none."""
+        due_ms = self.registry.deadline_ms() if self.registry is not None else None
+        return min((time for time in (self._next_scan_ms, due_ms) if time is not None), default=None)
 
     def turn(self, received: Sequence[tuple[int, bytes]], events: Sequence[Event], now: Now) -> Turn:
         """See `boundary.Node`.
@@ -112,6 +118,8 @@ class NameServer:
                 self._open(event, turn, now)
             elif isinstance(event, Closed):
                 closed[event.link] = event.reason
+            elif isinstance(event, JobDone) and self.registry is not None:
+                self.registry.job_done(event)
         if closed:
             for link, data in received:
                 if link in closed:
@@ -122,6 +130,8 @@ class NameServer:
         for link, data in received:
             if link not in closed:
                 self._receive(link, data, turn, now)
+        if self.registry is not None:
+            self._turn_registry(self.registry, turn, now)
         for link in turn.sends:
             if link in self._links:
                 self._links[link].sent_bytes = 0
@@ -142,6 +152,8 @@ class NameServer:
     def _forget(self, link: int, reason: str) -> None:
         if self._links.pop(link, None) is not None:
             self._routes.link_closed(link, reason)
+            if self.registry is not None:
+                self.registry.link_closed(link)
 
     def _close(self, link: int, reason: str, turn: Turn) -> None:
         """Close a link; what it still sends, and the news that it is closed, are of no interest any more."""
@@ -179,8 +191,10 @@ class NameServer:
 
     def _answer(self, number: int, link: _Link, request: Command, turn: Turn, now: Now) -> None:
         answer = self._handle(request, number, now)
-        if request.is_oneway:
-            return
+        if answer is not None and not request.is_oneway:
+            self._send(number, link, answer, turn)
+
+    def _send(self, number: int, link: _Link, answer: Command, turn: Turn) -> None:
         data: Buffer = encode_command(answer)
         link.sent_bytes += len(data)
         waiting = link.sent_bytes + (self._outbox.backlog(number) if self._outbox is not None else 0)
@@ -190,7 +204,8 @@ class NameServer:
 
     # Requests.
 
-    def _handle(self, request: Command, link: int, now: Now) -> Command:
+    def _handle(self, request: Command, link: int, now: Now) -> Command | None:
+        """Answer a request; None: the registry answers it later."""
         handler = self._handlers.get(request.code)
         if handler is None:
             return request.answer(
@@ -202,8 +217,27 @@ class NameServer:
             _log.warning("request refused code=%d peer=%s reason=%s", request.code, self._links[link].peer, error)
             return request.answer(error.code or ResponseCode.SYSTEM_ERROR, remark=str(error))
 
+    def _turn_registry(self, registry: RegistryHost, turn: Turn, now: Now) -> None:
+        registry.tick(turn, now)
+        for number, answer in registry.answers():
+            link = self._links.get(number)
+            if link is None:
+                continue
+            try:
+                self._send(number, link, answer, turn)
+            except ProtocolError as error:
+                self._close(number, str(error), turn)
+
+    def close(self) -> None:
+        """Give the registry's files back."""
+        if self.registry is not None:
+            self.registry.close()
+
     def _table(self) -> dict[int, _Handler]:
-        return {
+        handlers: dict[int, _Handler] = {}
+        if self.registry is not None:
+            handlers.update(dict.fromkeys(REGISTRY_CODES, self.registry.take))
+        return handlers | {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._get_route,
             RequestCode.REGISTER_BROKER: self._register_broker,
             RequestCode.UNREGISTER_BROKER: self._unregister_broker,

@@ -138,7 +138,7 @@ class RealDisk:
         except OSError as error:
             os.close(fd)
             raise StoreLocked(
-                f"another broker is using {self.root}", hint="stop it, or give this one its own storePathRootDir"
+                f"another process is using {self.root}", hint="stop it, or give this one a directory of its own"
             ) from error
         self._lock_fd = fd
         try:

@@ -21,6 +21,7 @@ from ipaddress import ip_address
 from tandemq.boundary import Buffer, Closed, Connect, Drained, Event, Job, JobDone, LinkKind, Node, Opened, Turn
 from tandemq.errors import ConfigError
 from tandemq.real.clock import read_clock
+from tandemq.registry import RegistrySession
 
 log = logging.getLogger(__name__)
 ACCEPT_BACKLOG = 1024
@@ -78,6 +79,8 @@ class Loop:
         self._epoll.register(self._wake_read, select.EPOLLIN)
         self._stopping = False
         self.lag_ms_max = 0.0
+        self.registry: RegistrySession | None = None
+        """Where the node's registry operations go; it calls `wake` when there are events."""
 
     def backlog(self, link: int) -> int:
         """See `boundary.Outbox`."""
@@ -143,6 +146,8 @@ class Loop:
     def _take_events(self) -> list[Event]:
         while self._done:
             self._events.append(self._done.popleft())
+        if self.registry is not None:
+            self._events.extend(self.registry.take_events())
         events, self._events = self._events, []
         return events
 
@@ -229,6 +234,10 @@ class Loop:
             self._connect(connect)
         for job in turn.jobs:
             self._start(job)
+        if turn.asks:
+            assert self.registry is not None, "the node asks a registry, and there is none"
+            for ask in turn.asks:
+                self.registry.ask(ask)
 
     def _send(self, link: _Link, buffers: list[Buffer]) -> None:
         if link.out or not link.is_open:

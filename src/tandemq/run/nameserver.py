@@ -18,6 +18,7 @@ class NameServerProcess:
         self.config = config
         self._loop: Loop | None = None
         self._node: NameServer | None = None
+        self._disk: RealDisk | None = None
         self.port = 0
 
     @property
@@ -32,8 +33,13 @@ class NameServerProcess:
         Raises:
             ConfigError: the port cannot be used.
             DiskFailed: the data directory cannot be used.
+            StoreLocked: it hosts the registry, and another process has the directory.
+            StoreDamaged: a file in it cannot be read.
         """
         disk = RealDisk(Path(self.config.data_path).expanduser())
+        if self.config.registry_enable:
+            disk.lock()
+            self._disk = disk
         self._loop = Loop(connections_max=self._connections_max)
         try:
             self.port = self._loop.listen(self.config.bind_address, self.config.listen_port, LinkKind.REMOTING)
@@ -56,7 +62,11 @@ class NameServerProcess:
             self._loop.stop()
 
     def close(self) -> None:
-        """Close the sockets."""
+        """Close the sockets and files."""
         if self._loop is not None:
             self._loop.close()
-        self._loop = None
+        if self._node is not None:
+            self._node.close()
+        if self._disk is not None:
+            self._disk.unlock()
+        self._loop = self._node = self._disk = None

@@ -1,0 +1,152 @@
+"""The embedded registry on disk: a snapshot, and a journal of what happened since.
+
+    registry.snapshot        {"journal": 7, "lastSession": 12, "changes": [...]}, replaced whole
+    registry.journal-7       batch, batch, …
+
+    batch    | payload bytes 4 | CRC-32 of the payload 4 | payload: a JSON list of changes |      big endian
+
+One batch is written at a time and made safe by one fdatasync before the next is written. So after a crash only the last
+batch can be torn: it was never answered, and is cut. Damage before it is not explained by a crash and is not cut.
+
+A journal that has grown over `JOURNAL_BYTES_MAX` is folded into a snapshot, and the next one begins. A crash in between
+leaves the old snapshot with the old journal, or the new one with a journal that is empty or not there yet.
+
+Owner: the registry host. Source: docs/failover.md, "The registry in a name server".
+"""
+
+import struct
+from zlib import crc32
+
+import msgspec
+
+from tandemq.boundary import Disk, File
+from tandemq.coordination.tree import Change, Tree
+from tandemq.errors import StoreDamaged
+
+SNAPSHOT = "registry.snapshot"
+JOURNAL = "registry.journal-"
+JOURNAL_BYTES_MAX = 1 << 20
+_HEAD = struct.Struct(">II")
+_HINT = "restore it from a backup, or delete all files registry.* to begin without sessions and groups"
+
+
+class _Snapshot(msgspec.Struct, rename="camel"):
+    journal: int
+    last_session: int
+    changes: list[Change]
+
+
+class Journal:
+    """What is on disk of one tree."""
+
+    def __init__(self, disk: Disk) -> None:
+        """Nothing is read yet: `load` first."""
+        self._disk = disk
+        self._number = 0
+        self._file: File | None = None
+        self.end = 0
+        """Bytes of the journal that hold whole batches."""
+
+    def load(self) -> Tree:
+        """The tree as it was when the last batch had been made safe.
+
+        Raises:
+            StoreDamaged: a file is not as any crash leaves it.
+            StoreError: the disk failed.
+        """
+        tree = Tree()
+        self._number = self._load_snapshot(tree)
+        name = self._name()
+        if not self._disk.exists(name):
+            self._disk.replace(name, b"")
+        self._file = self._disk.open(name)
+        self.end = self._replay(tree, self._disk.read(name) or b"")
+        self._file.truncate(self.end)
+        for other in self._disk.list(""):
+            if other.startswith(JOURNAL) and other != name:
+                self._disk.remove(other)
+        return tree
+
+    def _load_snapshot(self, tree: Tree) -> int:
+        data = self._disk.read(SNAPSHOT)
+        if data is None:
+            return 1
+        try:
+            snapshot = msgspec.json.decode(data, type=_Snapshot)
+            tree.restore(snapshot.changes)
+        except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+            raise StoreDamaged(f"{SNAPSHOT}: {error}", hint=_HINT) from error
+        tree.last_session = max(tree.last_session, snapshot.last_session)
+        return snapshot.journal
+
+    def _replay(self, tree: Tree, data: bytes) -> int:
+        at = 0
+        while at < len(data):
+            payload = _batch_at(data, at)
+            if payload is None:
+                self._check_torn(data, at)
+                return at
+            try:
+                tree.restore(msgspec.json.decode(payload, type=list[Change]))
+            except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+                raise StoreDamaged(f"{self._name()}: at byte {at}: {error}", hint=_HINT) from error
+            at += _HEAD.size + len(payload)
+        return at
+
+    def _check_torn(self, data: bytes, at: int) -> None:
+        """A torn batch is the last one: no whole batch may follow it."""
+        for later in range(at + 1, len(data) - _HEAD.size):
+            if _batch_at(data, later):
+                raise StoreDamaged(
+                    f"{self._name()}: the batch at byte {at} is damaged, and there are others behind it", hint=_HINT
+                )
+
+    def _name(self) -> str:
+        return f"{JOURNAL}{self._number}"
+
+    def write(self, changes: list[Change]) -> File:
+        """Write one batch; returns the file whose `datasync` makes it safe. The one before must be safe already.
+
+        Raises:
+            DiskFull: the same batch may be written again.
+            DiskFailed: the device failed.
+        """
+        assert self._file is not None, "load first"
+        payload = msgspec.json.encode(changes)
+        self._file.pwrite(_HEAD.pack(len(payload), crc32(payload)) + payload, self.end)
+        self.end += _HEAD.size + len(payload)
+        return self._file
+
+    def fold(self, tree: Tree) -> None:
+        """Put the whole tree into the snapshot and begin the next journal. All batches must be safe.
+
+        Cost: a few milliseconds, blocking, per JOURNAL_BYTES_MAX written.
+
+        Raises:
+            StoreError: it cannot be written; the old snapshot and journal hold.
+        """
+        snapshot = _Snapshot(self._number + 1, tree.last_session, tree.snapshot())
+        self._disk.replace(f"{JOURNAL}{snapshot.journal}", b"")
+        fresh = self._disk.open(f"{JOURNAL}{snapshot.journal}")
+        self._disk.replace(SNAPSHOT, msgspec.json.encode(snapshot))
+        old, self._file, self.end = self._file, fresh, 0
+        former, self._number = self._name(), snapshot.journal
+        if old is not None:
+            old.close()
+        self._disk.remove(former)
+
+    def close(self) -> None:
+        """Give the file back."""
+        if self._file is not None:
+            self._file.close()
+
+
+def _batch_at(data: bytes, at: int) -> bytes | None:
+    """The payload of the whole batch at a position; None if there is none. No batch is empty."""
+    if at + _HEAD.size > len(data):
+        return None
+    size, checksum = _HEAD.unpack_from(data, at)
+    if not size or at + _HEAD.size + size > len(data):
+        return None
+    payload = data[at + _HEAD.size : at + _HEAD.size + size]
+    return payload if crc32(payload) == checksum else None

@@ -1,0 +1,298 @@
+"""ZooKeeper behind the registry's words: operations out, answers and session events in.
+
+    loop ──ask──► kazoo's threads ──► ZooKeeper
+    loop ◄─take_events── deque ◄─ answers, watches, session states      `wake` is called after each
+
+    kazoo              here
+    CONNECTED          SessionUp, with the id and the timeout the server agreed to
+    SUSPENDED          Unknown for all that is under way, SessionSuspended: nothing is lost yet
+    LOST               the same, and SessionLost: ZooKeeper said that the session ended
+
+A session's life is confirmed by what went through the leader: writes, and a `sync` sent `PINGS_PER_TIMEOUT` times per
+session timeout. A read is answered by one server alone and confirms nothing.
+
+Reading what is missing with a watch takes a second request (ZooKeeper leaves no watch where it finds no node); if the
+node appears in between, reading begins anew.
+
+Needs kazoo, from the extra `zookeeper`. Owner: the shell of one node. Known threads: kazoo's, and one that pings.
+Source: docs/failover.md, "ZooKeeper"; kazoo's documentation of states.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from kazoo import exceptions as zk
+from kazoo.client import KazooClient
+from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.serialization import Connect
+from kazoo.protocol.states import EventType, KazooState, WatchedEvent
+from kazoo.retry import KazooRetry
+
+from tandemq.real.clock import read_clock
+from tandemq.registry import (
+    Answer,
+    Ask,
+    Changed,
+    Confirmed,
+    Conflict,
+    Create,
+    Delete,
+    Done,
+    Exists,
+    Found,
+    Missing,
+    Names,
+    Operation,
+    Outcome,
+    Read,
+    ReadChildren,
+    Refused,
+    RegistryEvent,
+    SessionLost,
+    SessionSuspended,
+    SessionUp,
+    Unknown,
+    Write,
+    refusal,
+)
+
+PINGS_PER_TIMEOUT = 6
+RETRY_SECONDS = 0.1
+RETRY_SECONDS_MAX = 1.0
+READS_MAX = 5
+"""Times a node that comes and goes is looked at before the answer is Unknown."""
+CLOSE_SECONDS = 2
+_log = logging.getLogger(__name__)
+
+_OUTCOMES: dict[type[Exception], Outcome] = {
+    zk.NoNodeError: Missing(),
+    zk.NodeExistsError: Exists(),
+    zk.BadVersionError: Conflict(),
+    zk.NotEmptyError: Refused("it has children"),
+    zk.NoChildrenForEphemeralsError: Refused("an ephemeral node has no children"),
+    zk.NoAuthError: Refused("ZooKeeper's access control does not allow it"),
+    zk.InvalidACLError: Refused("ZooKeeper refused the access control list"),
+    zk.BadArgumentsError: Refused("ZooKeeper refused the arguments"),
+}
+
+
+class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
+    """kazoo's connection; it also remembers the session timeout the server agreed to, which kazoo keeps to itself."""
+
+    negotiated_ms = 0
+
+    def _invoke(self, timeout: float, request: object, xid: int | None = None) -> Any:
+        result = super()._invoke(timeout, request, xid)
+        if isinstance(request, Connect):
+            self.negotiated_ms = int(result[0].time_out)
+        return result
+
+
+class ZooKeeperRegistry:
+    """One session at a ZooKeeper ensemble. `ask`, `take_events` and `close` are called by one thread, the loop's."""
+
+    def __init__(self, hosts: str, timeout_ms: int, wake: Callable[[], None]) -> None:
+        """Nothing is connected yet: `start` first.
+
+        Args:
+            hosts: "host:port,host:port".
+            timeout_ms: of the session, as asked for; the server may make it longer.
+            wake: called, from other threads, when there are events.
+        """
+        self.hosts = hosts
+        self.problem = "not connected yet"
+        """Why there is no session at present; empty while there is one."""
+        self._wake = wake
+        self._timeout_ms = timeout_ms
+        self._events: deque[RegistryEvent] = deque()
+        self._lock = threading.Lock()
+        self._under_way: dict[int, Ask] = {}
+        """By serial number: a token may come again, an answer must not go to the wrong one."""
+        self._serial = 0
+        self._is_up = False
+        self._last_session = 0
+        retry = KazooRetry(max_tries=-1, delay=RETRY_SECONDS, max_delay=RETRY_SECONDS_MAX)
+        self._client = KazooClient(hosts=hosts, timeout=timeout_ms / 1000, connection_retry=retry)
+        self._connection = _Connection(self._client, retry.copy(), logger=self._client.logger)
+        self._client._connection = self._connection  # noqa: SLF001  # see _Connection
+        self._stopping = threading.Event()
+        self._pinger = threading.Thread(target=self._ping, name="registry-ping", daemon=True)
+
+    # What the loop calls.
+
+    def start(self) -> None:
+        """Begin to connect; returns at once."""
+        self._client.add_listener(self._on_state)
+        self._client.start_async()
+        self._pinger.start()
+
+    def ask(self, ask: Ask) -> None:
+        """Begin an operation; its answer comes as an event."""
+        sent_ms = read_clock().mono_ms
+        reason = refusal(ask.operation)
+        with self._lock:
+            if reason is None and self._is_up:
+                self._serial += 1
+                serial = self._serial
+                self._under_way[serial] = ask
+            else:
+                self._events.append(Answer(ask.token, Unknown() if reason is None else Refused(reason), sent_ms))
+                self._wake()
+                return
+        self._begin(serial, ask, sent_ms)
+
+    def take_events(self) -> list[RegistryEvent]:
+        """What happened since the last call, in order."""
+        events = []
+        while self._events:
+            events.append(self._events.popleft())
+        return events
+
+    def close(self) -> None:
+        """End the session, so that its ephemeral nodes go at once; waits at most CLOSE_SECONDS."""
+        self._stopping.set()
+        self._client.remove_listener(self._on_state)
+        self._client.stop()
+        self._client.close()
+        self._pinger.join(CLOSE_SECONDS)
+
+    # Operations. What follows runs on kazoo's threads as well.
+
+    def _begin(self, serial: int, ask: Ask, sent_ms: int, reads_left: int = READS_MAX) -> None:
+        def ended(result: Any) -> None:
+            self._ended(serial, ask, sent_ms, result, reads_left)
+
+        self._request(ask.operation).rawlink(ended)
+
+    def _request(self, operation: Operation) -> Any:
+        client = self._client
+        match operation:
+            case Read(path=path, watch=watch):
+                return client.get_async(path, watch=self._on_watch if watch else None)
+            case ReadChildren(path=path, watch=watch):
+                return client.get_children_async(path, watch=self._on_watch if watch else None)
+            case Create(path=path, data=data, ephemeral=ephemeral):
+                return client.create_async(path, data, ephemeral=ephemeral, makepath=True)
+            case Write(path=path, data=data, version=version):
+                return client.set_async(path, data, version=version)
+            case Delete(path=path, version=version):
+                return client.delete_async(path, version=version)
+
+    def _ended(self, serial: int, ask: Ask, sent_ms: int, result: Any, reads_left: int) -> None:
+        operation = ask.operation
+        if result.exception is None:
+            self._answer(serial, ask, _outcome(operation, result.value), sent_ms)
+        elif isinstance(operation, Read | ReadChildren) and operation.watch and _is_missing(result.exception):
+            self._watch_missing(serial, ask, sent_ms, reads_left)
+        else:
+            self._answer(serial, ask, _failure(result.exception), sent_ms)
+
+    def _watch_missing(self, serial: int, ask: Ask, sent_ms: int, reads_left: int) -> None:
+        def ended(result: Any) -> None:
+            if result.exception is not None:
+                self._answer(serial, ask, _failure(result.exception), sent_ms)
+            elif result.value is None:
+                self._answer(serial, ask, Missing(), sent_ms)
+            elif reads_left:
+                self._begin(serial, ask, sent_ms, reads_left - 1)
+            else:
+                self._answer(serial, ask, Unknown(), sent_ms)
+
+        self._client.exists_async(ask.operation.path, watch=self._on_watch).rawlink(ended)
+
+    def _answer(self, serial: int, ask: Ask, outcome: Outcome, sent_ms: int) -> None:
+        with self._lock:
+            if self._under_way.pop(serial, None) is None:
+                return  # answered Unknown when the connection went
+            self._events.append(Answer(ask.token, outcome, sent_ms))
+            if not isinstance(outcome, Unknown | Refused) and isinstance(ask.operation, Create | Write | Delete):
+                self._events.append(Confirmed(sent_ms))
+        self._wake()
+
+    # Watches, session states, pings.
+
+    def _on_watch(self, event: WatchedEvent) -> None:
+        if event.type != EventType.NONE:
+            self._events.append(Changed(event.path))
+            self._wake()
+
+    def _on_state(self, state: str) -> None:
+        """kazoo's connection thread tells a new state."""
+        now_ms = read_clock().mono_ms
+        with self._lock:
+            if state == KazooState.CONNECTED:
+                self._up()
+            else:
+                self._down(now_ms, lost=state == KazooState.LOST)
+        self._wake()
+
+    def _up(self) -> None:
+        session = int(self._client.client_id[0])
+        self._is_up = True
+        self.problem = ""
+        self._last_session = session
+        _log.info("registry session up hosts=%s session=%x timeout_ms=%d", self.hosts, session, self._negotiated_ms())
+        self._events.append(SessionUp(session, self._negotiated_ms()))
+
+    def _down(self, now_ms: int, *, lost: bool) -> None:
+        for ask in self._under_way.values():
+            self._events.append(Answer(ask.token, Unknown(), now_ms))
+        self._under_way.clear()
+        if self._is_up and not lost:
+            self.problem = "ZooKeeper does not answer"
+            _log.warning("registry suspended hosts=%s session=%x", self.hosts, self._last_session)
+            self._events.append(SessionSuspended())
+        if lost and self._last_session:
+            self.problem = "ZooKeeper ended the session"
+            _log.warning("registry session lost hosts=%s session=%x", self.hosts, self._last_session)
+            self._events.append(SessionLost())
+            self._last_session = 0
+        self._is_up = False
+
+    def _negotiated_ms(self) -> int:
+        return self._connection.negotiated_ms or self._timeout_ms
+
+    def _ping(self) -> None:
+        while not self._stopping.wait(self._negotiated_ms() / PINGS_PER_TIMEOUT / 1000):
+            if self._is_up:
+                self._ping_once()
+
+    def _ping_once(self) -> None:
+        session, sent_ms = self._last_session, read_clock().mono_ms
+
+        def ended(result: Any) -> None:
+            if result.exception is None and session == self._last_session:
+                self._events.append(Confirmed(sent_ms))
+                self._wake()
+
+        try:
+            self._client.sync_async("/").rawlink(ended)
+        except zk.KazooException as error:
+            _log.debug("registry ping: %r", error)
+
+
+def _outcome(operation: Operation, value: Any) -> Outcome:
+    match operation:
+        case Read():
+            data, stat = value
+            return Found(data, stat.version, stat.ephemeralOwner)
+        case ReadChildren():
+            return Names(tuple(sorted(value)))
+        case Create():
+            return Done(0)
+        case Write():
+            return Done(value.version)
+        case Delete(version=version):
+            return Done(version)
+
+
+def _failure(error: Exception) -> Outcome:
+    """What an exception says; anything not known to mean "not done" may have been done."""
+    return _OUTCOMES.get(type(error), Unknown())
+
+
+def _is_missing(error: Exception) -> bool:
+    return isinstance(error, zk.NoNodeError)

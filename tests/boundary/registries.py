@@ -1,0 +1,459 @@
+"""Three registries under one face: the plain tree, a real name server, a real ZooKeeper; and what goes wrong.
+
+A `Place` is a registry; a `Session` is a client's life at it. Both are driven with `until`, which lets time pass: on
+the tree it moves the clock, elsewhere it waits.
+"""
+
+import contextlib
+import json
+import select
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from tandemq.boundary import Closed, Event, Now, Opened, Turn
+from tandemq.coordination.embedded import EmbeddedRegistry
+from tandemq.coordination.tree import Tree
+from tandemq.real.clock import read_clock
+from tandemq.real.loop import Loop
+from tandemq.real.zookeeper import ZooKeeperRegistry
+from tandemq.registry import (
+    Answer,
+    Ask,
+    Changed,
+    Confirmed,
+    Create,
+    Delete,
+    Operation,
+    Outcome,
+    RegistryEvent,
+    SessionLost,
+    SessionSuspended,
+    SessionUp,
+    Unknown,
+    Write,
+)
+from tests.blackbox.programs import WAIT_S, Proxy, wait_until
+from tests.interop.zookeeper import ZooKeeper, can_run
+
+KINDS = ["tree", "name-server", *(["zookeeper"] if can_run() else [])]
+LONG_MS = 4_000
+"""A session that survives what a busy machine does to it."""
+SHORT_MS = 600
+"""A session that a test waits to expire."""
+
+
+class Line(Protocol):
+    """What carries a session's operations, and what can go wrong with it."""
+
+    def ask(self, ask: Ask) -> None: ...
+    def take_events(self) -> list[RegistryEvent]: ...
+    def cut(self) -> None: ...
+    def silence(self) -> None: ...
+    def restore(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Session:
+    """A client of a registry: asks, and remembers all it was told."""
+
+    def __init__(self, place: "Place", line: Line) -> None:
+        self.place = place
+        self.line = line
+        self.told: list[RegistryEvent] = []
+        self._token = 0
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Say goodbye; once."""
+        if not self._is_closed:
+            self._is_closed = True
+            self.line.restore()
+            self.line.close()
+
+    def listen(self) -> None:
+        self.told += self.line.take_events()
+
+    def until(self, is_so: Callable[[], bool], what: str) -> None:
+        def look() -> bool:
+            self.listen()
+            return is_so()
+
+        self.place.until(look, f"{what}; told so far: {self.told[-20:]}")
+
+    def ask(self, operation: Operation) -> int:
+        self._token += 1
+        self.line.ask(Ask(self._token, operation))
+        return self._token
+
+    def answer(self, token: int) -> Answer:
+        def found() -> list[Answer]:
+            return [event for event in self.told if isinstance(event, Answer) and event.token == token]
+
+        self.until(lambda: bool(found()), f"an answer to {token}")
+        return found()[0]
+
+    def do(self, operation: Operation) -> Outcome:
+        return self.answer(self.ask(operation)).outcome
+
+    def count(self, kind: type[RegistryEvent]) -> int:
+        self.listen()
+        return sum(isinstance(event, kind) for event in self.told)
+
+    def changed(self, path: str) -> int:
+        self.listen()
+        return self.told.count(Changed(path))
+
+    def wait(self, kind: type[RegistryEvent], count: int = 1) -> None:
+        self.until(lambda: self.count(kind) >= count, f"{count} {kind.__name__}")
+
+    @property
+    def id(self) -> int:
+        return [event.session_id for event in self.told if isinstance(event, SessionUp)][-1]
+
+
+class Place(Protocol):
+    """A registry."""
+
+    def line(self, timeout_ms: int) -> Line: ...
+    def until(self, is_so: Callable[[], bool], what: str) -> None: ...
+    def restart(self) -> None: ...
+    def close(self) -> None: ...
+    def now_ms(self) -> int: ...
+
+
+# The tree.
+
+STEP_MS = 20
+PING_MS = 100
+
+
+class TreeLine:
+    """A client on the tree: what it asks is carried out at once, unless the line is cut or silent."""
+
+    def __init__(self, place: "TreePlace", timeout_ms: int) -> None:
+        self._place = place
+        self._timeout_ms = timeout_ms
+        self._session = 0
+        self._is_up = False
+        self._is_silent = False
+        self._ping_ms = 0
+        self._events: list[RegistryEvent] = []
+        place.lines.append(self)
+
+    def turn(self) -> None:
+        tree, now_ms = self._place.tree, self._place.clock_ms
+        if self._is_silent:
+            return
+        if not self._is_up:
+            self._connect(tree, now_ms)
+        elif now_ms >= self._ping_ms:
+            self._ping_ms = now_ms + PING_MS
+            if tree.touch(self._session, now_ms):
+                self._events.append(Confirmed(now_ms))
+            else:
+                self._lose()
+
+    def _connect(self, tree: Tree, now_ms: int) -> None:
+        if not tree.resume_session(self._session, "me", now_ms):
+            if self._session:
+                self._events.append(SessionLost())
+            self._session = tree.open_session(self._timeout_ms, "me", now_ms)
+        self._is_up = True
+        self._place.owners[self._session] = self
+        self._events.append(SessionUp(self._session, tree.timeout_ms(self._session)))
+
+    def _lose(self) -> None:
+        self._is_up, self._session = False, 0
+        self._events.append(SessionLost())
+
+    def ask(self, ask: Ask) -> None:
+        now_ms = self._place.clock_ms
+        if not self._is_up or not self._place.tree.touch(self._session, now_ms):
+            self._events.append(Answer(ask.token, Unknown(), now_ms))
+            return
+        self._events.append(Answer(ask.token, self._place.tree.execute(self._session, ask.operation), now_ms))
+        if isinstance(ask.operation, Create | Write | Delete):
+            self._events.append(Confirmed(now_ms))
+        self._place.deliver()
+
+    def fired(self, path: str) -> None:
+        self._events.append(Changed(path))
+
+    def take_events(self) -> list[RegistryEvent]:
+        events, self._events = self._events, []
+        return events
+
+    def cut(self) -> None:
+        if self._is_up:
+            self._is_up = False
+            self._events.append(SessionSuspended())
+
+    def silence(self) -> None:
+        self._is_silent = True
+        self.cut()
+
+    def restore(self) -> None:
+        self._is_silent = False
+
+    def close(self) -> None:
+        self._place.tree.close_session(self._session)
+        self._place.lines.remove(self)
+        self._place.deliver()
+
+
+class TreePlace:
+    """The plain object, its clock, and a journal of its changes."""
+
+    def __init__(self) -> None:
+        self.tree = Tree()
+        self.clock_ms = 1_000
+        self.lines: list[TreeLine] = []
+        self.owners: dict[int, TreeLine] = {}
+
+    def now_ms(self) -> int:
+        return self.clock_ms
+
+    def line(self, timeout_ms: int) -> Line:
+        return TreeLine(self, timeout_ms)
+
+    def deliver(self) -> None:
+        for session, path in self.tree.take_fired():
+            self.owners[session].fired(path)
+
+    def until(self, is_so: Callable[[], bool], what: str) -> None:
+        for _ in range(int(WAIT_S * 1000) // STEP_MS):
+            if is_so():
+                return
+            self.clock_ms += STEP_MS
+            for line in list(self.lines):
+                line.turn()
+            self.tree.expire(self.clock_ms)
+            self.deliver()
+        raise AssertionError(f"not within {WAIT_S:.0f} s: {what}")
+
+    def restart(self) -> None:
+        fresh = Tree()
+        fresh.restore(self.tree.snapshot())
+        fresh.last_session = self.tree.last_session
+        self.tree = fresh
+        for line in self.lines:
+            line.cut()
+
+    def close(self) -> None:
+        pass
+
+
+# A name server, as a process.
+
+
+class _SessionNode:
+    """A node that does nothing but speak for one session, on a thread of its own."""
+
+    def __init__(self, address: str, client: str, timeout_ms: int) -> None:
+        self._links = 0
+        self.machine = EmbeddedRegistry(address, client, timeout_ms, self._next_link)
+        self._lock = threading.Lock()
+        self._asks: list[Ask] = []
+        self._told: list[RegistryEvent] = []
+        self._is_closing = False
+        self.is_silent = False
+        self.loop = Loop()
+        self._thread = threading.Thread(target=self.loop.run, args=(self,), daemon=True)
+        self._thread.start()
+
+    def _next_link(self) -> int:
+        self._links -= 1
+        return self._links
+
+    def turn(self, received: object, events: object, now: Now) -> Turn:
+        turn = Turn()
+        machine = self.machine
+        for event in _events(events):
+            if isinstance(event, Opened) and machine.owns(event.link):
+                machine.opened(event.link, turn, now)
+            elif isinstance(event, Closed) and machine.owns(event.link):
+                machine.closed(event.link, event.reason, now)
+        for link, data in received:  # type: ignore[attr-defined]  # pairs, see boundary.Node
+            if machine.owns(link):
+                machine.received(link, data, turn, now)
+        with self._lock:
+            asks, self._asks = self._asks, []
+        for ask in asks:
+            machine.ask(ask, turn, now)
+        if self._is_closing:
+            self._is_closing = False
+            machine.close(turn, now)
+        machine.tick(turn, now)
+        with self._lock:
+            self._told += machine.take_events()
+        return turn
+
+    def deadline_ms(self) -> int | None:
+        return self.machine.deadline_ms()
+
+    def ask(self, ask: Ask) -> None:
+        with self._lock:
+            self._asks.append(ask)
+        self.loop.wake()
+
+    def take_events(self) -> list[RegistryEvent]:
+        with self._lock:
+            events, self._told = self._told, []
+        return events
+
+    def close(self) -> None:
+        self._is_closing = True
+        self.loop.wake()
+        wait_until(lambda: self.machine.deadline_ms() is None, "the machine is closed")
+        wait_until(lambda: not self.machine.owns(self._links), "the link is closed")
+        self.stop()
+
+    def stop(self) -> None:
+        self.loop.stop()
+        self._thread.join(WAIT_S)
+        self.loop.close()
+
+
+def _events(events: object) -> Iterator[Event]:
+    assert isinstance(events, list)
+    yield from events
+
+
+class ProxiedLine:
+    """A session's real shell behind a proxy of its own."""
+
+    def __init__(self, proxy: Proxy, shell: "_SessionNode | ZooKeeperRegistry") -> None:
+        self._proxy = proxy
+        self._shell = shell
+
+    def ask(self, ask: Ask) -> None:
+        self._shell.ask(ask)
+
+    def take_events(self) -> list[RegistryEvent]:
+        return self._shell.take_events()
+
+    def cut(self) -> None:
+        self._proxy.cut()
+
+    def silence(self) -> None:
+        self._proxy.swallows = True
+
+    def restore(self) -> None:
+        """What was swallowed is lost, so the connection is of no use any more."""
+        if self._proxy.swallows:
+            self._proxy.swallows = False
+            self._proxy.cut()
+
+    def close(self) -> None:
+        self._shell.close()
+        self._proxy.close()
+
+
+class NameServerPlace:
+    """`tandemq namesrv` with the registry, as a process."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        self.port = 0
+        self._count = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        conf = self.directory / "namesrv.conf"
+        data = self.directory / "data"
+        conf.write_text(f"bindAddress=127.0.0.1\nlistenPort={self.port}\nkvConfigPath={data}\nregistryEnable=true\n")
+        with (self.directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tandemq", "namesrv", "-c", str(conf), "--json", "--while-stdin"],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+            )  # fmt: skip
+        assert self._process.stdout is not None
+        readable, _, _ = select.select([self._process.stdout], [], [], WAIT_S)
+        line = self._process.stdout.readline() if readable else b""
+        assert line, (self.directory / "log").read_text()[-2000:]
+        self.port = int(str(json.loads(line)["address"]).rpartition(":")[2])
+
+    def kill(self) -> None:
+        process = self._process
+        assert process is not None
+        process.kill()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+        process.wait(WAIT_S)
+
+    def now_ms(self) -> int:
+        return read_clock().mono_ms
+
+    def line(self, timeout_ms: int) -> Line:
+        self._count += 1
+        proxy = Proxy(self.port)
+        return ProxiedLine(proxy, _SessionNode(f"127.0.0.1:{proxy.port}", f"client-{self._count}", timeout_ms))
+
+    def until(self, is_so: Callable[[], bool], what: str) -> None:
+        wait_until(is_so, what)
+
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+
+    def close(self) -> None:
+        self.kill()
+
+
+class ZooKeeperPlace:
+    """One real server."""
+
+    def __init__(self, directory: Path) -> None:
+        self.server = ZooKeeper(directory)
+        self.server.start()
+
+    def now_ms(self) -> int:
+        return read_clock().mono_ms
+
+    def line(self, timeout_ms: int) -> Line:
+        proxy = Proxy(self.server.port)
+        shell = ZooKeeperRegistry(f"127.0.0.1:{proxy.port}", timeout_ms, lambda: None)
+        shell.start()
+        return ProxiedLine(proxy, shell)
+
+    def until(self, is_so: Callable[[], bool], what: str) -> None:
+        wait_until(is_so, what)
+
+    def restart(self) -> None:
+        self.server.kill()
+        self.server.start()
+
+    def close(self) -> None:
+        self.server.kill()
+
+
+def open_place(kind: str, directory: Path) -> Place:
+    """A registry of a kind: "tree", "name-server", "zookeeper"."""
+    if kind == "tree":
+        return TreePlace()
+    return NameServerPlace(directory) if kind == "name-server" else ZooKeeperPlace(directory)
+
+
+@contextlib.contextmanager
+def sessions(place: Place) -> Iterator[Callable[..., Session]]:
+    """Give sessions, ready for use; end those that are left."""
+    given: list[Session] = []
+
+    def begin(timeout_ms: int = LONG_MS) -> Session:
+        session = Session(place, place.line(timeout_ms))
+        given.append(session)
+        session.wait(SessionUp)
+        return session
+
+    try:
+        yield begin
+    finally:
+        for session in given:
+            session.close()

@@ -1,0 +1,133 @@
+"""An ensemble of real ZooKeeper servers: what a lost leader, and a server that waits too long, do to a session.
+
+The rules that hold for every registry are tested in tests/boundary/test_registry.py, with one ZooKeeper server.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tandemq.real.clock import read_clock
+from tandemq.real.zookeeper import ZooKeeperRegistry
+from tandemq.registry import (
+    Answer,
+    Ask,
+    Confirmed,
+    Create,
+    Done,
+    Found,
+    Operation,
+    Outcome,
+    Read,
+    RegistryEvent,
+    SessionLost,
+    SessionUp,
+    Unknown,
+    Write,
+)
+from tests.boundary.registries import KINDS
+from tests.interop.java import wait_until
+from tests.interop.zookeeper import ZooKeeper, quorum
+
+SESSION_MS = 6_000
+
+
+class Client:
+    """One session, asked and waited for."""
+
+    def __init__(self, hosts: str, timeout_ms: int = SESSION_MS) -> None:
+        self.told: list[RegistryEvent] = []
+        self.registry = ZooKeeperRegistry(hosts, timeout_ms, lambda: None)
+        self.registry.start()
+        self._token = 0
+        self.until(lambda: any(isinstance(event, SessionUp) for event in self.told), "a session")
+
+    def until(self, is_so: Callable[[], bool], what: str) -> None:
+        def look() -> bool:
+            self.told += self.registry.take_events()
+            return is_so()
+
+        wait_until(look, what=what, within_s=60)
+
+    def do(self, operation: Operation) -> Outcome:
+        self._token += 1
+        token = self._token
+        self.registry.ask(Ask(token, operation))
+        self.until(lambda: any(isinstance(e, Answer) and e.token == token for e in self.told), f"{operation}")
+        return next(e.outcome for e in self.told if isinstance(e, Answer) and e.token == token)
+
+    def do_until_known(self, operation: Operation) -> Outcome:
+        """As a machine would: again, as long as nobody answers."""
+        outcomes: list[Outcome] = [Unknown()]
+
+        def again() -> bool:
+            outcomes[0] = self.do(operation)
+            return outcomes[0] != Unknown()
+
+        wait_until(again, what=f"an answer to {operation}", within_s=60)
+        return outcomes[0]
+
+    def wait_confirmed_since(self, since_ms: int) -> None:
+        self.until(lambda: any(isinstance(e, Confirmed) and e.sent_ms > since_ms for e in self.told), "confirmed")
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[list[ZooKeeper]]:
+    started = quorum(tmp_path)
+    for server in started:
+        server.begin_start()
+    yield started
+    for server in started:
+        server.kill()
+
+
+def test_the_conformance_suite_has_a_real_zookeeper_here() -> None:
+    assert "zookeeper" in KINDS
+
+
+def test_a_session_and_its_nodes_outlive_a_killed_leader(servers: list[ZooKeeper]) -> None:
+    client = Client(",".join(server.address for server in servers))
+    try:
+        assert client.do_until_known(Create("/live", b"me", ephemeral=True)) == Done(0)
+        assert client.do(Create("/state", b"0")) == Done(0)
+        for version, server in enumerate(servers):  # one of them leads
+            server.kill()
+            killed_ms = read_clock().mono_ms
+            wrote = client.do_until_known(Write("/state", str(version).encode(), version))
+            found = client.do_until_known(Read("/state"))
+            assert isinstance(found, Found)
+            assert (found.version, wrote) == (version + 1, Done(version + 1)) or found.data == str(version).encode()
+            client.wait_confirmed_since(killed_ms)
+            server.begin_start()
+        live = client.do_until_known(Read("/live"))
+        assert isinstance(live, Found)
+        assert live.owner == next(event.session_id for event in client.told if isinstance(event, SessionUp))
+        assert not any(isinstance(event, SessionLost) for event in client.told)
+    finally:
+        client.registry.close()
+
+
+def test_without_a_majority_nothing_is_confirmed_and_nothing_is_lost(servers: list[ZooKeeper]) -> None:
+    client = Client(",".join(server.address for server in servers))
+    try:
+        client.do_until_known(Create("/kept", b"x"))
+        for server in servers[:2]:
+            server.kill()
+        client.until(lambda: client.registry.problem != "", "suspended")
+        since_ms = read_clock().mono_ms
+        assert client.do(Write("/kept", b"y", 0)) == Unknown()
+        assert not any(isinstance(e, Confirmed) and e.sent_ms > since_ms for e in client.told)
+        for server in servers[:2]:
+            server.begin_start()
+        client.until(lambda: client.registry.problem == "", "up again")
+        assert client.do_until_known(Read("/kept")) == Found(b"x", 0)
+    finally:
+        client.registry.close()
+
+
+def test_the_session_timeout_is_what_the_server_allows(tmp_path: Path) -> None:
+    with ZooKeeper(tmp_path, tick_ms=2_000).start() as server:
+        client = Client(server.address, timeout_ms=2_000)
+        client.registry.close()
+        assert [event.timeout_ms for event in client.told if isinstance(event, SessionUp)] == [4_000]
