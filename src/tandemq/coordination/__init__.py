@@ -8,6 +8,7 @@ brokers ◄──────────────────► groups/<bro
 registry       the words: operations, outcomes, session events (tandemq.registry, known to the shells too)
 records        the table of nodes, and the JSON records in them
 tree           a registry as a plain object: inside the name server, and under simulation
+embedded       the broker's side of the one inside the name server
 
 member         one broker's part in its group: the machine a broker drives
 view           the group as that broker sees it; its own writes of the state, one at a time
