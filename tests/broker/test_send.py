@@ -127,6 +127,39 @@ def test_many_sends_in_one_segment_are_answered_each_with_its_opaque(tmp_path: P
     assert [int(answer.fields["queueOffset"]) for answer in answers] == list(range(1, 41))
 
 
+def test_message_read_by_likeness_is_stored_as_the_decoded_one_was(tmp_path: Path) -> None:
+    """From the third on, headers are read by a pattern: queue, key and answer are each message's own all the same."""
+    broker = Harness(tmp_path)
+    broker.send("TopicA")
+    opaque, asked = 1000, []
+    for number in range(24):
+        tag, queue_id = "ABB"[number // 8], number % 3
+        fields = send_fields("TopicA", queue_id=queue_id, properties={"UNIQ_KEY": f"K{number}", "TAGS": tag})
+        asked.append((queue_id, f"K{number}", tag, b"%d" % number))
+        command = Command(RequestCode.SEND_MESSAGE_V2, opaque + number, fields={k: str(v) for k, v in fields.items()},
+                          body=b"%d" % number)  # fmt: skip
+        broker.turn([(CLIENT, encode_command(command))])
+    answers = [answer for answer in broker.inbox[CLIENT] if answer.opaque >= opaque]
+    assert [answer.opaque for answer in answers] == list(range(opaque, opaque + 24))
+    assert [answer.fields["transactionId"] for answer in answers] == [key for _, key, _, _ in asked]
+    found = []
+    for queue_id in range(3):
+        pulled = broker.pull("TopicA", 0, queue_id=queue_id)
+        assert pulled is not None
+        found += [(m.queue_id, m.properties["UNIQ_KEY"], m.properties["TAGS"], m.body) for m in messages_in(pulled)
+                  if "UNIQ_KEY" in m.properties]  # fmt: skip
+    assert sorted(found) == sorted(asked)
+
+
+def test_learned_header_does_not_outlive_what_its_topic_allows(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.node.topics.put(TopicConfig("TopicB", 4, 4), 0)
+    for _ in range(4):
+        assert broker.send("TopicB", UNIQ_KEY="K").code == OK
+    broker.node.topics.put(TopicConfig("TopicB", 4, 4, perm=4), 0)
+    assert broker.send("TopicB", UNIQ_KEY="K").code == ResponseCode.NO_PERMISSION
+
+
 def test_failed_write_is_an_error_for_every_sender_of_the_turn_and_stores_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ NEVER = 1 << 62
 
 
 def waiting(end: int, since: int = 0, verdict: ResponseCode | None = None) -> Waiting:
-    return (1, b"%d" % end, end, since + FLUSH_MS, since + SLAVE_MS, verdict)
+    return (1, b"%d" % end, end, since + FLUSH_MS, since + SLAVE_MS, verdict, 1)
 
 
 def codes(waiters: Waiters, flushed: int, copied: int, now_ms: int) -> list[ResponseCode]:
@@ -111,7 +111,7 @@ def test_deadline_is_never_in_the_past() -> None:
     for flush_ms, slave_ms in ((5_000, 3_000), (1_000, 3_000)):
         for flushed, copied in ((0, 0), (100, 0), (0, 100)):
             waiters = Waiters()
-            waiters.add((1, b"", 100, flush_ms, slave_ms, None))
+            waiters.add((1, b"", 100, flush_ms, slave_ms, None, 1))
             for now in range(0, 6_000, 500):
                 waiters.release(flushed, copied, now)
                 due = waiters.deadline_ms()

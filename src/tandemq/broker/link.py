@@ -1,19 +1,41 @@
 """One link of a client, as the broker sees it."""
 
 from ipaddress import ip_address
+from typing import NamedTuple
 
 from tandemq.boundary import LinkKind
+from tandemq.broker.topics import Topic
 from tandemq.codec.frame import FrameDecoder
 from tandemq.codec.layout import Layout
 from tandemq.codec.record import encode_host
+from tandemq.codec.sendheader import Match
+from tandemq.model.topic import TopicConfig
+from tandemq.storage.consumequeue import ConsumeQueue
 
-_NO_LAYOUT = (b"", b"", b"\x02", Layout(b"", b"", 0, None, waits=True, is_usual=True))
+
+class Likeness(NamedTuple):
+    """What the ordinary messages sent on a link have in common."""
+
+    topic: Topic
+    matches: Match
+    """Knows the headers of messages like these."""
+    queues: dict[bytes, ConsumeQueue]
+    """Queues of the topic met so far, by number as the header has it."""
+    layout: Layout
+    flag: int
+    sys_flag: int
+    command_flag: int
+
+
+NO_LIKENESS = Likeness(
+    Topic(TopicConfig("", 0, 0)), lambda _: None, {}, Layout(b"", b"", 0, None, waits=True, is_usual=False), 0, 0, 0
+)
 
 
 class Link:
     """A remoting connection: its unfinished frame, and the peer's address as records hold it."""
 
-    __slots__ = ("born_host", "decoder", "is_v4", "kind", "layout", "layout_bytes", "number", "peer", "seen_ms")
+    __slots__ = ("born_host", "decoder", "is_v4", "kind", "layout", "learned", "likeness", "number", "peer", "seen_ms")
 
     def __init__(self, number: int, kind: LinkKind, peer: str, now_ms: int, frame_bytes_max: int) -> None:
         """A link that has just opened; `peer` is "ip:port"."""
@@ -24,9 +46,10 @@ class Link:
         self.decoder = FrameDecoder(frame_bytes_max)
         self.born_host = pack_host(peer)
         self.is_v4 = len(self.born_host) == 8
-        self.layout: tuple[bytes, bytes, bytes, Layout] = _NO_LAYOUT
-        """Properties of the last message sent here: before its unique key, the key, behind it, and what they mean."""
-        self.layout_bytes = -1
+        self.layout: Layout | None = None
+        """Of the last message whose header had to be decoded."""
+        self.likeness = NO_LIKENESS
+        self.learned = 0
 
 
 def pack_host(text: str) -> bytes:

@@ -26,7 +26,7 @@ from tandemq.broker.send import Ack, SendPath
 from tandemq.broker.stats import Stats
 from tandemq.broker.topics import Topics
 from tandemq.broker.upkeep import Upkeep
-from tandemq.codec.frame import RawFrame, decode_command, encode_command
+from tandemq.codec.frame import FrameDecoder, RawFrame, decode_command, encode_command
 from tandemq.codec.header import FORM_JSON
 from tandemq.config import BrokerConfig
 from tandemq.errors import ProtocolError, StoreError
@@ -108,9 +108,7 @@ class Broker:
         self.waiters = Waiters()
         self.turn_out = Turn()
         self._link_count = 0
-        self._acks: list[tuple[int, list[Ack]]] = []
-        """Answers that depend on this turn's commit, by link."""
-        self._unsaved_acks: list[tuple[list[tuple[int, list[Ack]]], Now]] = []
+        self._unsaved_acks: list[tuple[list[Ack], Now]] = []
         self._unsaved: list[tuple[int, int, bytes]] = []
         """Answers that wait until tables are saved: which change, link, answer."""
         self.faults = 0
@@ -182,8 +180,10 @@ class Broker:
             except Exception:  # the outermost loop of a link: what goes wrong there ends there
                 log.exception("link: %d closed, an error of ours", number)
                 self.faults += 1
-                self.send.acks = []
+                self.send.acks = [ack for ack in self.send.acks if ack[0] != number]
                 turn.closes.append((number, "an error of ours"))
+        if self.send.rows:
+            self.send.store_rows(now)
         for event in events:
             if isinstance(event, Closed):
                 self._closed(event, turn, now)
@@ -263,7 +263,7 @@ class Broker:
         frames = link.decoder.feed(data)
         at = 0
         while at < len(frames):
-            at = self.send.take_run(link, frames, at, now)
+            at = self.send.take_run(link, frames, at)
             if at == len(frames):
                 break
             frame = frames[at]
@@ -273,14 +273,13 @@ class Broker:
                 continue
             if not self._handle(link, frame, turn, now):
                 break
-        if self.send.acks:
-            self._acks.append((link.number, self.send.acks))
-            self.send.acks = []
         if link.decoder.error is not None:
             self._close(link, str(link.decoder.error), turn)
 
     def _handle(self, link: Link, frame: RawFrame, turn: Turn, now: Now) -> bool:
         """Answer any request; False if the link must go."""
+        if self.send.rows:
+            self.send.store_rows(now)
         try:
             command = decode_command(frame)
         except ProtocolError as error:
@@ -343,7 +342,7 @@ class Broker:
     # Writing and acknowledging.
 
     def _commit(self, turn: Turn, now: Now) -> None:
-        acks, self._acks = self._acks, []
+        acks, self.send.acks = self.send.acks, []
         try:
             self.store.commit()
             self.delay.committed()
@@ -362,39 +361,36 @@ class Broker:
             if queue.held is not None:
                 self.pull.wake(queue, turn)
 
-    def _commit_failed(self, acks: list[tuple[int, list[Ack]]], error: StoreError, turn: Turn) -> None:
+    def _commit_failed(self, acks: list[Ack], error: StoreError, turn: Turn) -> None:
         log.error("store: a write failed, nothing of it was acknowledged: %s", error)
         self.store.woken.clear()
-        for link, answers in acks:
-            for answer, end, _ in answers:
-                self.stats.failed_puts += end > 0
-                if answer is not None:
-                    failed = recode(answer, ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(error)) if end else answer
-                    turn.send(link, failed)
+        for link, answers, end, _, count in acks:
+            self.stats.failed_puts += count if end else 0
+            if answers:
+                failed = recode(answers, ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(error)) if end else answers
+                turn.send(link, failed)
 
-    def _acknowledge(self, acks: list[tuple[int, list[Ack]]], turn: Turn, now: Now) -> None:
+    def _acknowledge(self, acks: list[Ack], turn: Turn, now: Now) -> None:
         taken, self._puts_seen = self.send.count - self._puts_seen, self.send.count
         if self._sync_flush or self.config.role == "SYNC_MASTER":
             self._acknowledge_later(acks, turn, now)
             return
-        for link, answers in acks:
-            ready = [ack[0] for ack in answers if ack[0] is not None]
-            if ready:
-                turn.send(link, *ready)
+        for link, answers, _, _, _ in acks:
+            if answers:
+                turn.send(link, answers)
         self.stats.put_times.add(0, taken)
 
-    def _acknowledge_later(self, acks: list[tuple[int, list[Ack]]], turn: Turn, now: Now) -> None:
+    def _acknowledge_later(self, acks: list[Ack], turn: Turn, now: Now) -> None:
         replica_code = self.replica_verdict()
         flush_due_ms = now.mono_ms + self.config.sync_flush_timeout_ms
         replica_due_ms = now.mono_ms + self.config.slave_timeout_ms
-        for link, answers in acks:
-            for answer, end, waits in answers:
-                if answer is None:
-                    continue
-                if waits and end:
-                    self.waiters.add((link, answer, end, flush_due_ms, replica_due_ms, replica_code))
-                else:
-                    turn.send(link, answer)
+        for link, answers, end, waits, count in acks:
+            if not answers:
+                continue
+            if waits and end:
+                self.waiters.add((link, answers, end, flush_due_ms, replica_due_ms, replica_code, count))
+            else:
+                turn.send(link, answers)
 
     def replica_verdict(self) -> ResponseCode | None:
         """Whether a message stored now needs to wait for replicas: None if so, else what is known already."""
@@ -522,11 +518,12 @@ def _open(disk: Disk, config: BrokerConfig, machine: Machine, delays_ms: tuple[i
     )  # fmt: skip
 
 
-def recode(answer: bytes, code: ResponseCode, remark: str | None = None) -> bytes:
-    """A prepared answer with another code."""
-    form = answer[4]
-    length = int.from_bytes(answer[5:8])
-    command = decode_command((form, answer[8 : 8 + length], b""))
-    command.code = code
-    command.remark = remark
-    return encode_command(command)
+def recode(answers: bytes, code: ResponseCode, remark: str | None = None) -> bytes:
+    """Prepared answers, one or several in a row, with another code."""
+    recoded: list[bytes] = []
+    for frame in FrameDecoder().feed(answers):
+        command = decode_command(frame)
+        command.code = code
+        command.remark = remark
+        recoded.append(encode_command(command))
+    return b"".join(recoded)

@@ -33,7 +33,7 @@ class _SendBack:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
 
-    def take(self, _link: Link, command: Command, now: Now) -> Command | None:
+    def take(self, link: Link, command: Command, now: Now) -> Command | None:
         broker = self._broker
         fields = read_fields(SendBackFields, command.fields)
         group = broker.groups.find(fields.group, now.wall_ms)
@@ -59,7 +59,7 @@ class _SendBack:
             return command.answer(
                 ResponseCode.NO_PERMISSION, remark=f"the topic[{topic.config.topic_name}] sending message is forbidden"
             )
-        self._store(command, data, message, topic, queue_id, level, now)
+        self._store(link, command, data, message, topic, queue_id, level, now)
         origin = message.properties.get("RETRY_TOPIC", message.topic)
         broker.stats.add("SNDBCK_PUT_NUMS", f"{origin}@{fields.group}", 1, 1)
         return None
@@ -75,7 +75,7 @@ class _SendBack:
         return topic, queue_id, fields.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
 
     def _store(
-        self, command: Command, data: bytes, message: StoredMessage, topic: Topic, queue_id: int,
+        self, link: Link, command: Command, data: bytes, message: StoredMessage, topic: Topic, queue_id: int,
         level: int, now: Now,
     ) -> None:  # fmt: skip
         broker = self._broker
@@ -96,4 +96,4 @@ class _SendBack:
             reconsume_times=message.reconsume_times + 1,
         )  # fmt: skip
         answer = None if command.is_oneway else encode_command(command.answer(ResponseCode.SUCCESS))
-        broker.send.acks.append((answer, offset + size, False))
+        broker.send.acks.append((link.number, answer, offset + size, False, 1))

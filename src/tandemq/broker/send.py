@@ -1,22 +1,23 @@
 """Taking messages: checks, topic creation, the stored form, the answer.
 
-The hot path is `SendPath.take_run`: one decode, one append, one prepared answer per message. Whatever is unusual
+The hot path is `SendPath.take_run`: one decode, one row, one prepared answer per message; all rows that are alike are
+stored in one call. Whatever is unusual
 (delay, batch, retry topic, transaction bits, IPv6, binary header) goes through `SendPath.take`.
 
 Source: docs/requests.md, "sending"; RocketMQ SendMessageProcessor.
 """
 
 from random import Random
-from struct import Struct
+from struct import pack
 
 import msgspec
 
 from tandemq.boundary import Now
 from tandemq.broker.groups import Groups
-from tandemq.broker.link import Link
+from tandemq.broker.link import NO_LIKENESS, Likeness, Link
 from tandemq.broker.topics import Topic, Topics
 from tandemq.codec.frame import RawFrame, encode_command
-from tandemq.codec.layout import Layouts
+from tandemq.codec.layout import Layout, Layouts
 from tandemq.codec.record import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX, decode_batch
 from tandemq.codec.requests import (
     PlainSendFrame,
@@ -26,6 +27,7 @@ from tandemq.codec.requests import (
     is_true,
     read_fields,
 )
+from tandemq.codec.sendheader import Match, SendHeaders
 from tandemq.config import BrokerConfig
 from tandemq.errors import ProtocolError, RecordTooLarge
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -40,25 +42,33 @@ from tandemq.model.topic import (
     dead_letter_topic,
     topic_name_error,
 )
-from tandemq.storage.store import Store
+from tandemq.storage.consumequeue import ConsumeQueue
+from tandemq.storage.store import Row, Store
 
 VERSION_3_4_9 = 121
+LEARNED_MAX = 64
+"""How often headers are learned on one link: not for ever from one that never sends twice the same."""
 _ANSWER = (
     '{"code":0,"extFields":{"MSG_REGION":"REGION","TRACE_ON":"true","msgId":"HOST%016X","queueId":"%d","queueOffset":"%d"'
-    ',"transactionId":"%b"},"flag":1,"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":VERSION}'
+    ',"transactionId":"%b"},"flag":1,"language":"PYTHON","opaque":%b,"serializeTypeCurrentRPC":"JSON","version":VERSION}'
 )
-_PREFIX = Struct(">II")
+_PREFIXES = [pack(">II", length + 4, length) for length in range(1024)]
+"""Lengths of a frame and of its header, for an answer without a body, by the header's length."""
 _UNUSUAL_FLAGS = 0xC | 0xF0
-PLAIN_PROPERTIES_MAX = 8000
-_UNIQUE = b"UNIQ_KEY\x01"
+PLAIN_PROPERTIES_BYTES_MAX = 8000
 _SEND_V2 = int(RequestCode.SEND_MESSAGE_V2)
 
 
-Ack = tuple[bytes | None, int, bool]
-"""An answer that may leave when the log is safe up to an offset, and whether it must wait for flush and replicas.
+Ack = tuple[int, bytes | None, int, bool, int]
+"""A link, and answers that may leave on it when the log is safe up to an offset; whether they must wait for flush and
+replicas, and how many messages they stand for.
 
-The answer says SUCCESS; None for a one-way send. Offset 0: nothing was stored, the answer may leave at once.
+The answers say SUCCESS; None for one-way sends. Offset 0: nothing was stored, the answer may leave at once.
 """
+
+
+_Answer = tuple[bytes | None, int, bool, int]
+"""An `Ack` without its link."""
 
 
 class Refused(Exception):
@@ -78,21 +88,24 @@ class SendPath:
         self, config: BrokerConfig, store: Store, topics: Topics, groups: Groups, random: Random, store_host: bytes
     ) -> None:
         """`store_host` is our advertised address as records hold it."""
-        self._config = config
         self._store = store
+        self.adopt_config(config)
         self._topics = topics
         self._groups = groups
         self._random = random
-        self._layouts = Layouts()
+        self._cluster = f"CLUSTER\x01{config.cluster}\x02".encode()
+        self._layouts = Layouts(self._cluster)
+        self.rows: list[Row] = []
+        """Ordinary messages taken but not yet stored; empty before anything else is done with the store."""
+        self._headers = SendHeaders()
         self.acks: list[Ack] = []
-        """Answers to the link at hand; the owner takes them away link by link."""
+        """Answers to what was stored in this turn, in the order of the log; the owner takes them away."""
         self._refusals: dict[str, tuple[ResponseCode, str]] = {}
         self.refusal: tuple[ResponseCode, str] | None = None
         """Why no message is taken at present, if so: the first of the reasons given to `refuse` that still holds."""
         self.count = 0
         """Messages taken since the start; `bytes` their bodies."""
         self.bytes = 0
-        self._cluster = f"CLUSTER\x01{config.cluster}\x02".encode()
         self.set_store_host(store_host)
 
     def set_store_host(self, store_host: bytes) -> None:
@@ -105,6 +118,10 @@ class SendPath:
     def adopt_config(self, config: BrokerConfig) -> None:
         """The settings changed."""
         self._config = config
+        # What an ordinary message may have so that its record fits into a file in any case.
+        segment_bytes = self._store.config.segment_bytes
+        self._body_bytes_max = min(config.message_bytes_max, segment_bytes // 2)
+        self._properties_bytes_max = min(PLAIN_PROPERTIES_BYTES_MAX, segment_bytes // 4)
 
     def refuse(self, reason: str, remark: str) -> None:
         """Take no message for a reason ("disk full") until `admit` takes that reason back."""
@@ -118,84 +135,128 @@ class SendPath:
 
     # The hot path.
 
-    def take_run(self, link: Link, frames: list[RawFrame], first: int, now: Now) -> int:
+    def take_run(self, link: Link, frames: list[RawFrame], first: int) -> int:
         """Take ordinary V2 sends from `frames[first]` on; returns where the first frame lies that is something else.
 
-        One call for all that arrived together, so that what they share is looked up once.
+        They are kept as rows, those of all links together, until `store_rows`: then what they share is done once.
         """
         if self.refusal is not None or not link.is_v4 or not self._is_v4 or not self._config.permission & 2:
             return first
-        config, acks = self._config, self.acks
-        at = first
+        body_bytes_max, append, number, born_host = self._body_bytes_max, self.rows.append, link.number, link.born_host
+        like, topic, matches, queues, layout, flag, sys_flag, command_flag = self._like_before(link)
         for at in range(first, len(frames)):
             form, header, body = frames[at]
-            if form or b'"code":310' not in header:
-                return at
-            try:
-                frame = decode_send_frame(header)
-            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-                return at
-            fields = frame.extFields
-            topic = self._topics.table.get(fields.topic)
-            if (
-                topic is None
-                or not topic.takes_plain
-                or not 0 <= fields.queue_id < topic.write_queue_nums
-                or fields.sys_flag & _UNUSUAL_FLAGS
-                or fields.reconsume_times
-                or fields.batch == "true"
-                or frame.code != _SEND_V2
-                or not 0 < len(body) <= config.message_bytes_max
-            ):
-                return at
-            ack = self._take_plain(link, frame, topic, body, now)
-            if ack is None:
-                return at
-            acks.append(ack)
-        return at + 1
+            match = matches(header)
+            if match is None or form:
+                if form or not self._take_decoded(link, header, body):
+                    return at
+                if link.likeness is not like:
+                    like, topic, matches, queues, layout, flag, sys_flag, command_flag = self._like_before(link)
+                continue
+            queue_id, born_ms, unique, opaque = match.group("queue", "born", "key", "opaque")
+            queue = queues.get(queue_id)
+            if queue is None or not 0 < len(body) <= body_bytes_max:
+                if not self._take_decoded(link, header, body):
+                    return at
+                continue
+            append((
+                queue, topic, layout, unique, body, flag, sys_flag, int(born_ms), born_host, number, opaque,
+                command_flag,
+            ))  # fmt: skip
+        return len(frames)
 
-    def _take_plain(self, link: Link, frame: PlainSendFrame, topic: Topic, body: bytes, now: Now) -> Ack | None:
-        """Store one ordinary message; None if its properties make it something else."""
-        fields = frame.extFields
-        raw = fields.properties.encode()
-        before, unique, after, layout = link.layout
-        if not (raw.startswith(before) and raw[-len(after) :] == after and len(raw) == link.layout_bytes):
-            if len(raw) > PLAIN_PROPERTIES_MAX or not self._learn_layout(link, raw):
-                return None
-            before, unique, after, layout = link.layout
-        unique = raw[len(before) : -len(after)]
-        if not unique.isalnum():
-            return None
-        queue_id = fields.queue_id
-        queue = topic.queues.get(queue_id) or self._topics.queue(topic, queue_id)
-        properties = b"".join((layout.before, _UNIQUE, unique, b"\x02", layout.after, self._cluster))
+    def _like_before(
+        self, link: Link
+    ) -> tuple[Likeness, bytes, Match, dict[bytes, ConsumeQueue], Layout, int, int, int]:
+        """What the link's messages have had in common so far, if their topic is still what it was; taken apart."""
+        like = link.likeness
+        if self._topics.table.get(like.topic.config.topic_name) is not like.topic:
+            like = link.likeness = NO_LIKENESS
+        return like, like.topic.encoded, *like[1:]
+
+    def _take_decoded(self, link: Link, header: bytes, body: bytes) -> bool:
+        """Take one ordinary V2 send whose header must be decoded; False if it is something else."""
+        if b'"code":310' not in header:
+            return False
         try:
-            queue_offset, end = self._store.put_plain(
-                queue, topic.encoded, body, properties,
-                fields.flag, fields.sys_flag, fields.born_timestamp, link.born_host, now.wall_ms, self._store_host,
-                layout.tags_code, unique, layout.keys,
-            )  # fmt: skip
-        except RecordTooLarge:
-            return None
-        self.count += 1
-        self.bytes += len(body)
-        if frame.flag & FLAG_ONEWAY:
-            return None, end, False
-        answer = self._answer % (self._store.log.last_offset, queue_id, queue_offset, unique, frame.opaque)
-        return _PREFIX.pack(len(answer) + 4, len(answer)) + answer, end, layout.waits
-
-    def _learn_layout(self, link: Link, raw: bytes) -> bool:
-        """Remember what stands around the unique key in this link's messages; False if they are not ordinary."""
-        unique, layout = self._layouts.of(raw)
-        if unique is None or not layout.is_usual:
+            frame = decode_send_frame(header)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return False
-        at = raw.index(_UNIQUE + unique) + len(_UNIQUE)
-        before, after = raw[:at], raw[at + len(unique) :]
-        if not after:
+        fields = frame.extFields
+        topic = self._topics.table.get(fields.topic)
+        if (
+            topic is None
+            or not topic.takes_plain
+            or not 0 <= fields.queue_id < topic.write_queue_nums
+            or fields.sys_flag & _UNUSUAL_FLAGS
+            or fields.reconsume_times
+            or fields.batch == "true"
+            or frame.code != _SEND_V2
+            or not 0 < len(body) <= self._body_bytes_max
+        ):
             return False
-        link.layout = (before, unique, after, layout)
-        link.layout_bytes = len(raw)
+        properties = fields.properties.encode()
+        unique, layout = self._layouts.of(properties)
+        if (
+            len(properties) > self._properties_bytes_max
+            or unique is None
+            or not layout.is_usual
+            or not unique.isalnum()
+        ):
+            return False
+        queue = topic.queues.get(fields.queue_id) or self._topics.queue(topic, fields.queue_id)
+        self.rows.append((
+            queue, topic.encoded, layout, unique, body, fields.flag, fields.sys_flag, fields.born_timestamp,
+            link.born_host, link.number, b"%d" % frame.opaque, frame.flag,
+        ))  # fmt: skip
+        self._learn(link, header, frame, topic, queue, layout)
         return True
+
+    def _learn(
+        self, link: Link, header: bytes, frame: PlainSendFrame, topic: Topic, queue: ConsumeQueue, layout: Layout
+    ) -> None:
+        """A layout that comes the second time is likely to come again: read headers like this one by a pattern."""
+        like, queue_id = link.likeness, b"%d" % queue.queue_id
+        if like.topic is topic and like.layout is layout and like.matches(header) is not None:
+            like.queues[queue_id] = queue
+            return
+        if link.layout is not layout or link.learned >= LEARNED_MAX:
+            link.layout = layout
+            return
+        link.learned += 1
+        matches = self._headers.learn(header)
+        match = matches(header) if matches is not None else None
+        if matches is None or match is None:
+            return
+        fields = frame.extFields
+        places = (queue_id, b"%d" % fields.born_timestamp, b"%d" % frame.opaque)
+        if match.group("queue", "born", "opaque") == places and match["key"] in fields.properties.encode():
+            link.likeness = Likeness(
+                topic, matches, {queue_id: queue}, layout, fields.flag, fields.sys_flag, frame.flag
+            )  # fmt: skip
+
+    def store_rows(self, now: Now) -> None:
+        """Store the rows taken since the last time, and prepare their answers."""
+        rows, self.rows = self.rows, []
+        placed = self._store.put_run(rows, now.wall_ms, self._store_host)
+        template = self._answer
+        answers: list[bytes] = []
+        current, waits, end, count = rows[0][9], True, 0, 0
+        for row, (log_offset, size, queue_offset) in zip(rows, placed, strict=True):
+            queue, _, layout, unique, body, _, _, _, _, link, opaque, command_flag = row
+            self.bytes += len(body)
+            if link != current or layout.waits is not waits:
+                if count:
+                    self.acks.append((current, b"".join(answers), end, waits, count))
+                    answers, count = [], 0
+                current, waits = link, layout.waits
+            count += 1
+            end = log_offset + size
+            if not command_flag & FLAG_ONEWAY:
+                answer = template % (log_offset, queue.queue_id, queue_offset, unique, opaque)
+                answers += (_PREFIXES[len(answer)], answer)
+        self.acks.append((current, b"".join(answers), end, waits, count))
+        self.count += len(rows)
 
     # Everything.
 
@@ -210,13 +271,13 @@ class SendPath:
             ack = self._refuse(command, ResponseCode.SYSTEM_ERROR, str(error))
         except RecordTooLarge as error:
             ack = self._refuse(command, ResponseCode.MESSAGE_ILLEGAL, str(error))
-        self.acks.append(ack)
+        self.acks.append((link.number, *ack))
 
-    def _refuse(self, command: Command, code: int, remark: str) -> Ack:
+    def _refuse(self, command: Command, code: int, remark: str) -> _Answer:
         answer = None if command.is_oneway else encode_command(command.answer(code, remark=remark))
-        return answer, 0, False
+        return answer, 0, False, 1
 
-    def _store_any(self, link: Link, command: Command, fields: SendFields, now: Now) -> Ack:
+    def _store_any(self, link: Link, command: Command, fields: SendFields, now: Now) -> _Answer:
         if self.refusal is not None:
             raise Refused(*self.refusal)
         topic = self._admit(fields, now.wall_ms)
@@ -264,7 +325,7 @@ class SendPath:
 
     def _store_one(
         self, link: Link, command: Command, fields: SendFields, topic: Topic, queue_id: int, now: Now
-    ) -> Ack:
+    ) -> _Answer:
         properties = decode_properties(fields.properties)
         waits = properties.pop("WAIT", "true").lower() != "false"
         properties.pop("__CRC32#", None)
@@ -320,7 +381,7 @@ class SendPath:
 
     def _store_batch(
         self, link: Link, command: Command, fields: SendFields, topic: Topic, queue_id: int, now: Now
-    ) -> Ack:
+    ) -> _Answer:
         common = decode_properties(fields.properties)
         waits = common.pop("WAIT", "true").lower() != "false"
         if _delay_level(common) or fields.topic.startswith(RETRY_PREFIX):
@@ -350,7 +411,7 @@ class SendPath:
             self._count(body)
         host = self._store_host.hex().upper()
         ids = ",".join([f"{host}{offset:016X}" for offset in offsets])
-        return self._ack(command, ids, queue_id, first, common.get("UNIQ_KEY", ""), end, waits)
+        return self._ack(command, ids, queue_id, first, common.get("UNIQ_KEY", ""), end, waits, len(parts))
 
     def _count(self, body: bytes) -> None:
         self.count += 1
@@ -358,17 +419,17 @@ class SendPath:
 
     def _ack(
         self, command: Command, ids: str, queue_id: int, queue_offset: int, unique: str, end: int,
-        waits: bool,
-    ) -> Ack:  # fmt: skip
+        waits: bool, count: int = 1,
+    ) -> _Answer:  # fmt: skip
         if command.is_oneway:
-            return None, end, False
+            return None, end, False, count
         fields = {
             "MSG_REGION": self._config.region, "TRACE_ON": "true", "msgId": ids, "queueId": str(queue_id),
             "queueOffset": str(queue_offset),
         }  # fmt: skip
         if unique:
             fields["transactionId"] = unique
-        return encode_command(command.answer(ResponseCode.SUCCESS, fields=fields)), end, waits
+        return encode_command(command.answer(ResponseCode.SUCCESS, fields=fields)), end, waits, count
 
 
 def _fields(command: Command) -> SendFields:

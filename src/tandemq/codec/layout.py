@@ -17,10 +17,12 @@ _UNUSUAL = frozenset((b"DELAY", b"TRAN_MSG", b"__CRC32#"))
 
 
 class Layout(NamedTuple):
-    """The properties around the unique key, without WAIT, every pair closed."""
+    """What is stored around the unique key: the properties without WAIT, every pair closed."""
 
     before: bytes
+    """Ends with the unique key's name."""
     after: bytes
+    """Begins with the unique key's end, closes with what `Layouts` adds."""
     tags_code: int
     """Hash of TAGS, 0 without."""
     keys: bytes | None
@@ -34,24 +36,36 @@ class Layout(NamedTuple):
 class Layouts:
     """Layouts seen before; forgotten all at once when there are too many."""
 
-    def __init__(self) -> None:
-        """None seen yet."""
+    def __init__(self, closing: bytes = b"") -> None:
+        """None seen yet. `closing` is stored behind the properties of each."""
+        self._closing = closing
         self._known: dict[tuple[bytes, bytes], Layout] = {}
+        self._latest: tuple[bytes, bytes, int, Layout] = (b"", b"", -1, Layout(b"", b"", 0, None, True, True))
+        """What stood before and behind the key the last time, the length of it all, and what it means."""
 
     def of(self, raw: bytes) -> tuple[bytes | None, Layout]:
         """The unique key (None without one) and the layout of raw properties."""
+        opening, ending, length, layout = self._latest
+        if len(raw) == length and raw.startswith(opening) and raw.endswith(ending):
+            unique = raw[len(opening) : length - len(ending)]
+            if 2 not in unique:
+                return unique, layout
+        return self._read(raw)
+
+    def _read(self, raw: bytes) -> tuple[bytes | None, Layout]:
         at = raw.find(_UNIQUE)
         while at > 0 and raw[at - 1] != 2:
             at = raw.find(_UNIQUE, at + 1)
         if at < 0:
-            unique, before, after = None, raw, b""
-        else:
-            stop = raw.find(b"\x02", at)
-            if stop < 0:
-                stop = len(raw)
-            unique, before, after = raw[at + 9 : stop], raw[:at], raw[stop + 1 :]
-        known = self._known.get((before, after))
-        return unique, known or self._learn(before, after)
+            return None, self._known.get((raw, b"")) or self._learn(raw, b"")
+        start = at + len(_UNIQUE)
+        stop = raw.find(b"\x02", at)
+        end = stop if stop >= 0 else len(raw)
+        before, after = raw[:at], raw[end + 1 :]
+        layout = self._known.get((before, after)) or self._learn(before, after)
+        if stop >= 0:
+            self._latest = (raw[:start], raw[stop:], len(raw), layout)
+        return raw[start:end], layout
 
     def of_stored(self, raw: bytes) -> tuple[bytes | None, Layout]:
         """The same for a stored record, whose closing CRC property says nothing about it."""
@@ -63,7 +77,8 @@ class Layouts:
         noted = second | first
         tags = noted.get(b"TAGS")
         layout = Layout(
-            kept_before, kept_after, cached_java_hash(tags.decode("utf-8", "replace")) if tags else 0,
+            kept_before + _UNIQUE, b"\x02" + kept_after + self._closing,
+            cached_java_hash(tags.decode("utf-8", "replace")) if tags else 0,
             noted.get(b"KEYS"), noted.get(b"WAIT", b"").lower() != b"false", _UNUSUAL.isdisjoint(noted),
         )  # fmt: skip
         if len(before) + len(after) <= LAYOUT_BYTES_MAX:

@@ -39,6 +39,9 @@ _V6_MASK = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 HEAD_V4 = Struct(">iIIiiqqiq8sq8siqi")
 """The fixed fields of a record whose hosts are IPv4: 88 bytes, up to and including the body length."""
 
+RUN_HEAD = Struct(">iIIiiqqiq8s16s12xi")
+"""The same for a first storing: store time and store host come as one piece, reconsume times and the rest are 0."""
+
 _HEADS = {
     0: HEAD_V4,
     int(SysFlag.BORN_HOST_V6): Struct(">iIIiiqqiq20sq8siqi"),
@@ -158,6 +161,12 @@ def parse_message_id(text: str) -> tuple[str, int]:
     if len(raw) not in (16, 28):
         raise ProtocolError(f"{text[:64]!r} is no offset message id: 32 or 56 hexadecimal digits are expected")
     return decode_host(raw[:-8]), int.from_bytes(raw[-8:])
+
+
+CRC_MIDDLE = [(b"%03d" % number)[::-1] for number in range(1000)]
+CRC_FIRST = [_CRC_NAME + digits for digits in CRC_MIDDLE]
+CRC_LAST = [(b"%04d" % number)[::-1] + b"\x02" for number in range(_CRC_MASK // 1_000_000 + 1)]
+"""The closing property in three pieces, digits backwards: of crc % 1000, of crc // 1000 % 1000, of the rest."""
 
 
 def crc_property(crc: int) -> bytes:

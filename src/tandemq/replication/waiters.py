@@ -10,9 +10,9 @@ from collections import deque
 
 from tandemq.model.codes import ResponseCode
 
-Waiting = tuple[int, bytes, int, int, int, ResponseCode | None]
-"""Link, answer, log offset it needs, when the flush is too late, when the replica is, and the verdict on replication if
-it was known beforehand (None: it must be waited for). A plain tuple: one is made per message."""
+Waiting = tuple[int, bytes, int, int, int, ResponseCode | None, int]
+"""Link, answers, log offset they need, when the flush is too late, when the replica is, the verdict on replication if
+it was known beforehand (None: it must be waited for), and how many messages they stand for."""
 
 _OK = ResponseCode.SUCCESS
 
@@ -52,7 +52,7 @@ class Waiters:
     ) -> None:  # fmt: skip
         before = count = 0
         while queue:
-            link, answer, end, flush_due_ms, replica_due_ms, replica_code = queue[0]
+            link, answer, end, flush_due_ms, replica_due_ms, replica_code, messages = queue[0]
             if end <= flushed and (end <= copied or replica_code is _OK) and replica_code in (None, _OK):
                 code = _OK
             else:
@@ -65,7 +65,7 @@ class Waiters:
                 if count:
                     self.released.append((before, count))
                 before, count = flush_due_ms, 0
-            count += 1
+            count += messages
             done.append((link, answer, code))
         if count:
             self.released.append((before, count))
@@ -84,7 +84,7 @@ class Waiters:
 
 def _due_ms(waiting: Waiting, flushed: int, copied: int) -> int:
     """When a wait ends by itself: when all that is still missing is too late."""
-    _, _, end, flush_due_ms, replica_due_ms, replica_code = waiting
+    _, _, end, flush_due_ms, replica_due_ms, replica_code, _ = waiting
     if end <= flushed:
         return replica_due_ms
     return flush_due_ms if replica_code is not None or end <= copied else max(flush_due_ms, replica_due_ms)

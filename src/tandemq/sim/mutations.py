@@ -187,25 +187,23 @@ def junk_ends_process() -> AbstractContextManager[Any]:
 
 def body_changed() -> AbstractContextManager[Any]:
     """A message is stored with another body than was sent."""
-    append = commitlog.CommitLog.append_plain
+    append = commitlog.CommitLog.append_run
 
-    def changed(
-        self: commitlog.CommitLog, topic: bytes, queue_id: int, queue_offset: int, body: bytes, *rest: Any
-    ) -> Any:
-        return append(self, topic, queue_id, queue_offset, body[::-1], *rest)
+    def changed(self: commitlog.CommitLog, rows: list[commitlog.Row], *rest: Any) -> Any:
+        return append(self, [(*row[:4], row[4][::-1], *row[5:]) for row in rows], *rest)
 
-    return patched(commitlog.CommitLog, "append_plain", changed)
+    return patched(commitlog.CommitLog, "append_run", changed)
 
 
 def stored_twice() -> AbstractContextManager[Any]:
     """A message is put into its queue twice."""
-    put = store.Store.put_plain
+    put = store.Store.put_run
 
     def twice(self: store.Store, *args: Any) -> Any:
         put(self, *args)
         return put(self, *args)
 
-    return patched(store.Store, "put_plain", twice)
+    return patched(store.Store, "put_run", twice)
 
 
 def refused_and_stored() -> AbstractContextManager[Any]:
@@ -213,10 +211,9 @@ def refused_and_stored() -> AbstractContextManager[Any]:
     acknowledge = node.Broker._acknowledge
 
     def refuse(self: node.Broker, acks: Any, turn: Turn, now: Any) -> None:
-        for _link, answers in acks:
-            for at, (answer, end, waits) in enumerate(answers):
-                if answer is not None and end and end % 5 == 0:
-                    answers[at] = (node.recode(answer, ResponseCode.SYSTEM_ERROR), end, waits)
+        for at, (link, answers, end, *rest) in enumerate(acks):
+            if answers and end and end % 5 == 0:
+                acks[at] = (link, node.recode(answers, ResponseCode.SYSTEM_ERROR), end, *rest)
         acknowledge(self, acks, turn, now)
 
     return patched(node.Broker, "_acknowledge", refuse)

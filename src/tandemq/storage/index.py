@@ -8,6 +8,7 @@ Source: docs/storage.md, "index"; RocketMQ IndexFile, IndexService.
 """
 
 import logging
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -234,10 +235,8 @@ class KeyIndex:
         while self.pending:
             file = self._newest(self.pending[0][3])
             batch = self.pending[: file.entries_max - file.count]
-            hashes = _hash_keys(batch)
-            offsets = np.array([item[2] for item in batch], dtype=np.int64)
-            times = np.array([item[3] for item in batch], dtype=np.int64)
-            file.add(hashes, offsets, times)
+            topics, keys, offsets, times = zip(*batch, strict=True)
+            file.add(_hash_keys(topics, keys), np.array(offsets, dtype=np.int64), np.array(times, dtype=np.int64))
             del self.pending[: len(batch)]
             if file.is_full:
                 file.release()
@@ -309,19 +308,12 @@ class KeyIndex:
             file.close()
 
 
-def _hash_keys(batch: list[tuple[str, bytes, int, int]]) -> _Array:
+def _hash_keys(topics: Sequence[str], keys: Sequence[bytes]) -> _Array:
     """Positive int32 hashes of topic#key; keys of equal length and topic are hashed together."""
-    topic, first, _, _ = batch[0]
-    rows = b"".join([item[1] for item in batch])
-    if (
-        len(rows) == len(first) * len(batch)
-        and rows.isascii()
-        and all(item[0] is topic and len(item[1]) == len(first) for item in batch)
-    ):
-        hashes = _hash_rows(topic, rows, len(first))
-    else:
-        hashes = _hash_mixed(batch)
-    return _positive(hashes)
+    rows = b"".join(keys)
+    if len(set(topics)) == 1 and len(set(map(len, keys))) == 1 and rows.isascii():
+        return _positive(_hash_rows(topics[0], rows, len(keys[0])))
+    return _positive(_hash_mixed(topics, keys))
 
 
 def _positive(hashes: _Array) -> _Array:
@@ -338,14 +330,14 @@ def _hash_rows(topic: str, rows: bytes, length: int) -> _Array:
     return hash_ascii_rows(rows, length) + np.uint32(prefix * pow(31, length, 1 << 32) & _MASK)
 
 
-def _hash_mixed(batch: list[tuple[str, bytes, int, int]]) -> _Array:
-    hashes = np.empty(len(batch), dtype=np.uint32)
+def _hash_mixed(topics: Sequence[str], keys: Sequence[bytes]) -> _Array:
+    hashes = np.empty(len(keys), dtype=np.uint32)
     groups: dict[tuple[str, int], list[int]] = {}
-    for position, (topic, key, _, _) in enumerate(batch):
+    for position, (topic, key) in enumerate(zip(topics, keys, strict=True)):
         if key.isascii():
             groups.setdefault((topic, len(key)), []).append(position)
         else:
             hashes[position] = java_hash(f"{topic}#{key.decode('utf-8', 'replace')}") & _MASK
     for (topic, length), positions in groups.items():
-        hashes[positions] = _hash_rows(topic, b"".join([batch[position][1] for position in positions]), length)
+        hashes[positions] = _hash_rows(topic, b"".join([keys[position] for position in positions]), length)
     return hashes

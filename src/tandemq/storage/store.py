@@ -9,13 +9,14 @@ in the log and in its queue when `commit` returns, or nowhere if it raises.
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
 
 from tandemq.boundary import Disk, File
 from tandemq.codec.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
-from tandemq.codec.layout import Layouts
+from tandemq.codec.layout import Layout, Layouts
 from tandemq.codec.record import Record, parse_record, property_value, tags_code
 from tandemq.codec.run import Array, Columns, Run, alike
 from tandemq.errors import OffsetGone, StoreError
@@ -29,11 +30,14 @@ from tandemq.storage.seglog import FileCache
 
 log = logging.getLogger(__name__)
 _TRANSACTION_BITS = 0xC
+_STORED = Struct(">q8s")
 ALIKE_MIN = 16
 """From how many records on it pays to look whether they are alike."""
 _ENTRY = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
 _PREPARED = int(SysFlag.TRANSACTION_PREPARED)
 _ROLLBACK = int(SysFlag.TRANSACTION_ROLLBACK)
+Row = tuple[ConsumeQueue, bytes, Layout, bytes, bytes, int, int, int, bytes, int, bytes, int]
+"""See `commitlog.Row`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,39 +127,30 @@ class Store:
 
     # Writing.
 
-    def put_plain(
-        self, queue: ConsumeQueue, topic: bytes, body: bytes, properties: bytes, flag: int, sys_flag: int,
-        born_ms: int, born_host: bytes, store_ms: int, store_host: bytes, tags: int, unique_key: bytes,
-        keys: bytes | None,
-    ) -> tuple[int, int]:  # fmt: skip
-        """Append an ordinary message between IPv4 hosts; `topic` carries its length byte.
-
-        Returns (queue offset, log offset behind the record); where it begins is `log.last_offset`.
-        Raises RecordTooLarge.
-        """
-        queue_offset = queue.next_offset
-        log = self.log
-        end = log.append_plain(
-            topic, queue.queue_id, queue_offset, body, properties, flag, sys_flag, born_ms, born_host, store_ms,
-            store_host,
-        )  # fmt: skip
-        queue.next_offset = queue_offset + 1
-        log_offset = log.last_offset
-        staged = queue.staged
-        if not staged:
-            self._touched.append(queue)
-            self._staged_ms = store_ms
-        staged += (log_offset, end - log_offset, tags)
-        self._staged_keys.append((queue.topic, unique_key, log_offset, store_ms))
-        if keys:
-            self._stage_keys(queue.topic, keys, log_offset, store_ms)
-        return queue_offset, end
+    def put_run(self, rows: list[Row], store_ms: int, store_host: bytes) -> list[tuple[int, int, int]]:
+        """Append ordinary messages; returns log offset, size and queue offset of each. They must fit into a file."""
+        placed = self.log.append_run(rows, _STORED.pack(store_ms, store_host))
+        self._staged_ms = store_ms
+        keys = self._staged_keys
+        for row, (log_offset, size, _) in zip(rows, placed, strict=True):
+            queue, _, layout, unique, _, _, _, _, _, _, _, _ = row
+            staged = queue.staged
+            if not staged:
+                self._touched.append(queue)
+            staged += (log_offset, size, layout.tags_code)
+            keys.append((queue.topic, unique, log_offset, store_ms))
+            if layout.keys:
+                self._stage_keys(queue.topic, layout.keys, log_offset, store_ms)
+        return placed
 
     def put(
         self, queue: ConsumeQueue, *, body: bytes, properties: bytes, flag: int, sys_flag: int, born_ms: int,
         born_host: bytes, store_ms: int, store_host: bytes, reconsume_times: int, prepared_offset: int = 0,
     ) -> tuple[int, int, int]:  # fmt: skip
-        """Append any message; tags and keys are taken from its properties. Returns and raises as `put_plain`."""
+        """Append any message; tags and keys are taken from its properties. Returns (queue offset, log offset, size).
+
+        Raises RecordTooLarge.
+        """
         is_queued = sys_flag & _TRANSACTION_BITS not in (_PREPARED, _ROLLBACK)
         queue_offset = queue.next_offset if is_queued else 0
         log_offset, size = self.log.append_record(
