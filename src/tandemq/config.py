@@ -138,6 +138,8 @@ class NameServerConfig:
     order_message_enable: bool = _key("orderMessageEnable", False)
     registry_enable: bool = _key("registryEnable", False)
     """Whether this name server hosts the registry of the broker groups, durable in its data directory."""
+    notify_min_id: bool = _key("notifyMinBrokerIdChanged", False)
+    """Tell the members of a group when another one has the smallest id, as 5.x with acting masters wants it."""
     connections_max: int = _key("maxConnections", 50_000)
     connection_idle_ms: int = _key("serverChannelMaxIdleTimeMillis", 120_000)
     frame_bytes_max: int = _key("frameMaxLength", 16 * MEBIBYTE)

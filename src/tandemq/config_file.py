@@ -64,6 +64,7 @@ _LIVE = """
     registerNameServerPeriod registerBrokerTimeoutMills longPollingEnable shortPollingTimeMills slaveReadEnable
     accessMessageInMemoryMaxRatio maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInMemory
     brokerExpiry orderMessageEnable serverChannelMaxIdleTimeMillis maxConnections
+    notifyMinBrokerIdChanged
 """
 LIVE_KEYS = frozenset(_LIVE.split())
 _NEVER_LIVE = frozenset({"brokerConfigPath", "configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tandemq.boundary import Closed, LinkKind, Opened
+from tandemq.boundary import Closed, LinkKind, Opened, Turn
 from tandemq.codec.fastjson import loads
 from tandemq.codec.frame import FrameDecoder, decode_command, encode_command
 from tandemq.config import NameServerConfig
@@ -546,3 +546,45 @@ def test_text_that_is_no_unicode_does_not_stop_the_server(server: Driver) -> Non
     request.body, request.fields["bodyCrc32"] = body, "0"
     assert server.ask(BROKER, request).code == ResponseCode.SUCCESS
     assert json.loads(server.call(BROKER, 206).body) == {"topicList": []}
+
+
+# --- who has the smallest id
+
+
+def told_min_ids(turn: Turn, link: int) -> list[dict[str, str]]:
+    frames = FrameDecoder().feed(b"".join(turn.sends.get(link, [])))
+    found = [decode_command(frame) for frame in frames]
+    return [c.fields for c in found if c.code == RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE and c.is_oneway]
+
+
+def test_members_are_told_who_has_the_smallest_id_when_one_goes_and_when_one_comes(tmp_path: Path) -> None:
+    server = Driver(tmp_path, NameServerConfig(notify_min_id=True))
+    for broker_id in (0, 1, 2):
+        server.open(10 + broker_id)
+        server.register(10 + broker_id, broker_id=broker_id, address=f"10.0.0.{broker_id}:10911")
+    turn = server.node.turn([], [Closed(10, "killed")], server.now)
+    expected = {
+        "brokerName": "broker-a", "minBrokerId": "1", "minBrokerAddr": "10.0.0.1:10911",
+        "offlineBrokerAddr": "10.0.0.0:10911",
+    }  # fmt: skip
+    assert told_min_ids(turn, 11) == [expected]
+    assert told_min_ids(turn, 12) == [expected]
+    again = encode_command(registration(address="10.0.0.0:10911"))
+    opened = Opened(20, LinkKind.REMOTING, "10.0.0.0:9")
+    turn = server.node.turn([(20, again)], [opened], server.now)
+    assert told_min_ids(turn, 20) == []
+    for link in (11, 12):
+        (told,) = told_min_ids(turn, link)
+        assert (told["minBrokerId"], told["minBrokerAddr"]) == ("0", "10.0.0.0:10911")
+        assert told["haBrokerAddr"]
+        assert "offlineBrokerAddr" not in told
+    turn = server.node.turn([], [Closed(12, "killed")], server.now)
+    assert not turn.sends
+
+
+def test_nobody_is_told_of_smallest_ids_unless_configured(server: Driver) -> None:
+    server.register(BROKER)
+    server.open(3)
+    server.register(3, broker_id=1, address="10.0.0.9:10911")
+    turn = server.node.turn([], [Closed(BROKER, "killed")], server.now)
+    assert not turn.sends

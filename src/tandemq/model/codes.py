@@ -95,6 +95,7 @@ class RequestCode(IntEnum):
     GET_ALL_MESSAGE_REQUEST_MODE = 402
     GET_BROKER_MEMBER_GROUP = 901
     BROKER_HEARTBEAT = 904
+    NOTIFY_MIN_BROKER_ID_CHANGE = 905
     GET_BROKER_HA_STATUS = 907
     TANDEM_PEER_INFO = 7_301
     """TandemQ's own, slave to master: is this a TandemQ broker, and which? A Java broker answers 3."""

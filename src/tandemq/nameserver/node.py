@@ -28,7 +28,7 @@ from tandemq.config import NameServerConfig
 from tandemq.config_file import as_properties, changed
 from tandemq.errors import ConfigError, ProtocolError, RemoteError, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
-from tandemq.model.command import Command
+from tandemq.model.command import FLAG_ONEWAY, Command
 from tandemq.nameserver.kv import ORDER_NAMESPACE, KeyValues
 from tandemq.nameserver.registration import (
     boolean_field,
@@ -137,6 +137,8 @@ class NameServer:
                 self._links[link].sent_bytes = 0
         if self._next_scan_ms is not None and now.mono_ms >= self._next_scan_ms:
             self._scan(turn, now.mono_ms)
+        if self._routes.min_id_changes:
+            self._tell_min_ids(turn)
         return turn
 
     # Links.
@@ -201,6 +203,20 @@ class NameServer:
         if waiting > BACKLOG_BYTES_MAX:
             raise ProtocolError(f"{waiting} bytes of answers wait for this link, which does not read them")
         turn.send(number, data)
+
+    def _tell_min_ids(self, turn: Turn) -> None:
+        """Tell the members of a group that another one has the smallest id now, if that is wanted (5.x)."""
+        changes, self._routes.min_id_changes = self._routes.min_id_changes, []
+        for change in changes if self._config.notify_min_id else ():
+            fields = {
+                "minBrokerId": str(change.broker_id), "brokerName": change.broker_name, "minBrokerAddr": change.address,
+                "offlineBrokerAddr": change.offline, "haBrokerAddr": change.ha_address,
+            }  # fmt: skip
+            told = {name: value for name, value in fields.items() if value}
+            frame = encode_command(Command(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, 0, FLAG_ONEWAY, fields=told))
+            for link in change.links:
+                if link in self._links:
+                    turn.send(link, frame)
 
     # Requests.
 

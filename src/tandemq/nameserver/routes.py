@@ -147,10 +147,22 @@ class MasterPlace:
     ha_address: str = ""
 
 
+class MinIdChange(NamedTuple):
+    """Another member of a group has the smallest id now: one left (`offline`), or one came (then `ha_address`)."""
+
+    broker_name: str
+    broker_id: int
+    address: str
+    offline: str
+    ha_address: str
+    links: list[int]
+    """Of the members that should hear of it."""
+
+
 class RouteTable:
     """All brokers and topics one name server knows."""
 
-    __slots__ = ("_answers", "_groups", "_links", "_members", "_places", "_topics", "expiry_ms")
+    __slots__ = ("_answers", "_groups", "_links", "_members", "_places", "_topics", "expiry_ms", "min_id_changes")
 
     def __init__(self, expiry_ms: int) -> None:
         """An empty table that drops brokers after `expiry_ms` of silence."""
@@ -161,6 +173,8 @@ class RouteTable:
         self._topics: dict[str, dict[str, tuple[Queues, Queues]]] = {}
         self._places = 0
         self._answers: dict[str, dict[tuple[bool, str | None], bytes]] = {}
+        self.min_id_changes: list[MinIdChange] = []
+        """What happened since the owner last took them."""
 
     # Brokers come and go.
 
@@ -193,7 +207,11 @@ class RouteTable:
         group = self._groups.get(told.broker_name)
         if group is None:
             group = self._groups[told.broker_name] = _Group(told.cluster, told.broker_name)
+        smallest = min(group.members, default=0)
         before = self._enter(group, told, link, now_ms)
+        if told.broker_id < smallest:
+            others = [member.link for member in group.members.values() if member.broker_id != told.broker_id]
+            self._note_min_id(group, "", told.ha_address, others)
         if group.first().broker_id == told.broker_id:
             self._merge(group, told, everything=before is None or before.version != told.version)
         master = group.members.get(MASTER_ID)
@@ -351,12 +369,19 @@ class RouteTable:
         self._answers.clear()
         group = self._groups[member.broker_name]
         del group.members[member.broker_id]
+        if group.members and member.broker_id < min(group.members):
+            self._note_min_id(group, member.address, "", [other.link for other in group.members.values()])
         if not group.members and not keep_group:
             del self._groups[group.name]
             for topic in sorted(group.topics):
                 self._remove_place(topic, group)
         elif group.acting_master and MASTER_ID not in group.members:
             self._offer(group, lambda perm: perm & ~_WRITE)
+
+    def _note_min_id(self, group: _Group, offline: str, ha_address: str, links: list[int]) -> None:
+        first = group.first()
+        change = MinIdChange(group.name, first.broker_id, first.address, offline, ha_address, links)
+        self.min_id_changes.append(change)
 
     def heard(self, cluster: str, address: str, now_ms: int) -> Version | None:
         """A broker gave a sign of life; its data version, or None if it is not registered."""
