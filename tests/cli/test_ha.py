@@ -37,6 +37,14 @@ def test_status_shows_roles_lag_and_ages(run: Run, pair: LocalCluster) -> None:
     assert slave["logEnd"] == master["logEnd"] > 500 * 5_000
     assert 0 <= slave["lastReadS"] < 20
     assert 0 <= slave["lastWriteS"] < 20
+    (link,) = master["slaves"]
+    assert (link["slave"], link["behindBytes"], link["inSync"]) == (1, 0, True)
+    assert link["ackedOffset"] == master["logEnd"]
+    assert 0 <= link["lastReadS"] < 20
+    assert 0 <= link["lastWriteS"] < 20
+    text = run("ha", "status", "-n", pair.name_servers).stdout
+    assert "As the masters see their slaves" in text
+    assert link["address"] in text
 
 
 def test_status_of_a_slave_without_its_master(run: Run, pair: LocalCluster) -> None:

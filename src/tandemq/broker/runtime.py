@@ -140,7 +140,7 @@ class _Runtime:
     def replication(self, _link: Link, command: Command, now: Now) -> Command | None:
         broker = self._broker
         is_master = broker.config.role != "SLAVE"
-        slaves = self._slaves() if is_master else []
+        slaves = self._slaves(now) if is_master else []
         body = {
             "master": is_master,
             "masterCommitLogMaxOffset": broker.store.log.written_end if is_master else 0,
@@ -150,8 +150,9 @@ class _Runtime:
         }
         return command.answer(ResponseCode.SUCCESS, body=dumps(body))
 
-    def _slaves(self) -> list[dict[str, object]]:
-        """Links that copy our log."""
+    def _slaves(self, now: Now) -> list[dict[str, object]]:
+        """Links that copy our log; who it is and both clocks are TandemQ's own additions."""
+        calendar = now.wall_ms - now.mono_ms
         masters, end = self._broker.replication.masters, self._broker.store.log.written_end
         found: list[dict[str, object]] = []
         for link, session in masters.sessions.items():
@@ -163,6 +164,9 @@ class _Runtime:
                 "inSync": end - acked < self._broker.config.ha_lag_bytes_max, "slaveAckOffset": acked,
                 "transferFromWhere": max(0, session.next_offset),
                 "transferredByteInSecond": self._broker.stats.ha_rates.get(link, 0),
+                "brokerId": session.hello.broker_id if session.hello is not None else -1,
+                "lastReadTimestamp": calendar + session.last_read_ms,
+                "lastWriteTimestamp": calendar + session.last_write_ms,
             })  # fmt: skip
         return found
 

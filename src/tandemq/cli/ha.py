@@ -75,20 +75,27 @@ def members_of(name_servers: str) -> list[Member]:
 @namesrv_option
 @json_option
 def status(broker: str | None, name_servers: str, as_json: bool) -> None:
-    """Show roles, log ends, lag in bytes, and when each slave last read and wrote."""
+    """Show roles, log ends, lag in bytes, and when each end of each link last read and wrote."""
     rows = [_status(member) for member in members_of(name_servers) if broker in (None, member.broker)]
     ends = {row["broker"]: row["logEnd"] for row in rows if row["id"] == 0}
     for row in rows:
         end, own = ends.get(row["broker"]), row["logEnd"]
         row["lagBytes"] = max(0, end - own) if row["id"] and end is not None and own is not None else None
-    show_rows(rows, as_json=as_json, empty="no broker is registered")
+    if as_json:
+        show_json(rows)
+        return
+    links = [{"broker": row["broker"]} | link for row in rows for link in row.pop("slaves")]
+    show_rows(rows, as_json=False, empty="no broker is registered")
+    if links:
+        click.echo("\nAs the masters see their slaves:\n")
+        show_rows(links, as_json=False, empty="")
 
 
 def _status(member: Member) -> dict[str, Any]:
     row: dict[str, Any] = {
         "broker": member.broker, "id": member.broker_id, "role": "", "address": member.address, "state": "no answer",
         "logStart": None, "logEnd": None, "lagBytes": None, "slavesInSync": None,
-        "lastReadS": None, "lastWriteS": None,
+        "lastReadS": None, "lastWriteS": None, "slaves": [],
     }  # fmt: skip
     try:
         answer = _ask(member.address, RequestCode.TANDEM_PEER_INFO)
@@ -118,14 +125,28 @@ def _links(answer: Any) -> dict[str, Any]:
         return {}
     told = loads(answer.body)
     if told.get("master"):
-        return {"slavesInSync": int(told.get("inSyncSlaveNums", 0))}
+        slaves = [_slave_link(link) for link in told.get("haConnectionInfo") or []]
+        return {"slavesInSync": int(told.get("inSyncSlaveNums", 0)), "slaves": slaves}
     own = told.get("haClientRuntimeInfo") or {}
+    return {"state": "copies" if own.get("activated") else "has no link to its master", **_ages(own)}
+
+
+def _slave_link(link: dict[str, Any]) -> dict[str, Any]:
+    known = int(link.get("brokerId", -1)) >= 0
+    return {
+        "slave": int(link["brokerId"]) if known else None, "address": str(link.get("addr", "")),
+        "ackedOffset": int(link.get("slaveAckOffset", 0)), "behindBytes": int(link.get("diff", 0)),
+        "inSync": bool(link.get("inSync")), **_ages(link),
+    }  # fmt: skip
+
+
+def _ages(link: dict[str, Any]) -> dict[str, float | None]:
+    """How many seconds ago one end of a link last read and last wrote, where it is told."""
     now_ms = time.time() * 1000
-    ages = {
-        column: round(max(0.0, now_ms - own[name]) / 1000, 1) if own.get(name) else None
+    return {
+        column: round(max(0.0, now_ms - link[name]) / 1000, 1) if link.get(name) else None
         for column, name in (("lastReadS", "lastReadTimestamp"), ("lastWriteS", "lastWriteTimestamp"))
     }
-    return {"state": "copies" if own.get("activated") else "has no link to its master", **ages}
 
 
 # Comparing twins.

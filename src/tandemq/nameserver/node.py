@@ -137,8 +137,7 @@ class NameServer:
                 self._links[link].sent_bytes = 0
         if self._next_scan_ms is not None and now.mono_ms >= self._next_scan_ms:
             self._scan(turn, now.mono_ms)
-        if self._routes.min_id_changes:
-            self._tell_min_ids(turn)
+        self._tell_min_ids(turn)
         return turn
 
     # Links.
@@ -206,6 +205,8 @@ class NameServer:
 
     def _tell_min_ids(self, turn: Turn) -> None:
         """Tell the members of a group that another one has the smallest id now, if that is wanted (5.x)."""
+        if not self._routes.min_id_changes:
+            return
         changes, self._routes.min_id_changes = self._routes.min_id_changes, []
         for change in changes if self._config.notify_min_id else ():
             fields = {
