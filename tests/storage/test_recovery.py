@@ -6,11 +6,12 @@ import pytest
 
 from tandemq.errors import DiskFailed, DiskFull, StoreDamaged, StoreError
 from tandemq.sim.disk import PowerLoss, SimDisk
-from tandemq.storage.marks import write_checkpoint
+from tandemq.storage.marks import read_marks, write_checkpoint
 from tandemq.storage.recovery import set_aside_tail
 from tests.spec import spec
 from tests.storage.harness import (
     CONFIG,
+    NOW_MS,
     OTHER_BOOT,
     check,
     derived,
@@ -20,6 +21,7 @@ from tests.storage.harness import (
     new_disk,
     put,
     queue_entries,
+    records,
     reopen,
     start,
 )
@@ -46,7 +48,7 @@ def sync_all(store: object) -> None:
     for path in store.paths_to_sync():
         store.disk.open(path).datasync()
     store.synced_up_to(min(store.marks.written, store.log.flushed_offset))
-    write_checkpoint(store.disk, store.checkpoint())
+    write_checkpoint(store.disk, store.checkpoint(store.queued_ms))
 
 
 def test_clean_stop_and_start_finds_everything_without_reading_it_again() -> None:
@@ -467,6 +469,45 @@ def test_lost_marks_cost_a_longer_check_and_nothing_else(name: str, how: str) ->
                 disk.replace(path, b"\xff" * 4096 if how == "garbage" else b"")
         store, _ = reopen(disk)
         assert check(store) == list(range(100))
+
+
+def test_power_loss_after_retention_with_marks_older_than_the_log_checks_all_of_it() -> None:
+    """Found by simulation seed 2000: the checkpoint was trusted then, and it told more than was synced."""
+    stale = 0
+    for seed in range(20):
+        disk = new_disk(seed)
+        store = start(disk)
+        fill(store, 60, topics=2)
+        sync_all(store)
+        fill(store, 60, first=60, topics=2)
+        store.flush_queues()
+        flush(store)
+        write_checkpoint(disk, store.checkpoint(NOW_MS + 1_000_000))
+        store.drop_first_segment()
+        disk.crash()
+        marks = read_marks(disk)
+        assert marks is not None
+        store, recovered = reopen(disk, OTHER_BOOT)
+        if marks.synced < store.log.start:
+            stale += 1
+            assert recovered.checked_from == store.log.start
+        for record in records(store):
+            entry = store.queues[record.topic.decode(), record.queue_id].entry(record.queue_offset)
+            assert (entry.log_offset, entry.size) == (record.log_offset, record.size)
+    assert stale
+
+
+def test_checkpoint_tells_no_more_than_is_synced() -> None:
+    disk = new_disk()
+    store = start(disk)
+    fill(store, 10)
+    store.flush_queues()
+    queued_ms = store.queued_ms
+    fill(store, 10, first=10)
+    assert queued_ms == NOW_MS + 90
+    assert store.queued_ms == queued_ms
+    found = store.checkpoint(queued_ms)
+    assert (found.log_ms, found.queue_ms) == (queued_ms, queued_ms)
 
 
 def test_record_larger_than_a_reading_window_is_found_again() -> None:

@@ -24,18 +24,22 @@ FULL_REMARK = "the disk is {:.0%} full; messages are taken again when it is belo
 
 
 class _SyncWork(NamedTuple):
-    """Paths of queue files and index files, synced on a worker; afterwards the log below `end` needs no check."""
+    """Paths of queue files and index files, synced on a worker; afterwards the log below `end` needs no check.
+
+    `checkpoint` tells of the last record below `end`; None if it is not known when that was stored.
+    """
 
     disk: Disk
     paths: list[str]
     end: int
-    checkpoint: Checkpoint
+    checkpoint: Checkpoint | None
 
     def run(self) -> None:
         for path in self.paths:
             if self.disk.exists(path):
                 self.disk.open(path).datasync()
-        write_checkpoint(self.disk, self.checkpoint)
+        if self.checkpoint is not None:
+            write_checkpoint(self.disk, self.checkpoint)
 
 
 class Upkeep:
@@ -75,8 +79,10 @@ class Upkeep:
         store = self._broker.store
         if self._syncing is not None or store.marks.written <= store.marks.synced or store.log.refused is not None:
             return
-        end = min(store.marks.written, store.log.flushed_offset)
-        work = _SyncWork(self._broker.disk, store.paths_to_sync(), end, store.checkpoint())
+        end, checkpoint = store.marks.written, store.checkpoint(store.queued_ms)
+        if store.log.flushed_offset < end:
+            end, checkpoint = store.log.flushed_offset, None
+        work = _SyncWork(self._broker.disk, store.paths_to_sync(), end, checkpoint)
         self._syncing = Job("sync queues", work.run, work)
         self._broker.turn_out.jobs.append(self._syncing)
 

@@ -123,7 +123,9 @@ def _begin(store: Store, marks: Marks | None, *, unclean: bool, machine_stayed_u
         trusted = marks.written if machine_stayed_up or not unclean or marks.clean else marks.synced
         if store.log.start <= trusted <= starts[-1] + store.config.segment_bytes and _is_boundary(store, trusted):
             return trusted
-        if store.log.start <= trusted < starts[-1] + store.config.segment_bytes:
+        if trusted < store.log.start:
+            return store.log.start
+        if trusted < starts[-1] + store.config.segment_bytes:
             return trusted - trusted % store.config.segment_bytes
     return _begin_by_checkpoint(store, starts, unclean=unclean)
 

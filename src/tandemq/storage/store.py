@@ -86,6 +86,8 @@ class Store:
         self.marks = Marks(boot_id=config.boot_id)
         self._marks_file = open_marks(disk)
         self.last_store_ms = 0
+        self.queued_ms = 0
+        """Store time of the last record whose queue entries are written."""
         self.damaged: list[tuple[int, int, str]] = []
         """(start, end, reason) of log ranges found damaged and left in place."""
         self._layouts = Layouts()
@@ -433,6 +435,7 @@ class Store:
             self.dirty_queues.discard(queue)
         self.marks.written = self.log.written_end
         self.marks.entries = self.entries_total()
+        self.queued_ms = self.last_store_ms
         self.note_marks()
 
     def paths_to_sync(self) -> list[str]:
@@ -466,10 +469,12 @@ class Store:
         """Sum of all queues' max offsets. Cost grows with the number of queues."""
         return sum(queue.max_offset for queue in self.queues.values())
 
-    def checkpoint(self) -> Checkpoint:
-        """What tells RocketMQ's recovery how far it may trust the files, once they are synced."""
+    def checkpoint(self, store_ms: int) -> Checkpoint:
+        """What tells RocketMQ's recovery how far it may trust the files, once those of records stored up to `store_ms`
+        are synced, with their queue entries.
+        """
         index_ms = self.index.last_full_ms() if self.index is not None else 0
-        return Checkpoint(self.last_store_ms, self.last_store_ms, index_ms, 0, self.log.flushed_offset)
+        return Checkpoint(store_ms, store_ms, index_ms, 0, self.log.flushed_offset)
 
     def close(self, *, clean: bool = True) -> None:
         """Write and sync everything; `abort` goes away only if all of it succeeded, now and ever since the start."""
@@ -484,7 +489,7 @@ class Store:
             self.disk.open(path).datasync()
         if self.index is not None:
             self.index.close()
-        write_checkpoint(self.disk, self.checkpoint())
+        write_checkpoint(self.disk, self.checkpoint(self.last_store_ms))
         self.marks.synced = self.marks.written = self.log.written_end
         self.marks.entries = self.entries_total()
         self.marks.clean = True
