@@ -5,7 +5,10 @@
     disk         a disk that forgets, tears, rots, fills up
     process      machines and the processes that drive nodes
     plan, cluster             what a seed's cluster looks like; hosts and what operators do to them
-    talker, producer, consumer, garbage      who speaks to it
+    messages, deliveries      what is sent, and how what arrives is looked at
+    talker, producer, consumer, garbage      clients of frames
+    application, producing, consuming, witness      applications on the real client, and who watches them
+    seat         a client's machine and process
     faults       what goes wrong
     shadow, logs, checks, verdict            what should be there, what is there, what must hold
     simulation, runner, mutations            one seed, many seeds, safeties switched off

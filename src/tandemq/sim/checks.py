@@ -21,6 +21,8 @@ from tandemq.sim.shadow import Attempt, Given, Shadow
 from tandemq.sim.world import MS, SECOND, Violation, World
 
 POLL_US = SECOND
+LATE_US = 20 * SECOND
+"""How long ago an offset may have been told, or been a master's, that now replaces a higher one."""
 OFFSETS_FILE = "config/consumerOffset.json"
 Place = tuple[str, str, int, int]
 """Group, topic, queue id, queue offset."""
@@ -41,7 +43,10 @@ class Checks:
         self._saved: dict[str, dict[str, dict[int, int]]] = {}
         self._offsets: dict[str, tuple[int, dict[tuple[str, int], int]]] = {}
         self._corrected: dict[str, set[tuple[str, int, int]]] = {}
-        """Offsets a master set to the end of their queue when it took messages again: "topic@group", queue id, end."""
+        """Group to what its masters set to the end of a queue when they took messages again: "topic@group", queue id,
+        offset."""
+        self._had: dict[tuple[str, str, int], dict[int, int]] = {}
+        """(Group, "topic@group", queue id) to the offsets its master had, and when last."""
         self.statuses: dict[int, int] = {}
         cluster.on_start = self.started
         cluster.on_stop = self.stopped
@@ -123,9 +128,8 @@ class Checks:
         plan, config = master.group, master.config
         took_ms = (attempt.answered_us - attempt.sent_us) // MS
         failed = any(kind.startswith("failing") for kind in self._world.faults)
-        if attempt.code == ResponseCode.FLUSH_DISK_TIMEOUT and (
-            plan.flush != "SYNC_FLUSH" or (took_ms < config.sync_flush_timeout_ms and not failed)
-        ):
+        is_late = plan.flush == "SYNC_FLUSH" and took_ms >= config.sync_flush_timeout_ms
+        if attempt.code == ResponseCode.FLUSH_DISK_TIMEOUT and not (is_late or failed):
             raise Violation("I17", f"{master.name} says FLUSH_DISK_TIMEOUT after {took_ms} ms")
         if attempt.code == ResponseCode.FLUSH_SLAVE_TIMEOUT and (
             plan.role != "SYNC_MASTER" or took_ms < config.slave_timeout_ms
@@ -138,17 +142,23 @@ class Checks:
         """Whether a host lost bytes since an attempt was sent."""
         return bool(host.flips) or any(when >= attempt.sent_us for when in host.losses_us)
 
-    def _record_on(self, host: Host, log_offset: int, attempt: Attempt, *, safe: bool) -> bytes | None:
-        """The record at an offset as it lies on a host's disk; None if it may have been lost since."""
+    def _record_on(
+        self, host: Host, log_offset: int, attempt: Attempt, size: int | None = None, *, safe: bool
+    ) -> bytes | None:
+        """The record at an offset as it lies on a host's disk; None if it may have been lost since.
+
+        `size`: that of the record on another host; without it the record tells its own.
+        """
         segment = host.config.segment_bytes
         if self._disturbed(host, attempt):
             return None
         disk = host.machine.disk
-        size = int.from_bytes(read_log(disk, log_offset, log_offset + 4, segment, safe=safe))
+        if size is None:
+            size = int.from_bytes(read_log(disk, log_offset, log_offset + 4, segment))
         return read_log(disk, log_offset, log_offset + min(size, segment), segment, safe=safe)
 
     def _judge_flush(self, host: Host, log_offset: int, data: bytes, attempt: Attempt) -> None:
-        if self._record_on(host, log_offset, attempt, safe=True) != data:
+        if self._record_on(host, log_offset, attempt, len(data), safe=True) != data:
             raise Violation(
                 "I17", f"{host.name} answered {attempt.code} at {log_offset}, and its disk does not have it"
             )
@@ -157,7 +167,7 @@ class Checks:
         self, slaves: list[Host], needed: int, log_offset: int, data: bytes, attempt: Attempt, *, safe: bool
     ) -> None:
         have = sum(
-            1 for slave in slaves if self._record_on(slave, log_offset, attempt, safe=safe) in (None, data)
+            1 for slave in slaves if self._record_on(slave, log_offset, attempt, len(data), safe=safe) in (None, data)
         )  # fmt: skip
         if have < needed:
             raise Violation(
@@ -183,6 +193,8 @@ class Checks:
             self._recovering[host.name] = broker.store.log.end
         elif host.is_master:
             self._judge_corrections(host)
+        if host.is_master:
+            self._note_offsets(host, offsets_in(host))
         if before is None or host.flips or host.wipes_us:
             return
         written, flushed, losses = before
@@ -203,7 +215,8 @@ class Checks:
         """A master set offsets back: only to where its queue ends, with no message behind."""
         assert host.broker is not None, "it runs"
         corrected = host.broker.offsets.corrected
-        self._corrected[host.name] = {(key, queue_id, now) for key, queue_id, _, now in corrected}
+        back = self._corrected.setdefault(host.group.name, set())
+        back.update((key, queue_id, now) for key, queue_id, _, now in corrected)
         for key, queue_id, before, now in corrected if not host.flips else ():
             topic = key.rpartition("@")[0]
             if any((host.group.name, topic, queue_id, offset) in self._ledger for offset in range(now, before)):
@@ -218,28 +231,46 @@ class Checks:
 
     def _poll(self) -> None:
         for host in self._cluster.hosts:
-            if host.broker is not None and host.is_master:
+            if host.broker is not None:
                 self._look_at_offsets(host)
         self._world.after(POLL_US, self._poll)
 
     def _look_at_offsets(self, host: Host) -> None:
-        assert host.broker is not None, "it runs"
         since_us, before = self._offsets.get(host.name, (0, {}))
-        present = {(key, queue_id): offset for key, queues in host.broker.offsets.table.items()
-                   for queue_id, offset in queues.items()}  # fmt: skip
+        present = offsets_in(host)
         for (key, queue_id), offset in present.items():
             known = before.get((key, queue_id))
             if known == offset:
                 continue
             topic, _, group = key.rpartition("@")
             asked = self._shadow.commits.get((host.group.name, topic, queue_id, group), {})
-            if (key, queue_id, offset) in self._corrected.get(host.name, ()):
+            if (key, queue_id, offset) in self._corrected.get(host.group.name, ()):
                 continue
             if offset not in asked:
                 raise Violation("I7", f"{host.name} has {offset} for {key}/{queue_id}, and no consumer committed that")
-            if known is not None and offset < known and asked[offset] < since_us - 20 * SECOND:
+            is_recent = asked[offset] >= since_us - LATE_US
+            if known is not None and offset < known and not is_recent and not self._copied(host, key, queue_id, offset):
                 raise Violation("I7", f"{host.name} went back from {known} to {offset} for {key}/{queue_id}")
         self._offsets[host.name] = (self._world.now_us, present)
+        if host.is_master:
+            self._note_offsets(host, present)
+
+    def _note_offsets(self, host: Host, present: dict[tuple[str, int], int]) -> None:
+        """Remember what a master has: its slaves may copy that, also when they had more by themselves."""
+        for (key, queue_id), offset in present.items():
+            self._had.setdefault((host.group.name, key, queue_id), {})[offset] = self._world.now_us
+
+    def _copied(self, host: Host, key: str, queue_id: int, offset: int) -> bool:
+        """Whether a slave has an offset because its master has it, or had it a moment ago."""
+        had = self._had.get((host.group.name, key, queue_id), {})
+        return not host.is_master and had.get(offset, -LATE_US) >= self._world.now_us - LATE_US
+
+
+def offsets_in(host: Host) -> dict[tuple[str, int], int]:
+    """The consumer offsets a running broker knows."""
+    assert host.broker is not None, "it runs"
+    table = host.broker.offsets.table
+    return {(key, queue_id): offset for key, queues in table.items() for queue_id, offset in queues.items()}
 
 
 def offsets_on(host: Host) -> dict[str, dict[int, int]]:

@@ -82,7 +82,7 @@ class Host:
             self._repair(error)
             return
         except StoreError as error:
-            world.fault("start-failed", f"{self.name}: {error}")
+            world.consequence("start-failed", f"{self.name}: {error}")
             self.machine.disk.kill()
             world.after(SECOND, self.start)
             return
@@ -105,7 +105,7 @@ class Host:
     def _repair(self, error: StoreDamaged) -> None:
         """What the hint says: delete the table that cannot be read."""
         path = str(error).partition(":")[0]
-        self._cluster.world.fault("start-refused", f"{self.name}: {error}")
+        self._cluster.world.consequence("start-refused", f"{self.name}: {error}")
         disk = self.machine.disk
         stem = path.removesuffix(".bak")
         if not self.flips or not disk.exists(path) or stem.startswith(("commitlog", "consumequeue")):

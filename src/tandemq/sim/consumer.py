@@ -12,7 +12,7 @@ from random import Random
 import msgspec
 
 from tandemq.codec.fastjson import loads
-from tandemq.codec.record import decode_message, parse_record, record_fault
+from tandemq.codec.record import decode_message
 from tandemq.errors import ProtocolError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
@@ -20,15 +20,14 @@ from tandemq.model.group import ConsumerData, HeartbeatData, SubscriptionData
 from tandemq.model.hashing import java_hash
 from tandemq.model.message import StoredMessage
 from tandemq.model.topic import retry_topic
-from tandemq.sim.producer import TOPICS
-from tandemq.sim.shadow import Given, Shadow
+from tandemq.sim.deliveries import RECONSUME_MAX, Deliveries, records_in
+from tandemq.sim.messages import TOPICS
+from tandemq.sim.shadow import Shadow
 from tandemq.sim.talker import Line, Talker
 from tandemq.sim.world import Violation, World
 
 COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
 MASTER_AVOIDED_MS = 3_000
-RECONSUME_MAX = 2
-REJECTING_GROUP = "G"
 
 
 class Lane:
@@ -74,8 +73,7 @@ class Consumer(Talker):
         self.topics = (*TOPICS, retry_topic(group))
         self._members: list[str] = [name]
         self.lanes: dict[tuple[str, str, int], Lane] = {}
-        shadow.given_keys.setdefault(group, {})
-        shadow.finished.setdefault(group, set())
+        self._deliveries = Deliveries(world, shadow, name, group)
 
     def begin(self) -> None:
         """Look for routes, introduce ourselves, share the queues."""
@@ -276,46 +274,17 @@ class Consumer(Talker):
             self.after(500, lambda: self._pull(lane))
 
     def _look_at(self, lane: Lane, address: str, body: bytes) -> None:
-        position, end = 0, len(body)
-        expected = lane.next_offset
-        while position < end:
-            record = parse_record(body, position, end)
-            if isinstance(record, str):
-                raise Violation("I10", f"{address} gave {self.name} bytes that are no record: {record}")
-            fault = record_fault(body, position, record.size, record.body_start, record.body_end, record.body_crc)
-            if fault is not None:
-                raise Violation("I10", f"{address} gave {self.name} a corrupt record at {record.log_offset}: {fault}")
+        for position in records_in(body, address, self.name, lane.topic, lane.queue_id, lane.next_offset):
             try:
-                message = decode_message(body, position, end)
+                message = decode_message(body, position, len(body))
             except ProtocolError as error:
                 raise Violation("I10", f"{address} gave {self.name} an unreadable record: {error}") from error
-            if (message.topic, message.queue_id) != (lane.topic, lane.queue_id) or message.queue_offset < expected:
-                raise Violation("I4", f"{address} gave {message.topic}/{message.queue_id}@{message.queue_offset} for "
-                                      f"{lane.topic}/{lane.queue_id}@{expected}")  # fmt: skip
-            expected = message.queue_offset + 1
-            position += record.size
-            self._given(lane, address, message)
-
-    def _given(self, lane: Lane, address: str, message: StoredMessage) -> None:
-        shadow = self._shadow
-        wanted = shadow.messages.get(message.unique_key)
-        if wanted is None:
-            raise Violation("I2", f"nobody sent what {address} gave {self.name}: {message}")
-        same = (message.body, message.tags, " ".join(message.keys), message.properties.get("X"))
-        if same != (wanted.body, wanted.tag, wanted.keys, wanted.producer) or (
-            message.topic != wanted.topic and message.properties.get("RETRY_TOPIC") != wanted.topic
-        ):
-            raise Violation(
-                "I2", f"{address} gave {self.name} another message than was sent as {wanted.key}: {message}"
-            )
-        shadow.give(Given(self.group, address, lane.group, lane.topic, lane.queue_id, message.queue_offset,
-                          message.log_offset, wanted.key, self._world.now_us))  # fmt: skip
-        self._world.fold("give", self.name, message.queue_offset, wanted.key)
-        if wanted.rejections > message.reconsume_times and self.group == REJECTING_GROUP:
-            lane.open[message.queue_offset] = None
-            self._give_back(lane, message)
-        else:
-            shadow.finished[self.group].add(wanted.key)
+            wanted = self._deliveries.given(address, lane.group, lane.topic, message)
+            if self._deliveries.is_rejected(wanted, message):
+                lane.open[message.queue_offset] = None
+                self._give_back(lane, message)
+            else:
+                self._deliveries.finished.add(wanted.key)
 
     def _give_back(self, lane: Lane, message: StoredMessage) -> None:
         if lane.is_dropped or message.queue_offset not in lane.open:
@@ -338,5 +307,3 @@ class Consumer(Talker):
             return
         lane.open.pop(message.queue_offset, None)
         self._world.fold("back", message.unique_key)
-        if message.reconsume_times >= RECONSUME_MAX:
-            self._shadow.dead.add(message.unique_key)

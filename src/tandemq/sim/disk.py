@@ -333,8 +333,12 @@ class SimDisk:
             return _load(content, size, position)
         if any(change.content is content for change in self._journal):
             return b""
-        pages = {page: raw for page, raw in content.pages.items() if page not in content.synced}
-        pages |= {page: bytearray(raw) for page, raw in content.synced.items() if raw is not None}
+        first, last = position // PAGE_BYTES, (position + size) // PAGE_BYTES
+        pages: dict[int, bytearray] = {}
+        for number in range(first, last + 1):
+            raw = content.synced[number] if number in content.synced else content.pages.get(number)
+            if raw is not None:
+                pages[number] = bytearray(raw)
         return _load(
             _Content(content.size if content.grown_from < 0 else content.grown_from, pages=pages), size, position
         )

@@ -3,6 +3,7 @@
     network   cut, half-open, black hole, one-way stall, partition, isolation, slow and chopped links, bits turned
     machines  pause (SIGSTOP), kill, kill at a chosen disk call, power loss (alone, both, at a chosen disk call),
               clock jump, slave's disk lost
+    clients   links cut; applications killed or stopped, and started again
     disks     slow, full, failing writes, failing syncs, bits turned at rest
 
 Whoever is down comes back after a while of dice. Nothing is injected that no static group could survive: bits are
@@ -17,7 +18,7 @@ from tandemq.boundary import LinkKind
 from tandemq.errors import DiskFailed
 from tandemq.sim.cluster import Cluster, Host
 from tandemq.sim.network import Connection, Network
-from tandemq.sim.process import Process
+from tandemq.sim.seat import Seat
 from tandemq.sim.world import MS, SECOND, World
 
 FULL_FREE_BYTES = 16 * 1024
@@ -26,7 +27,7 @@ FULL_FREE_BYTES = 16 * 1024
 class Faults:
     """The faults of one seed."""
 
-    def __init__(self, world: World, network: Network, cluster: Cluster, clients: list[Process]) -> None:
+    def __init__(self, world: World, network: Network, cluster: Cluster, clients: list[Seat]) -> None:
         """Nothing is wrong yet."""
         self._world = world
         self._network = network
@@ -38,10 +39,10 @@ class Faults:
         self._kinds: list[tuple[int, Callable[[], None]]] = [
             (6, self._cut), (3, self._half_open), (3, self._black_hole), (4, self._stall), (4, self._partition),
             (2, self._isolate), (2, self._slow_links), (4, self._flip_in_flight), (4, self._pause), (7, self._kill),
-            (3, self._kill_both), (2, self._kill_name_server), (3, self._kill_client), (5, self._stop_at_call),
-            (7, self._power_loss), (3, self._power_loss_both), (3, self._jump), (2, self._wipe_slave),
-            (3, self._slow_disk), (3, self._full_disk), (2, self._failing_write), (3, self._failing_sync),
-            (3, self._flip_log), (2, self._flip_derived), (2, self._restart),
+            (3, self._kill_both), (2, self._kill_name_server), (3, self._cut_client), (4, self._end_client),
+            (5, self._stop_at_call), (7, self._power_loss), (3, self._power_loss_both), (3, self._jump),
+            (2, self._wipe_slave), (3, self._slow_disk), (3, self._full_disk), (2, self._failing_write),
+            (3, self._failing_sync), (3, self._flip_log), (2, self._flip_derived), (2, self._restart),
         ]  # fmt: skip
 
     def plan(self, count: int, until_us: int) -> None:
@@ -68,6 +69,8 @@ class Faults:
             self._world.after(self._random.randrange(SECOND), host.start)
         for address in self._cluster.plan.name_servers:
             self._cluster.start_name_server(address)
+        for client in self._clients:
+            client.start()
 
     # Choosing.
 
@@ -170,7 +173,7 @@ class Faults:
 
     def _pause(self) -> None:
         candidates = [host.process for host in self._cluster.hosts if host.process is not None]
-        candidates += self._clients
+        candidates += [client.process for client in self._clients if client.process is not None]
         if candidates:
             process = self._random.choice(candidates)
             duration = self._random.choice((300, 1_500, 4_500, 9_000)) * MS
@@ -206,12 +209,25 @@ class Faults:
             self._cluster.kill_name_server(address)
             self._later(200, 8_000, lambda: self._cluster.start_name_server(address))
 
-    def _kill_client(self) -> None:
-        process = self._random.choice(self._clients)
-        found = [connection for connection in self._network.connections if process in connection.owners]
-        self._note("client-links-cut", process.name)
+    def _cut_client(self) -> None:
+        client = self._random.choice(self._clients)
+        found = [connection for connection in self._network.connections if client.process in connection.owners]
+        self._note("client-links-cut", client.name)
         for connection in found:
             self._network.cut(connection)
+
+    def _end_client(self) -> None:
+        candidates = [client for client in self._clients if client.application is not None]
+        if not candidates:
+            return
+        client = self._random.choice(candidates)
+        if client.process is not None and self._random.random() < 0.6:
+            self._note("kill-client", client.name)
+            client.kill()
+        elif client.process is not None:
+            self._note("client-leaves", client.name)
+            client.leave()
+        self._later(200, 9_000, client.start)
 
     def _stop_at_call(self) -> None:
         host = self._host()

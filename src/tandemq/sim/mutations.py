@@ -7,11 +7,13 @@ fail. `MUTATIONS` says by which rules it may be noticed first.
 # ruff: noqa: ARG001, ARG005, SLF001  # what is replaced is inside, and has its own signature
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 from tandemq.boundary import Turn
 from tandemq.broker import delay, masterside, node, offsets, pull, retry, slaveside
-from tandemq.errors import ProtocolError
+from tandemq.client import consuming, links, routes, sending, window
+from tandemq.errors import NotConnected, ProtocolError
 from tandemq.model.codes import ResponseCode
 from tandemq.replication import master, records
 from tandemq.sim.patch import patched
@@ -244,6 +246,87 @@ def slave_never_returns() -> AbstractContextManager[Any]:
     return patched(slaveside.SlaveSide, "closed", gone)
 
 
+def slave_offsets_go_back() -> AbstractContextManager[Any]:
+    """A slave takes over the first offsets it ever heard of every other time."""
+    merge = offsets.ConsumerOffsets.merge
+
+    def forgetful(self: offsets.ConsumerOffsets, table: dict[str, dict[int, int]], version: Any) -> None:
+        first = vars(self).setdefault("first_heard", {})
+        for key, queues in table.items():
+            first.setdefault(key, dict(queues))
+        times = vars(self)["times"] = vars(self).get("times", 0) + 1
+        merge(self, first if times % 2 else table, version)
+
+    return patched(offsets.ConsumerOffsets, "merge", forgetful)
+
+
+def client_denies_the_unknown() -> AbstractContextManager[Any]:
+    """The client says that a message whose answer did not come is not stored."""
+    return patched(links, "OutcomeUnknown", NotConnected)
+
+
+def client_makes_new_keys() -> AbstractContextManager[Any]:
+    """The client gives a message another unique key when it sends it again."""
+    again = sending.ProducerCore._again
+
+    def renamed(self: sending.ProducerCore, sent: Any, now: Any) -> None:
+        message = sent.message
+        for key in message.unique_keys if not message.is_batch else ():
+            fresh = self._kit.keys.next(now.wall_ms)
+            sent.message = replace(message, properties=message.properties.replace(key, fresh), unique_keys=(fresh,))
+        again(self, sent, now)
+
+    return patched(sending.ProducerCore, "_again", renamed)
+
+
+def client_sends_to_one_broker() -> AbstractContextManager[Any]:
+    """The client tries a message again where it failed."""
+
+    def stubborn(_self: Any, publishing: Any, last_broker: str, _now: Any) -> Any:
+        of_last = [queue for queue in publishing.queues if queue.broker_name == last_broker] or publishing.queues
+        publishing.position += 1
+        return of_last[publishing.position % len(of_last)]
+
+    return patched(sending.ProducerCore, "_choose", stubborn)
+
+
+def client_commits_ahead() -> AbstractContextManager[Any]:
+    """The client tells offsets up to what it pulled, finished or not."""
+    return patched(window.Window, "committable", property(lambda self: self.next_offset))
+
+
+def client_drops_rejected() -> AbstractContextManager[Any]:
+    """The client passes over what its application gives back."""
+
+    def drop(self: consuming.PushCore, delivery: Any, _level: int, ticket: Any, now: Any) -> None:
+        self._pass(delivery, now)
+        ticket.settle(None)
+
+    return patched(consuming.PushCore, "_send_back", drop)
+
+
+def client_skips_messages() -> AbstractContextManager[Any]:
+    """The client drops every seventh message it pulls."""
+    arrived = consuming.PushCore._arrived
+
+    def skip(self: consuming.PushCore, share: Any, messages: Any, now: Any) -> None:
+        for message in messages:
+            if message.queue_offset % 7 == 6:
+                share.window.ack(message.queue_offset)
+        arrived(self, share, [message for message in messages if message.queue_offset % 7 != 6], now)
+
+    return patched(consuming.PushCore, "_arrived", skip)
+
+
+def client_waits_for_its_master() -> AbstractContextManager[Any]:
+    """The client reads from masters only."""
+
+    def master_only(self: routes.Routes, broker_name: str, _preferred_id: int = 0) -> list[str]:
+        return [address for number, address in self.members(broker_name).items() if number == 0]
+
+    return patched(routes.Routes, "read_addresses", master_only)
+
+
 MUTATIONS: dict[str, tuple[Mutation, frozenset[str]]] = {
     "ack-without-flush": (ack_without_flush, frozenset({"I17", "I1"})),
     "flush-covers-later-writes": (flush_covers_later_writes, frozenset({"I17", "I1"})),
@@ -268,5 +351,13 @@ MUTATIONS: dict[str, tuple[Mutation, frozenset[str]]] = {
     "rejected-lost": (rejected_lost, frozenset({"I14", "I13"})),
     "index-forgets": (index_forgets, frozenset({"I9"})),
     "slave-never-returns": (slave_never_returns, frozenset({"I14"})),
+    "slave-offsets-go-back": (slave_offsets_go_back, frozenset({"I7"})),
+    "client-denies-the-unknown": (client_denies_the_unknown, frozenset({"I17"})),
+    "client-makes-new-keys": (client_makes_new_keys, frozenset({"I3"})),
+    "client-sends-to-one-broker": (client_sends_to_one_broker, frozenset({"I14"})),
+    "client-commits-ahead": (client_commits_ahead, frozenset({"I7"})),
+    "client-drops-rejected": (client_drops_rejected, frozenset({"I14", "I13"})),
+    "client-skips-messages": (client_skips_messages, frozenset({"I14"})),
+    "client-waits-for-its-master": (client_waits_for_its_master, frozenset({"I14"})),
 }
 """Name to what switches the safety off, and the rules that may notice it."""

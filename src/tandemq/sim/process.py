@@ -25,6 +25,8 @@ from tandemq.sim.world import MS, Violation, World
 
 log = logging.getLogger(__name__)
 SPINS_MAX = 300
+TICK_US = 20 * MS
+"""Timers run late by up to this, several in one turn, as on a busy machine."""
 CRASHES = (ArithmeticError, AssertionError, AttributeError, BufferError, LookupError, OSError, RuntimeError,
            StructError, TandemError, TypeError, ValueError, msgspec.MsgspecError)  # fmt: skip
 """What a mistake in a node may raise."""
@@ -157,9 +159,11 @@ class Process:
         self.carry_out(turn)
         if self.after_turn is not None:
             self.after_turn(self)
+            if not self.is_running:
+                return
         deadline = self.node.deadline_ms()
         if deadline is not None:
-            at_us = (deadline - self.machine.mono_ms) * MS
+            at_us = -(-(deadline - self.machine.mono_ms) * MS // TICK_US) * TICK_US
             self._plan(max(at_us, self.world.now_us + 100, self.paused_until_us))
 
     def run_turn(self, node: Node, received: list[tuple[int, bytes]], events: list[Event]) -> Turn | None:

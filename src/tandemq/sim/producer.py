@@ -14,16 +14,13 @@ from tandemq.codec.record import BatchPart, encode_batch
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.model.topic import AUTO_CREATE_TOPIC
+from tandemq.sim.messages import BATCH_COUNTS, TOPICS, Maker
 from tandemq.sim.shadow import Attempt, Shadow, Wanted
 from tandemq.sim.talker import Talker
 from tandemq.sim.world import World
 
 ATTEMPTS_MAX = 4
 SEND_TIMEOUT_MS = 2_500
-TAGS = ("A", "B", "C", "")
-TOPICS = ("Orders", "Late")
-LATE_US = 25_000_000
-"""When the second topic comes into being."""
 
 
 class Producer(Talker):
@@ -39,7 +36,7 @@ class Producer(Talker):
         self._shadow = shadow
         self._pace_ms = pace_ms
         self._kinds = kinds
-        self._made = 0
+        self._maker = Maker(world, name, random, kinds)
         self.is_stopped = False
         self.under_way = 0
         self.queue_nums = 3
@@ -60,31 +57,19 @@ class Producer(Talker):
     def _step(self) -> None:
         if self.is_stopped:
             return
-        count = self.random.choice((1, 2, 4, 8, 12))
+        count = self.random.choice(BATCH_COUNTS)
         if self.under_way < 40:
             if count > 1 and "batch" in self._kinds and self.random.random() < 0.5:
                 self._send([self._make(TOPICS[0], plain=True) for _ in range(count)], set())
             else:
                 for _ in range(count):
-                    self._send([self._make(self._topic())], set())
+                    self._send([self._make(self._maker.topic())], set())
         self.after(self.random.randrange(self._pace_ms // 4, self._pace_ms * 2), self._step)
 
-    def _topic(self) -> str:
-        is_late = self._world.now_us > LATE_US and self.random.random() < 0.2
-        return TOPICS[1] if is_late else TOPICS[0]
-
     def _make(self, topic: str, *, plain: bool = False) -> Wanted:
-        self._made += 1
-        random = self.random
-        key = blake2b(f"{self.name}-{self._made}".encode(), digest_size=16).hexdigest().upper()
-        size = random.choice((20, 60, 200, 700)) + random.randrange(40)
-        body = f"{self.name}:{self._made}:".encode() + random.randbytes(size)
-        rejections = random.randrange(1, 4) if "reject" in self._kinds and random.random() < 0.04 else 0
-        delay = random.randrange(1, 4) if "delay" in self._kinds and not rejections and random.random() < 0.08 else 0
-        if plain:
-            delay = rejections = 0
-        wanted = Wanted(key, self.name, topic, body, random.choice(TAGS), f"k{self._made % 7} {self.name}", delay,
-                        rejections, self._world.now_us)  # fmt: skip
+        wanted = self._maker.message(topic, plain=plain)
+        number = len(self._maker.made)
+        wanted.key = blake2b(f"{self.name}-{number}".encode(), digest_size=16).hexdigest().upper()
         self._shadow.want(wanted)
         return wanted
 
@@ -188,20 +173,12 @@ class Producer(Talker):
         self.under_way -= 1
         if answer is None:
             return
-        attempt.code = answer.code
-        attempt.answered_us = self._world.now_us
         self._world.fold("ack", attempt.number, answer.code)
-        if attempt.is_stored:
-            attempt.queue_offset = int(answer.fields["queueOffset"])
-            attempt.log_offsets = [int(text[-16:], 16) for text in answer.fields["msgId"].split(",")]
-            self._shadow.on_stored(attempt)
+        self._shadow.hear(attempt, answer.code, answer.fields, self._world.now_us)
 
     def _again(self, messages: list[Wanted], tried: set[str]) -> None:
         if len(messages[0].attempts) < ATTEMPTS_MAX and not self.is_stopped:
             self._send(messages, tried)
-        else:
-            for message in messages:
-                message.gave_up = True
 
 
 def properties_of(message: Wanted, *, waits: bool) -> str:

@@ -24,12 +24,6 @@ class Wanted:
     rejections: int = 0
     made_us: int = 0
     attempts: list["Attempt"] = field(default_factory=list)
-    gave_up: bool = False
-
-    @property
-    def is_acked(self) -> bool:
-        """Whether some attempt was answered as stored."""
-        return any(attempt.is_stored for attempt in self.attempts)
 
 
 STORED = frozenset(
@@ -94,8 +88,6 @@ class Shadow:
         """(group of brokers, topic, queue id, consumer group) to offsets asked to be committed, and when last."""
         self.finished: dict[str, set[str]] = {}
         """Consumer group to unique keys a consumer was done with."""
-        self.dead: set[str] = set()
-        """Unique keys a consumer gave back for the last time."""
         self.duplicates = 0
         self.on_given: Callable[[Given], None] = lambda _: None
         self.on_stored: Callable[[Attempt], None] = lambda _: None
@@ -109,6 +101,14 @@ class Shadow:
         self.attempts.append(attempt)
         for message in attempt.messages:
             message.attempts.append(attempt)
+
+    def hear(self, attempt: Attempt, code: int, fields: dict[str, str], now_us: int) -> None:
+        """A producer heard an answer."""
+        attempt.code, attempt.answered_us = code, now_us
+        if attempt.is_stored:
+            attempt.queue_offset = int(fields["queueOffset"])
+            attempt.log_offsets = [int(text[-16:], 16) for text in fields["msgId"].split(",")]
+            self.on_stored(attempt)
 
     def give(self, given: Given) -> None:
         """A consumer got a message."""

@@ -12,17 +12,21 @@ from dataclasses import dataclass, field
 from random import Random
 
 from tandemq.broker import delay
+from tandemq.client import links
+from tandemq.sim.application import Application, Surroundings
 from tandemq.sim.checks import Checks
 from tandemq.sim.cluster import Cluster
 from tandemq.sim.consumer import Consumer
-from tandemq.sim.disk import SimDisk
+from tandemq.sim.consuming import ConsumingApplication
+from tandemq.sim.deliveries import REJECTING_GROUP
 from tandemq.sim.faults import Faults
 from tandemq.sim.garbage import Stranger
 from tandemq.sim.network import Connection, Network
 from tandemq.sim.patch import patched
-from tandemq.sim.plan import draw
-from tandemq.sim.process import Machine, Process
+from tandemq.sim.plan import STRANGER_IP, client_ip, draw
 from tandemq.sim.producer import Producer
+from tandemq.sim.producing import ProducingApplication
+from tandemq.sim.seat import Seat
 from tandemq.sim.shadow import Shadow
 from tandemq.sim.talker import Talker
 from tandemq.sim.verdict import Verdict
@@ -33,8 +37,11 @@ SETTLE_US = 150 * SECOND
 RUN_US_MIN = 60 * SECOND
 SENDS_MIN = 200
 FAULTS_MIN = 3
+GROUPS = 2
 SCAN_MS = 1_000
 """How often brokers look for delayed messages here: a tenth of a second would cost a third of all turns."""
+DEADLINE_STEP_MS = 250
+"""How finely clients look for answers that did not come, for the same reason."""
 _CODE = re.compile(rb'"code":(\d+)')
 
 
@@ -71,37 +78,44 @@ class Simulation:
         self.checks = Checks(world, self.cluster, self.shadow)
         self.shadow.on_given = self.checks.given
         self.shadow.on_stored = self.checks.acked
-        self.producers = [self._producer(number) for number in range(self.plan.producers)]
+        members = {host.address: (host.group.name, host.broker_id) for host in self.cluster.hosts}
+        self.around = Surroundings(world, self.shadow, members, self.plan.name_servers, self.plan.route_poll_ms)
+        self.prober = self._producer(0, binary=self.plan.binary)
+        second = self._application() if "p1" in self.plan.applications else self._producer(1, binary=False)
+        self.producers: list[Producer | ProducingApplication] = [self.prober, second]
         groups = [("G", "*"), ("G", "*"), *([("GT", "A || B")] if self.plan.tag_group else [])]
         self.consumers = [self._consumer(number, *group) for number, group in enumerate(groups)]
         self.verdict = Verdict(world, self.cluster, self.shadow, self.checks, tuple(dict(groups)))
-        talkers: list[Talker] = [*self.producers, *self.consumers]
-        self.clients = [self._client(talker, number) for number, talker in enumerate(talkers)]
-        self.stranger = Stranger(self._dice(), self.network)
-        self._client(self.stranger, 90)
+        nodes: list[Talker | Application] = [*self.producers, *self.consumers]
+        self.clients = [Seat(world, self.network, client_ip(number), node) for number, node in enumerate(nodes)]
+        Seat(world, self.network, STRANGER_IP, Stranger(self._dice(), self.network))
         self.faults = Faults(world, self.network, self.cluster, self.clients)
 
     def _dice(self) -> Random:
         return Random(self.world.random.getrandbits(60))
 
-    def _producer(self, number: int) -> Producer:
+    def _producer(self, number: int, *, binary: bool) -> Producer:
         plan = self.plan
         return Producer(self.world, self.shadow, f"p{number}", self._dice(), plan.name_servers, pace_ms=plan.pace_ms,
-                        kinds=plan.kinds, binary=plan.binary and number == 0)  # fmt: skip
+                        kinds=plan.kinds, binary=binary)  # fmt: skip
 
-    def _consumer(self, number: int, group: str, expression: str) -> Consumer:
+    def _application(self) -> ProducingApplication:
         plan = self.plan
-        return Consumer(self.world, self.shadow, f"c{number}", group, expression, self._dice(), plan.name_servers,
+        return ProducingApplication(self.around, "p1", client_ip(1), self._dice(), pace_ms=plan.pace_ms,
+                                    kinds=plan.kinds)  # fmt: skip
+
+    def _consumer(self, number: int, group: str, expression: str) -> Consumer | ConsumingApplication:
+        plan, name = self.plan, f"c{number}"
+        if group in plan.applications:
+            return ConsumingApplication(
+                self.around, name, client_ip(2 + number), self._dice(), group=group, expression=expression,
+                orderly=plan.orderly and group != REJECTING_GROUP, suspend_ms=plan.suspend_ms,
+            )  # fmt: skip
+        return Consumer(self.world, self.shadow, name, group, expression, self._dice(), plan.name_servers,
                         binary=plan.binary and number == 0, suspend_ms=plan.suspend_ms)  # fmt: skip
 
-    def _client(self, talker: Talker, number: int) -> Process:
-        machine = Machine(self.world, talker.name, f"10.0.8.{number + 1}", SimDisk(Random(0)))
-        process = Process(self.world, self.network, machine, talker.name)
-        process.start(talker)
-        return process
-
     def _tap(self, connection: Connection, end: int, data: bytes) -> None:
-        if end == 0 and connection.owners[0].ip != "10.0.8.91":
+        if end == 0 and connection.owners[0].ip != STRANGER_IP:
             for text in _CODE.findall(data):
                 self.world.requests[int(text)] += 1
 
@@ -117,12 +131,16 @@ class Simulation:
         self.cluster.start()
         self.faults.plan(self.plan.fault_count, self.plan.faulty_us)
         world.run_until(self.plan.faulty_us)
-        while world.faults.total() < FAULTS_MIN or len(self.shadow.attempts) < SENDS_MIN - 20:
+        while world.faults.total() < FAULTS_MIN or len(self.shadow.attempts) < SENDS_MIN:
             if world.faults.total() < FAULTS_MIN:
                 self.faults.plan(2, world.now_us + 8 * SECOND)
             world.run_until(world.now_us + 5 * SECOND)
         self._settle()
         self.verdict.judge()
+        assert len(self.shadow.attempts) >= SENDS_MIN, "a seed has as many sends"
+        assert world.faults.total() >= FAULTS_MIN, "a seed has as many faults"
+        assert world.now_us >= RUN_US_MIN, "a seed lasts as long"
+        assert len(self.plan.groups) == GROUPS, "a seed has two groups of brokers"
 
     def _settle(self) -> None:
         world = self.world
@@ -144,7 +162,7 @@ class Simulation:
         for group in self.plan.groups:
             best = 0 if group.role == "ASYNC_MASTER" or group.copies <= group.slaves + 1 else 11
             while True:
-                attempt = self.producers[0].probe(group.name, self.cluster.master(group).address)
+                attempt = self.prober.probe(group.name, self.cluster.master(group).address)
                 self.clients[0].wake()
                 world.run_until(world.now_us + SECOND)
                 if attempt.code == best:
@@ -179,7 +197,7 @@ def _uncollected() -> Iterator[None]:
 
 def run_seed(seed: int) -> Result:
     """Run one seed."""
-    with patched(delay, "SCAN_MS", SCAN_MS), _uncollected():
+    with patched(delay, "SCAN_MS", SCAN_MS), patched(links, "DEADLINE_STEP_MS", DEADLINE_STEP_MS), _uncollected():
         simulation = Simulation(seed)
         try:
             simulation.run()

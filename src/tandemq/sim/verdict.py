@@ -12,17 +12,20 @@ I16       no topic or group came into being because of garbage
 """
 
 from collections import Counter
+from collections.abc import Iterator
 
+from tandemq.codec.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.model.codes import ResponseCode
 from tandemq.model.topic import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from tandemq.sim.checks import Checks
 from tandemq.sim.cluster import Cluster, Host
-from tandemq.sim.consumer import RECONSUME_MAX, REJECTING_GROUP
+from tandemq.sim.deliveries import RECONSUME_MAX, REJECTING_GROUP
 from tandemq.sim.logs import Found, read_log, walk, without_filler
+from tandemq.sim.messages import TOPICS
 from tandemq.sim.plan import DELAYS, GroupPlan
-from tandemq.sim.producer import TOPICS
 from tandemq.sim.shadow import Attempt, Shadow, Wanted
 from tandemq.sim.world import MS, SECOND, Violation, World
+from tandemq.storage.consumequeue import ConsumeQueue
 
 DELAYS_US = [int(text.removesuffix("s")) * SECOND for text in DELAYS.split()]
 INDEX_SAMPLES = 12
@@ -183,10 +186,11 @@ class Verdict:
                 raise Violation(
                     "I9", f"{host.name}: {key} ends at {queue and queue.max_offset}, by the log at {offsets[-1] + 1}"
                 )
+            held = dict(queue_entries(queue, max(offsets[0], queue.min_offset)))
             for queue_offset, *entry in entries:
-                if queue_offset >= queue.min_offset and tuple(queue.entry(queue_offset)) != tuple(entry):
+                if queue_offset >= queue.min_offset and held.get(queue_offset) != tuple(entry):
                     raise Violation(
-                        "I9", f"{host.name}: {key}@{queue_offset} is {queue.entry(queue_offset)}, by the log {entry}"
+                        "I9", f"{host.name}: {key}@{queue_offset} is {held.get(queue_offset)}, by the log {entry}"
                     )
         for key, queue in store.queues.items():
             if queue.max_offset > queue.min_offset and key not in expected:
@@ -354,3 +358,13 @@ class Verdict:
                     raise Violation(
                         "I12", f"{group.name}: {key} was stored {count} times and came {visible[key]} times"
                     )
+
+
+def queue_entries(queue: ConsumeQueue, queue_offset: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """A queue's entries from an offset on, each with its offset."""
+    while queue_offset < queue.max_offset:
+        data = queue.read(queue_offset, queue.max_offset - queue_offset)
+        for at in range(0, len(data), QUEUE_ENTRY_BYTES):
+            yield queue_offset + at // QUEUE_ENTRY_BYTES, QUEUE_ENTRY.unpack_from(data, at)
+        assert data, "there are entries up to the end"
+        queue_offset += len(data) // QUEUE_ENTRY_BYTES

@@ -23,6 +23,7 @@ from tandemq.sim.shadow import Attempt, Shadow, Wanted
 from tandemq.sim.world import Violation, World
 
 _CODE = re.compile(rb'"code":(\d+)')
+_OPAQUE = re.compile(rb'"opaque":(\d+)')
 
 Member = tuple[str, int]
 """A broker: the name of its group, and its number there."""
@@ -97,13 +98,14 @@ class Witness:
 
     def _heard(self, line: _Line, data: bytes) -> None:
         for frame in line.heard.feed(data):
-            command = decode_command(frame)
-            asked = line.waiting.pop(command.opaque, None) if command.is_response else None
+            found = _OPAQUE.search(frame[1])
+            asked = line.waiting.pop(int(found[1]), None) if found is not None and b'"flag":1,' in frame[1] else None
             if isinstance(asked, Attempt):
+                command = decode_command(frame)
                 self._world.fold("ack", asked.number, command.code)
                 self._shadow.hear(asked, command.code, command.fields, self._world.now_us)
-            elif asked is not None and command.code == 0:
-                for _ in records_in(command.body, line.address, self._name, *asked):
+            elif asked is not None:
+                for _ in records_in(frame[2], line.address, self._name, *asked):
                     pass
         assert line.heard.error is None, f"{line.address} answered with no frame: {line.heard.error}"
 

@@ -45,6 +45,7 @@ class World:
         self.random = Random(seed)
         self.now_us = 0
         self.faults: Counter[str] = Counter()
+        self.consequences: Counter[str] = Counter()
         self.requests: Counter[int] = Counter()
         self.turns = 0
         self._queue: list[tuple[int, int, Action]] = []
@@ -78,6 +79,12 @@ class World:
         self.faults[kind] += 1
         self.fold(kind, text)
         log.info("fault: %s %s", kind, text)
+
+    def consequence(self, kind: str, text: str) -> None:
+        """Record what a fault led to."""
+        self.consequences[kind] += 1
+        self.fold(kind, text)
+        log.info("%s: %s", kind, text)
 
     @property
     def digest(self) -> str:
