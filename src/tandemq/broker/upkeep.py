@@ -79,9 +79,8 @@ class Upkeep:
         store = self._broker.store
         if self._syncing is not None or store.marks.written <= store.marks.synced or store.log.refused is not None:
             return
-        end, checkpoint = store.marks.written, store.checkpoint(store.queued_ms)
-        if store.log.flushed_offset < end:
-            end, checkpoint = store.log.flushed_offset, None
+        end = min(store.marks.written, store.log.flushed_offset)
+        checkpoint = store.checkpoint(store.queued_ms) if end == store.marks.written else None
         work = _SyncWork(self._broker.disk, store.paths_to_sync(), end, checkpoint)
         self._syncing = Job("sync queues", work.run, work)
         self._broker.turn_out.jobs.append(self._syncing)
