@@ -16,6 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic_ns
 from ipaddress import ip_address
 
 from tandemq.boundary import Buffer, Closed, Connect, Drained, Event, Job, JobDone, LinkKind, Node, Opened, Turn
@@ -33,6 +34,9 @@ BACKLOG_CLOSE = 256 << 20
 SMALL_BYTES = 64 * 1024
 BUFFERS_PER_SEND = 512
 WAIT_MS_MAX = 1_000
+POLLED_MAX = 1024
+LOOK_NS = 100_000
+LOOKS = 8
 ACCEPT_PAUSE_MS = 1_000
 WORKERS = 2
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -78,6 +82,8 @@ class Loop:
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._epoll.register(self._wake_read, select.EPOLLIN)
         self._stopping = False
+        self._looks = 0
+        """How often looking again may be in vain before it is left, until something comes that fast again."""
         self.lag_ms_max = 0.0
         self.registry: RegistrySession | None = None
         """Where the node's registry operations go; it calls `wake` when there are events."""
@@ -129,7 +135,7 @@ class Loop:
         if self._paused:
             self._resume_accepting()
         received: list[tuple[int, bytes]] = []
-        for fd, mask in self._epoll.poll(wait_ms / 1000, 1024):
+        for fd, mask in self._wait(wait_ms):
             link = self._by_fd.get(fd)
             if link is None:
                 self._other(fd)
@@ -142,6 +148,28 @@ class Loop:
             self._connect_resolved()
         events = self._take_events()
         self._carry_out(node.turn(received, events, read_clock()))
+
+    def _wait(self, wait_ms: int) -> list[tuple[int, int]]:
+        """Descriptors that are ready, and for what.
+
+        While turns follow closely on each other it looks again for a moment before it sleeps, letting others run: to be
+        woken from sleep takes longer than most peers need to answer.
+        """
+        poll = self._epoll.poll
+        ready = poll(0, POLLED_MAX)
+        if ready or not wait_ms:
+            return ready
+        began_ns = monotonic_ns()
+        if self._looks:
+            while not ready and monotonic_ns() - began_ns < LOOK_NS:
+                os.sched_yield()
+                ready = poll(0, POLLED_MAX)
+            self._looks = LOOKS if ready else self._looks - 1
+        if not ready:
+            ready = poll(wait_ms / 1000, POLLED_MAX)
+            if monotonic_ns() - began_ns < LOOK_NS:
+                self._looks = LOOKS
+        return ready
 
     def _take_events(self) -> list[Event]:
         while self._done:

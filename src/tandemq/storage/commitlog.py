@@ -237,11 +237,11 @@ class CommitLog:
         self._zeroed_end = self.end + room
 
     def _write_pieces(self, data: bytes, start: int, rolls: list[int]) -> None:
-        stop = start + len(data)
-        cuts = [start, *(roll for roll in rolls if start < roll < stop), stop]
-        if len(cuts) == 2:
+        if not rolls:
             self._segments.write(data, start)
             return
+        stop = start + len(data)
+        cuts = [start, *(roll for roll in rolls if start < roll < stop), stop]
         view = memoryview(data)
         for first, last in zip(cuts, cuts[1:], strict=False):
             self._segments.write(view[first - start : last - start], first)

@@ -82,6 +82,7 @@ class SegmentLog:
         self._files = files
         self.directory = directory
         self.segment_bytes = segment_bytes
+        self._latest_path = -1, ""
         self.starts: list[int] = []
         names = [name for name in disk.list(directory) if name.isdigit()]
         for name in names:
@@ -123,7 +124,11 @@ class SegmentLog:
 
     def path(self, start: int) -> str:
         """Path of the file that begins at `start`."""
-        return f"{self.directory}/{start:0{NAME_DIGITS}d}"
+        latest, path = self._latest_path
+        if start != latest:
+            path = f"{self.directory}/{start:0{NAME_DIGITS}d}"
+            self._latest_path = start, path
+        return path
 
     def write(self, data: Buffer, offset: int) -> None:
         """Write bytes that lie within one file, creating the next one if they begin there.
