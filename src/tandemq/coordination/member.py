@@ -104,6 +104,7 @@ class Member:
         self._claim_above = NO_NODE
         """Our own write of the record counts as a claim if it made a version above this one."""
         self._ready_epoch = 0
+        self._is_loss_accepted = False
         self._ordered: BecomeMaster | BecomeSlave | None = None
         self._absent_ms: dict[int, int] = {}
         self._until = (NEVER, NEVER, NEVER)
@@ -266,7 +267,11 @@ class Member:
 
     def force_master(self, now: Now) -> Verdict:
         """An operator wants this broker to serve although that may lose or repeat something (F30)."""
-        verdict = self._taker.force(now)
+        if self.stage is Stage.CLAIMING and not self.is_log_whole:
+            self._is_loss_accepted = True
+            verdict = Verdict(True, False, f"what broker {self.id} lost of its log stays lost")
+        else:
+            verdict = self._taker.force(now)
         self.think(now)
         return verdict
 
@@ -396,8 +401,8 @@ class Member:
         heirs = [other for other in state.in_sync if other != self.id]
         if self.is_log_whole or self.mode is not Mode.ELECT or self._ready_epoch == state.epoch:
             self.propose(state, state.reason, now)
-        elif not heirs:
-            new = replace(state, epoch=state.epoch + 1)
+        elif self._is_loss_accepted or (not heirs and len(self.view.config.members if self.view.config else ()) == 1):
+            new = replace(state, epoch=state.epoch + 1, in_sync=(self.id,))
             self.propose(new, f"broker {self.id} may have lost the end of its log, and nobody has more", now)
         else:
             found = [(heir, (self.view.live or {}).get(heir)) for heir in heirs]

@@ -1,0 +1,82 @@
+"""Safeties that can be switched off one at a time; the simulation must notice each.
+
+Each is a name, what goes wrong without it, and how to switch it off in the real classes.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+from tandemq.coordination import election, lease, member, takeover, view
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One safety."""
+
+    name: str
+    owner: Any
+    attribute: str
+    without: Callable[..., Any] | property
+    """Put in the attribute's place."""
+    first_seed: int = 0
+    """Schedules before it do not show it."""
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Switch it off for a while."""
+        with patch.object(self.owner, self.attribute, self.without):
+            yield
+
+
+def _recorded_is_claimed(original: Callable[..., None]) -> Callable[..., None]:
+    def recorded(self: member.Member, *arguments: Any, **options: Any) -> None:
+        original(self, *arguments, **options)
+        self._claim_above = view.NO_NODE - 1
+
+    return recorded
+
+
+def _any_session(self: member.Member) -> int:
+    ms = self.timing.lease_ms
+    return max(self._lease.peers_until_ms(self._rivals(), ms), self._lease.registry_until_ms(ms))
+
+
+def _one_peer_is_enough(self: lease.Lease, others: Any, lease_ms: int) -> int:
+    return max((self._granted.get(peer, lease.NEVER) + lease_ms for peer in others), default=lease.FOREVER)
+
+
+def _promises_always(original: Callable[..., int]) -> Callable[..., int]:
+    def on_heartbeat(self: member.Member, peer: int, heartbeat: Any, now: Any) -> int:
+        original(self, peer, heartbeat, now)
+        return int(heartbeat.number)
+
+    return on_heartbeat
+
+
+def _live_ignored(original: Callable[..., Any]) -> Callable[..., Any]:
+    def suspect(self: takeover.Taker, now: Any) -> Any:
+        live, self._member.view.live = self._member.view.live, {} if self._member.view.live is not None else None
+        found = original(self, now)
+        self._member.view.live = live
+        return found
+
+    return suspect
+
+
+MUTATIONS = (
+    Mutation("a lease never ends", member.Member, "_lease_until", lambda _: lease.FOREVER),
+    Mutation("a registry grant counts in any session", member.Member, "_lease_until", _any_session),
+    Mutation("one of several peers grants a lease", lease.Lease, "peers_until_ms", _one_peer_is_enough),
+    Mutation("reading the record is a claim", member.Member, "_recorded",
+             _recorded_is_claimed(member.Member._recorded)),
+    Mutation("a member promises while it takes over", member.Member, "on_heartbeat",
+             _promises_always(member.Member.on_heartbeat)),
+    Mutation("silence is not waited for", takeover.Taker, "_is_silent", lambda *_: True),
+    Mutation("the live node is not looked at", takeover.Taker, "_suspect", _live_ignored(takeover.Taker._suspect)),
+    Mutation("members not in sync stand for election", takeover, "may_stand", lambda **_: True, first_seed=95),
+    Mutation("a member that lost its log stands for election", takeover, "may_stand",
+             lambda **facts: election.may_stand(**{**facts, "is_log_whole": True}), first_seed=95),
+)  # fmt: skip

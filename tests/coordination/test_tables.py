@@ -1,0 +1,222 @@
+"""Truth tables: permissions in every state, the lonely master, and the rules that are plain arithmetic."""
+
+import itertools
+
+import pytest
+
+from tandemq.coordination.election import Candidate, may_stand, place_of
+from tandemq.coordination.insync import InSync
+from tandemq.coordination.lease import FOREVER, Lease, drift_of, is_lonely, timing
+from tandemq.coordination.liveness import Checks, Peer
+from tandemq.coordination.permission import holder_of, right_of
+from tandemq.coordination.records import NOBODY, GroupMode, GroupState, Permission
+from tandemq.coordination.slave_consume import Position, may_take_reading, merge_offsets
+from tests.spec import spec
+
+NORMAL = GroupState(1, 0, (0, 1), GroupMode.NORMAL, 0)
+CONSUMING = GroupState(1, 0, (0, 1), GroupMode.SLAVE_CONSUME, 1)
+READ_PART = {
+    Permission.FULL: Permission.READ,
+    Permission.WRITE: Permission.NONE,
+    Permission.READ: Permission.READ,
+    Permission.NONE: Permission.NONE,
+}
+
+
+@spec("F12", "F06")
+@pytest.mark.parametrize("configured", list(Permission))
+def test_permission_by_state(configured: Permission) -> None:
+    assert right_of(configured, 0, NORMAL) is configured
+    assert right_of(configured, 1, NORMAL) is Permission.NONE
+    assert right_of(configured, 0, CONSUMING) is Permission.NONE
+    assert right_of(configured, 1, CONSUMING) is READ_PART[configured]
+    assert right_of(configured, 2, NORMAL) is right_of(configured, 2, CONSUMING) is Permission.NONE
+    assert right_of(configured, 0, None) is Permission.NONE
+
+
+@spec("F09")
+def test_record_that_names_master_as_slave_reader_lets_nobody_serve() -> None:
+    assert holder_of(GroupState(1, 0, (0, 1), GroupMode.SLAVE_CONSUME, 0)) == NOBODY
+
+
+@spec("F31", "F28", "F29")
+@pytest.mark.parametrize("facts", list(itertools.product((False, True), repeat=5)))
+def test_master_is_lonely_only_if_all_five_hold(facts: tuple[bool, bool, bool, bool, bool]) -> None:
+    is_master, assigned, once, alone, lost = facts
+    lonely = is_lonely(
+        is_master=is_master, has_slave_assigned=assigned, slave_once_connected=once, no_slave_connected=alone,
+        registry_lost=lost,
+    )  # fmt: skip
+    assert lonely is (facts == (True, True, True, True, True))
+
+
+@spec("F13", "F17", "F19")
+@pytest.mark.parametrize("mine", list(Permission))
+@pytest.mark.parametrize("masters", list(Permission))
+def test_slave_takes_reading_only_if_both_are_configured_to_read(mine: Permission, masters: Permission) -> None:
+    both_read = mine in (Permission.FULL, Permission.READ) and masters in (Permission.FULL, Permission.READ)
+    assert may_take_reading(NORMAL, 1, mine, masters) is both_read
+    assert not may_take_reading(CONSUMING, 1, mine, masters)
+    assert not may_take_reading(NORMAL, 2, mine, masters), "never connected"
+    assert not may_take_reading(NORMAL, 0, mine, masters), "the master itself"
+
+
+@pytest.mark.parametrize("session_ms", [200, 1_000, 2_000, 4_000, 6_000, 20_000, 40_000])
+@pytest.mark.parametrize("lease_ms", [100, 1_300, 5_000])
+@pytest.mark.parametrize("checks", [1, 2, 5])
+def test_lease_ends_before_anybody_may_take_over(session_ms: int, lease_ms: int, checks: int) -> None:
+    times = timing(session_ms, lease_ms=lease_ms, checks=checks)
+    assert (times.checks - 1) * times.check_ms + session_ms > times.lease_ms + times.drift_ms
+    assert times.lease_ms >= lease_ms and times.checks >= checks
+    assert times.silence_ms >= times.lease_ms + drift_of(times.lease_ms)
+
+
+def test_default_times_are_those_of_the_design() -> None:
+    times = timing(2_000)
+    assert (times.lease_ms, times.checks, times.check_ms) == (1_300, 2, 1_000)
+
+
+@spec("F15", "F16")
+def test_lease_lasts_while_registry_or_all_peers_grant_it() -> None:
+    lease = Lease()
+    assert lease.until_ms({2, 3}, 1_300) < 0
+    lease.confirmed(1_000)
+    assert lease.until_ms({2, 3}, 1_300) == 2_300
+    number = lease.next_heartbeat(5_000)
+    lease.echoed(2, number)
+    assert lease.until_ms({2, 3}, 1_300) == 2_300, "one of two has promised"
+    lease.echoed(3, number)
+    assert lease.until_ms({2, 3}, 1_300) == 6_300
+    assert lease.until_ms((), 1_300) == FOREVER, "nobody can take over"
+
+
+def test_echo_of_a_heartbeat_never_sent_promises_nothing() -> None:
+    lease = Lease()
+    lease.echoed(2, 7)
+    assert lease.until_ms({2}, 1_300) < 0
+    old = lease.next_heartbeat(0)
+    for sent_ms in range(1, 100):
+        lease.next_heartbeat(sent_ms)
+    lease.echoed(2, old)
+    assert lease.until_ms({2}, 1_300) < 0, "forgotten"
+
+
+@spec("F17")
+def test_checks_count_only_those_in_a_row() -> None:
+    checks = Checks()
+    checks.begin(1_000)
+    assert checks.looked(1_000, 1_000) and not checks.looked(1_900, 1_000)
+    checks.found(holds=True)
+    assert checks.looked(2_000, 1_000)
+    checks.found(holds=False)
+    assert checks.count == 0
+    checks.found(holds=True)
+    checks.reset()
+    assert checks.count == 0 and checks.next_ms is None
+
+
+@spec("R11")
+def test_election_order_is_history_then_priority_then_id() -> None:
+    line = [Candidate(1, 7, 100, 0), Candidate(2, 7, 200, 0), Candidate(3, 8, 50, 0), Candidate(4, 7, 100, 5)]
+    assert [place_of(one.broker_id, line) for one in line] == [3, 1, 0, 2]
+    assert place_of(2, [Candidate(1, 7, 100, 0), Candidate(2, 7, 100, 0)]) == 1
+    assert not may_stand(is_in_sync=False, is_log_whole=True, is_forced=False)
+    assert not may_stand(is_in_sync=True, is_log_whole=False, is_forced=False)
+    assert may_stand(is_in_sync=True, is_log_whole=True, is_forced=False)
+    assert may_stand(is_in_sync=False, is_log_whole=False, is_forced=True)
+
+
+@spec("F22", "M07")
+def test_higher_offset_wins_and_a_reset_outranks_it() -> None:
+    ours = {("T", "G", 0): Position(0, 10), ("T", "G", 1): Position(0, 5), ("T", "G", 2): Position(0, 90)}
+    theirs = {("T", "G", 0): Position(0, 7), ("T", "G", 1): Position(0, 8), ("T", "G", 2): Position(1, 3),
+              ("T", "H", 0): Position(0, 1)}  # fmt: skip
+    merged = merge_offsets(ours, theirs)
+    assert [position.queue_offset for _, position in sorted(merged.items())] == [10, 8, 3, 1]
+    assert merge_offsets(theirs, ours) == merged
+
+
+# The in-sync set.
+
+
+def linked(acked: int, caught_up_ms: int = 0) -> Peer:
+    return Peer(heard_ms=0, is_linked=True, acked=acked, caught_up_ms=caught_up_ms)
+
+
+def wish(sync: InSync, now_ms: int, peers: dict[int, Peer], gone: tuple[int, ...] = ()) -> frozenset[int] | None:
+    return sync.wish(now_ms, peers, gone=gone, candidates={1, 2, 3}, lag_ms_max=15_000)
+
+
+@spec("R11")
+def test_slave_acknowledges_before_it_joins_and_joins_when_it_has_what_was_acknowledged() -> None:
+    sync = InSync(1, (1,))
+    sync.serve(100, 0, now_ms=0)
+    assert sync.confirm(150, {}) == 150
+    peers = {2: linked(140, caught_up_ms=1_000)}
+    assert wish(sync, 1_000, peers) is None, "it does not have what was acknowledged"
+    assert sync.must_ack == {1, 2}
+    assert sync.confirm(200, peers) == 150, "nothing more is acknowledged without it"
+    peers[2].acked = 150
+    assert wish(sync, 1_100, peers) == frozenset({1, 2})
+    sync.adopt((1,), (1, 2))
+    assert sync.confirm(200, peers) == 150
+    peers[2].acked = 180
+    assert sync.confirm(200, peers) == 180
+
+
+def test_slave_that_stops_while_joining_holds_acknowledgements_up_for_a_second_only() -> None:
+    sync = InSync(1, (1,))
+    sync.serve(100, 0, now_ms=0)
+    sync.confirm(150, {})
+    peers = {2: linked(140, caught_up_ms=1_000)}
+    wish(sync, 1_000, peers)
+    assert sync.must_ack == {1, 2}
+    assert wish(sync, 2_001, peers) is None
+    assert sync.must_ack == {1} and sync.confirm(200, peers) == 200
+
+
+@spec("R11")
+def test_slave_joins_only_with_all_that_was_there_when_the_mastership_began() -> None:
+    sync = InSync(1, (1, 2))
+    sync.serve(100, 0, now_ms=0)
+    peers = {2: linked(100, 900), 3: linked(60, 900)}
+    sync.confirm(100, {2: Peer(heard_ms=0)})
+    assert wish(sync, 1_000, peers) is None, "nothing is confirmed yet, but up to 100 may have been acknowledged before"
+    peers[3].acked = 100
+    sync.confirm(100, peers)
+    assert wish(sync, 1_000, peers) == frozenset({1, 2, 3})
+
+
+@spec("R11")
+def test_leaving_takes_effect_when_the_registry_has_decided() -> None:
+    sync = InSync(1, (1, 2))
+    sync.serve(100, 100, now_ms=0)
+    peers = {2: linked(100, caught_up_ms=0)}
+    assert wish(sync, 15_000, peers) is None
+    assert wish(sync, 15_001, peers) == frozenset({1})
+    sync.adopt((1, 2), (1,))
+    assert sync.must_ack == {1, 2}
+    assert sync.confirm(200, peers) == 100
+    assert wish(sync, 15_002, peers) is None, "one change at a time"
+    sync.adopt((1,), ())
+    assert sync.must_ack == {1} and sync.confirm(200, peers) == 200
+
+
+def test_slave_that_is_gone_from_registry_and_link_leaves_without_the_long_wait() -> None:
+    sync = InSync(1, (1, 2))
+    sync.serve(100, 100, now_ms=0)
+    peers = {2: linked(100, caught_up_ms=900)}
+    assert wish(sync, 1_000, peers, gone=(2,)) is None, "its link lives"
+    peers[2].is_linked = False
+    assert wish(sync, 1_000, peers, gone=(2,)) == frozenset({1})
+
+
+def test_confirm_offset_never_goes_down() -> None:
+    sync = InSync(1, (1, 2))
+    sync.serve(100, 0, now_ms=0)
+    peers = {2: linked(90)}
+    assert sync.confirm(100, peers) == 90
+    peers[2].is_linked = False
+    assert sync.confirm(120, peers) == 90
+    peers[2] = linked(10)
+    assert sync.confirm(120, peers) == 90
