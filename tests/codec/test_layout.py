@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandemq.codec.layout import LAYOUTS_MAX, Layouts
-from tandemq.codec.record import crc_property, property_value, tags_code
+from tandemq.codec.record import crc_property, property_value, record_keys, tags_code
 from tandemq.model.message import decode_properties
 
 NAMES = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "WAIT", "DELAY", "TRAN_MSG", "user", "XUNIQ_KEY", "KEYSX"])
@@ -26,6 +26,21 @@ def test_layout_says_what_the_properties_say(pairs: list[tuple[str, str]], close
         assert layout.is_usual == (not {"DELAY", "TRAN_MSG"} & set(expected))
         kept = decode_properties((layout.before + layout.after).decode())
         assert kept == {name: value for name, value in expected.items() if name not in ("UNIQ_KEY", "WAIT")}
+
+
+@given(st.lists(st.tuples(NAMES, st.sampled_from(["a", "b", "false", "k1 k2"])), max_size=8))
+def test_last_value_counts_of_a_name_given_twice(pairs: list[tuple[str, str]]) -> None:
+    raw = "".join(f"{name}\x01{value}\x02" for name, value in pairs).encode()
+    expected = dict(pairs)
+    layouts = Layouts()
+    for _ in range(2):
+        unique, layout = layouts.of(raw)
+        assert (unique or b"").decode() == expected.get("UNIQ_KEY", "")
+        assert (layout.keys or b"").decode() == expected.get("KEYS", "")
+        assert layout.tags_code == tags_code(raw)
+    assert record_keys(raw) == [
+        key.encode() for key in (expected.get("UNIQ_KEY", ""), *expected.get("KEYS", "").split()) if key
+    ]
 
 
 def test_stored_form_is_read_without_its_crc() -> None:

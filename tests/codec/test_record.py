@@ -268,6 +268,7 @@ def test_batch_of_too_many_messages_is_an_error() -> None:
     [
         (b"TAGS\x01a\x02", b"a"), (b"KEYS\x01k\x02TAGS\x01a", b"a"), (b"XTAGS\x01b\x02TAGS\x01a\x02", b"a"),
         (b"XTAGS\x01b\x02", None), (b"", None), (b"TAGS", None), (b"TAGS\x01\x02", b""),
+        (b"TAGS\x01a\x02TAGS\x01b\x02", b"b"), (b"TAGS\x01a\x02XTAGS\x01b\x02", b"a"),
         (b"K\x01TAGS\x01b\x02TAGS\x01a\x02", b"a"), (b"TAGSX\x01b\x02TAGS\x01a\x02", b"a"),
     ],
 )  # fmt: skip

@@ -289,11 +289,9 @@ def _rebuild(disk: Any, segments: "list[Segment]", slots: int, entries: int, pro
 
 
 def _keys_of(record: "Record") -> list[bytes]:
-    from tandemq.codec.record import property_value  # noqa: PLC0415
+    from tandemq.codec.record import record_keys  # noqa: PLC0415
     from tandemq.model.message import SysFlag  # noqa: PLC0415
 
     if record.sys_flag & 0xC == SysFlag.TRANSACTION_ROLLBACK:
         return []
-    unique = property_value(record.properties, b"UNIQ_KEY")
-    words = property_value(record.properties, b"KEYS") or b""
-    return [key for key in (unique, *words.split(b" ")) if key]
+    return record_keys(record.properties)

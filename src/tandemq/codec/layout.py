@@ -53,9 +53,9 @@ class Layouts:
         return self._read(raw)
 
     def _read(self, raw: bytes) -> tuple[bytes | None, Layout]:
-        at = raw.find(_UNIQUE)
+        at = raw.rfind(_UNIQUE)
         while at > 0 and raw[at - 1] != 2:
-            at = raw.find(_UNIQUE, at + 1)
+            at = raw.rfind(_UNIQUE, 0, at + len(_UNIQUE) - 1)
         if at < 0:
             return None, self._known.get((raw, b"")) or self._learn(raw, b"")
         start = at + len(_UNIQUE)
@@ -74,7 +74,7 @@ class Layouts:
     def _learn(self, before: bytes, after: bytes) -> Layout:
         kept_before, first = _kept(before)
         kept_after, second = _kept(after)
-        noted = second | first
+        noted = first | second
         tags = noted.get(b"TAGS")
         layout = Layout(
             kept_before + _UNIQUE, b"\x02" + kept_after + self._closing,
@@ -89,14 +89,14 @@ class Layouts:
 
 
 def _kept(raw: bytes) -> tuple[bytes, dict[bytes, bytes]]:
-    """The pairs but WAIT, each closed, and all of them by name; the first of a name counts."""
+    """The pairs but WAIT, each closed, and all of them by name; the last of a name counts."""
     kept: list[bytes] = []
     noted: dict[bytes, bytes] = {}
     for piece in raw.split(b"\x02"):
         name, separator, value = piece.partition(b"\x01")
         if not separator or not name or not value:
             continue
-        noted.setdefault(name, value)
+        noted[name] = value
         if name != b"WAIT":
             kept.append(piece + b"\x02")
     return b"".join(kept), noted

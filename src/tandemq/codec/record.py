@@ -272,15 +272,22 @@ def is_blank(magic: int) -> bool:
 
 
 def property_value(properties: bytes, name: bytes) -> bytes | None:
-    """Value of one property in raw bytes, None if absent. `name` without separators."""
-    at = properties.find(name + b"\x01")
+    """Value of one property in raw bytes, None if absent; the last counts, as in Java. `name` without separators."""
+    at = properties.rfind(name + b"\x01")
     while at > 0 and properties[at - 1] != 2:
-        at = properties.find(name + b"\x01", at + 1)
+        at = properties.rfind(name + b"\x01", 0, at + len(name))
     if at < 0:
         return None
     at += len(name) + 1
     stop = properties.find(b"\x02", at)
     return properties[at:] if stop < 0 else properties[at:stop]
+
+
+def record_keys(properties: bytes) -> list[bytes]:
+    """What a record is found by: its unique key, and each word of KEYS."""
+    unique = property_value(properties, b"UNIQ_KEY")
+    words = property_value(properties, b"KEYS") or b""
+    return [key for key in (unique, *words.split(b" ")) if key]
 
 
 def tags_code(properties: bytes) -> int:

@@ -200,7 +200,7 @@ def alike(data: bytes, columns: Columns) -> Alike | None:
     first = words[0].tobytes()
     properties = first[topic_bytes + 2 :]
     start = stop = 0
-    found = (b"\x02" + properties).find(_UNIQUE)
+    found = (b"\x02" + properties).rfind(_UNIQUE)
     if found >= 0:
         start = topic_bytes + 2 + found + len(_UNIQUE) - 1
         stop = first.find(b"\x02", start)

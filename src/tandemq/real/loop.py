@@ -16,8 +16,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import monotonic_ns
 from ipaddress import ip_address
+from time import monotonic_ns
 
 from tandemq.boundary import Buffer, Closed, Connect, Drained, Event, Job, JobDone, LinkKind, Node, Opened, Turn
 from tandemq.errors import ConfigError

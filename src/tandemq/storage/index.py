@@ -236,7 +236,7 @@ class KeyIndex:
             file = self._newest(self.pending[0][3])
             batch = self.pending[: file.entries_max - file.count]
             topics, keys, offsets, times = zip(*batch, strict=True)
-            file.add(_hash_keys(topics, keys), np.array(offsets, dtype=np.int64), np.array(times, dtype=np.int64))
+            file.add(hash_keys(topics, keys), np.array(offsets, dtype=np.int64), np.array(times, dtype=np.int64))
             del self.pending[: len(batch)]
             if file.is_full:
                 file.release()
@@ -308,7 +308,7 @@ class KeyIndex:
             file.close()
 
 
-def _hash_keys(topics: Sequence[str], keys: Sequence[bytes]) -> _Array:
+def hash_keys(topics: Sequence[str], keys: Sequence[bytes]) -> _Array:
     """Positive int32 hashes of topic#key; keys of equal length and topic are hashed together."""
     rows = b"".join(keys)
     if len(set(topics)) == 1 and len(set(map(len, keys))) == 1 and rows.isascii():

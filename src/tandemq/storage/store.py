@@ -17,7 +17,7 @@ import numpy as np
 from tandemq.boundary import Disk, File
 from tandemq.codec.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.layout import Layout, Layouts
-from tandemq.codec.record import Record, parse_record, property_value, tags_code
+from tandemq.codec.record import Record, parse_record, property_value, record_keys, tags_code
 from tandemq.codec.run import Array, Columns, Run, alike
 from tandemq.errors import OffsetGone, StoreError
 from tandemq.model.message import SysFlag
@@ -175,12 +175,8 @@ class Store:
             self._touched.append(queue)
 
     def _stage_all_keys(self, topic: str, properties: bytes, log_offset: int, store_ms: int) -> None:
-        unique_key = property_value(properties, b"UNIQ_KEY")
-        if unique_key:
-            self._staged_keys.append((topic, unique_key, log_offset, store_ms))
-        keys = property_value(properties, b"KEYS")
-        if keys:
-            self._stage_keys(topic, keys, log_offset, store_ms)
+        for key in record_keys(properties):
+            self._staged_keys.append((topic, key, log_offset, store_ms))
 
     def _stage_keys(self, topic: str, keys: bytes, log_offset: int, store_ms: int) -> None:
         for key in keys.split(b" "):
