@@ -203,3 +203,16 @@ def test_slave_tells_of_its_link_to_the_master(tmp_path: Path) -> None:
     own = ha(slave)["haClientRuntimeInfo"]
     assert own["activated"] is True
     assert own["lastReadTimestamp"] == slave.now.wall_ms - 100
+
+
+def test_generations_of_the_log_are_told_with_where_each_begins_and_ends(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    assert broker.json(Code.GET_BROKER_EPOCH_CACHE)["epochList"] == [{"epoch": 1, "startOffset": 0, "endOffset": 0}]
+    broker.node.replication.set_generations([(1, 0), (3, 77)])
+    broker.send("TopicA")
+    answer = broker.json(Code.GET_BROKER_EPOCH_CACHE)
+    assert answer["epochList"] == [
+        {"epoch": 1, "startOffset": 0, "endOffset": 77},
+        {"epoch": 3, "startOffset": 77, "endOffset": answer["maxOffset"]},
+    ]
+    assert answer["brokerName"] == broker.node.config.broker_name

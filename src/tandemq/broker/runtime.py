@@ -34,7 +34,11 @@ _POOLS = ("send", "pull", "litePull", "query", "ack")
 def handlers(broker: "Broker") -> "dict[Code, Handler]":
     """The handlers of this module, bound to a broker."""
     on = _Runtime(broker)
-    return {Code.GET_BROKER_RUNTIME_INFO: on.figures, Code.GET_BROKER_HA_STATUS: on.replication}
+    return {
+        Code.GET_BROKER_RUNTIME_INFO: on.figures,
+        Code.GET_BROKER_HA_STATUS: on.replication,
+        Code.GET_BROKER_EPOCH_CACHE: on.generations,
+    }
 
 
 class _Runtime:
@@ -44,6 +48,21 @@ class _Runtime:
     def figures(self, _link: Link, command: Command, now: Now) -> Command | None:
         table = self._identity(now) | self._puts() | self._rates() | self._days() | self._log(now) | _idle()
         return command.answer(ResponseCode.SUCCESS, body=dumps({"table": table}))
+
+    def generations(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        """Under RocketMQ's names; a generation ends where the next begins."""
+        config, end = self._broker.config, self._broker.store.log.written_end
+        pairs = self._broker.replication.generations
+        bounds = [*(start for _, start in pairs), end]
+        table = {
+            "clusterName": config.cluster, "brokerName": config.broker_name, "brokerId": config.broker_id,
+            "maxOffset": end,
+            "epochList": [
+                {"epoch": epoch, "startOffset": start, "endOffset": stop}
+                for (epoch, start), stop in zip(pairs, bounds[1:], strict=True)
+            ],
+        }  # fmt: skip
+        return command.answer(ResponseCode.SUCCESS, body=dumps(table))
 
     def _identity(self, now: Now) -> dict[str, str]:
         broker = self._broker

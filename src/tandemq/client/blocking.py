@@ -13,6 +13,7 @@ Safe to use from several threads. Errors are those of the asyncio client.
 import asyncio
 import threading
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -26,20 +27,29 @@ from tandemq.model.message import Message, MessageQueue, SendResult, StoredMessa
 T = TypeVar("T")
 
 
-class _LoopThread:
+class LoopThread:
     """An event loop in a thread; ends with the object that owns it, or with the process."""
 
     def __init__(self) -> None:
+        """It turns at once."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tandemq-client", daemon=True)
         self._thread.start()
 
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine there and wait for its result."""
+    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine there and do not wait.
+
+        Raises:
+            ClosedError: the loop has ended.
+        """
         if self._loop.is_closed():
             work.close()
             raise ClosedError("the client is closed")
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine there and wait for its result."""
+        return self.begin(work).result()
 
     def stop(self) -> None:
         """End the loop and its thread. Harmless a second time."""
@@ -57,7 +67,7 @@ class BlockingProducer:
     ) -> None:
         """As `Producer`, and ready at once."""
         self._producer = Producer(name_servers, group=group, client_id=client_id, **options)
-        self._thread = _LoopThread()
+        self._thread = LoopThread()
         _start(self._thread, self._producer.start())
 
     def send(self, message: Message, *, queue: MessageQueue | None = None, by_key: str | None = None) -> SendResult:
@@ -90,7 +100,7 @@ class BlockingMessage:
 
     __slots__ = ("_message", "_thread", "stored")
 
-    def __init__(self, message: ReceivedMessage, thread: _LoopThread) -> None:
+    def __init__(self, message: ReceivedMessage, thread: LoopThread) -> None:
         """Around the asyncio client's message."""
         self._message = message
         self._thread = thread
@@ -130,7 +140,7 @@ class BlockingConsumer:
     ) -> None:
         """As `PushConsumer`, and joined at once."""
         self._consumer = PushConsumer(name_servers, group=group, topics=topics, client_id=client_id, **options)
-        self._thread = _LoopThread()
+        self._thread = LoopThread()
         _start(self._thread, self._consumer.start())
 
     def receive(self, timeout_s: float | None = None) -> BlockingMessage | None:
@@ -156,7 +166,7 @@ class BlockingConsumer:
         self.close()
 
 
-def _start(thread: _LoopThread, work: Coroutine[Any, Any, None]) -> None:
+def _start(thread: LoopThread, work: Coroutine[Any, Any, None]) -> None:
     started = False
     try:
         thread.call(work)
@@ -166,7 +176,7 @@ def _start(thread: _LoopThread, work: Coroutine[Any, Any, None]) -> None:
             thread.stop()
 
 
-def _finish(thread: _LoopThread, work: Coroutine[Any, Any, None]) -> None:
+def _finish(thread: LoopThread, work: Coroutine[Any, Any, None]) -> None:
     try:
         thread.call(work)
     except ClosedError:

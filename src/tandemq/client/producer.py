@@ -81,10 +81,15 @@ class Producer:
         queue: MessageQueue | None = None,
         by_key: str | None = None,
         select: Select | None = None,
+        unique_key: str | None = None,
     ) -> Ticket[SendResult]:
-        """Begin to send, and do not wait: for those who count answers themselves. Otherwise like `send`."""
+        """Begin to send, and do not wait: for those who count answers themselves. Otherwise like `send`.
+
+        Args:
+            unique_key: that of an earlier attempt to send the same message.
+        """
         shell, core = self._running()
-        ticket = core.send(message, shell.now, select=_selector(queue, by_key, select))
+        ticket = core.send(message, shell.now, select=_selector(queue, by_key, select), unique_key=unique_key)
         shell.wake()
         return ticket
 

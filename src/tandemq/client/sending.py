@@ -95,15 +95,17 @@ class ProducerCore:
 
     # What users ask for.
 
-    def send(self, message: Message, now: Now, *, select: Select | None = None) -> Ticket[SendResult]:
-        """Send one message.
+    def send(
+        self, message: Message, now: Now, *, select: Select | None = None, unique_key: str | None = None
+    ) -> Ticket[SendResult]:
+        """Send one message; under a unique key of its own, or one that the caller knows from an earlier attempt.
 
         Fails with OutcomeUnknown (it may be stored), NotConnected, NoRoute or RemoteError (it is not).
 
         Raises:
             LocalError, RecordTooLarge: nothing was sent.
         """
-        outgoing = prepare(message, self._kit.keys.next(now.wall_ms), self.options)
+        outgoing = prepare(message, unique_key or self._kit.keys.next(now.wall_ms), self.options)
         return self.send_prepared(outgoing, now, select=select)
 
     def send_prepared(self, outgoing: Outgoing, now: Now, *, select: Select | None = None) -> Ticket[SendResult]:

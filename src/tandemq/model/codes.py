@@ -97,6 +97,7 @@ class RequestCode(IntEnum):
     BROKER_HEARTBEAT = 904
     NOTIFY_MIN_BROKER_ID_CHANGE = 905
     GET_BROKER_HA_STATUS = 907
+    GET_BROKER_EPOCH_CACHE = 1_007
     TANDEM_PEER_INFO = 7_301
     """TandemQ's own, slave to master: is this a TandemQ broker, and which? A Java broker answers 3."""
     TANDEM_LOG_DIGEST = 7_302
