@@ -1,0 +1,8 @@
+"""Makes `format("rocketmq")` known to Spark, which looks into every installed module named `pyspark_…`.
+
+Source: docs/pipeline.md.
+"""
+
+from tandemq.spark.source import RocketMq as DefaultSource
+
+__all__ = ["DefaultSource"]

@@ -1,0 +1,111 @@
+"""How far queues are read, and how that is written: topic, broker group, queue.
+
+    {"Orders": {"broker-a": {"epoch": 2, "0": 1200, "1": 1187}, "broker-b": {"0": 431}}}
+
+The same form is what Spark keeps in a checkpoint and what `startingOffsets` and `endingOffsets` take. There -2 means
+the earliest and -1 the latest offset of a queue, as in Spark's Kafka source. `epoch` is the generation of the group's
+log under which the numbers were true; it is left out where a group has none (0).
+
+Source: docs/pipeline.md, "Offsets".
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tandemq.errors import ConfigError
+from tandemq.model.message import MessageQueue
+from tandemq.model.topic import topic_name_error
+
+EARLIEST = -2
+LATEST = -1
+EPOCH = "epoch"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Offsets by queue, and the epoch of each broker group they belong to (0 if it is not named)."""
+
+    offsets: Mapping[MessageQueue, int]
+    epochs: Mapping[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, dict[str, dict[str, int]]]:
+        """As a checkpoint keeps it; sorted."""
+        tree: dict[str, dict[str, dict[str, int]]] = {}
+        for queue, offset in sorted(self.offsets.items()):
+            group = tree.setdefault(queue.topic, {}).setdefault(queue.broker_name, {})
+            epoch = self.epochs.get(queue.broker_name, 0)
+            if epoch:
+                group[EPOCH] = epoch
+            group[str(queue.queue_id)] = offset
+        return tree
+
+    def epoch(self, broker_name: str) -> int:
+        """The generation of a broker group, 0 if it has none."""
+        return self.epochs.get(broker_name, 0)
+
+
+def parse_offsets(text: str, option: str) -> Position:
+    """The offsets in the value of an option.
+
+    Raises:
+        ConfigError: names the entry that cannot be.
+    """
+    try:
+        tree = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(
+            f"{option} is no JSON: {error.msg} at character {error.pos + 1}",
+            hint='write earliest, latest, or {"topic": {"broker name": {"queue": offset}}}',
+        ) from error
+    return read_offsets(tree, option)
+
+
+def read_offsets(tree: object, option: str) -> Position:
+    """Like `parse_offsets`, of JSON that is read already; -1 and -2 are kept as they are."""
+    offsets: dict[MessageQueue, int] = {}
+    epochs: dict[str, int] = {}
+    for topic, brokers in _entries(tree, option):
+        fault = topic_name_error(topic)
+        if fault is not None:
+            raise ConfigError(f"{option}: {fault}")
+        for broker_name, queues in _entries(brokers, f"{option}: {topic!r}"):
+            where = f"{option}: {topic!r}: {broker_name!r}"
+            for name, value in _entries(queues, where):
+                number = _number(value, f"{where}: {name!r}", least=0 if name == EPOCH else EARLIEST)
+                if name == EPOCH:
+                    if epochs.setdefault(broker_name, number) != number:
+                        raise ConfigError(f"{where}: epoch {number}, but {epochs[broker_name]} for another topic")
+                else:
+                    offsets[MessageQueue(topic, broker_name, queue_number(name, where))] = number
+    if not offsets:
+        raise ConfigError(f"{option} names no queue")
+    return Position(offsets, epochs)
+
+
+def queue_number(text: object, where: str) -> int:
+    """The number of a queue.
+
+    Raises:
+        ConfigError: `where` holds none.
+    """
+    if isinstance(text, int) and not isinstance(text, bool) and text >= 0:
+        return text
+    if not isinstance(text, str) or not (text.isascii() and text.isdigit()):
+        raise ConfigError(f"{where}: {text!r} is no queue number", hint='queues are "0", "1", …')
+    return int(text)
+
+
+def _entries(value: object, where: str) -> list[tuple[str, Any]]:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where} holds {json.dumps(value)[:64]} where an object in braces belongs")
+    return list(value.items())
+
+
+def _number(value: object, where: str, *, least: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ConfigError(f"{where} is {json.dumps(value)[:64]}, not a whole number")
+    if value < least:
+        raise ConfigError(f"{where} is {value}", hint="offsets are 0 or more, -1 the latest, -2 the earliest")
+    return value

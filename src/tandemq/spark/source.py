@@ -1,0 +1,338 @@
+"""`format("rocketmq")`: messages of a cluster as rows, and rows as messages, over the remoting protocol.
+
+    options ─► layout (queues, members) ─► positions ─► ranges ─► tasks ─► reader ─► decode ─► Arrow batches
+    batch: startingOffsets to endingOffsets, narrowed by filters            streaming: from offset log to offset log
+
+A streaming query looks for topics, queues and broker groups at every trigger; a new queue enters its offsets at the
+queue's first message, and is read from the next micro-batch on, so that a batch done again reads the same messages.
+
+Source: docs/pipeline.md; Spark's Kafka source for conventions.
+"""
+
+import logging
+import time
+from collections.abc import Iterator, MutableMapping, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from tandemq.errors import ConfigError, OffsetGone, TandemError
+from tandemq.model.message import MessageQueue
+from tandemq.spark import layout as cluster
+from tandemq.spark.asking import Story, T, asker_of
+from tandemq.spark.decode import Decoder
+from tandemq.spark.layout import End, Epochs, Layout
+from tandemq.spark.offsets import Position, read_offsets
+from tandemq.spark.options import SourceOptions, column_options, sink_options, source_options
+from tandemq.spark.plan import QueueRange, limit_rows, make_ranges, make_tasks
+from tandemq.spark.pushed import Narrowing
+from tandemq.spark.reader import ReadHow, read_ranges
+from tandemq.spark.schema import check_columns, message_schema
+from tandemq.spark.sink import BatchWriter, StreamWriter
+
+log = logging.getLogger(__name__)
+
+
+class RocketMq(DataSource):
+    """The format, for `spark.dataSource.register`."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        """As Spark hands them over."""
+        self.options = options
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` says."""
+        return "rocketmq"
+
+    def schema(self) -> StructType:
+        """The columns, where the query names none."""
+        kafka, map_properties, details = column_options(self.options)
+        return message_schema(kafka=kafka, map_properties=map_properties, details=details)
+
+    def reader(self, schema: StructType) -> "BatchReader":
+        """For `spark.read`."""
+        return BatchReader(source_options(self.options, streaming=False), schema)
+
+    def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: N802  # Spark's name
+        """For `spark.readStream`."""
+        return StreamReader(source_options(self.options, streaming=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """For `df.write`."""
+        if overwrite:
+            raise ConfigError("messages cannot be overwritten", hint='write with mode("append")')
+        return BatchWriter(sink_options(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802  # Spark's name
+        """For `df.writeStream`."""
+        if overwrite:
+            raise ConfigError("messages cannot be overwritten", hint='write with outputMode("append")')
+        return StreamWriter(sink_options(self.options), schema)
+
+
+class Task(InputPartition):
+    """The ranges one task reads, and where."""
+
+    def __init__(self, ranges: Sequence[QueueRange], members: dict[str, dict[int, str]]) -> None:
+        """Travels to the task."""
+        self.ranges = tuple(ranges)
+        self.members = members
+
+
+class _Reader:
+    """What batch and streaming share."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self.options = options
+        offered = message_schema(kafka=options.kafka, map_properties=options.map_properties, details=True)
+        check_columns(schema, offered, 'format("rocketmq")')
+        self.decoder = Decoder(schema, kafka=options.kafka)
+        self.how = ReadHow(
+            name_servers=options.name_servers,
+            read_from=options.read_from,
+            fail_on_data_loss=options.fail_on_data_loss,
+            expression=options.expression,
+            expression_type=options.expression_type,
+            tags=options.tags,
+            pull_messages=options.pull_messages,
+            timeout_ms=options.timeout_ms,
+        )
+
+    def tell(self, story: Story[T]) -> T:
+        """The outcome of a story, within the time that the options allow."""
+        return asker_of(self.options.name_servers).tell(story, self.options.timeout_ms)
+
+    def lost(self, what: str) -> None:
+        """Messages are gone: fail, or say so and go on.
+
+        Raises:
+            OffsetGone: loss is not accepted.
+        """
+        if self.options.fail_on_data_loss:
+            raise OffsetGone(what, hint="failOnDataLoss=false goes on without them")
+        log.warning("%s: passed over", what)
+
+    def tasks(self, ranges: Sequence[QueueRange], layout: Layout) -> list[Task]:
+        """Ranges shared out."""
+        shares = make_tasks(ranges, self.options.partitions_min)
+        return [
+            Task(share, {one.queue.broker_name: dict(layout.members[one.queue.broker_name]) for one in share})
+            for share in shares
+        ]
+
+    def read_task(self, partition: InputPartition | None) -> Iterator[Any]:
+        """Arrow batches of a task's messages; Spark has a task without any where a query reads nothing."""
+        if not isinstance(partition, Task):
+            return
+        asker = asker_of(self.how.name_servers)
+        for pulled in read_ranges(asker, self.how, partition.ranges, partition.members):
+            yield self.decoder.batch(pulled)
+
+
+class BatchReader(DataSourceReader):
+    """Reads what lies between two positions, once."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        """Nothing is asked of the cluster yet."""
+        self._reader = _Reader(options, schema)
+        self._narrowing = Narrowing()
+
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802  # Spark's name
+        """Take what helps to read less. Spark applies all of them itself as well: what is read may be more."""
+        if not self._reader.options.kafka:
+            self._narrowing = Narrowing.of(filters)
+        return filters
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Ask the cluster, and plan."""
+        reader, options, narrowing = self._reader, self._reader.options, self._narrowing
+        layout = reader.tell(lambda kit: cluster.find_layout(kit, options))
+        cluster.check_named(layout, options.starting, "startingOffsets")
+        cluster.check_named(layout, options.ending, "endingOffsets")
+        layout = narrowing.layout(layout)
+        if options.expression_type == "TAG":
+            reader.how = narrowing.tags_of(reader.how)
+        read_from = options.read_from
+        start = reader.tell(
+            lambda kit: cluster.find_position(kit, layout, options.starting, read_from, "startingOffsets")
+        )
+        end = reader.tell(lambda kit: cluster.find_position(kit, layout, options.ending, read_from, "endingOffsets"))
+        lows, highs = dict(start.offsets), dict(end.offsets)
+        ends = reader.tell(lambda _kit: cluster.find_ends(layout, read_from))
+        for queue, offset in highs.items():
+            if offset > ends[queue].offset and ends[queue].is_final:
+                reader.lost(f"endingOffsets says {offset} of {_name(queue)}, which ends at {ends[queue].offset}")
+                highs[queue] = ends[queue].offset
+        if narrowing.is_by_time:
+            lows, highs = reader.tell(lambda kit: narrowing.offsets_by_time(kit, lows, highs))
+        lows, highs = narrowing.offsets(lows, highs)
+        return reader.tasks(make_ranges(lows, highs, end.epochs), layout)
+
+    def read(self, partition: InputPartition | None) -> Iterator[Any]:
+        """See `_Reader.read_task`."""
+        yield from self._reader.read_task(partition)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads on from where the offset log says."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        """Nothing is asked of the cluster yet."""
+        self._reader = _Reader(options, schema)
+        self._target: dict[MessageQueue, int] | None = None
+        self._latest: Position | None = None
+        self._checked: Position | None = None
+        self._told: Position | None = None
+        self._layout: Layout | None = None
+        self._batch_s = time.monotonic()
+
+    # How far the cluster is.
+
+    def _look(self, known: Sequence[str] = ()) -> tuple[Layout, dict[MessageQueue, End], dict[str, Epochs]]:
+        options = self._reader.options
+        layout = self._reader.tell(lambda kit: cluster.find_layout(kit, options, known=known))
+        ends = self._reader.tell(lambda _kit: cluster.find_ends(layout, options.read_from))
+        return layout, ends, self._reader.tell(lambda _kit: cluster.find_epochs(layout))
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
+        """Where a query without a checkpoint begins."""
+        reader, options = self._reader, self._reader.options
+        layout = reader.tell(lambda kit: cluster.find_layout(kit, options))
+        cluster.check_named(layout, options.starting, "startingOffsets")
+        position = reader.tell(
+            lambda kit: cluster.find_position(kit, layout, options.starting, options.read_from, "startingOffsets")
+        )
+        self._told = position
+        return position.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
+        """maxOffsetsPerTrigger."""
+        most = self._reader.options.offsets_max
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
+        """Remember how far queues go now: the query ends there."""
+        layout, ends, _ = self._look()
+        lows = self._reader.tell(lambda _kit: cluster.find_starts(layout, self._reader.options.read_from))
+        self._target = {queue: max(end.offset, lows[queue]) for queue, end in ends.items()}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  # Spark's name
+        """Where the next micro-batch ends, `start` if there is none. What is before `start` is done."""
+        before = _position(start)
+        layout, ends, epochs = self._look([queue.topic for queue in before.offsets])
+        self._latest = Position({queue: end.offset for queue, end in ends.items()}, _numbers(epochs))
+        self._check_history(before, epochs)
+        self._tell_group(before)
+        offsets: dict[MessageQueue, int] = {}
+        for queue, offset in before.offsets.items():
+            if queue not in ends:
+                self._reader.lost(f"{_name(queue)} is gone: its topic was deleted or made smaller, or its brokers left")
+                offsets[queue] = offset
+            else:
+                offsets[queue] = self._end_of(queue, offset, ends[queue])
+        if isinstance(limit, ReadMaxRows):
+            offsets = limit_rows(before.offsets, offsets, limit.max_rows)
+        if self._is_too_little(before, offsets):
+            return start
+        new = [queue for queue in ends if queue not in offsets and self._is_wanted(queue)]
+        if new:
+            # Where the next one begins, on record before any of it is read.
+            entered = Layout(tuple(new), layout.members)
+            offsets |= self._reader.tell(lambda _kit: cluster.find_starts(entered, self._reader.options.read_from))
+        known = {name: epoch for name, epoch in before.epochs.items() if name not in epochs}
+        after = Position(offsets, known | _numbers(epochs))
+        if offsets != before.offsets:
+            self._batch_s = time.monotonic()
+        self._checked, self._layout = after, layout
+        return after.to_json()
+
+    def _end_of(self, queue: MessageQueue, start: int, end: End) -> int:
+        """How far a queue is read that was read up to `start`."""
+        if end.offset < start and end.is_final:
+            self._reader.lost(f"{_name(queue)} ends at {end.offset}, but was read up to {start} already")
+            return end.offset
+        target = end.offset if self._target is None else min(end.offset, self._target.get(queue, start))
+        return max(start, target)
+
+    def _is_wanted(self, queue: MessageQueue) -> bool:
+        return self._target is None or queue in self._target
+
+    def _is_too_little(self, before: Position, offsets: dict[MessageQueue, int]) -> bool:
+        """Whether minOffsetsPerTrigger makes the query wait. A query that reads what is there now never waits."""
+        options = self._reader.options
+        if options.offsets_min is None or self._target is not None:
+            return False
+        count = sum(max(0, offset - before.offsets.get(queue, offset)) for queue, offset in offsets.items())
+        return count < options.offsets_min and time.monotonic() - self._batch_s < options.trigger_delay_ms / 1000
+
+    def _check_history(self, position: Position, epochs: dict[str, Epochs]) -> None:
+        """Notice a log that was cut and written anew before a position."""
+        if all(position.epoch(name) in (0, table.epoch) for name, table in epochs.items()):
+            return
+        for queue in self._reader.tell(lambda kit: cluster.find_rewritten(kit, position, epochs)):
+            self._reader.lost(
+                f"{_name(queue)}: messages before offset {position.offsets[queue]} were read in epoch "
+                f"{position.epoch(queue.broker_name)} and are others since epoch {epochs[queue.broker_name].epoch}"
+            )
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  # Spark's name
+        """How far queues go, for a query's progress."""
+        return None if self._latest is None else self._latest.to_json()
+
+    # Reading.
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of a micro-batch, the same for the same two offsets."""
+        before, after = _position(start), _position(end)
+        ranges = make_ranges(before.offsets, after.offsets, after.epochs)
+        known = [queue.topic for queue in after.offsets]
+        layout = self._layout
+        if after != self._checked or layout is None:
+            # A batch done again, after a restart.
+            layout, _, epochs = self._look(known)
+            self._check_history(after, epochs)
+        gone = [one for one in ranges if one.queue.broker_name not in layout.members]
+        for one in gone:
+            self._reader.lost(f"{_name(one.queue)}, offsets {one.start} to {one.end - 1}: the broker group is gone")
+        return self._reader.tasks([one for one in ranges if one not in gone], layout)
+
+    def read(self, partition: InputPartition | None) -> Iterator[Any]:
+        """See `_Reader.read_task`."""
+        yield from self._reader.read_task(partition)
+
+    # Telling a consumer group.
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """A micro-batch is done. Spark says so late, and not of the last one; `latestOffset` knows as well."""
+        self._tell_group(_position(end))
+
+    def _tell_group(self, position: Position) -> None:
+        """Tell the group how far the query is. That it cannot be told now does not stop the query."""
+        group = self._reader.options.commit_group
+        before, self._told = self._told, position
+        if group is None or (before is not None and before.offsets == position.offsets):
+            return
+        try:
+            self._reader.tell(lambda kit: cluster.commit(kit, group, position))
+        except TandemError as error:
+            self._told = before
+            log.warning("offsets of the group %s are not told: %s", group, error)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks read; what the planner remembers stays with it."""
+        return self.__dict__ | dict.fromkeys(("_latest", "_checked", "_told", "_target", "_layout"))
+
+
+def _position(tree: dict[str, Any]) -> Position:
+    return read_offsets(tree, "the checkpoint") if tree else Position({})
+
+
+def _numbers(epochs: dict[str, Epochs]) -> dict[str, int]:
+    return {name: table.epoch for name, table in epochs.items() if table.epoch}
+
+
+def _name(queue: MessageQueue) -> str:
+    return f"{queue.topic} {queue.broker_name} queue {queue.queue_id}"

@@ -1,0 +1,116 @@
+"""Options are judged before anything is asked of a cluster, and each complaint says what is right."""
+
+import pytest
+
+from tandemq.errors import ConfigError
+from tandemq.model.message import MessageQueue
+from tandemq.spark.options import Edge, Moment, ReadFrom, sink_options, source_options
+
+GOOD = {"nameServer": "127.0.0.1:9876", "subscribe": "Orders"}
+
+
+def test_defaults_are_kafkas() -> None:
+    batch, stream = source_options(GOOD, streaming=False), source_options(GOOD, streaming=True)
+    assert (batch.starting, batch.ending) == (Edge.EARLIEST, Edge.LATEST)
+    assert stream.starting is Edge.LATEST
+    assert batch.fail_on_data_loss
+    assert batch.read_from is ReadFrom.ANY
+    assert batch.tags is None
+
+
+def test_names_do_not_care_for_case_and_old_ones_are_taken() -> None:
+    old = {"nameserver.addr": "a:1", "consumer.topic": "Orders", "consumer.tag": "x || y", "FAILONDATALOSS": "False"}
+    found = source_options(old, streaming=True)
+    assert (found.name_servers, found.topics) == ("a:1", ("Orders",))
+    assert found.tags == frozenset({"x", "y"})
+    assert not found.fail_on_data_loss
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"subscrib": "x"}, "the source has no option 'subscrib' (did you mean 'subscribe'?)"),
+        ({"startingofset": "x"}, "did you mean 'startingOffsets'?"),
+        ({"assign": '{"Orders": {"a": [0]}}'}, "subscribe and assign are given together"),
+        ({"subscribe": ""}, "subscribe: no topic is named"),
+        ({"subscribe": "Or ders"}, "subscribe: the topic name 'Or ders' contains illegal characters"),
+        ({"nameServer": ""}, "the option nameServer is missing"),
+        ({"nameServer": "host"}, "nameServer: 'host' is no address"),
+        ({"startingOffsets": "latest"}, "startingOffsets is latest, so that a batch query reads nothing"),
+        ({"endingOffsets": "earliest"}, "endingOffsets is earliest, so that a batch query reads nothing"),
+        ({"startingOffsets": '{"Orders": {"a": {"0": -1}}}'}, "startingOffsets: 'Orders': 'a': '0' is -1, latest"),
+        ({"startingOffsets": "{"}, "startingOffsets is no JSON"),
+        ({"startingOffsets": "[]"}, "startingOffsets holds [] where an object in braces belongs"),
+        ({"startingOffsets": '{"Orders": {"a": {"x": 1}}}'}, "startingOffsets: 'Orders': 'a': 'x' is no queue number"),
+        ({"startingOffsets": '{"Orders": {"a": {"0": 1.5}}}'}, "'Orders': 'a': '0' is 1.5, not a whole number"),
+        ({"startingOffsets": '{"Orders": {"a": {"0": -3}}}'}, "'Orders': 'a': '0' is -3"),
+        ({"startingOffsets": "earliest", "startingTimestamp": "5"}, "startingOffsets and startingTimestamp are given"),
+        ({"startingTimestamp": "noon"}, "startingTimestamp is 'noon' (milliseconds since 1970)"),
+        ({"readFrom": "slav"}, "readFrom is 'slav' (did you mean 'slave'?)"),
+        ({"failOnDataLoss": "yes"}, "failOnDataLoss is 'yes' (it is one of true, false)"),
+        ({"minPartitions": "0"}, "minPartitions is '0' (a whole number of 1 or more)"),
+        ({"maxOffsetsPerTrigger": "9"}, "maxOffsetsPerTrigger is an option of streaming queries"),
+        ({"subExpression": "||"}, "subExpression: subscription '||' names no tag"),
+        ({"schema": "kafka", "details": "true"}, "schema=kafka has no use for details"),
+        ({"tls": "true"}, "tls: ACL and TLS are not spoken by this client"),
+    ],
+)
+def test_wrong_option_of_a_batch_query_is_named(given: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        source_options(GOOD | given, streaming=False)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"endingOffsets": "latest"}, "endingOffsets is an option of batch queries"),
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "minOffsetsPerTrigger is 9, more than"),
+        ({"maxTriggerDelay": "5s"}, "maxTriggerDelay without minOffsetsPerTrigger delays nothing"),
+        ({"minOffsetsPerTrigger": "9", "maxTriggerDelay": "soon"}, "maxTriggerDelay is 'soon'"),
+        ({"commitGroup": "a b"}, "commitGroup: the group name 'a b' contains illegal characters"),
+    ],
+)
+def test_wrong_option_of_a_streaming_query_is_named(given: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        source_options(GOOD | given, streaming=True)
+    assert says in str(caught.value)
+
+
+def test_nothing_to_read_is_told() -> None:
+    with pytest.raises(ConfigError, match="nothing says what to read"):
+        source_options({"nameServer": "a:1"}, streaming=False)
+    for text, says in (
+        ("[", "assign is no JSON"),
+        ('{"T": {"a": 3}}', "assign: 'T': 'a' names no queue"),
+        ('{"T": {"a": ["x"]}}', "assign: 'T': 'a': 'x' is no queue number"),
+        ('{"T": {}}', "assign: 'T' names no broker"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            source_options({"nameServer": "a:1", "assign": text}, streaming=False)
+        assert says in str(caught.value)
+
+
+def test_offsets_and_times_are_read() -> None:
+    text = '{"Orders": {"broker-a": {"epoch": 2, "0": 17, "3": -2}}}'
+    found = source_options(GOOD | {"startingOffsets": text, "endingTimestamp": "99"}, streaming=False)
+    assert found.starting.offsets == {  # type: ignore[union-attr]
+        MessageQueue("Orders", "broker-a", 0): 17, MessageQueue("Orders", "broker-a", 3): -2,
+    }  # fmt: skip
+    assert found.starting.epoch("broker-a") == 2  # type: ignore[union-attr]
+    assert found.ending == Moment(99)
+    waits = {"minOffsetsPerTrigger": "5", "maxTriggerDelay": "2m"}
+    assert source_options(GOOD | waits, streaming=True).trigger_delay_ms == 120_000
+
+
+def test_sink_takes_its_options_and_no_others() -> None:
+    found = sink_options({"nameserver": "a:1", "topic": "Orders", "checkpointLocation": "somewhere"})
+    assert (found.topic, found.require_send_ok) == ("Orders", False)
+    for given, says in (
+        ({"topc": "x"}, "the sink has no option 'topc' (did you mean 'topic'?)"),
+        ({"topic": "a b"}, "illegal characters"),
+        ({"subscribe": "x"}, "the sink has no option 'subscribe'"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            sink_options({"nameServer": "a:1"} | given)
+        assert says in str(caught.value)

@@ -1,0 +1,65 @@
+"""What a query reads next, and how it is shared out to tasks."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandemq.model.message import MessageQueue
+from tandemq.spark.offsets import Position, parse_offsets
+from tandemq.spark.plan import SHARED_MESSAGES, QueueRange, limit_rows, make_ranges, make_tasks
+
+QUEUES = [MessageQueue("Orders", name, number) for name in ("a", "b") for number in range(3)]
+sizes = st.lists(st.integers(0, 50_000), min_size=len(QUEUES), max_size=len(QUEUES))
+
+
+def ranges_of(lengths: list[int]) -> list[QueueRange]:
+    start = dict.fromkeys(QUEUES, 7)
+    end = {queue: 7 + length for queue, length in zip(QUEUES, lengths, strict=True)}
+    return make_ranges(start, end, {"a": 3})
+
+
+@given(sizes, st.integers(1, 100_000))
+def test_limit_gives_all_it_may_and_starves_nobody(lengths: list[int], most: int) -> None:
+    start = dict.fromkeys(QUEUES, 7)
+    end = {queue: 7 + length for queue, length in zip(QUEUES, lengths, strict=True)}
+    limited = limit_rows(start, end, most)
+    given_out = {queue: limited[queue] - 7 for queue in QUEUES}
+    assert sum(given_out.values()) == min(most, sum(lengths))
+    assert all(0 <= given_out[queue] <= end[queue] - 7 for queue in QUEUES)
+    if most >= len(QUEUES):
+        assert all(given_out[queue] for queue in QUEUES if end[queue] > 7)
+
+
+def test_limit_does_not_move_a_queue_that_has_nothing() -> None:
+    a, b, c = QUEUES[:3]
+    assert limit_rows({a: 5, b: 9, c: 9}, {a: 100, b: 9, c: 8}, 10) == {a: 15, b: 9, c: 8}
+
+
+@given(sizes, st.none() | st.integers(1, 40))
+def test_tasks_hold_every_offset_once_and_are_as_many_as_asked(lengths: list[int], least: int | None) -> None:
+    ranges = ranges_of(lengths)
+    tasks = make_tasks(ranges, least)
+    pieces = sorted((one for task in tasks for one in task), key=lambda one: (one.queue, one.start))
+    joined: list[QueueRange] = []
+    for piece in pieces:
+        assert piece.size > 0
+        if joined and joined[-1].queue == piece.queue:
+            assert joined[-1].end == piece.start
+            piece = QueueRange(piece.queue, joined.pop().start, piece.end, piece.epoch)
+        joined.append(piece)
+    assert joined == sorted(ranges, key=lambda one: one.queue)
+    if least is not None:
+        assert len(tasks) >= min(least, sum(lengths))
+    else:
+        assert all(sum(one.size for one in task) <= SHARED_MESSAGES for task in tasks if len(task) > 1)
+
+
+def test_small_ranges_share_a_task_and_carry_their_epoch() -> None:
+    tasks = make_tasks(ranges_of([10, 20, 30, 0, 5, 50_000]))
+    assert [len(task) for task in tasks] == [1, 4]
+    assert {one.queue.broker_name: one.epoch for task in tasks for one in task} == {"a": 3, "b": 0}
+
+
+def test_position_is_written_as_it_is_read() -> None:
+    position = Position({QUEUES[0]: 5, QUEUES[5]: 0}, {"a": 2})
+    assert position.to_json() == {"Orders": {"a": {"epoch": 2, "0": 5}, "b": {"2": 0}}}
+    assert parse_offsets('{"Orders": {"a": {"epoch": 2, "0": 5}, "b": {"2": 0}}}', "x") == position

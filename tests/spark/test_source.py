@@ -1,0 +1,211 @@
+"""`format("rocketmq")` in batch queries, on a real session and running brokers."""
+
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tandemq.client.blocking import BlockingProducer
+from tandemq.model.codes import RequestCode
+from tandemq.model.command import Command
+from tandemq.model.message import Message, MessageQueue
+from tandemq.run.ask import try_ask
+from tandemq.run.local import LocalCluster
+from tests.spark.messages import make_topic, numbered, send
+
+Read = Callable[..., DataFrame]
+
+
+@pytest.fixture
+def read(spark: SparkSession) -> Read:
+    def read(cluster: LocalCluster | str, topic: str = "Orders", **options: Any) -> DataFrame:
+        name_servers = cluster if isinstance(cluster, str) else cluster.name_servers
+        given: dict[str, Any] = {"nameServer": name_servers, "timeoutMs": 5_000} | options
+        if not {"subscribe", "assign", "subscribePattern"} & set(given):
+            given["subscribe"] = topic
+        return spark.read.format("rocketmq").options(**given).load()
+
+    return read
+
+
+def bodies(rows: DataFrame) -> list[int]:
+    return sorted(int(row.body) for row in rows.select("body").collect())
+
+
+def test_every_message_is_a_row_with_what_the_broker_stored(tandemq_broker: LocalCluster, read: Read) -> None:
+    make_topic(tandemq_broker.name_servers, "Orders", 2)
+    sent = send(
+        tandemq_broker.name_servers, [Message("Orders", bytes(range(200)) * 100, "paid", ["a", "b"], {"who": "me"})]
+    )
+    send(tandemq_broker.name_servers, numbered("Other", 0, 5))
+    (row,) = read(tandemq_broker).collect()
+    assert row.body == bytes(range(200)) * 100  # it was compressed on its way
+    assert (row.key, row.tags, row.topic, row.brokerName) == ("a b", "paid", "Orders", "broker-a")
+    assert (row.queueId, row.queueOffset, row.reconsumeTimes) == (sent[0].queue.queue_id, sent[0].queue_offset, 0)
+    assert "who\x01me\x02" in row.properties
+    assert abs((row.storeTimestamp.astimezone(UTC) - datetime.now(UTC)).total_seconds()) < 60
+    assert row.bornHost.startswith("127.0.0.1:")
+    (row,) = read(tandemq_broker, propertiesAs="map", details="true").collect()
+    assert row.properties["who"] == "me"
+    assert (row.epoch, row.verdict, row.storeHost) == (1, None, tandemq_broker.address)
+    (row,) = read(tandemq_broker, schema="kafka").collect()
+    assert (row.key, row.topic, row.partition, row.offset) == (b"a b", "Orders", sent[0].queue.queue_id, 0)
+
+
+def test_filters_offsets_and_times_narrow_what_is_read(
+    tandemq_broker: LocalCluster, read: Read, spark: SparkSession
+) -> None:
+    names = tandemq_broker.name_servers
+    make_topic(names, "Orders", 2)
+    for tag, start in (("a", 0), ("b", 100), ("c", 200)):
+        for queue in range(2):
+            at = start + 50 * queue
+            send(names, numbered("Orders", at, at + 50, tag), queue=MessageQueue("Orders", "broker-a", queue))
+    rows = read(tandemq_broker)
+    assert bodies(rows) == list(range(300))
+    assert bodies(rows.where("tags = 'b'")) == list(range(100, 200))
+    assert bodies(rows.where("tags in ('a', 'c') and queueId = 1")) == [*range(50, 100), *range(250, 300)]
+    assert bodies(rows.where("queueOffset >= 10 and queueOffset < 12")) == [10, 11, 60, 61]
+    assert bodies(rows.where("topic = 'Nothing'")) == []
+    assert bodies(read(tandemq_broker, subExpression="a || c").where("queueId = 0")) == [*range(50), *range(200, 250)]
+    first_b = rows.where("tags = 'b'").agg(F.min("storeTimestamp")).first()
+    assert first_b is not None
+    moment = int(first_b[0].astimezone(UTC).timestamp() * 1000)
+    late = read(tandemq_broker, startingTimestamp=moment).select("body", "storeTimestamp").collect()
+    early = read(tandemq_broker, endingTimestamp=moment).select("body").collect()
+    assert sorted(int(row.body) for row in [*late, *early]) == list(range(300))
+    assert all(row.storeTimestamp.astimezone(UTC).timestamp() * 1000 >= moment - 1 for row in late)
+    assert bodies(rows.where(F.col("storeTimestamp") >= first_b[0])) == sorted(int(row.body) for row in late)
+    offsets = '{"Orders": {"broker-a": {"0": 140, "1": -1}}}'
+    to_read = {"startingOffsets": offsets.replace("-1", "-2"), "endingOffsets": offsets.replace("140", "-1")}
+    assert bodies(read(tandemq_broker, **to_read).where("queueId = 0")) == list(range(240, 250))
+    only = read(tandemq_broker, assign='{"Orders": {"broker-a": [1]}}')
+    assert {row.queueId for row in only.select("queueId").distinct().collect()} == {1}
+    assert read(tandemq_broker, minPartitions=7).rdd.getNumPartitions() >= 7
+
+
+def test_few_columns_are_read_as_such_and_wrong_ones_are_named(
+    tandemq_broker: LocalCluster, spark: SparkSession
+) -> None:
+    names = tandemq_broker.name_servers
+    send(names, numbered("Orders", 0, 20))
+    source = spark.read.format("rocketmq").options(nameServer=names, subscribe="Orders")
+    few = source.schema("queueId int, queueOffset bigint").load()
+    assert few.count() == 20
+    with pytest.raises(Exception, match=r"has no column 'queueIdd'.*did you mean 'queueId'"):
+        source.schema("queueIdd int").load().count()
+
+
+WRONG: list[tuple[dict[str, str], str]] = [
+    ({"subscribe": "Order"}, r"no name server knows the topic 'Order' \(there are Orders"),
+    ({"subscrbe": "x"}, "has no option 'subscrbe'.*did you mean 'subscribe'"),
+    ({"assign": '{"Orders": {"broker-z": [0]}}'}, "'Orders' is not on 'broker-z' .it is on broker-a"),
+    ({"assign": '{"Orders": {"broker-a": [99]}}'}, "'Orders' has no queue 99 on 'broker-a'"),
+    (
+        {"startingOffsets": '{"Orders": {"broker-a": {"99": 0}}}'},
+        "startingOffsets: 'Orders': 'broker-a': '99' is no queue of this query",
+    ),
+    ({"readFrom": "slave"}, "no slave is registered.*readFrom=any"),
+    (
+        {"subExpression": "a > 1", "expressionType": "SQL92"},
+        "does not support consumer to filter message by SQL92",
+    ),
+    (
+        {"endingOffsets": '{"Orders": {"broker-a": {"0": 999}}}'},
+        "endingOffsets says 999 of Orders broker-a queue 0, which ends at",
+    ),
+]
+
+
+def test_what_cannot_be_is_said_before_anything_is_read(tandemq_broker: LocalCluster, read: Read) -> None:
+    send(tandemq_broker.name_servers, numbered("Orders", 0, 3))
+    for options, says in WRONG:
+        with pytest.raises(Exception, match=says):
+            read(tandemq_broker, **({"timeoutMs": "1000"} | options)).count()
+
+
+def test_unreachable_name_server_is_an_error_within_the_timeout(read: Read) -> None:
+    with pytest.raises(Exception, match=r"no answer within 1000 ms.*name server 127.0.0.1:1 up and reachable"):
+        read("127.0.0.1:1", timeoutMs=1_000).count()
+
+
+def test_topic_without_messages_gives_no_rows(tandemq_broker: LocalCluster, read: Read) -> None:
+    make_topic(tandemq_broker.name_servers, "Orders")
+    assert read(tandemq_broker).count() == 0
+    send(tandemq_broker.name_servers, numbered("Orders", 0, 3), queue=MessageQueue("Orders", "broker-a", 2))
+    assert bodies(read(tandemq_broker)) == [0, 1, 2]
+
+
+def test_dead_master_is_no_error_while_a_slave_has_the_bytes(tandemq_pair: LocalCluster, read: Read) -> None:
+    send(tandemq_pair.name_servers, numbered("Orders", 0, 500))
+    tandemq_pair.wait_in_sync()
+    slave = tandemq_pair.broker(broker_id=1)
+    given = slave.node.pull.count
+    assert bodies(read(tandemq_pair, readFrom="slave")) == list(range(500))
+    assert slave.node.pull.count - given == 500
+    assert bodies(read(tandemq_pair, readFrom="master")) == list(range(500))
+    assert slave.node.pull.count - given == 500
+    tandemq_pair.broker().kill()
+    for choice in ("any", "slave", "master"):
+        assert bodies(read(tandemq_pair, readFrom=choice)) == list(range(500))
+
+
+def test_lagging_slave_leaves_the_rest_to_the_master(tandemq_pair: LocalCluster, read: Read) -> None:
+    send(tandemq_pair.name_servers, numbered("Orders", 0, 50))
+    tandemq_pair.wait_in_sync()
+    tandemq_pair.broker(broker_id=1).kill()
+    send(tandemq_pair.name_servers, numbered("Orders", 50, 100))
+    assert bodies(read(tandemq_pair)) == list(range(100))
+    with pytest.raises(Exception, match=r"nobody in broker-a says where Orders begins|no slave is registered"):
+        read(tandemq_pair, readFrom="slave", timeoutMs=1_000).count()
+
+
+SMALL_FILES = {"mappedFileSizeCommitLog": 65_536, "fileReservedTime": 1}
+
+
+def delete_old_files(cluster: LocalCluster) -> None:
+    """What retention does, two hours later: all files go but the last."""
+    for path in sorted((cluster.broker().store / "commitlog").iterdir())[:-1]:
+        then = path.stat().st_mtime - 7_200
+        os.utime(path, (then, then))
+    answer = try_ask(cluster.address, Command(RequestCode.DELETE_EXPIRED_COMMITLOG))
+    assert answer is not None and answer.code == 0
+    cluster.wait_until(lambda: cluster.broker().node.store.log.start > 0)
+
+
+@pytest.mark.tandemq(**SMALL_FILES)
+def test_deleted_messages_fail_a_query_that_names_them_unless_loss_is_accepted(
+    tandemq_broker: LocalCluster, read: Read
+) -> None:
+    make_topic(tandemq_broker.name_servers, "Orders", 1)
+    send(tandemq_broker.name_servers, numbered("Orders", 0, 1_000))
+    delete_old_files(tandemq_broker)
+    there = bodies(read(tandemq_broker))
+    assert there
+    assert there == list(range(there[0], 1_000))
+    start = '{"Orders": {"broker-a": {"0": 0}}}'
+    with pytest.raises(Exception, match=rf"offsets 0 to {there[0] - 1}, are no longer there .*failOnDataLoss=false"):
+        read(tandemq_broker, startingOffsets=start).count()
+    assert bodies(read(tandemq_broker, startingOffsets=start, failOnDataLoss="false")) == there
+
+
+def test_damaged_record_is_an_error_or_a_row_with_its_verdict(tandemq_broker: LocalCluster, read: Read) -> None:
+    names = tandemq_broker.name_servers
+    with BlockingProducer(names, group="tests") as producer:
+        for text in (b"good one", b"BADBADBAD", b"good two"):
+            producer.send(Message("Orders", text), queue=MessageQueue("Orders", "broker-a", 0))
+    path = next((tandemq_broker.broker().store / "commitlog").iterdir())
+    at = path.read_bytes().index(b"BADBADBAD")
+    with path.open("r+b") as file:
+        file.seek(at + 3)
+        file.write(b"x")
+    with pytest.raises(Exception, match=r"offset 1: the record's CRC does not match .*details=true"):
+        read(tandemq_broker).count()
+    rows = read(tandemq_broker, details="true").orderBy("queueOffset").collect()
+    assert [row.verdict for row in rows] == [None, "the record's CRC does not match its bytes", None]
+    assert b"BADxADBAD" in rows[1].body
+    assert [rows[0].body, rows[2].body] == [b"good one", b"good two"]

@@ -1,0 +1,166 @@
+"""`format("rocketmq")` in streaming queries: checkpoints, limits, and what happens to the cluster meanwhile."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tandemq.client.queries import message_at
+from tandemq.model.message import MessageQueue
+from tandemq.run.local import LocalCluster
+from tandemq.spark.asking import asker_of
+from tests.spark.messages import committed, make_topic, numbered, send
+from tests.spark.test_source import SMALL_FILES, delete_old_files
+
+
+class Stream:
+    """A query with a checkpoint and what it gave so far: a Parquet file per micro-batch, replaced if it comes again."""
+
+    def __init__(self, spark: SparkSession, cluster: LocalCluster, directory: Path) -> None:
+        self._spark = spark
+        self._names = cluster.name_servers
+        self._directory = directory
+        self.batches: dict[int, list[int]] = {}
+        self.on_batch: Callable[[int], None] = lambda _batch: None
+
+    def start(self, *, once: bool, **options: Any) -> StreamingQuery:
+        given: dict[str, Any] = {"nameServer": self._names, "startingOffsets": "earliest", "timeoutMs": 8_000} | options
+        if "subscribePattern" not in given:
+            given.setdefault("subscribe", "Orders")
+        source = self._spark.readStream.format("rocketmq").options(**given).load()
+        writer = source.writeStream.foreachBatch(self._keep)
+        writer = writer.option("checkpointLocation", str(self._directory / "checkpoint"))
+        return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime="0 seconds")).start()
+
+    def drain(self, **options: Any) -> list[int]:
+        """Read all that is there, in as many batches as it takes; returns everything so far."""
+        query = self.start(once=True, **options)
+        query.awaitTermination()
+        return self.rows
+
+    def _keep(self, frame: DataFrame, batch: int) -> None:
+        self.on_batch(batch)
+        rows = [int(row.body) for row in frame.select("body").collect()]
+        if rows or batch in self.batches:
+            self.batches[batch] = rows
+
+    @property
+    def rows(self) -> list[int]:
+        return sorted(row for rows in self.batches.values() for row in rows)
+
+    def offsets(self) -> dict[str, Any]:
+        """The newest line of the offset log."""
+        files = [path for path in (self._directory / "checkpoint" / "offsets").iterdir() if path.name.isdigit()]
+        last = max(files, key=lambda path: int(path.name))
+        found: dict[str, Any] = json.loads(last.read_text().splitlines()[-1])
+        return found
+
+
+@pytest.fixture
+def stream(spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path) -> Stream:
+    name = "tandemq_pair" if "tandemq_pair" in request.fixturenames else "tandemq_broker"
+    return Stream(spark, request.getfixturevalue(name), tmp_path / "query")
+
+
+def test_checkpoint_is_continued_and_batches_are_no_larger_than_allowed(
+    tandemq_broker: LocalCluster, stream: Stream
+) -> None:
+    names = tandemq_broker.name_servers
+    make_topic(names, "Orders")
+    send(names, numbered("Orders", 0, 100))
+    assert stream.drain(maxOffsetsPerTrigger=40, commitGroup="pipeline") == list(range(100))
+    assert [len(rows) for rows in stream.batches.values()] == [40, 40, 20]
+    assert sum(committed(names, "pipeline", "Orders").values()) == 100
+    send(names, numbered("Orders", 100, 130))
+    make_topic(names, "Orders", 6)
+    send(names, numbered("Orders", 130, 140), queue=MessageQueue("Orders", "broker-a", 5))
+    assert stream.drain(commitGroup="pipeline") == list(range(140))
+    assert stream.offsets()["Orders"]["broker-a"]["5"] == 10
+    assert sum(committed(names, "pipeline", "Orders").values()) == 140
+    assert stream.drain() == list(range(140))
+
+
+def test_topics_that_appear_while_a_query_runs_are_read_from_their_start(
+    tandemq_broker: LocalCluster, stream: Stream
+) -> None:
+    names = tandemq_broker.name_servers
+    send(names, numbered("Orders-one", 0, 10))
+    query = stream.start(once=False, subscribePattern="Orders-.*", minOffsetsPerTrigger=1, maxTriggerDelay="0s")
+    try:
+        tandemq_broker.wait_until(lambda: stream.rows == list(range(10)) or query.exception() is not None, 40)
+        send(names, numbered("Orders-two", 10, 20))
+        send(names, numbered("Other", 90, 99))
+        tandemq_broker.wait_until(lambda: stream.rows == list(range(20)) or query.exception() is not None, 40)
+        assert query.exception() is None
+    finally:
+        query.stop()
+
+
+def test_master_killed_within_a_micro_batch_costs_nothing_while_the_slave_has_the_bytes(
+    tandemq_pair: LocalCluster, stream: Stream
+) -> None:
+    send(tandemq_pair.name_servers, numbered("Orders", 0, 300))
+    tandemq_pair.wait_in_sync()
+
+    def kill_in_second(batch: int) -> None:
+        if batch == 1:
+            tandemq_pair.broker().kill()
+
+    stream.on_batch = kill_in_second
+    assert stream.drain(maxOffsetsPerTrigger=100, readFrom="master") == list(range(300))
+    assert len(stream.batches) == 3
+    tandemq_pair.broker().start()
+    tandemq_pair.wait_until(tandemq_pair.broker().is_registered)
+    tandemq_pair.wait_in_sync()
+    send(tandemq_pair.name_servers, numbered("Orders", 300, 320))
+    assert stream.drain() == list(range(320))
+
+
+@pytest.mark.tandemq(**SMALL_FILES)
+def test_deleted_before_it_was_read_fails_the_query_or_is_passed_over(
+    tandemq_broker: LocalCluster, stream: Stream
+) -> None:
+    names = tandemq_broker.name_servers
+    make_topic(names, "Orders", 1)
+    send(names, numbered("Orders", 0, 10))
+    assert stream.drain() == list(range(10))
+    send(names, numbered("Orders", 10, 1_000))
+    delete_old_files(tandemq_broker)
+    with pytest.raises(Exception, match=r"Orders broker-a queue 0, offsets 10 to .* are no longer there"):
+        stream.drain()
+    assert stream.rows == list(range(10))
+    rows = stream.drain(failOnDataLoss="false")
+    first = tandemq_broker.broker().node.store.queues["Orders", 0].min_offset
+    assert first > 10
+    assert rows == [*range(10), *range(first, 1_000)]
+
+
+def test_history_that_was_rewritten_is_noticed(tandemq_broker: LocalCluster, stream: Stream) -> None:
+    names = tandemq_broker.name_servers
+    make_topic(names, "Orders", 1)
+    send(names, numbered("Orders", 0, 20))
+    assert stream.drain() == list(range(20))
+    asker, queue = asker_of(names), MessageQueue("Orders", "broker-a", 0)
+    tenth = asker.tell(lambda kit: message_at(kit, queue, 10), 5_000)
+    assert tenth is not None
+    assert stream.offsets()["Orders"]["broker-a"] == {"epoch": 1, "0": 20}
+    # As after a failover to a broker whose log went its own way from the tenth message on.
+    tandemq_broker.broker().node.replication.set_generations([(1, 0), (2, tenth.log_offset)])
+    send(names, numbered("Orders", 20, 25))
+    with pytest.raises(Exception, match="before offset 20 were read in epoch 1 and are others since epoch 2"):
+        stream.drain()
+    assert stream.drain(failOnDataLoss="false") == list(range(25))
+    assert stream.offsets()["Orders"]["broker-a"] == {"epoch": 2, "0": 25}
+    assert stream.drain() == list(range(25))
+
+
+def test_unreachable_name_server_ends_a_query_within_the_timeout(tandemq_broker: LocalCluster, stream: Stream) -> None:
+    send(tandemq_broker.name_servers, numbered("Orders", 0, 5))
+    assert stream.drain() == list(range(5))
+    with pytest.raises(Exception, match="no answer within 900 ms"):
+        stream.drain(nameServer="127.0.0.1:1", timeoutMs=900)
+    assert stream.drain() == list(range(5))
