@@ -92,7 +92,7 @@ class RegistryClient:
 
     def _send(self, connection: Connection, serve: Callable[[], None]) -> None:
         world = self.world
-        at = max(connection.out_at, world.now + world.delay())
+        at = max(connection.out_at, world.now + world.delay() + world.registry_delay_ms.get(self.node.id, 0))
         connection.out_at = at
 
         def arrives() -> None:

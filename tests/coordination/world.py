@@ -34,7 +34,8 @@ class World:
     """Everything, and the one clock."""
 
     def __init__(
-        self, seed: int, mode: Mode, *, size: int = 2, drift_scale: float = 1.0, say: bool = False, **settings: Any
+        self, seed: int, mode: Mode, *, size: int = 2, drift_scale: float = 1.0, say: bool = False,
+        started: bool = True, **settings: Any,
     ) -> None:  # fmt: skip
         self.random = Random(seed)
         self.mode, self.settings, self.drift_scale = mode, settings, drift_scale
@@ -47,6 +48,8 @@ class World:
         self.cut_links: set[frozenset[int]] = set()
         self.stalled: set[tuple[int, int]] = set()
         self.watch_delay_ms = 0.0
+        self.registry_delay_ms: dict[int, float] = {}
+        """Of requests of some members, beyond what all have."""
         self.delay_ms_max = 12.0
         self.acked: dict[int, int] = {}
         self.seen: dict[int, int] = {}
@@ -64,8 +67,9 @@ class World:
         self.config = GroupConfig(mode, members)
         self.admin = self.tree.open_session(60_000, "admin", 0)
         self.tree.execute(self.admin, Create(config_path(CLUSTER, GROUP), config_to_json(self.config)))
-        for node in self.nodes.values():
-            node.start()
+        if started:
+            for node in self.nodes.values():
+                node.start()
         self.after(50, self._expire)
 
     # Time.
@@ -88,6 +92,16 @@ class World:
             call()
         self.now = until
         self.check()
+
+    def step_until(self, condition: Callable[[], bool], within: float) -> bool:
+        """Like `run_until`, one event at a time: stops at the very moment."""
+        end = self.now + within
+        while not condition():
+            if not self._heap or self._heap[0][0] > end:
+                return False
+            self.now, _, call = heapq.heappop(self._heap)
+            call()
+        return True
 
     def run_until(self, condition: Callable[[], bool], within: float) -> bool:
         """Let time pass until something is so; whether it was in time."""
@@ -134,6 +148,9 @@ class World:
         client = self.nodes[node].registry
         if client is not None:
             client.cut()
+
+    def join_registry(self, node: int) -> None:
+        self.cut_from_registry.discard(node)
 
     def stop_registry(self) -> None:
         self.is_registry_up = False
