@@ -5,13 +5,12 @@ Each is a name, what goes wrong without it, and how to switch it off in the real
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from tandemq.coordination import election, handover, lease, member, takeover, view
+from tandemq.coordination import election, lease, member, takeover, view
 from tandemq.coordination.orders import Stage
-from tandemq.coordination.records import GroupMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +37,6 @@ def claim_by_reading(self: member.Member, why: str, now: Any) -> None:
     self._claim_above = view.NO_NODE - 1
     self.become(Stage.CLAIMING, why, now)
     self.become(Stage.PREPARING, why, now)
-
-
-def take_any_offsets(self: handover.Giver, now: Any) -> None:
-    """Offsets of any hand-over end slave-consume."""
-    state, seen = self._member.view.state, self._member.view
-    if self.taken is not None and state is not None and seen.may_propose:
-        self.taken = None
-        normal = replace(state, mode=GroupMode.NORMAL, reader=self._member.id)
-        self._member.propose(normal, "handed back", now)
 
 
 def _recorded_is_claimed(original: Callable[..., None]) -> Callable[..., None]:

@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
-from tandemq.coordination.handover import Giver
 from tandemq.coordination.member import Member
 from tandemq.coordination.orders import Stage
 from tandemq.coordination.records import GroupMode, Mode
 from tandemq.coordination.slave_consume import HandStep
-from tests.coordination.mutations import claim_by_reading, take_any_offsets
+from tests.coordination.mutations import claim_by_reading
 from tests.coordination.world import Violation, World
 from tests.spec import spec
 
@@ -167,12 +166,3 @@ def test_offsets_of_a_hand_over_that_was_given_up_end_nothing() -> None:
     world = hand_over_while_master_has_no_registry(7)
     assert world.record.mode is GroupMode.SLAVE_CONSUME
     assert world.readers() == [SLAVE]
-
-
-def test_without_the_version_they_would_set_offsets_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Giver, "end_reading", take_any_offsets)
-    try:
-        world = hand_over_while_master_has_no_registry(7)
-    except Violation:
-        return
-    assert world.record.mode is GroupMode.NORMAL, "the mutation changes nothing"
