@@ -27,6 +27,7 @@ COMMANDS = {
         "tandemq.cli.sim:sim",
         "Run clusters on a simulated network, disk and clock, let them suffer, and check what must hold.",
     ),
+    "spark": ("tandemq.cli.spark:spark", "Archive, check and measure logs with Spark."),
     "topic": ("tandemq.cli.topic:topic", "Create, delete, list and show topics."),
     "up": ("tandemq.cli.up:up", "Run a cluster on this machine until Ctrl-C; its data stay."),
 }

@@ -27,6 +27,7 @@ from tandemq.codec.record import (
     inflate,
     parse_record,
     peek,
+    property_value,
     record_fault,
     unpack_head,
 )
@@ -253,12 +254,13 @@ class RangeReader:
         """All fields of a record but its body; text that is no UTF-8 has its bad bytes replaced."""
         head = unpack_head(data, 0)
         properties = record.properties.decode("utf-8", "replace")
-        named = decode_properties(properties)
         return {
-            "key": named.get("KEYS"), "topic": record.topic.decode("utf-8", "replace"), "tags": named.get("TAGS"),
+            "key": _named(record, b"KEYS"), "uniqueKey": _named(record, b"UNIQ_KEY"), "tags": _named(record, b"TAGS"),
+            "topic": record.topic.decode("utf-8", "replace"),
             "queueId": record.queue_id, "queueOffset": record.queue_offset, "commitLogOffset": record.log_offset,
             "bornTimestamp": record.born_ms, "storeTimestamp": record.store_ms, "bornHost": decode_host(head[9]),
-            "reconsumeTimes": head[12], "properties": named if self._reading.maps_properties else properties,
+            "reconsumeTimes": head[12],
+            "properties": decode_properties(properties) if self._reading.maps_properties else properties,
             "size": record.size, "flag": head[4], "sysFlag": record.sys_flag, "bodyCrc": head[2] & 0x7FFFFFFF,
             "storeHost": decode_host(head[11]), "preparedTransactionOffset": head[13],
         }  # fmt: skip
@@ -271,6 +273,12 @@ class RangeReader:
                 columns[name] = [None if ms is None else ms * 1000 for ms in columns[name]]
         offsets = np.array([row["commitLogOffset"] for row in rows], dtype=np.int64)
         return Rows(columns, offsets, [row.get("verdict") for row in rows])
+
+
+def _named(record: Record, name: bytes) -> str | None:
+    """The first value of a property, None where it is absent or empty."""
+    value = property_value(record.properties, name)
+    return value.decode("utf-8", "replace") if value else None
 
 
 class BatchMaker:

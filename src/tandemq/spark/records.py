@@ -209,17 +209,14 @@ class Columns:
         return self._properties
 
     def property(self, name: bytes) -> Any:
-        """The value of a property whose name has four letters, NULL where it is absent or empty.
-
-        The names at the beginning of all properties are compared as one word each.
-        """
+        """The value of a property, NULL where it is absent or empty: the beginnings of all properties are compared."""
         column = self.properties()
         rows, packed, separators = self._packed()
         if len(packed) <= len(name):
             return pa.nulls(len(column), type=pa.string())
         begins = np.concatenate((rows[:-1], separators + 1))
         begins = begins[begins < len(packed) - len(name)]
-        words = np.lib.stride_tricks.as_strided(packed, (len(packed) - 4, 5), (1, 1))[begins]
+        words = np.lib.stride_tricks.as_strided(packed, (len(packed) - len(name), len(name) + 1), (1, 1))[begins]
         begins = np.sort(begins[(words == np.frombuffer(name + b"\x01", dtype=np.uint8)).all(axis=1)])
         row, first = np.unique(np.searchsorted(rows, begins, side="right") - 1, return_index=True)
         start = begins[first] + len(name) + 1
@@ -261,6 +258,7 @@ MAKERS: dict[str, Maker] = {
     "key": lambda columns: columns.property(b"KEYS"),
     "body": Columns.body,
     "topic": Columns.topic,
+    "uniqueKey": lambda columns: columns.property(b"UNIQ_KEY"),
     "tags": lambda columns: columns.property(b"TAGS"),
     "queueId": lambda columns: columns.number("queue_id", pa.int32()),
     "queueOffset": lambda columns: columns.number("queue_offset", pa.int64()),
@@ -277,7 +275,7 @@ MAKERS: dict[str, Maker] = {
     "storeHost": lambda columns: columns.host("store_host"),
     "preparedTransactionOffset": lambda columns: columns.number("prepared", pa.int64()),
 }
-"""How each column is made of regular records; brokerName, epoch and verdict are not in them."""
+"""How each column is made of regular records; brokerName, epoch and verdict are not in them, uniqueKey is for jobs."""
 
 
 def regular_columns(data: Buffer, heads: Heads, names: Sequence[str], *, inflates: bool) -> dict[str, Any] | None:
@@ -286,7 +284,7 @@ def regular_columns(data: Buffer, heads: Heads, names: Sequence[str], *, inflate
     columns = Columns(data, heads, inflates=inflates)
     try:
         made = {name: MAKERS[name](columns) for name in names if name in MAKERS}
-        for name in ("topic", "key", "tags", "properties"):
+        for name in ("topic", "key", "uniqueKey", "tags", "properties"):
             if name in made:
                 made[name].validate(full=True)
     except (ProtocolError, pa.ArrowInvalid, UnicodeDecodeError):

@@ -1,0 +1,104 @@
+"""Ranges of a log through one function, spread over Spark's workers in waves, so that a long job tells how far it is
+and goes on after an interruption.
+
+    state file   {"job": …}
+                 {"range": [0, 67108864], "result": {…}}      one line per range done, on the device after each wave
+
+Source: docs/pipeline.md, "Jobs".
+"""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from tandemq.errors import ConfigError
+from tandemq.spark.logranges import LogRange
+
+WAVES_MIN = 10
+WAVE_TASKS_MAX = 64
+Result = dict[str, Any]
+Progress = Callable[[int, int], None]
+"""Told the bytes done and the bytes to do."""
+
+
+def silent(_done: int, _total: int) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is done to each range. `name` tells it from others, with all that its results depend on."""
+
+    name: str
+    function: Callable[[LogRange], Result]
+
+
+def run_tasks(
+    spark: SparkSession, ranges: Sequence[LogRange], job: Job, *, state: Path | None = None, progress: Progress = silent
+) -> list[Result]:
+    """The results of all ranges, in their order.
+
+    Args:
+        state: a file that keeps results; what it holds already is not done again.
+    Raises:
+        ConfigError: the state file is of another job.
+    """
+    known = _State(state, job.name)
+    todo = [one for one in ranges if (one.start, one.end) not in known.results]
+    total = sum(one.end - one.start for one in ranges)
+    done = total - sum(one.end - one.start for one in todo)
+    progress(done, total)
+    context = spark.sparkContext
+    wave = min(WAVE_TASKS_MAX, max(context.defaultParallelism, -(-len(ranges) // WAVES_MIN)))
+    for at in range(0, len(todo), wave):
+        part = todo[at : at + wave]
+        results = context.parallelize(part, len(part)).map(job.function).collect()
+        known.add(part, results)
+        done += sum(one.end - one.start for one in part)
+        progress(done, total)
+    return [known.results[one.start, one.end] for one in ranges]
+
+
+class _State:
+    """Results by range, in memory and, if asked, in a file."""
+
+    def __init__(self, path: Path | None, job: str) -> None:
+        self.results: dict[tuple[int, int], Result] = {}
+        self._path = path
+        if path is None:
+            return
+        if path.exists():
+            self._load(path, job)
+        else:
+            path.write_text(json.dumps({"job": job}) + "\n", encoding="utf-8")
+
+    def _load(self, path: Path, job: str) -> None:
+        lines = path.read_text(encoding="utf-8").split("\n")
+        try:
+            head = json.loads(lines[0])
+        except ValueError:
+            head = None
+        if not isinstance(head, dict) or head.get("job") != job:
+            raise ConfigError(
+                f"{path} is not the state of this job", hint="give another file, or delete it to begin anew"
+            )
+        for line in lines[1:-1]:  # what follows the last line's end was cut off by an interruption
+            kept = json.loads(line)
+            self.results[tuple(kept["range"])] = kept["result"]
+        path.write_text("\n".join(lines[:-1]) + "\n", encoding="utf-8")
+
+    def add(self, ranges: Sequence[LogRange], results: Sequence[Result]) -> None:
+        for one, result in zip(ranges, results, strict=True):
+            self.results[one.start, one.end] = result
+        if self._path is None:
+            return
+        with open(self._path, "a", encoding="utf-8") as file:
+            for one, result in zip(ranges, results, strict=True):
+                file.write(json.dumps({"range": [one.start, one.end], "result": result}) + "\n")
+            file.flush()
+            os.fsync(file.fileno())

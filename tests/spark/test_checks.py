@@ -1,0 +1,125 @@
+"""Scrub and audit: what is wrong is found, where it is, and nothing else."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tandemq.errors import ConfigError
+from tandemq.spark.audit import audit, audit_range
+from tandemq.spark.logfiles import open_log
+from tandemq.spark.logranges import split
+from tandemq.spark.scrub import scrub
+from tests.spark.logs import HOST_V6, LogWriter
+
+RANGE_BYTES = 1 << 16
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> LogWriter:
+    made = LogWriter(tmp_path / "master", segment_bytes=1 << 20)
+    made.write_many(3000)
+    return made
+
+
+@pytest.fixture
+def twin(writer: LogWriter, tmp_path: Path) -> LogWriter:
+    shutil.copytree(writer.store, tmp_path / "slave")
+    return LogWriter(tmp_path / "slave", segment_bytes=1 << 20)
+
+
+def test_scrub_counts_records_and_tells_damage_and_torn_tail(spark: SparkSession, writer: LogWriter) -> None:
+    harmed, last = writer.made[700], writer.made[-1]
+    writer.flip(harmed.log_offset + 92)
+    writer.flip(last.log_offset + 92)
+    found = scrub(spark, writer.store, range_bytes=RANGE_BYTES)
+    assert found.records == len(writer.made) - 2
+    assert [one["commitLogOffset"] for one in found.damages] == [harmed.log_offset]
+    assert found.damages[0]["topic"] == harmed.topic
+    assert (found.end, found.torn_tail) == (last.log_offset, last.size)
+
+
+def test_scrub_goes_on_from_its_state_file(spark: SparkSession, writer: LogWriter, tmp_path: Path) -> None:
+    state, told = tmp_path / "state", list[int]()
+    whole = scrub(spark, writer.store, range_bytes=RANGE_BYTES, state=state)
+    lines = state.read_text().splitlines(keepends=True)
+    state.write_text("".join(lines[:4]) + lines[4][:20])
+    again = scrub(spark, writer.store, range_bytes=RANGE_BYTES, state=state, progress=lambda done, _: told.append(done))
+    assert again == whole
+    assert told[0] == 3 * RANGE_BYTES
+    with pytest.raises(ConfigError, match="is not the state of this job"):
+        scrub(spark, writer.store, range_bytes=2 * RANGE_BYTES, state=state)
+
+
+def test_audit_of_equal_twins_finds_nothing_and_tells_the_lag(
+    spark: SparkSession, writer: LogWriter, twin: LogWriter
+) -> None:
+    end = writer.end
+    writer.write_many(10)
+    found = audit(spark, writer.store, twin.store, range_bytes=RANGE_BYTES)
+    assert found.diverges_at is None
+    assert (found.start, found.end, found.bytes_equal) == (0, end, end)
+    assert (found.first_end, found.second_end) == (writer.end, end)
+
+
+def test_audit_names_corrupt_missing_extra_and_different_records(
+    spark: SparkSession, writer: LogWriter, twin: LogWriter
+) -> None:
+    corrupt, gone, added = writer.made[100], writer.made[1500], writer.made[2000]
+    twin.flip(corrupt.log_offset + 92)
+    twin.zero(gone.log_offset, gone.log_offset + gone.size)
+    writer.zero(added.log_offset - writer.made[1999].size, added.log_offset + added.size)
+    other = LogWriter(twin.store.parent / "other", segment_bytes=1 << 20)
+    for made in writer.made[:2500]:
+        other.write(made.body)
+    changed = other.write(writer.made[2500].body.replace(b"body", b"BODY"))
+    start, end = changed.log_offset, changed.log_offset + changed.size
+    with open(twin.path(start), "r+b") as file:
+        file.seek(start % (1 << 20))
+        file.write(other.path(start).read_bytes()[start % (1 << 20) : end % (1 << 20)])
+    found = audit(spark, writer.store, twin.store, range_bytes=RANGE_BYTES)
+    told = [(one["kind"], one["commitLogOffset"], one.get("in")) for one in found.differences]
+    assert told == [
+        ("corrupt", corrupt.log_offset, ["second"]),
+        ("corrupt", gone.log_offset, ["second"]),
+        ("corrupt", writer.made[1999].log_offset, ["first"]),
+        ("extra", added.log_offset, None),
+        ("different", changed.log_offset, None),
+    ]
+    assert found.counts == {"corrupt": 3, "extra": 1, "missing": 0, "different": 1}
+    assert found.diverges_at == corrupt.log_offset
+
+
+def test_audit_tells_each_difference_once_wherever_ranges_are_cut(writer: LogWriter, twin: LogWriter) -> None:
+    harmed = writer.made[1000]
+    twin.flip(harmed.log_offset + harmed.size - 30)
+    files = open_log(writer.store), open_log(twin.store)
+    for cut in range(harmed.log_offset - 3, harmed.log_offset + harmed.size + 3, 7):
+        ranges = [*split(files[0], 0, cut, 1 << 30), *split(files[0], cut, writer.end, 1 << 30)]
+        ranges[1:] = [type(one)(one.start, one.end, one.start == 0, one.looks_on) for one in ranges[1:]]
+        found = [one for wanted in ranges for one in audit_range(*files, wanted)["differences"]]
+        assert [(one["kind"], one["commitLogOffset"]) for one in found] == [("corrupt", harmed.log_offset)], cut
+
+
+def test_audit_counts_what_fills_files_apart(spark: SparkSession, tmp_path: Path) -> None:
+    made = LogWriter(tmp_path / "a")
+    made.write_many(1000)
+    shutil.copytree(made.store, tmp_path / "b")
+    blank = max(one.log_offset + one.size for one in made.made if one.log_offset < made.segment_bytes)
+    LogWriter(tmp_path / "b").flip(blank + 20)
+    found = audit(spark, made.store, tmp_path / "b")
+    assert found.diverges_at is None
+    assert found.filler > 0
+
+
+def test_audit_reads_records_of_every_kind(spark: SparkSession, tmp_path: Path) -> None:
+    made = LogWriter(tmp_path / "a")
+    for _ in range(100):
+        made.write()
+        made.write(born_host=HOST_V6)
+    shutil.copytree(made.store, tmp_path / "b")
+    harmed = made.made[31]
+    LogWriter(tmp_path / "b").flip(harmed.log_offset + 130)
+    found = audit(spark, made.store, tmp_path / "b")
+    assert [(one["kind"], one["commitLogOffset"]) for one in found.differences] == [("corrupt", harmed.log_offset)]

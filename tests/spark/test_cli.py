@@ -1,0 +1,73 @@
+"""`tandemq spark`: what the commands print and how they end, on the session that is open already."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from pyspark.sql import SparkSession
+
+from tandemq.cli import main
+from tests.spark.logs import LogWriter
+
+
+@pytest.fixture
+def writer(tmp_path: Path, spark: SparkSession) -> LogWriter:
+    assert spark is not None
+    made = LogWriter(tmp_path / "broker-a")
+    made.write_many(500)
+    return made
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(main, ["spark", *map(str, words)])
+
+
+def told(*words: object, code: int = 0) -> Any:
+    result = run(*words, "--json")
+    assert result.exit_code == code, result.output
+    return json.loads(result.stdout)
+
+
+def test_archive_compact_and_vacuum_tell_what_they_did(writer: LogWriter, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    first = told("archive", writer.store, lake, "--batch-bytes", 30_000, "--broker-name", "orders")
+    assert (first["rows"], first["end"], first["damaged"]) == (500, writer.end, 0)
+    assert told("archive", writer.store, lake, "--broker-name", "orders")["commits"] == 0
+    assert told("compact", lake)["rows"] == 500
+    listed = told("vacuum", lake, "--hours", 0, "--dry-run")
+    assert len(listed["files"]) == first["files"]
+    assert told("vacuum", lake, "--hours", 0)["files"] == listed["files"]
+    assert sum(row["messages"] for row in told("stats", lake)["topics"]) == 500
+
+
+def test_checks_end_with_3_when_they_find_faults(writer: LogWriter, tmp_path: Path) -> None:
+    twin = tmp_path / "twin"
+    shutil.copytree(writer.store, twin)
+    assert told("scrub", writer.store)["damages"] == []
+    assert told("audit", writer.store, twin)["diverges_at"] is None
+    harmed = writer.made[77].log_offset
+    LogWriter(twin).flip(harmed + 92)
+    assert told("audit", writer.store, twin, code=3)["diverges_at"] == harmed
+    assert told("scrub", twin, code=3)["damages"][0]["commitLogOffset"] == harmed
+    shown = run("audit", writer.store, twin)
+    assert shown.exit_code == 3
+    assert "corrupt" in shown.stdout
+
+
+def test_rebuild_and_report_make_their_files(writer: LogWriter, tmp_path: Path) -> None:
+    made = told(
+        "rebuild", writer.store, tmp_path / "made", "--queue-file-bytes", 4000, "--slots", 100, "--entries", 2000
+    )
+    assert (made["queues"], made["entries"], made["keys"]) == (4, 500, 1000)
+    page = tmp_path / "page.html"
+    assert told("report", writer.store, page, "--twin", writer.store)["diverging"] == 0
+    assert "<svg" in page.read_text()
+
+
+def test_wrong_settings_of_spark_are_refused(writer: LogWriter) -> None:
+    result = run("scrub", writer.store, "--conf", "spark.driver.memory")
+    assert result.exit_code == 2
+    assert "NAME=VALUE" in result.stderr

@@ -1,0 +1,82 @@
+"""Rebuilt queues and index against those that brokers wrote: ours, and Java's."""
+
+import asyncio
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tandemq import Message, Producer
+from tandemq.config import DELAY_LEVELS, parse_delay_levels
+from tandemq.errors import ConfigError
+from tandemq.real.disk import RealDisk
+from tandemq.run.local import LocalCluster
+from tandemq.spark.rebuild import RebuildOptions, rebuild
+from tandemq.storage.index import KeyIndex
+from tests.spark.logs import LogWriter
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+DELAYS_MS = parse_delay_levels(DELAY_LEVELS)
+
+
+def files_of(directory: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(directory)): p.read_bytes() for p in sorted(directory.rglob("*")) if p.is_file()}
+
+
+def indexed(directory: Path, slots: int, entries: int) -> list[tuple[int, int]]:
+    return [entry for file in KeyIndex(RealDisk(directory), slots, entries).files for entry in file.entries()]
+
+
+async def send(name_servers: str) -> None:
+    async with Producer(name_servers, group="rebuild") as producer:
+        for number in range(600):
+            keys = [f"k{number}", "all"] if number % 2 else []
+            delay = 3 if number % 50 == 0 else 0
+            tags = ["", "paid", "é"][number % 3]
+            await producer.send(Message(f"T{number % 3}", b"x" * number, tags=tags, keys=keys, delay_level=delay))
+
+
+def test_queues_and_index_equal_those_of_the_broker_that_wrote_the_log(spark: SparkSession, tmp_path: Path) -> None:
+    sizes = {"mappedFileSizeCommitLog": 1 << 16, "mappedFileSizeConsumeQueue": 2000, "maxIndexNum": 400}
+    with LocalCluster(tmp_path / "cluster", settings=sizes) as cluster:
+        asyncio.run(send(cluster.name_servers))
+        store = cluster.broker().store
+    output = tmp_path / "made"
+    options = RebuildOptions(
+        store=store, output=output, queue_file_bytes=2000, slots=5_000, entries=400, delays_ms=DELAYS_MS,
+        range_bytes=1 << 16,
+    )  # fmt: skip
+    done = rebuild(spark, options)
+    assert done.entries >= 600
+    assert files_of(output / "consumequeue") == files_of(store / "consumequeue")
+    found = indexed(output, 5_000, 400)
+    assert found == indexed(store, 5_000, 400)
+    assert len(found) == done.keys > 1000
+
+
+@pytest.mark.parametrize("written", ["store-4.9.7-clean", "store-5.3.3-clean"])
+def test_queues_and_keys_of_javas_log_are_javas(spark: SparkSession, tmp_path: Path, written: str) -> None:
+    told = json.loads((GOLDEN / f"{written}.json").read_text())
+    with tarfile.open(GOLDEN / f"{written}.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    sizes, store, output = told["configuration"], tmp_path / "store", tmp_path / "made"
+    slots, entries = sizes["maxHashSlotNum"], sizes["maxIndexNum"]
+    options = RebuildOptions(
+        store=store, output=output, queue_file_bytes=sizes["mappedFileSizeConsumeQueue"], slots=slots, entries=entries,
+        delays_ms=DELAYS_MS,
+    )  # fmt: skip
+    rebuild(spark, options)
+    assert files_of(output / "consumequeue") == files_of(store / "consumequeue")
+    index = KeyIndex(RealDisk(output), slots, entries)
+    for name, offsets in told["keys"].items():
+        topic, key = name.split("#", 1)
+        assert index.find(topic, key, 0, 1 << 62, 64) == offsets
+
+
+def test_output_that_holds_files_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    made = LogWriter(tmp_path / "store")
+    made.write_many(3)
+    with pytest.raises(ConfigError, match="is not empty"):
+        rebuild(spark, RebuildOptions(store=made.store, output=made.store))
