@@ -1,14 +1,18 @@
 """Pulling: every status, limits, filters, long polls; and what a pull commits."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tandemq.boundary import LinkKind
+from tandemq.boundary import Drained, LinkKind
+from tandemq.broker import pull
 from tandemq.broker.longpoll import HELD_PER_LINK_MAX
+from tandemq.codec.frame import encode_command
 from tandemq.config import BrokerConfig
 from tandemq.errors import DiskFailed
 from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
 from tandemq.model.topic import TopicConfig
 from tests.broker.harness import CLIENT, Harness, messages_in
 from tests.spec import spec
@@ -295,3 +299,66 @@ def test_link_may_hold_a_bounded_number_of_pulls_and_answered_ones_are_forgotten
         broker.send("TopicA", b"")
         broker.inbox[CLIENT].clear()
     assert len(pull.held._deadlines) < 2_500
+
+
+PULL = {
+    "consumerGroup": "group", "topic": "TopicA", "queueId": 0, "queueOffset": 0, "maxMsgNums": 32, "sysFlag": 4,
+    "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0,
+}  # fmt: skip
+
+
+@pytest.fixture
+def narrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Harness:
+    """A broker with one message of some 1,000 bytes and room for two of them a turn, three on a link."""
+    monkeypatch.setattr(pull, "TURN_BYTES_MAX", 2_000)
+    monkeypatch.setattr(pull, "LINK_BYTES_MAX", 3_000)
+    monkeypatch.setattr(pull, "WAITING_PER_LINK_MAX", 5)
+    broker = Harness(tmp_path)
+    broker.send("TopicA", bytes(900))
+    broker.pull("TopicA")  # creates the group, whose saving would take a turn of its own
+    return broker
+
+
+def ask_at_once(broker: Harness, count: int, link: int = CLIENT) -> list[int]:
+    """Codes of what was answered in the turn that brought so many pulls."""
+    frames = [
+        encode_command(Command(RequestCode.PULL_MESSAGE, 1_000 + n, fields={k: str(v) for k, v in PULL.items()}))
+        for n in range(count)
+    ]
+    return answered_by(broker, lambda: broker.turn([(link, b"".join(frames))]), link)
+
+
+def answered_by(broker: Harness, act: Callable[[], object], link: int = CLIENT) -> list[int]:
+    broker.inbox[link].clear()
+    act()
+    return [answer.code for answer in broker.inbox[link]]
+
+
+def test_turn_builds_so_many_bytes_of_answers_and_the_next_goes_on(narrow: Harness) -> None:
+    assert ask_at_once(narrow, 5) == [OK] * 2
+    assert narrow.node.deadline_ms() == 0
+    assert answered_by(narrow, narrow.turn) == [OK] * 2
+    assert answered_by(narrow, narrow.turn) == [OK]
+    assert narrow.node.deadline_ms() != 0
+    assert answered_by(narrow, narrow.turn) == []
+
+
+def test_link_that_takes_nothing_gets_nothing_more_until_it_drains(narrow: Harness) -> None:
+    narrow.open(2)
+    narrow.outbox.waiting[CLIENT] = 3_000
+    assert ask_at_once(narrow, 2) == []
+    assert narrow.node.deadline_ms() != 0
+    assert ask_at_once(narrow, 2, link=2) == [OK] * 2
+    narrow.outbox.waiting[CLIENT] = 0
+    assert answered_by(narrow, lambda: narrow.turn([], [Drained(CLIENT)])) == [OK] * 2
+
+
+def test_link_that_asks_for_far_too_much_is_told_to_ask_again(narrow: Harness) -> None:
+    assert ask_at_once(narrow, 10) == [OK] * 2 + [AGAIN] * 3
+
+
+def test_waiting_pulls_of_a_closed_link_are_forgotten(narrow: Harness) -> None:
+    assert ask_at_once(narrow, 5) == [OK] * 2
+    narrow.close(CLIENT)
+    assert narrow.node.deadline_ms() != 0
+    assert answered_by(narrow, narrow.turn) == []

@@ -1,7 +1,9 @@
 """Frames: cut anywhere, refused when their lengths lie; what Java sent is read and written back."""
 
 import json
+import tracemalloc
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -108,3 +110,30 @@ def test_encoded_command_is_one_frame() -> None:
         command.binary = binary
         (frame,) = FrameDecoder().feed(encode_command(command))
         assert decode_command(frame) == command
+
+
+def test_frame_that_comes_byte_by_byte_takes_little_more_than_its_size() -> None:
+    frame = encode_command(Command(10, 1, body=bytes(200_000)))
+    decoder = FrameDecoder()
+    tracemalloc.start()
+    try:
+        for at in range(len(frame) - 1):
+            assert decoder.feed(frame[at : at + 1]) == []
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < 2 * len(frame)
+    (found,) = decoder.feed(frame[-1:])
+    assert found[2] == bytes(200_000)
+
+
+def test_pieces_of_any_size_make_the_same_frame() -> None:
+    frame = encode_command(Command(10, 1, body=bytes(range(256)) * 4_000))
+    random = Random(5)
+    decoder = FrameDecoder()
+    at, found = 0, []
+    while at < len(frame):
+        size = random.choice((1, 2, 30, 900, 1_500, 40_000))
+        found += decoder.feed(frame[at : at + size])
+        at += size
+    assert [body for _, _, body in found] == [bytes(range(256)) * 4_000]

@@ -99,7 +99,7 @@ class Broker:
         self.peers = Peers(self.next_link)
         self.send = SendPath(config, self.store, self.topics, self.groups, random, pack_host("127.0.0.1:0"))
         self.pull = PullPath(
-            config, self.store, self.topics, self.groups, self.clients, self.offsets, machine.memory_bytes
+            config, self.store, self.topics, self.groups, self.clients, self.offsets, machine.memory_bytes, outbox
         )
         self.registration = Registration(config, self.topics, self.peers, self._master_found)
         self.delay = DelayedMessages(self, now)
@@ -174,6 +174,7 @@ class Broker:
         for event in events:
             if not isinstance(event, Closed):
                 self._on_event(event, turn, now)
+        self.pull.begin_turn(turn)
         for number, data in received:
             try:
                 self._take(number, data, turn, now)
@@ -206,8 +207,8 @@ class Broker:
     def deadline_ms(self) -> int | None:
         """See `boundary.Node`."""
         times = (
-            self.schedule.next_ms(), self.peers.deadline_ms(), self.pull.held.next_ms(), self.waiters.deadline_ms(),
-            self.replication.deadline_ms(), self.client_calls.deadline_ms(),
+            self.schedule.next_ms(), self.peers.deadline_ms(), self.pull.held.next_ms(), self.pull.waiting_ms(),
+            self.waiters.deadline_ms(), self.replication.deadline_ms(), self.client_calls.deadline_ms(),
         )  # fmt: skip
         return min((time for time in times if time is not None), default=None)
 
@@ -232,7 +233,7 @@ class Broker:
         elif self.replication.owns(event.link):
             self.replication.closed(event.link, event.reason, now)
         elif self.links.pop(event.link, None) is not None:
-            self.pull.held.drop_link(event.link)
+            self.pull.drop_link(event.link)
             self.client_calls.link_closed(event.link, now)
             self.notify_members(self.clients.link_closed(event.link), turn)
 

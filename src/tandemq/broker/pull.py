@@ -7,11 +7,12 @@ DefaultMessageStore.getMessage.
 """
 
 import logging
+from collections import deque
 from functools import lru_cache
 
 import msgspec
 
-from tandemq.boundary import Buffer, Now, Turn
+from tandemq.boundary import Buffer, Now, Outbox, Turn
 from tandemq.broker.clients import Clients
 from tandemq.broker.groups import Groups
 from tandemq.broker.longpoll import HeldPulls
@@ -35,6 +36,11 @@ COMMIT_OFFSET = 1
 SUSPEND = 2
 SUBSCRIPTION = 4
 EXAMINED_ENTRIES_MAX = 800
+TURN_BYTES_MAX = 16 << 20
+"""A turn builds no more answers than this; the rest of the pulls wait for the next."""
+LINK_BYTES_MAX = 8 << 20
+"""A link with so many bytes under way gets no more answers before it has taken them."""
+WAITING_PER_LINK_MAX = 4096
 _HEADER = (
     b'{"code":%d,"extFields":{"suggestWhichBrokerId":"%d","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d"}'
     b',"flag":1,"language":"PYTHON","opaque":%d,"remark":"%b","serializeTypeCurrentRPC":"JSON","version":%d}'
@@ -48,7 +54,18 @@ _FOUND, _NO_NEW, _AGAIN, _MOVED = (
 class Pull:
     """One pull request, held or not. `codes` None: every tag matches. `scan_offset`: below it nothing matched."""
 
-    __slots__ = ("binary", "codes", "fields", "group", "is_answered", "link", "opaque", "queue", "scan_offset")
+    __slots__ = (
+        "binary",
+        "codes",
+        "fields",
+        "group",
+        "is_answered",
+        "is_waiting",
+        "link",
+        "opaque",
+        "queue",
+        "scan_offset",
+    )
 
     def __init__(
         self, link: int, opaque: int, fields: PullFields, codes: frozenset[int] | None, queue: ConsumeQueue,
@@ -64,6 +81,8 @@ class Pull:
         self.binary = binary
         self.scan_offset = fields.queue_offset
         self.is_answered = False
+        self.is_waiting = False
+        """For room in a turn or on its link."""
 
 
 class PullPath:
@@ -71,7 +90,7 @@ class PullPath:
 
     def __init__(
         self, config: BrokerConfig, store: Store, topics: Topics, groups: Groups, clients: Clients,
-        offsets: ConsumerOffsets, memory_bytes: int,
+        offsets: ConsumerOffsets, memory_bytes: int, outbox: Outbox,
     ) -> None:  # fmt: skip
         """`memory_bytes`: the machine's memory, by which "far behind" is judged."""
         self._store = store
@@ -80,6 +99,11 @@ class PullPath:
         self._clients = clients
         self._offsets = offsets
         self._memory_bytes = memory_bytes
+        self._outbox = outbox
+        self._spent = 0
+        self._sent: dict[int, int] = {}
+        """Bytes of answers built in this turn: all, and by link."""
+        self._waiting: dict[int, deque[Pull]] = {}
         self.adopt_config(config)
         self.held = HeldPulls()
         self.count = 0
@@ -97,6 +121,46 @@ class PullPath:
         ratio = config.memory_ratio_max - (10 if config.broker_id else 0)
         self._far_bytes = self._memory_bytes * max(ratio, 0) // 100
         self.permission = config.permission
+
+    # Room.
+
+    def begin_turn(self, turn: Turn) -> None:
+        """A new turn has room anew: first for the pulls that had to wait."""
+        self._spent = 0
+        self._sent.clear()
+        for link in list(self._waiting):
+            if self._spent >= TURN_BYTES_MAX:
+                break
+            pulls = self._waiting.pop(link)
+            while pulls and self._has_room(link):
+                pull = pulls.popleft()
+                pull.is_waiting = False
+                self.answer(pull, turn, is_last=True)
+            if pulls:
+                self._waiting[link] = pulls
+
+    def _has_room(self, link: int) -> bool:
+        under_way = self._sent.get(link, 0) + self._outbox.backlog(link)
+        return self._spent < TURN_BYTES_MAX and under_way < LINK_BYTES_MAX
+
+    def _wait(self, pull: Pull, turn: Turn) -> None:
+        """Keep a pull until there is room; a link that asks for far too much is told to ask again."""
+        pulls = self._waiting.setdefault(pull.link, deque())
+        if len(pulls) >= WAITING_PER_LINK_MAX:
+            self._send(pull, turn, _AGAIN, "too many pulls wait on this connection", pull.fields.queue_offset, [], 0)
+            return
+        pull.is_waiting = True
+        pulls.append(pull)
+
+    def waiting_ms(self) -> int | None:
+        """When a turn is needed for the pulls that wait: at once if a link of theirs has room, else when one drains."""
+        return 0 if any(self._outbox.backlog(link) < LINK_BYTES_MAX for link in self._waiting) else None
+
+    def drop_link(self, link: int) -> None:
+        """Forget the pulls of a link that closed."""
+        self.held.drop_link(link)
+        for pull in self._waiting.pop(link, ()):
+            pull.is_answered = True
 
     # In.
 
@@ -219,6 +283,9 @@ class PullPath:
         return True
 
     def _answer_found(self, pull: Pull, turn: Turn, low: int, high: int, *, is_last: bool) -> bool:
+        if not self._has_room(pull.link):
+            self._wait(pull, turn)
+            return True
         try:
             buffers, count, size, following = self._gather(pull)
         except OffsetGone:
@@ -238,6 +305,8 @@ class PullPath:
             return True
         self.count += count
         self.bytes += size
+        self._spent += size
+        self._sent[pull.link] = self._sent.get(pull.link, 0) + size
         self.finds += 1
         given = self.given.get((pull.fields.topic, pull.fields.consumer_group))
         if given is None:
@@ -341,7 +410,8 @@ class PullPath:
     def answer_due(self, turn: Turn, now: Now) -> None:
         """Answer pulls whose time is up."""
         for pull in self.held.due(now.mono_ms):
-            self.answer(pull, turn, is_last=True)
+            if not pull.is_waiting:
+                self.answer(pull, turn, is_last=True)
 
 
 class _Unsubscribed(Exception):

@@ -15,6 +15,8 @@ from tandemq.errors import FrameError
 from tandemq.model.command import Command
 
 FRAME_BYTES_MAX = 16_777_216
+MERGED_PIECES = 128
+SMALL_PIECE_BYTES = 1024
 _PREFIX = Struct(">II")
 _HEADER_LENGTH_MASK = 0xFFFFFF
 
@@ -25,14 +27,17 @@ RawFrame = tuple[int, bytes, bytes]
 class FrameDecoder:
     """Cuts a byte stream into frames; the stream may be split anywhere.
 
-    Keeps at most one unfinished frame (`frame_bytes_max`), as the pieces it arrived in.
+    Keeps at most one unfinished frame (`frame_bytes_max`), as the pieces it arrived in; small ones are merged, or a
+    frame that comes byte by byte would take 40 times its size.
     """
 
-    __slots__ = ("_buffered", "_frame_bytes_max", "_needed", "_pieces", "error")
+    __slots__ = ("_buffered", "_frame_bytes_max", "_merged", "_needed", "_pieces", "error")
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         """A decoder at the start of a stream."""
         self._pieces: list[bytes] = []
+        self._merged = 0
+        """So many pieces are large enough, or merged already."""
         self._buffered = 0
         self._needed = 8
         self._frame_bytes_max = frame_bytes_max
@@ -49,9 +54,12 @@ class FrameDecoder:
             self._pieces.append(data)
             self._buffered += len(data)
             if self._buffered < self._needed:
+                if len(self._pieces) - self._merged >= MERGED_PIECES:
+                    self._merge()
                 return []
             data = b"".join(self._pieces)
             self._pieces.clear()
+            self._merged = 0
         frames: list[RawFrame] = []
         position, end = 0, len(data)
         while end - position >= 8:
@@ -67,6 +75,12 @@ class FrameDecoder:
             position = stop
         self._keep(data, position, end)
         return frames
+
+    def _merge(self) -> None:
+        recent = self._pieces[self._merged :]
+        if sum(map(len, recent)) < MERGED_PIECES * SMALL_PIECE_BYTES:
+            self._pieces[self._merged :] = [b"".join(recent)]
+        self._merged = len(self._pieces)
 
     def _keep(self, data: bytes, position: int, end: int) -> None:
         self._buffered = end - position
