@@ -12,6 +12,7 @@ from typing import Any
 from tandemq.coordination.orders import Stage
 from tandemq.coordination.records import (
     GroupConfig,
+    GroupState,
     Mode,
     Permission,
     Role,
@@ -19,6 +20,7 @@ from tandemq.coordination.records import (
     config_to_json,
     state_from_json,
     state_path,
+    state_to_json,
 )
 from tandemq.coordination.records import Member as Configured
 from tandemq.coordination.registry import Changed, Create, Found, Read, Write
@@ -178,6 +180,13 @@ class World:
         found = self.tree.execute(self.admin, Read(path))
         assert isinstance(found, Found)
         self.tree.execute(self.admin, Write(path, config_to_json(config), found.version))
+        self.fire_watches()
+
+    def write_state(self, state: GroupState) -> None:
+        """As an operator's tool does."""
+        found = self.tree.execute(self.admin, Read(state_path(CLUSTER, GROUP)))
+        assert isinstance(found, Found)
+        self.tree.execute(self.admin, Write(state_path(CLUSTER, GROUP), state_to_json(state), found.version))
         self.fire_watches()
 
     def heal(self) -> None:

@@ -133,7 +133,7 @@ class Member:
     @property
     def why(self) -> str:
         """Why it may, or may not; for refusals."""
-        return self._why
+        return self._reason()
 
     @property
     def is_registering(self) -> bool:
@@ -181,8 +181,9 @@ class Member:
         self.think(now)
 
     def on_log(self, log_end: int, log_epoch: int) -> None:
-        """Our log ends here; call it after each commit, and after truncation."""
+        """Our log ends here; call it after each commit, and after truncation. Brings `confirm_offset` up to date."""
         self.log_end, self.log_epoch = log_end, log_epoch
+        self._sync.confirm(log_end, self._peers)
 
     def on_link(self, peer: int, now: Now, *, is_up: bool) -> None:
         """A replication link with a member is ready (handshake done, histories agreed) or gone."""
@@ -470,6 +471,13 @@ class Member:
     def _reason(self) -> str:
         if self.stage is Stage.SERVING and not any(self._told):
             return "lonely: neither the registry nor every member in sync confirms that nobody else serves"
+        if self.stage is Stage.AWAITING and self.view.state is not None:
+            reader = self.view.state.reader
+            return f"broker {reader} is read from until it has handed its offsets back; ha force-master ends that"
+        if self.stage is Stage.CLAIMING and self.mode is Mode.ELECT and not self.is_log_whole:
+            return "the end of the log may be lost: waits for a member in sync to take over; ha force-master accepts it"
+        if self.stage is Stage.UNREAD and self.view.trouble:
+            return self.view.trouble
         return self._why
 
     def _give_role(self) -> None:
