@@ -35,6 +35,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "real": (2, "shell"),
     "broker": (3, "core"),
     "nameserver": (3, "core"),
+    "groupdb": (3, "shell"),
     "client": (3, "shell"),
     "run": (4, "shell"),
     "spark": (4, "shell"),

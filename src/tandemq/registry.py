@@ -201,8 +201,9 @@ class Confirmed:
 class RegistrySession(Protocol):
     """A registry as the shell of a node speaks it."""
 
-    problem: str
-    """Why there is no session at present; empty while there is one."""
+    @property
+    def problem(self) -> str:
+        """Why there is no session at present; empty while there is one."""
 
     def ask(self, ask: Ask) -> None:
         """Begin an operation."""
@@ -212,6 +213,41 @@ class RegistrySession(Protocol):
 
 
 RegistryEvent = Answer | SessionUp | SessionSuspended | SessionLost | Changed | Confirmed
+
+
+ZOOKEEPER = "zookeeper"
+NAME_SERVER = "namesrv"
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryAddress:
+    """Where a registry is. `hosts`: "host:port,host:port" of ZooKeeper, "host:port" of a name server."""
+
+    kind: str
+    hosts: str
+
+    def __str__(self) -> str:
+        """As it is written in settings."""
+        return f"{self.kind}://{self.hosts}"
+
+
+def parse_address(text: str) -> RegistryAddress:
+    """The address of a registry, from "zookeeper://h1:2181,h2:2181" or "namesrv://127.0.0.1:9876".
+
+    Raises:
+        LocalError: says what is wrong with it.
+    """
+    kind, separator, hosts = text.strip().partition("://")
+    hint = "write zookeeper://host:2181,host:2181 or namesrv://host:9876"
+    if not separator or kind not in (ZOOKEEPER, NAME_SERVER):
+        raise LocalError(f"{text[:200]!r} is no registry", hint=hint)
+    for host in hosts.split(","):
+        name, _, port = host.rpartition(":")
+        if not name or not name.isprintable() or " " in name or not port.isdecimal() or not 0 < int(port) <= 65_535:
+            raise LocalError(f"{host[:200]!r} is no host:port of a registry", hint=hint)
+    if kind == NAME_SERVER and "," in hosts:
+        raise LocalError(f"{hosts[:200]!r}: one name server hosts the registry, not several", hint=hint)
+    return RegistryAddress(kind, hosts)
 
 
 def check_path(path: str) -> None:

@@ -9,16 +9,12 @@ import json
 import select
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from tandemq.boundary import Closed, Event, Now, Opened, Turn
-from tandemq.coordination.embedded import EmbeddedRegistry
 from tandemq.coordination.tree import Tree
 from tandemq.real.clock import read_clock
-from tandemq.real.loop import Loop
 from tandemq.real.zookeeper import ZooKeeperRegistry
 from tandemq.registry import (
     Answer,
@@ -36,6 +32,7 @@ from tandemq.registry import (
     Unknown,
     Write,
 )
+from tandemq.run.registry import ClosableSession, EmbeddedSession
 from tests.blackbox.programs import WAIT_S, Proxy, wait_until
 from tests.interop.zookeeper import ZooKeeper, can_run
 
@@ -250,83 +247,10 @@ class TreePlace:
 # A name server, as a process.
 
 
-class _SessionNode:
-    """A node that does nothing but speak for one session, on a thread of its own."""
-
-    def __init__(self, address: str, client: str, timeout_ms: int) -> None:
-        self._links = 0
-        self.machine = EmbeddedRegistry(address, client, timeout_ms, self._next_link)
-        self._lock = threading.Lock()
-        self._asks: list[Ask] = []
-        self._told: list[RegistryEvent] = []
-        self._is_closing = False
-        self.is_silent = False
-        self.loop = Loop()
-        self._thread = threading.Thread(target=self.loop.run, args=(self,), daemon=True)
-        self._thread.start()
-
-    def _next_link(self) -> int:
-        self._links -= 1
-        return self._links
-
-    def turn(self, received: object, events: object, now: Now) -> Turn:
-        turn = Turn()
-        machine = self.machine
-        for event in _events(events):
-            if isinstance(event, Opened) and machine.owns(event.link):
-                machine.opened(event.link, turn, now)
-            elif isinstance(event, Closed) and machine.owns(event.link):
-                machine.closed(event.link, event.reason, now)
-        for link, data in received:  # type: ignore[attr-defined]  # pairs, see boundary.Node
-            if machine.owns(link):
-                machine.received(link, data, turn, now)
-        with self._lock:
-            asks, self._asks = self._asks, []
-        for ask in asks:
-            machine.ask(ask, turn, now)
-        if self._is_closing:
-            self._is_closing = False
-            machine.close(turn, now)
-        machine.tick(turn, now)
-        with self._lock:
-            self._told += machine.take_events()
-        return turn
-
-    def deadline_ms(self) -> int | None:
-        return self.machine.deadline_ms()
-
-    def ask(self, ask: Ask) -> None:
-        with self._lock:
-            self._asks.append(ask)
-        self.loop.wake()
-
-    def take_events(self) -> list[RegistryEvent]:
-        with self._lock:
-            events, self._told = self._told, []
-        return events
-
-    def close(self) -> None:
-        self._is_closing = True
-        self.loop.wake()
-        wait_until(lambda: self.machine.deadline_ms() is None, "the machine is closed")
-        wait_until(lambda: not self.machine.owns(self._links), "the link is closed")
-        self.stop()
-
-    def stop(self) -> None:
-        self.loop.stop()
-        self._thread.join(WAIT_S)
-        self.loop.close()
-
-
-def _events(events: object) -> Iterator[Event]:
-    assert isinstance(events, list)
-    yield from events
-
-
 class ProxiedLine:
     """A session's real shell behind a proxy of its own."""
 
-    def __init__(self, proxy: Proxy, shell: "_SessionNode | ZooKeeperRegistry") -> None:
+    def __init__(self, proxy: Proxy, shell: ClosableSession) -> None:
         self._proxy = proxy
         self._shell = shell
 
@@ -394,7 +318,7 @@ class NameServerPlace:
     def line(self, timeout_ms: int) -> Line:
         self._count += 1
         proxy = Proxy(self.port)
-        return ProxiedLine(proxy, _SessionNode(f"127.0.0.1:{proxy.port}", f"client-{self._count}", timeout_ms))
+        return ProxiedLine(proxy, EmbeddedSession(f"127.0.0.1:{proxy.port}", f"client-{self._count}", timeout_ms))
 
     def until(self, is_so: Callable[[], bool], what: str) -> None:
         wait_until(is_so, what)

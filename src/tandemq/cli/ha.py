@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from tandemq.cli.ask import namesrv_option
+from tandemq.cli.ha_config import config
 from tandemq.cli.show import json_option, show_json, show_rows
 from tandemq.errors import NetworkError, RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -25,7 +26,10 @@ REPORT_EVERY_S = 0.5
 
 @click.group()
 def ha() -> None:
-    """Show replication, compare twins."""
+    """Show replication, compare twins, configure groups."""
+
+
+ha.add_command(config)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,159 @@
+"""The task that makes the registry say what the database says.
+
+    for each group:   read the node ─► read the database ─► create, write or delete, by compare-and-set ─► note it
+
+It may be killed anywhere and run again, and several may run at once. The order is why: the database is read *after*
+the node whose version the write is for. If another task carried something newer in between, the version has changed and
+the write does nothing; if it did so before, the database tells the same news. A node that was removed and made again in
+between has its old version; so a group whose revision is not the one that was carried is begun anew.
+
+Not carried, and said: a configuration without a broker that the group's state names as master or reader. The registry
+may hold groups this database does not know; they are left alone. The group's state stays when its configuration goes:
+epochs do not begin again.
+
+Source: docs/failover.md, "Group configuration".
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from tandemq.coordination.records import (
+    NOBODY,
+    config_path,
+    config_to_json,
+    state_from_json,
+    state_path,
+)
+from tandemq.coordination.registry import (
+    Conflict,
+    Create,
+    Delete,
+    Done,
+    Exists,
+    Found,
+    Missing,
+    Operation,
+    Outcome,
+    Read,
+    Refused,
+    Unknown,
+    Write,
+)
+from tandemq.errors import ConfigError, OutcomeUnknown, RemoteError
+from tandemq.groupdb.database import GroupDatabase, StoredGroup
+
+ATTEMPTS_MAX = 20
+"""Times a group is begun anew because the node changed meanwhile."""
+Do = Callable[[Operation], Outcome]
+
+
+class Carried(Enum):
+    """What became of a group."""
+
+    UNCHANGED = "unchanged"
+    CREATED = "created"
+    WRITTEN = "written"
+    REMOVED = "removed"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedGroup:
+    """One group, and why it was refused, if it was."""
+
+    cluster: str
+    broker_name: str
+    what: Carried
+    reason: str = ""
+
+
+def carry(database: GroupDatabase, do: Do, cluster: str | None = None) -> list[CarriedGroup]:
+    """Carry all groups of the database, or those of one cluster.
+
+    Raises:
+        OutcomeUnknown: the registry did not answer; what was carried stays, the rest is carried by the next run.
+        RemoteError: the registry refused an operation, or somebody else writes the same node all the time.
+        NetworkError: the database cannot be used.
+    """
+    return [
+        done
+        for group in database.groups(cluster)
+        if (done := carry_group(database, do, group.cluster, group.broker_name)) is not None
+    ]
+
+
+def carry_group(database: GroupDatabase, do: Do, cluster: str, broker_name: str) -> CarriedGroup | None:
+    """Carry one group; None if the database does not know it (any more). Raises as `carry` does."""
+    path = config_path(cluster, broker_name)
+    for _ in range(ATTEMPTS_MAX):
+        node = _known(do(Read(path)), path)
+        group = database.group(cluster, broker_name)
+        if group is None:
+            return None
+        reason = _contradicted_by_state(group, do)
+        if reason is not None:
+            return CarriedGroup(cluster, broker_name, Carried.REFUSED, reason)
+        what = _bring(do, path, node, group)
+        if what is not None and database.carried(group):
+            return CarriedGroup(cluster, broker_name, what)
+    raise RemoteError(f"{path} is written, or its group changed, by somebody else all the time")
+
+
+def _bring(do: Do, path: str, node: Found | None, group: StoredGroup) -> Carried | None:
+    """Make the node what the group is; None: the node is not any more what was read."""
+    if group.config is None:
+        if node is None:
+            return Carried.REMOVED
+        operation: Operation = Delete(path, node.version)
+        what = Carried.REMOVED
+    else:
+        data = config_to_json(group.config)
+        if node is None:
+            operation, what = Create(path, data), Carried.CREATED
+        elif node.data == data:
+            return Carried.UNCHANGED
+        else:
+            operation, what = Write(path, data, node.version), Carried.WRITTEN
+    match do(operation):
+        case Done():
+            return what
+        case Conflict() | Missing() | Exists():
+            return None
+        case outcome:
+            raise _failed(outcome, path)
+
+
+def _known(outcome: Outcome, path: str) -> Found | None:
+    match outcome:
+        case Found():
+            return outcome
+        case Missing():
+            return None
+        case _:
+            raise _failed(outcome, path)
+
+
+def _failed(outcome: Outcome, path: str) -> RemoteError | OutcomeUnknown:
+    if isinstance(outcome, Unknown):
+        return OutcomeUnknown(f"the registry did not answer for {path}", hint="run it again: nothing is done twice")
+    reason = outcome.reason if isinstance(outcome, Refused) else repr(outcome)
+    return RemoteError(f"the registry refused {path}: {reason}")
+
+
+def _contradicted_by_state(group: StoredGroup, do: Do) -> str | None:
+    """Why the group as it stands now forbids this configuration."""
+    if group.config is None:
+        return None
+    path = state_path(group.cluster, group.broker_name)
+    node = _known(do(Read(path)), path)
+    if node is None:
+        return None
+    try:
+        state = state_from_json(group.broker_name, node.data)
+    except ConfigError as error:
+        return str(error)
+    for broker_id, does in ((state.master, "is master"), (state.reader, "serves reads")):
+        if broker_id != NOBODY and group.config.member(broker_id) is None:
+            return f"broker {broker_id} {does} at present, and is unknown in this configuration: switch first"
+    return None

@@ -1,0 +1,196 @@
+"""A session at a registry for whoever is not a broker: a command line tool, a task. One operation at a time, answered.
+
+    with RegistryClient(parse_address("namesrv://127.0.0.1:9876")) as registry:
+        outcome = registry.do(Read(path))
+
+The embedded registry is spoken by the brokers' own machine (`coordination.embedded`) on a loop and a thread of its own.
+"""
+
+import logging
+import secrets
+import threading
+from collections import deque
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Protocol, Self
+
+from tandemq.boundary import Closed, Event, Now, Opened, Turn
+from tandemq.coordination.embedded import EmbeddedRegistry, State
+from tandemq.errors import ConfigError, NotConnected
+from tandemq.real.clock import read_clock
+from tandemq.real.loop import Loop
+from tandemq.registry import (
+    ZOOKEEPER,
+    Answer,
+    Ask,
+    Operation,
+    Outcome,
+    RegistryAddress,
+    RegistryEvent,
+    RegistrySession,
+    SessionUp,
+    Unknown,
+)
+
+TIMEOUT_MS = 5_000
+"""Of the session; such a client owns no ephemeral nodes, so nothing depends on it."""
+ANSWER_SECONDS = 10.0
+CLOSE_SECONDS = 2.0
+_log = logging.getLogger(__name__)
+
+
+class ClosableSession(RegistrySession, Protocol):
+    """A session that somebody ends."""
+
+    def close(self) -> None:
+        """End it; its ephemeral nodes go at once."""
+
+
+class EmbeddedSession:
+    """A session at the registry in a name server, on a thread of its own; a `boundary.Node` that does nothing else."""
+
+    def __init__(self, address: str, client: str, timeout_ms: int, wake: "threading.Event | None" = None) -> None:
+        """Begin to connect. `wake` is set when there are events."""
+        self._links = 0
+        self._machine = EmbeddedRegistry(address, client, timeout_ms, self._next_link)
+        self._wake = wake
+        self._asks: deque[Ask] = deque()
+        self._told: deque[RegistryEvent] = deque()
+        self._is_closing = False
+        self._is_over = threading.Event()
+        self._loop = Loop()
+        self._thread = threading.Thread(target=self._loop.run, args=(self,), name="registry", daemon=True)
+        self._thread.start()
+
+    @property
+    def problem(self) -> str:
+        """See `RegistrySession`."""
+        return self._machine.problem
+
+    def _next_link(self) -> int:
+        self._links -= 1
+        return self._links
+
+    def turn(self, received: Sequence[tuple[int, bytes]], events: Sequence[Event], now: Now) -> Turn:
+        """See `boundary.Node`."""
+        turn, machine = Turn(), self._machine
+        for event in events:
+            if isinstance(event, Opened) and machine.owns(event.link):
+                machine.opened(event.link, turn, now)
+            elif isinstance(event, Closed) and machine.owns(event.link):
+                machine.closed(event.link, event.reason, now)
+        for link, data in received:
+            if machine.owns(link):
+                machine.received(link, data, turn, now)
+        while self._asks:
+            machine.ask(self._asks.popleft(), turn, now)
+        if self._is_closing and machine.state is not State.CLOSED:
+            machine.close(turn, now)
+        machine.tick(turn, now)
+        told = machine.take_events()
+        self._told.extend(told)
+        if told and self._wake is not None:
+            self._wake.set()
+        if machine.state is State.CLOSED and not machine.owns(self._links):
+            self._is_over.set()
+        return turn
+
+    def deadline_ms(self) -> int | None:
+        """See `boundary.Node`."""
+        return self._machine.deadline_ms()
+
+    def ask(self, ask: Ask) -> None:
+        """See `RegistrySession`; from any thread."""
+        self._asks.append(ask)
+        self._loop.wake()
+
+    def take_events(self) -> list[RegistryEvent]:
+        """See `RegistrySession`; from one thread."""
+        events = []
+        while self._told:
+            events.append(self._told.popleft())
+        return events
+
+    def close(self) -> None:
+        """End the session, and the thread; waits at most twice CLOSE_SECONDS."""
+        self._is_closing = True
+        self._loop.wake()
+        if not self._is_over.wait(CLOSE_SECONDS):
+            _log.info("registry session not ended, it expires by itself: %s", self.problem)
+        self._loop.stop()
+        self._thread.join(CLOSE_SECONDS)
+        self._loop.close()
+
+
+def begin_session(address: RegistryAddress, timeout_ms: int, wake: threading.Event) -> ClosableSession:
+    """Begin a session; its events come later.
+
+    Raises:
+        ConfigError: ZooKeeper is asked for, and its client is not installed.
+    """
+    if address.kind != ZOOKEEPER:
+        return EmbeddedSession(address.hosts, f"tool-{secrets.token_hex(8)}", timeout_ms, wake)
+    try:
+        from tandemq.real.zookeeper import ZooKeeperRegistry  # noqa: PLC0415  # an extra
+    except ImportError as error:
+        raise ConfigError(
+            f"{address} needs kazoo, which is not installed", hint="pip install 'tandemq[zookeeper]'"
+        ) from error
+    session = ZooKeeperRegistry(address.hosts, timeout_ms, wake.set)
+    session.start()
+    return session
+
+
+class RegistryClient:
+    """A registry that is asked, and waited for."""
+
+    def __init__(self, address: RegistryAddress, *, seconds: float = ANSWER_SECONDS) -> None:
+        """Connect.
+
+        Args:
+            address: of the registry.
+            seconds: longest wait for the session, and for each answer.
+
+        Raises:
+            NotConnected: there is no session in time.
+            ConfigError: ZooKeeper's client is not installed.
+        """
+        self._seconds = seconds
+        self._wake = threading.Event()
+        self._session = begin_session(address, TIMEOUT_MS, self._wake)
+        self._token = 0
+        if self._wait_for(SessionUp) is None:
+            reason = self._session.problem
+            self.close()
+            raise NotConnected(f"the registry {address} does not answer within {seconds:g} s: {reason}")
+
+    def do(self, operation: Operation) -> Outcome:
+        """Carry out one operation; Unknown if no answer comes in time."""
+        self._token += 1
+        self._session.ask(Ask(self._token, operation))
+        answer = self._wait_for(Answer)
+        return answer.outcome if isinstance(answer, Answer) else Unknown()
+
+    def _wait_for(self, kind: type[RegistryEvent]) -> RegistryEvent | None:
+        """The next event of a kind; an answer must be the last one asked for."""
+        until_ms = read_clock().mono_ms + int(self._seconds * 1000)
+        while True:
+            self._wake.clear()
+            for event in self._session.take_events():
+                if isinstance(event, kind) and (not isinstance(event, Answer) or event.token == self._token):
+                    return event
+            left_ms = until_ms - read_clock().mono_ms
+            if left_ms <= 0 or not self._wake.wait(left_ms / 1000):
+                return None
+
+    def close(self) -> None:
+        """End the session."""
+        self._session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

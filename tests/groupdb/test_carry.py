@@ -1,0 +1,286 @@
+"""From the database to the registry, killed at every step, and against others who write."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tandemq.coordination.records import (
+    GroupConfig,
+    GroupState,
+    Member,
+    Mode,
+    Role,
+    config_path,
+    config_to_json,
+    state_path,
+    state_to_json,
+)
+from tandemq.coordination.registry import (
+    Create,
+    Found,
+    Missing,
+    Operation,
+    Outcome,
+    Read,
+    Refused,
+    Unknown,
+    Write,
+)
+from tandemq.coordination.tree import Tree
+from tandemq.errors import OutcomeUnknown, RemoteError
+from tandemq.groupdb.carry import Carried, carry
+from tandemq.groupdb.database import GroupDatabase
+from tests.spec import spec
+
+PAIR = GroupConfig(Mode.SLAVE_CONSUME, (Member(0, Role.MASTER), Member(1, Role.SLAVE)))
+ELECT = replace(PAIR, mode=Mode.ELECT)
+
+
+class Killed(BaseException):
+    """The task's process ends here."""
+
+
+class Registry:
+    """A tree, and what happens before an operation reaches it."""
+
+    def __init__(self) -> None:
+        self.tree = Tree()
+        self.session = self.tree.open_session(60_000, "task", 0)
+        self.asked: list[Operation] = []
+        self.before: Callable[[Operation], Outcome | None] = lambda _: None
+
+    def do(self, operation: Operation) -> Outcome:
+        self.asked.append(operation)
+        return self.before(operation) or self.tree.execute(self.session, operation)
+
+    def config(self, name: str) -> bytes | None:
+        match self.tree.execute(self.session, Read(config_path("main", name))):
+            case Found(data=data):
+                return data
+            case _:
+                return None
+
+
+def put(database: GroupDatabase, name: str, config: GroupConfig | None) -> None:
+    database.change("main", name, lambda _: config, wall_ms=0)
+
+
+def whats(done: list[Any]) -> list[Carried]:
+    return [each.what for each in done]
+
+
+@spec("F02")
+def test_groups_are_created_written_removed_and_left_alone(database: GroupDatabase) -> None:
+    registry = Registry()
+    for name in ("broker-a", "broker-b"):
+        put(database, name, PAIR)
+    assert whats(carry(database, registry.do)) == [Carried.CREATED] * 2
+    assert registry.config("broker-a") == config_to_json(PAIR)
+    assert all(group.is_carried for group in database.groups())
+    put(database, "broker-a", ELECT)
+    assert whats(carry(database, registry.do)) == [Carried.WRITTEN, Carried.UNCHANGED]
+    put(database, "broker-a", None)
+    assert whats(carry(database, registry.do)) == [Carried.REMOVED, Carried.UNCHANGED]
+    assert registry.config("broker-a") is None
+    assert whats(carry(database, registry.do)) == [Carried.UNCHANGED]
+
+
+def test_groups_the_database_does_not_know_are_left_alone(database: GroupDatabase) -> None:
+    registry = Registry()
+    registry.tree.execute(registry.session, Create(config_path("main", "others"), b"theirs"))
+    put(database, "broker-a", PAIR)
+    carry(database, registry.do)
+    assert registry.config("others") == b"theirs"
+
+
+class Steps:
+    """Counts everything a run does to the registry and to the database, and ends it before or after one of them."""
+
+    def __init__(self, registry: Registry, database: GroupDatabase, at: int, *, is_done: bool) -> None:
+        self._registry, self._database = registry, database
+        self._left, self._is_done = at, is_done
+
+    def _step(self, act: Callable[[], Any]) -> Any:
+        self._left -= 1
+        if self._left == 0 and not self._is_done:
+            raise Killed
+        result = act()
+        if self._left == 0:
+            raise Killed
+        return result
+
+    def do(self, operation: Operation) -> Outcome:
+        outcome: Outcome = self._step(lambda: self._registry.do(operation))
+        return outcome
+
+    def groups(self, cluster: str | None = None) -> Any:
+        return self._step(lambda: self._database.groups(cluster))
+
+    def group(self, cluster: str, broker_name: str) -> Any:
+        return self._step(lambda: self._database.group(cluster, broker_name))
+
+    def carried(self, group: Any) -> Any:
+        return self._step(lambda: self._database.carried(group))
+
+
+@spec("F02")
+@pytest.mark.parametrize("is_done", [False, True])
+def test_a_task_killed_at_any_step_is_finished_by_the_next(database: GroupDatabase, is_done: bool) -> None:
+    step = 0
+    while True:
+        step += 1
+        for name, before in (("new", None), ("changed", PAIR), ("gone", PAIR), ("same", PAIR)):
+            stored = database.group("main", name)
+            if stored is not None and stored.config is not None:
+                put(database, name, None)
+            if before is not None:
+                put(database, name, before)
+        registry = Registry()
+        carry(database, registry.do)
+        put(database, "new", ELECT)
+        put(database, "changed", ELECT)
+        put(database, "gone", None)
+        steps = Steps(registry, database, step, is_done=is_done)
+        try:
+            carry(steps, steps.do)  # type: ignore[arg-type]  # the database, counted
+        except Killed:
+            pass
+        else:
+            break
+        for name in ("new", "changed", "gone", "same"):
+            assert registry.config(name) in (None, config_to_json(PAIR), config_to_json(ELECT)), "never half a record"
+        carry(database, registry.do)
+        _check_all_carried(registry, database)
+        registry.asked.clear()
+        assert set(whats(carry(database, registry.do))) == {Carried.UNCHANGED}
+        assert not [each for each in registry.asked if not isinstance(each, Read)]
+    assert step > 15
+
+
+def _check_all_carried(registry: Registry, database: GroupDatabase) -> None:
+    assert registry.config("new") == registry.config("changed") == config_to_json(ELECT)
+    assert registry.config("same") == config_to_json(PAIR)
+    assert registry.config("gone") is None
+    assert [group.broker_name for group in database.groups()] == ["changed", "new", "same"]
+    assert all(group.is_carried for group in database.groups())
+
+
+def test_an_older_configuration_never_follows_a_newer_one(database: GroupDatabase) -> None:
+    """A second task carries something newer between any two steps of a first one."""
+    step = 0
+    while True:
+        step += 1
+        registry = Registry()
+        put(database, "broker-a", PAIR)
+        carry(database, registry.do)
+        put(database, "broker-a", replace(PAIR, members=PAIR.members[:1]))
+        left = step
+
+        def meddle(registry: Registry = registry) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                put(database, "broker-a", None)
+                carry(database, registry.do)
+                put(database, "broker-a", ELECT)
+                carry(database, registry.do)
+
+        class Meddled(Steps):
+            def _step(self, act: Callable[[], Any], meddle: Callable[[], None] = meddle) -> Any:
+                meddle()
+                return act()
+
+        steps = Meddled(registry, database, 0, is_done=False)
+        carry(steps, steps.do)  # type: ignore[arg-type]  # the database, counted
+        if left > 0:
+            break
+        assert registry.config("broker-a") == config_to_json(ELECT)
+        assert database.groups()[0].is_carried
+    assert step > 5
+
+
+@pytest.mark.parametrize("happened", [False, True])
+def test_an_unknown_outcome_ends_the_run_and_the_next_finds_out(database: GroupDatabase, happened: bool) -> None:
+    registry = Registry()
+    put(database, "broker-a", PAIR)
+
+    def lose(operation: Operation) -> Outcome | None:
+        if not isinstance(operation, Create):
+            return None
+        if happened:
+            registry.tree.execute(registry.session, operation)
+        return Unknown()
+
+    registry.before = lose
+    with pytest.raises(OutcomeUnknown, match="run it again"):
+        carry(database, registry.do)
+    assert not database.groups()[0].is_carried
+    registry.before = lambda _: None
+    assert whats(carry(database, registry.do)) == [Carried.UNCHANGED if happened else Carried.CREATED]
+    assert database.groups()[0].is_carried
+
+
+def test_a_registry_that_refuses_is_said(database: GroupDatabase) -> None:
+    registry = Registry()
+    put(database, "broker-a", PAIR)
+    registry.before = lambda _: Refused("no room")
+    with pytest.raises(RemoteError, match="no room"):
+        carry(database, registry.do)
+
+
+def test_a_node_somebody_else_writes_all_the_time_is_given_up(database: GroupDatabase) -> None:
+    registry = Registry()
+    put(database, "broker-a", PAIR)
+    path = config_path("main", "broker-a")
+    registry.tree.execute(registry.session, Create(path, b""))
+    version = 0
+
+    def meddle(operation: Operation) -> Outcome | None:
+        nonlocal version
+        if isinstance(operation, Write):
+            registry.tree.execute(registry.session, Write(path, b"", version))
+            version += 1
+        return None
+
+    registry.before = meddle
+    with pytest.raises(RemoteError, match="all the time"):
+        carry(database, registry.do)
+    assert version == 20
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        (GroupState(3, 1, (0, 1), reader=0), "broker 1 is master at present"),
+        (GroupState(3, 0, (0, 1), reader=1), "broker 1 serves reads at present"),
+    ],
+)
+def test_a_broker_that_serves_cannot_be_taken_out(database: GroupDatabase, state: GroupState, reason: str) -> None:
+    registry = Registry()
+    put(database, "broker-a", PAIR)
+    put(database, "broker-b", PAIR)
+    carry(database, registry.do)
+    registry.tree.execute(registry.session, Create(state_path("main", "broker-a"), state_to_json(state)))
+    put(database, "broker-a", replace(PAIR, members=PAIR.members[:1]))
+    put(database, "broker-b", ELECT)
+    refused, other = carry(database, registry.do)
+    assert (refused.what, other.what) == (Carried.REFUSED, Carried.WRITTEN)
+    assert reason in refused.reason
+    assert registry.config("broker-a") == config_to_json(PAIR)
+    assert [group.is_carried for group in database.groups()] == [False, True]
+
+
+def test_removing_a_group_keeps_its_state(database: GroupDatabase) -> None:
+    registry = Registry()
+    put(database, "broker-a", PAIR)
+    carry(database, registry.do)
+    state = state_to_json(GroupState(9, 0, (0, 1), reader=0))
+    registry.tree.execute(registry.session, Create(state_path("main", "broker-a"), state))
+    put(database, "broker-a", None)
+    assert whats(carry(database, registry.do)) == [Carried.REMOVED]
+    found = registry.tree.execute(registry.session, Read(state_path("main", "broker-a")))
+    assert isinstance(found, Found)
+    assert found.data == state
+    assert registry.tree.execute(registry.session, Read(config_path("main", "broker-a"))) == Missing()
