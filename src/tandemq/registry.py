@@ -148,7 +148,7 @@ Outcome = Found | Names | Done | Missing | Exists | Conflict | Refused | Unknown
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """An operation and the asker's own number for it. Operations of one session are carried out in order."""
+    """An operation and the asker's own number for it. Operations of a session are carried out and answered in order."""
 
     token: int
     operation: Operation

