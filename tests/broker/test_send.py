@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from tandemq.boundary import Now
 from tandemq.codec.frame import encode_command
 from tandemq.codec.record import BatchPart, encode_batch
 from tandemq.config import DELAY_LEVELS, parse_delay_levels
@@ -12,6 +13,7 @@ from tandemq.errors import DiskFull
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.topic import TopicConfig
+from tandemq.sim.disk import SimDisk
 from tests.broker.harness import CLIENT, Harness, messages_in, send_fields
 from tests.spec import spec
 
@@ -21,6 +23,19 @@ OK = ResponseCode.SUCCESS
 def stored(broker: Harness, topic: str, queue_id: int = 0, offset: int = 0) -> list[bytes]:
     found = broker.pull(topic, offset, queue_id=queue_id)
     return [message.body for message in messages_in(found)] if found is not None else []
+
+
+def test_full_disk_does_not_end_a_broker_that_notes_how_far_it_is_synced() -> None:
+    """Found by simulation seed 46."""
+    disk = SimDisk(Random(1))
+    broker = Harness(disk)
+    assert broker.send("TopicA", b"one").code == OK
+    disk.fail("pwrite", times=-1, error=DiskFull, prefix="tandemq.marks")
+    broker.pass_time(25_000)
+    assert broker.send("TopicA", b"two").code == OK
+    disk.heal()
+    broker.pass_time(25_000)
+    assert broker.node.store.marks.synced == broker.node.store.log.written_end
 
 
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2])
@@ -283,6 +298,17 @@ def test_delayed_messages_survive_a_kill_and_come_once(tmp_path: Path) -> None:
     broker = broker.restart()
     broker.pass_time(20_000)
     assert len(stored(broker, "TopicA")) == 5
+
+
+def test_calendar_clock_that_goes_back_makes_delayed_messages_late_never_early(tmp_path: Path) -> None:
+    """Found by simulation seed 256: what was due later than its delay from now came at once."""
+    broker = Harness(tmp_path)
+    broker.send("TopicA", b"later", DELAY="3")
+    broker.now = Now(broker.now.mono_ms, broker.now.wall_ms - 3_600_000)
+    broker.pass_time(9_900)
+    assert stored(broker, "TopicA") == []
+    broker.pass_time(10_200)
+    assert stored(broker, "TopicA") == [b"later"]
 
 
 # Giving back.

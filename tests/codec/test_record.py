@@ -78,6 +78,13 @@ def test_record_survives_the_way_there_and_back(fields: dict[str, Any], before: 
     assert len(raw) == overhead + len(fields["body"]) + len(fields["topic"]) + len(fields["properties"])
 
 
+@pytest.mark.parametrize("missing", range(1, 20))
+def test_record_whose_end_was_never_written_is_no_record_without_a_crc(missing: int) -> None:
+    """Found by simulation seed 39: a page that ends within the CRC property, and zeroes behind it."""
+    raw = encode_record(**PLAIN)
+    assert fault_of(raw[:-missing] + bytes(missing)) is not None
+
+
 def test_fields_lie_where_rocketmq_has_them() -> None:
     raw = encode_record(**PLAIN)
     assert int.from_bytes(raw[0:4]) == len(raw)

@@ -148,6 +148,39 @@ def test_full_disk_does_not_keep_a_slave_from_giving_the_tail_back(tmp_path: Pat
     group.assert_same_logs()
 
 
+def test_slave_that_cannot_be_noted_on_a_full_disk_does_not_count(tmp_path: Path) -> None:
+    """Found by simulation seed 255: at its second hello it was taken for noted."""
+    group = Group(tmp_path, connects=False)
+    group.stop(group.master, clean=True)
+    disk = group.master_disk = FullDisk(tmp_path / "master")
+    group.start_master()
+    disk.is_full = True
+    group.refuses = False
+    group.pass_time(20_000)
+    assert group.send_and_settle() == ResponseCode.SLAVE_NOT_AVAILABLE
+    disk.is_full = False
+    group.pass_time(6_000)
+    assert group.send_and_settle() == OK
+    group.assert_same_logs()
+
+
+def test_two_slaves_give_the_same_tail_back_and_it_is_there_once(tmp_path: Path) -> None:
+    """Found by simulation seed 323: the second one's was appended to the first one's."""
+    group = Group(tmp_path, slaves=2)
+    group.send_many(10)
+    middle = group.master.log_end
+    group.send_many(10)
+    end, whole = group.master.log_end, group.master.log_bytes()
+    lose_tail(group, middle)
+    group.refuses = True
+    group.start_master(boot_id="boot-2")
+    group.refuses = False
+    group.pass_time(20_000)
+    assert (group.master.log_end, group.master.log_bytes()) == (end, whole)
+    assert group.send_and_settle() == OK
+    group.assert_same_logs()
+
+
 def test_full_disk_delays_the_acceptance_of_a_loss(tmp_path: Path) -> None:
     group = Group(tmp_path, role="ASYNC_MASTER")
     group.send_many(10)

@@ -22,6 +22,8 @@ def test_mutation_is_caught(name: str) -> None:
             result = run_one(seed, name)
             if result.rule:
                 assert result.rule in rules, f"seed {seed}: {result.rule} {result.text}"
+                assert "TypeError" not in result.text, f"the mutation itself is broken: {result.text}"
+                assert "ValueError" not in result.text, f"the mutation itself is broken: {result.text}"
                 return
     pytest.fail(f"{name}: not caught within {SEEDS_MAX} seeds")
 

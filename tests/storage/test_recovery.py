@@ -1,5 +1,6 @@
 """Opening a store after everything that can happen to it: nothing safe is lost, nothing refused comes back."""
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -425,6 +426,40 @@ def test_set_aside_stopped_at_every_call_keeps_all_or_cuts_all() -> None:
             assert len(held) >= 10
             if len(held) < 60:
                 assert disk.read(f"set-aside/{middle:020d}"), "what was cut is set aside"
+
+
+def test_what_a_killed_process_wrote_to_queues_is_synced_before_it_is_trusted() -> None:
+    """Found by simulation seed 82: the next process wrote nothing to those files, so it synced none of them."""
+    for seed in range(20):
+        disk = new_disk(seed)
+        store = start(disk)
+        fill(store, 60, topics=2)
+        store.flush_queues()
+        store, _ = reopen(disk)
+        fill(store, 5, first=60)
+        sync_all(store)
+        disk.crash()
+        store, _ = reopen(disk, OTHER_BOOT)
+        assert check(store) == list(range(65))
+
+
+def test_undoing_a_failed_write_needs_no_room() -> None:
+    """Found by simulation seed 220: zeroes went where nothing was ever written, so the log refused for good."""
+    disk = new_disk()
+    config = replace(CONFIG, segment_bytes=8 * 4096)
+    store = start(disk, config)
+    fill(store, 10, size=300)
+    usage = disk.usage()
+    disk.total_bytes = usage.total_bytes - usage.free_bytes
+    for number in range(10, 30):
+        put(store, number, size=300)
+    with pytest.raises(DiskFull):
+        store.commit()
+    assert store.log.refused is None
+    disk.total_bytes = 1 << 40
+    fill(store, 20, first=10, size=300)
+    store, _ = reopen(disk, config)
+    assert check(store) == list(range(30))
 
 
 @pytest.mark.parametrize("pattern", ["queue-dir", "queue-first-file", "queue-last-file", "index", "topic"])

@@ -96,7 +96,7 @@ class Checks:
         group = next(group for group in self._cluster.plan.groups if group.name == attempt.group)
         master, *slaves = self._cluster.members(group)
         self._judge_time(attempt, master)
-        flushed = group.flush == "SYNC_FLUSH" and attempt.waits
+        flushed = says_flushed(attempt, master)
         copied = group.role == "SYNC_MASTER" and attempt.waits and attempt.code == 0
         needed = group.copies - 1
         for at, log_offset in enumerate(attempt.log_offsets):
@@ -110,7 +110,7 @@ class Checks:
                     "I17", f"{master.name} answered {attempt.code} for {message.key}; at {log_offset} it has {record}"
                 )
             self._place(attempt, at, record)
-            if flushed and attempt.code != ResponseCode.FLUSH_DISK_TIMEOUT:
+            if flushed:
                 self._judge_flush(master, log_offset, data, attempt)
             if copied:
                 self._judge_copies(slaves, needed, log_offset, data, attempt, safe=flushed and attempt.code == 0)
@@ -264,6 +264,18 @@ class Checks:
         """Whether a slave has an offset because its master has it, or had it a moment ago."""
         had = self._had.get((host.group.name, key, queue_id), {})
         return not host.is_master and had.get(offset, -LATE_US) >= self._world.now_us - LATE_US
+
+
+def says_flushed(attempt: Attempt, master: Host) -> bool:
+    """Whether an answer says that the message is on the master's device: a missing replica outranks a late flush."""
+    took_ms = (attempt.answered_us - attempt.sent_us) // MS
+    is_late = attempt.code != ResponseCode.SUCCESS and took_ms >= master.config.sync_flush_timeout_ms
+    return (
+        master.group.flush == "SYNC_FLUSH"
+        and attempt.waits
+        and attempt.code != ResponseCode.FLUSH_DISK_TIMEOUT
+        and not is_late
+    )
 
 
 def offsets_in(host: Host) -> dict[tuple[str, int], int]:

@@ -72,10 +72,9 @@ def failed_write_is_acked() -> AbstractContextManager[Any]:
     """A write the disk refuses is taken for done."""
 
     def commit_failed(self: node.Broker, acks: Any, _error: Exception, turn: Turn, *rest: Any) -> None:
-        for link, answers in acks:
-            for answer, _, _ in answers:
-                if answer is not None:
-                    turn.send(link, answer)
+        for link, answers, *_ in acks:
+            if answers:
+                turn.send(link, answers)
 
     return patched(node.Broker, "_commit_failed", commit_failed)
 

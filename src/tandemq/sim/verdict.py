@@ -15,9 +15,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tandemq.codec.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
-from tandemq.model.codes import ResponseCode
 from tandemq.model.topic import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
-from tandemq.sim.checks import Checks
+from tandemq.sim.checks import Checks, says_flushed
 from tandemq.sim.cluster import Cluster, Host
 from tandemq.sim.deliveries import RECONSUME_MAX, REJECTING_GROUP
 from tandemq.sim.logs import Found, read_log, walk, without_filler
@@ -273,7 +272,7 @@ class Verdict:
         if master.flips or any(slave.flips for slave in slaves):
             return
         lost_since = [host for host in (master, *slaves) if any(when >= attempt.sent_us for when in host.losses_us)]
-        flushed = group.flush == "SYNC_FLUSH" and attempt.waits and attempt.code != ResponseCode.FLUSH_DISK_TIMEOUT
+        flushed = says_flushed(attempt, master)
         copied = group.role == "SYNC_MASTER" and attempt.waits and attempt.code == 0
         wiped = {host.name for host in (master, *slaves) if any(when >= attempt.sent_us for when in host.wipes_us)}
         master_lost = master in lost_since and not (flushed and master.name not in wiped)

@@ -242,7 +242,7 @@ class ConsumeQueue:
         while low < high:
             middle = (low + high) // 2
             low, high = (middle + 1, high) if self._is_before(middle, log_end) else (low, middle)
-        while low > first and not self._continues(low - 1, first):
+        while low > first and not (self._is_before(low - 1, log_end) and self._continues(low - 1, first)):
             low -= 1
         if low >= self._tail_start:
             del self._tail[(low - self._tail_start) * QUEUE_ENTRY_BYTES :]
