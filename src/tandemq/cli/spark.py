@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tandemq.cli.show import json_option, show_facts, show_json, show_rows
+from tandemq.cli.spark_pipeline import pipeline
+from tandemq.cli.spark_replay import replay
 from tandemq.config import DELAY_LEVELS, parse_delay_levels
 from tandemq.errors import ConfigError
 
@@ -338,3 +340,7 @@ def report(
     diverges = [audit.second for audit in audits if audit.diverges_at is not None]
     facts = {"page": str(page), "bytes": len(text.encode()), "topics": len(found.topics), "diverging": len(diverges)}
     show_facts(facts, as_json=as_json)
+
+
+spark.add_command(pipeline)
+spark.add_command(replay)

@@ -265,14 +265,16 @@ def _move(how: ReadHow, reading: _Reading, following: int) -> None:
 
 def _judge(kit: Kit, how: ReadHow, reading: _Reading) -> None:
     """All members were asked, and none gave anything: is it gone, refused, or only late?"""
-    silent = any(isinstance(error, NetworkError) for error in reading.failures.values())
-    if silent:
-        return
     members = {**reading.members, **kit.routes.members(reading.range.queue.broker_name)}
     master = members.get(MASTER_ID, "")
     if reading.deleted_before and not reading.ends_at and not reading.failures:
         _move(how, reading, min(reading.deleted_before.values()))
-    elif master in reading.deleted_before and how.read_from is not ReadFrom.SLAVE and not reading.failures:
+        return
+    is_silent = any(isinstance(error, NetworkError) for error in reading.failures.values())
+    if is_silent and how.fail_on_data_loss:
+        # Who is silent now may have it, and come back.
+        return
+    if master in reading.deleted_before:
         # A slave that lags so far will never get what its master has deleted.
         _move(how, reading, reading.deleted_before[master])
     elif reading.failures and not reading.ends_at and not reading.deleted_before:

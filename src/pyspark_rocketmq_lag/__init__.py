@@ -1,0 +1,8 @@
+"""Makes `format("rocketmq-lag")` known to Spark, which looks into every installed module named `pyspark_…`.
+
+Source: docs/pipeline.md.
+"""
+
+from tandemq.spark.lag import RocketMqLag as DefaultSource
+
+__all__ = ["DefaultSource"]

@@ -1,0 +1,44 @@
+"""`tandemq spark pipeline`: a declarative pipeline project, written and run."""
+
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--namesrv", "-n", envvar="TANDEMQ_NAMESRV", show_envvar=True,
+              help="Write a project that reads the cluster of these name servers, host:port;host:port.")  # fmt: skip
+@click.option("--subscribe", metavar="TOPICS", help="Topics it reads, separated by commas; all without this.")
+@click.option("--store", metavar="DIRECTORY", type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="Write a project that reads this store, or archived segments, instead of a cluster.")  # fmt: skip
+@click.option("--run", "runs", is_flag=True, help="Run the project, once it is there.")
+@click.option("--full-refresh", is_flag=True, help="With --run: make all tables anew.")
+def pipeline(
+    directory: Path, namesrv: str | None, subscribe: str | None, store: Path | None, runs: bool, full_refresh: bool
+) -> None:
+    """Write a pipeline project (bronze, silver, gold) into DIRECTORY, or run the one that is there.
+
+    The project is the user's: change its transformations, and run it by --run or by spark-pipelines itself.
+    """
+    from tandemq.spark.pipelines.projects import SPEC, Project, run_project, write_project  # noqa: PLC0415
+
+    is_there = (directory / SPEC).is_file()
+    if not is_there:
+        if (namesrv is None) == (store is None):
+            raise click.UsageError("a new project reads a cluster or a store: give one of --namesrv and --store")
+        if store is not None:
+            if subscribe is not None:
+                raise click.UsageError("--subscribe goes with --namesrv; a store is read whole")
+            project = Project("rocketmq-log", {"path": str(store.absolute())})
+        else:
+            assert namesrv is not None, "checked above"
+            what = {"subscribe": subscribe} if subscribe is not None else {"subscribePattern": ".*"}
+            project = Project("rocketmq", {"nameServer": namesrv, **what, "startingOffsets": "earliest"}, namesrv)
+        write_project(directory, project)
+        click.echo(f"{directory} holds a pipeline project; run it by: tandemq spark pipeline {directory} --run")
+    elif not runs:
+        raise click.UsageError(f"{directory} holds a project already; run it by --run")
+    if runs:
+        sys.exit(run_project(directory, ["--full-refresh-all"] if full_refresh else []))

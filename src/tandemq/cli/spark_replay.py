@@ -1,0 +1,90 @@
+"""`tandemq spark replay`: a lake's messages to a topic again, or its log to a fresh slave's store."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tandemq.cli.ask import DEFAULT_NAME_SERVERS, quiet
+from tandemq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tandemq.spark.replay import Replayed
+
+
+@click.command()
+@click.argument("lake", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--to-topic", metavar="TOPIC", help="Send messages to this topic.")
+@click.option("--to-same-topics", is_flag=True, help="Send each message to the topic it was in.")
+@click.option("--to-store", metavar="DIRECTORY", type=click.Path(path_type=Path), help="Lay down a commit log here.")
+@click.option("--namesrv", "-n", default=DEFAULT_NAME_SERVERS, envvar="TANDEMQ_NAMESRV", show_default=True,
+              show_envvar=True, help="Name servers of the cluster to send to, host:port;host:port.")  # fmt: skip
+@click.option("--where", metavar="SQL", help="Which messages to send, a condition on the lake's columns.")
+@click.option("--note", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+              help="Note here what is sent; the same command goes on from the note.")  # fmt: skip
+@click.option("--broker-name", default="broker-a", show_default=True, help="Whose log to lay down.")
+@click.option("--segment-bytes", type=click.IntRange(min=1024), default=1 << 30, show_default=True,
+              help="Size of a file of the log, as mappedFileSizeCommitLog of the group's brokers.")  # fmt: skip
+@click.option("--epochs-of", metavar="HOST:PORT", help="Take the generations of the log from this broker, the master.")
+@click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def replay(
+    lake: Path, to_topic: str | None, to_same_topics: bool, to_store: Path | None, namesrv: str, where: str | None,
+    note: Path | None, broker_name: str, segment_bytes: int, epochs_of: str | None, master: str, as_json: bool,
+) -> None:  # fmt: skip
+    """Send what LAKE holds to a topic again, or lay down its log as the store of a fresh slave.
+
+    Give one of --to-topic, --to-same-topics and --to-store. Messages keep their unique keys, so that readers can tell
+    copies. A slave that starts on the store copies from its master only what came after the lake.
+    """
+    if (to_topic is not None) + to_same_topics + (to_store is not None) != 1:
+        raise click.UsageError("give one of --to-topic, --to-same-topics and --to-store")
+    if to_store is not None and (where is not None or note is not None):
+        raise click.UsageError("a log is laid down whole: --where and --note go with messages")
+    from tandemq.spark.replay import replay_to_store, replay_to_topic  # noqa: PLC0415  # --help needs no Spark
+    from tandemq.spark.session import open_session  # noqa: PLC0415
+
+    def tell(done: "Replayed") -> None:
+        what = "files of the lake" if to_store is None else "segments of the log"
+        click.echo(f"{done.done} of {done.total} {what}, {done.rows} rows", err=True)
+
+    with quiet():
+        session, java = open_session("tandemq spark replay", master=master)
+        if to_store is not None:
+            epochs = _epochs(epochs_of) if epochs_of is not None else None
+            done = replay_to_store(
+                session, lake, broker_name, to_store, segment_bytes=segment_bytes, epochs=epochs, progress=tell
+            )
+        else:
+            options = {"nameServer": namesrv} | ({"topic": to_topic} if to_topic is not None else {})
+            done = replay_to_topic(session, lake, options, where=where, noted=note, progress=tell)
+        if java is not None:
+            session.stop()
+    if as_json:
+        click.echo(json.dumps({
+            "rows": done.rows, "done": done.done, "total": done.total, "skipped": done.skipped,
+            "logStart": done.log_start, "logEnd": done.log_end, "epochs": done.epochs,
+        }))  # fmt: skip
+    elif to_store is None:
+        click.echo(f"sent {done.rows} messages of {done.total} files; {done.skipped} files were sent before")
+    else:
+        click.echo(f"log offsets {done.log_start} to {done.log_end} in {done.total} files in {to_store}/commitlog")
+
+
+def _epochs(address: str) -> list[tuple[int, int]]:
+    """The generations of a broker's log.
+
+    Raises:
+        ConfigError: it does not tell.
+    """
+    from tandemq.codec.fastjson import loads  # noqa: PLC0415
+    from tandemq.model.codes import RequestCode, ResponseCode  # noqa: PLC0415
+    from tandemq.model.command import Command  # noqa: PLC0415
+    from tandemq.run.ask import try_ask  # noqa: PLC0415
+
+    answer = try_ask(address, Command(RequestCode.GET_BROKER_EPOCH_CACHE))
+    if answer is None or answer.code != ResponseCode.SUCCESS:
+        said = "nobody answers" if answer is None else f"it answers {answer.code}, {answer.remark}"
+        raise ConfigError(f"--epochs-of {address}: {said}", hint="leave it out to take them from the lake")
+    return [(int(one["epoch"]), int(one["startOffset"])) for one in loads(answer.body)["epochList"]]

@@ -1,0 +1,288 @@
+"""Replay: what a lake holds, sent to a topic again, or laid down as the commit log of a fresh slave.
+
+    lake ─► rows ─► sink ─► topic          sound messages only, each under the unique key it had
+    lake ─► rows ─► segments ─► store      every byte: the log as it was, so that a new replica begins with all of it
+
+A segment appears under its name only when it is whole and on the device; a replay that was stopped goes on with those
+that are missing. A replay to a topic notes which files of the lake are sent, if it is given a place to note it.
+
+Source: docs/pipeline.md, "Replay"; docs/storage.md, "files".
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tandemq.codec.record import inflate
+from tandemq.errors import ConfigError, StoreDamaged
+from tandemq.model.message import SysFlag
+from tandemq.real.disk import RealDisk
+from tandemq.spark.lake import DeltaLake
+from tandemq.spark.rebuilt import COLUMNS, blank_at, fill_segment
+from tandemq.spark.source import RocketMq
+from tandemq.storage.epochs import save_epochs
+
+SEGMENT_BYTES = 1 << 30
+FILES_AT_ONCE_BYTES = 256 << 20
+NAME_DIGITS = 20
+UNIQUE_KEY = r"regexp_extract(properties, '(?:^|\\x02)UNIQ_KEY\\x01([^\\x02]*)', 1)"
+_TOLD = "segment bigint, start bigint, end bigint, rows bigint"
+Progress = Callable[["Replayed"], None]
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What was done so far: rows of the lake, and files of it or segments of the log."""
+
+    rows: int = 0
+    done: int = 0
+    total: int = 0
+    skipped: int = 0
+    """Files or segments that an earlier run had done."""
+    log_start: int | None = None
+    log_end: int | None = None
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+
+
+# To a topic.
+
+
+def replay_to_topic(
+    spark: SparkSession, lake: Path, options: Mapping[str, str], *, where: str | None = None,
+    noted: Path | None = None, progress: Progress = lambda _done: None,
+) -> Replayed:  # fmt: skip
+    """Send the sound messages of a lake.
+
+    Args:
+        options: of the sink; without `topic` each goes to the topic it was in.
+        where: which rows, as an SQL condition on the lake's columns.
+        noted: a file that remembers what is sent, so that a replay goes on where it was stopped.
+    Raises:
+        ConfigError: there is no lake, or the note is of another one.
+    """
+    spark.dataSource.register(RocketMq)
+    table = DeltaLake(lake)
+    known = _read_note(noted, table.path)
+    files = [path for path in table.data_files() if Path(path).name not in known]
+    done = Replayed(total=len(files) + len(known), skipped=len(known), done=len(known))
+    for group in _grouped(files):
+        rows = spark.read.parquet(*group).where("verdict IS NULL")
+        chosen = rows.where(where) if where is not None else rows
+        done.rows += _send(chosen, options)
+        done.done += len(group)
+        known |= {Path(path).name for path in group}
+        _write_note(noted, table.path, known)
+        progress(done)
+    return done
+
+
+def _grouped(files: Sequence[str]) -> Iterator[list[str]]:
+    group: list[str] = []
+    size = 0
+    for path in files:
+        group.append(path)
+        size += Path(path).stat().st_size
+        if size >= FILES_AT_ONCE_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _send(rows: DataFrame, options: Mapping[str, str]) -> int:
+    wanted = rows.selectExpr(
+        "brokerName", "commitLogOffset", "queueId", "topic", "key", "tags", "properties", "body", "sysFlag",
+        f"nullif({UNIQUE_KEY}, '') AS uniqueKey",
+    )  # fmt: skip
+    ordered = wanted.repartition("brokerName", "topic", "queueId").sortWithinPartitions("brokerName", "commitLogOffset")
+    plain = ordered.mapInArrow(_inflated, ordered.schema).cache()
+    try:
+        count = plain.count()
+        plain.write.format("rocketmq").options(**options).mode("append").save()
+    finally:
+        plain.unpersist()
+    return count
+
+
+def _inflated(batches: Iterator[Any]) -> Iterator[Any]:
+    """Bodies as producers gave them; a lake keeps them as stored."""
+    for batch in batches:
+        flags = batch.column("sysFlag").to_pylist()
+        if any(flag & SysFlag.COMPRESSED for flag in flags):
+            bodies = [
+                inflate(body, flag) if flag & SysFlag.COMPRESSED else body
+                for body, flag in zip(batch.column("body").to_pylist(), flags, strict=True)
+            ]
+            at = batch.schema.get_field_index("body")
+            batch = batch.set_column(at, batch.schema.field(at), pa.array(bodies, type=batch.schema.field(at).type))
+        yield batch
+
+
+def _read_note(noted: Path | None, lake: Path) -> set[str]:
+    if noted is None or not noted.exists():
+        return set()
+    try:
+        tree = json.loads(noted.read_text(encoding="utf-8"))
+        of, names = tree["lake"], set(tree["sent"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{noted} is no note of a replay", hint="give another file") from error
+    if of != str(lake):
+        raise ConfigError(f"{noted} is the note of a replay of {of}", hint="give another file")
+    return names
+
+
+def _write_note(noted: Path | None, lake: Path, names: set[str]) -> None:
+    if noted is not None:
+        fresh = noted.with_name(f"{noted.name}.new")
+        fresh.write_text(json.dumps({"lake": str(lake), "sent": sorted(names)}), encoding="utf-8")
+        fresh.replace(noted)
+
+
+# To the commit log of a fresh slave.
+
+
+def replay_to_store(
+    spark: SparkSession, lake: Path, broker_name: str, store: Path, *, segment_bytes: int = SEGMENT_BYTES,
+    epochs: Sequence[tuple[int, int]] | None = None, progress: Progress = lambda _done: None,
+) -> Replayed:  # fmt: skip
+    """Lay down the log of a broker group, so that a slave that starts on it copies only what came later.
+
+    Args:
+        store: its store directory: empty, or left by a replay that was stopped.
+        segment_bytes: as the group's brokers are configured.
+        epochs: generations of the group's log, as its master tells; else what the rows tell.
+    Raises:
+        ConfigError: the store is in use, or the lake holds nothing of the group.
+        StoreDamaged: the lake lacks something, or holds it twice; no file that is wrong is left.
+    """
+    table = DeltaLake(lake)
+    _check_fresh(store)
+    rows = spark.read.parquet(*table.data_files()).where(F.col("brokerName") == broker_name)
+    plan = _plan(rows, segment_bytes, broker_name)
+    directory = store / "commitlog"
+    directory.mkdir(parents=True, exist_ok=True)
+    there = {int(path.name) // segment_bytes for path in directory.iterdir() if _is_segment(path, segment_bytes)}
+    # The last one may have grown since: it is made anew.
+    missing = sorted(set(plan) - (there - {max(plan)}))
+    done = Replayed(total=len(plan), skipped=len(plan) - len(missing), done=len(plan) - len(missing))
+    done.log_start, done.log_end = min(plan) * segment_bytes, plan[max(plan)].end
+    for segment in missing:
+        chosen = rows.where((F.col("commitLogOffset") >= segment * segment_bytes)
+                            & (F.col("commitLogOffset") < (segment + 1) * segment_bytes))  # fmt: skip
+        done.rows += _write_segment(chosen, directory, segment, segment_bytes, is_last=segment == max(plan))
+        done.done += 1
+        progress(done)
+    done.epochs = list(epochs) if epochs is not None else _epochs_of(rows)
+    if done.epochs:
+        save_epochs(RealDisk(store), done.epochs)
+    return done
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    start: int
+    end: int
+    rows: int
+
+
+def _plan(rows: DataFrame, segment_bytes: int, broker_name: str) -> dict[int, _Segment]:
+    """What lies in each segment; every segment between the first and the last has something."""
+    which = F.floor(F.col("commitLogOffset") / F.lit(segment_bytes)).alias("segment")
+    found = (
+        rows.groupBy(which)
+        .agg(
+            F.min("commitLogOffset").alias("start"),
+            F.max(F.col("commitLogOffset") + F.col("size")).alias("end"),
+            F.count("*").alias("rows"),
+        )
+        .collect()
+    )
+    plan = {int(row["segment"]): _Segment(row["start"], row["end"], row["rows"]) for row in found}
+    if not plan:
+        raise ConfigError(f"the lake holds nothing of the broker group {broker_name!r}", hint="see --broker-name")
+    for segment in range(min(plan), max(plan) + 1):
+        start = segment * segment_bytes
+        if segment not in plan or plan[segment].start != start:
+            at = plan[segment].start if segment in plan else (segment + 1) * segment_bytes
+            raise StoreDamaged(f"the lake holds nothing of log offsets {start} to {at - 1}")
+    _check_numbers(rows)
+    return plan
+
+
+def _check_numbers(rows: DataFrame) -> None:
+    """Numbers of messages in their queues have no gap, as far as they can be read."""
+    if rows.where("verdict IS NOT NULL").limit(1).count():
+        return
+    queue = rows.groupBy("topic", "queueId").agg(
+        F.min("queueOffset").alias("low"), F.max("queueOffset").alias("high"), F.count("*").alias("rows")
+    )
+    wrong = queue.where("high - low + 1 <> rows").first()
+    if wrong is not None:
+        raise StoreDamaged(
+            f"of {wrong['topic']} queue {wrong['queueId']}, offsets {wrong['low']} to {wrong['high']}, "
+            f"the lake holds {wrong['rows']} messages", hint="archive what is missing first",
+        )  # fmt: skip
+
+
+def _check_fresh(store: Path) -> None:
+    used = [name for name in ("abort", "checkpoint", "consumequeue", "index", "lock") if (store / name).exists()]
+    if used:
+        raise ConfigError(f"{store} is a store in use: it holds {', '.join(used)}", hint="give an empty directory")
+
+
+def _is_segment(path: Path, segment_bytes: int) -> bool:
+    return len(path.name) == NAME_DIGITS and path.name.isdigit() and path.stat().st_size == segment_bytes
+
+
+def _write_segment(rows: DataFrame, directory: Path, segment: int, segment_bytes: int, *, is_last: bool) -> int:
+    """One segment by one task; encoding is shared out among tasks before it."""
+    start = segment * segment_bytes
+    millis = [F.unix_millis(F.col(name)).alias(name) for name in ("bornTimestamp", "storeTimestamp")]
+    others = [name for name in COLUMNS if name not in ("bornTimestamp", "storeTimestamp")]
+    ordered = rows.select(*others, *millis).repartitionByRange(1, "commitLogOffset")
+    ordered = ordered.sortWithinPartitions("commitLogOffset")
+
+    def write(batches: Iterator[Any]) -> Iterator[Any]:
+        found = (row for batch in batches for row in batch.to_pylist())
+        yield _write_file(found, directory, start, segment_bytes, is_last=is_last)
+
+    (told,) = ordered.mapInArrow(write, _TOLD).collect()
+    return int(told["rows"])
+
+
+def _write_file(
+    rows: Iterator[Mapping[str, Any]], directory: Path, start: int, segment_bytes: int, *, is_last: bool
+) -> Any:
+    fresh = directory.parent / f"replay-{start:0{NAME_DIGITS}d}-{uuid4().hex[:12]}"
+    count = end = 0
+    try:
+        with fresh.open("wb") as file:
+            for position, record in fill_segment(rows, start, segment_bytes):
+                assert position == end, "pieces join"
+                file.write(record)
+                end = position + len(record)
+                count += 1
+            if not is_last:
+                file.write(blank_at(segment_bytes - end))
+            file.truncate(segment_bytes)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(directory / f"{start:0{NAME_DIGITS}d}")
+    finally:
+        fresh.unlink(missing_ok=True)
+    columns = {"segment": [start // segment_bytes], "start": [start], "end": [start + end], "rows": [count]}
+    return pa.RecordBatch.from_pydict(columns, schema=pa.schema(dict.fromkeys(columns, pa.int64())))
+
+
+def _epochs_of(rows: DataFrame) -> list[tuple[int, int]]:
+    """Generations as the rows tell: each begins at its first record."""
+    found = rows.where("epoch > 0").groupBy("epoch").agg(F.min("commitLogOffset").alias("start")).collect()
+    return sorted((int(row["epoch"]), int(row["start"])) for row in found)

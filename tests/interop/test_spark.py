@@ -1,0 +1,76 @@
+"""The data pipeline's source and sink with unmodified Java brokers of both versions, also without the master."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from tandemq.spark.session import open_session
+from tests.interop.java import SERVER_VERSIONS, JavaBroker, JavaNameServer
+from tests.interop.wire import wait_registered
+from tests.spark.messages import committed, make_topic
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    session, _ = open_session("interop", master="local[2]", settings={"spark.sql.shuffle.partitions": "2"})
+    yield session
+    session.stop()
+
+
+@pytest.mark.parametrize("version", SERVER_VERSIONS)
+def test_java_pair_is_written_read_and_streamed_also_without_its_master(
+    version: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    with JavaNameServer(version, tmp_path / "namesrv") as server:
+        server.start()
+        names = server.address
+        with (
+            JavaBroker(
+                version, tmp_path / "master", namesrv=names, brokerRole="SYNC_MASTER", enablePropertyFilter=True
+            ) as master,
+            JavaBroker(version, tmp_path / "slave", namesrv=names, brokerRole="SLAVE", brokerId=1) as slave,
+        ):
+            for broker in (master, slave):
+                broker.start()
+            wait_registered(server.port, "broker-a", 0)
+            wait_registered(server.port, "broker-a", 1)
+            make_topic(names, "Orders", 2)
+            options = {"nameServer": names, "subscribe": "Orders", "timeoutMs": "20000"}
+
+            def read(**more: str) -> list[int]:
+                rows = spark.read.format("rocketmq").options(**(options | more)).load().select("body").collect()
+                return sorted(int(row.body) for row in rows)
+
+            rows = spark.range(0, 200, numPartitions=2).select(
+                F.col("id").cast("string").alias("body"),
+                F.when(F.col("id") < 50, "a").otherwise("b").alias("tags"),
+                F.create_map(F.lit("number"), F.col("id").cast("string")).alias("properties"),
+            )
+            rows.write.format("rocketmq").mode("append").options(nameServer=names, topic="Orders").save()
+            assert read(readFrom="master") == list(range(200))
+            assert read(readFrom="master", subExpression="a") == list(range(50))
+            sql = {"subExpression": "number between 10 and 12", "expressionType": "SQL92", "readFrom": "master"}
+            assert read(**sql) == [10, 11, 12]
+            frame = spark.read.format("rocketmq").options(**options).load()
+            moment = frame.agg(F.min("storeTimestamp")).first()
+            assert moment is not None
+            assert frame.where(F.col("storeTimestamp") >= moment[0]).count() == 200
+            assert frame.where(F.col("storeTimestamp") > F.lit(moment[0]) + F.expr("interval 1 hour")).count() == 0
+            stream = spark.readStream.format("rocketmq").options(
+                **options, startingOffsets="earliest", maxOffsetsPerTrigger="80", commitGroup="pipeline"
+            )
+            query = (
+                stream.load().writeStream.format("memory").queryName(f"seen_{version.replace('.', '_')}")
+                .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+            )  # fmt: skip
+            query.awaitTermination()
+            assert spark.table(f"seen_{version.replace('.', '_')}").count() == 200
+            assert sum(committed(names, "pipeline", "Orders").values()) == 200
+            assert read(readFrom="slave") == list(range(200))
+            master.kill()
+            assert read() == list(range(200))

@@ -1,0 +1,132 @@
+"""The commands of docs/pipeline.md about clusters, run as they stand there, and what they say they do."""
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from tandemq.cli.spark_pipeline import pipeline
+from tandemq.cli.spark_replay import replay
+from tandemq.run.local import LocalCluster
+from tandemq.spark.archive import Archive, ArchiveOptions
+from tandemq.spark.pipelines.projects import environment, pipelines_command
+from tests.spark.messages import committed, make_topic, numbered, send
+
+PAGE = Path(__file__).parents[2] / "docs" / "pipeline.md"
+COMMANDS = {"pipeline": pipeline, "replay": replay}
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def commands(name: str) -> list[list[str]]:
+    """The arguments of each `tandemq spark NAME …` in the page, in order."""
+    lines = [shlex.split(line) for block in blocks("sh") for line in block.splitlines()]
+    return [words[3:] for words in lines if words[:3] == ["tandemq", "spark", name]]
+
+
+def run(name: str, arguments: list[str], name_servers: str) -> str:
+    given = [word.replace("127.0.0.1:9876", name_servers) for word in arguments]
+    result = CliRunner().invoke(COMMANDS[name], given, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def table(project: Path, name: str) -> list[dict[str, Any]]:
+    files = [str(path) for path in (project / "warehouse" / name).rglob("*.parquet")]
+    rows: list[dict[str, Any]] = ds.dataset(files).to_table().to_pylist() if files else []
+    return rows
+
+
+def test_python_of_the_page_reads_and_writes(
+    spark: SparkSession, tandemq_broker: LocalCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = tandemq_broker.name_servers
+    make_topic(names, "Orders", 1)
+    make_topic(names, "Copies", 1)
+    send(names, numbered("Orders", 0, 3, "paid"))
+    known: dict[str, Any] = {"spark": spark}
+    told = [text for text in blocks("python") if 'format("rocketmq")' in text]
+    assert len(told) == 2
+    for text in told:
+        exec(text.replace("127.0.0.1:9876", names), known)
+    assert "body" in capsys.readouterr().out
+    copies = spark.read.format("rocketmq").options(nameServer=names, subscribe="Copies").load()
+    assert sorted(row.body for row in copies.collect()) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.timeout(600)
+def test_pipeline_is_written_and_run_and_brought_up_to_date(
+    tandemq_broker: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, project = tandemq_broker.name_servers, tmp_path / "orders"
+    monkeypatch.chdir(tmp_path)
+    make_topic(names, "Orders", 2)
+    sent = numbered("Orders", 0, 40, "a")
+    send(names, sent)
+    write, once = commands("pipeline")
+    assert "holds a pipeline project" in run("pipeline", write, names)
+    refused = CliRunner().invoke(pipeline, write)
+    assert refused.exit_code == 2
+    assert "holds a project already" in refused.output
+    assert once == ["./orders", "--run"]
+    command = "cd orders && SPARK_CONF_DIR=conf spark-pipelines run"
+    assert any(command in block for block in blocks("sh"))
+    for end in (40, 70):
+        if end > 40:
+            send(names, numbered("Orders", 40, end, "b"))
+        done = subprocess.run(
+            [pipelines_command(), "run", "--spec", str(project / "spark-pipeline.yml")],
+            cwd=project, env=environment(project), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout[-3_000:] + done.stderr[-3_000:]
+        for name in ("bronze", "silver"):
+            assert sorted(int(row["body"]) for row in table(project, name)) == list(range(end))
+    minutes = table(project, "gold_minutes")
+    assert sum(row["messages"] for row in minutes) == 70
+    assert sum(row["bytes"] for row in minutes) == sum(len(str(number)) for number in range(70))
+    assert {(row["topic"], row["retries"], row["deadLetters"]) for row in minutes} == {("Orders", 0, 0)}
+    assert all(0 <= row["latencyMs50"] <= row["latencyMs99"] <= row["latencyMsMax"] for row in minutes)
+
+
+@pytest.mark.tandemq(mappedFileSizeCommitLog=16777216)
+def test_lake_is_replayed_as_the_page_says(
+    spark: SparkSession, tandemq_broker: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = tandemq_broker.name_servers
+    monkeypatch.chdir(tmp_path)
+    make_topic(names, "Orders", 2)
+    send(names, numbered("Orders", 0, 30, "a"))
+    store = tandemq_broker.broker().store
+    Archive(ArchiveOptions(store=store, lake=Path("lake"), broker_name="broker-a")).start(spark).awaitTermination()
+    before = (store / "commitlog" / "0".zfill(20)).read_bytes()
+    to_topic, to_same, to_store = commands("replay")
+    assert "sent 30 messages" in run("replay", to_topic, names)
+    assert '"rows": 30' in run("replay", to_same, names)
+    for topic, count in (("Orders-again", 30), ("Orders", 60)):
+        rows = spark.read.format("rocketmq").options(nameServer=names, subscribe=topic).load()
+        assert rows.count() == count
+    assert "broker-a-s1/commitlog" in run("replay", to_store, names)
+    assert (tmp_path / "broker-a-s1" / "commitlog" / "0".zfill(20)).read_bytes() == before
+
+
+def test_lag_of_groups_is_a_source(spark: SparkSession, tandemq_broker: LocalCluster) -> None:
+    names = tandemq_broker.name_servers
+    make_topic(names, "Orders", 2)
+    send(names, numbered("Orders", 0, 30))
+    stream = spark.readStream.format("rocketmq").options(nameServer=names, subscribe="Orders", commitGroup="readers")
+    query = stream.option("startingOffsets", "earliest").load().writeStream.format("noop").trigger(availableNow=True)
+    query.start().awaitTermination()
+    assert sum(committed(names, "readers", "Orders").values()) == 30
+    send(names, numbered("Orders", 30, 37))
+    rows = spark.read.format("rocketmq-lag").option("nameServer", names).load().where("group = 'readers'").collect()
+    assert {(row.topic, row.brokerName) for row in rows} == {("Orders", "broker-a")}
+    assert sum(row.lag for row in rows) == 7
+    assert sum(row.consumerOffset for row in rows) == 30

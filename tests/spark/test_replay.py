@@ -1,0 +1,112 @@
+"""Replay: a lake's messages to a topic again, and its log to the store of a fresh slave."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from tandemq.cli.spark_replay import replay
+from tandemq.errors import ConfigError, StoreDamaged
+from tandemq.model.message import UNIQ_KEY, Message
+from tandemq.run.local import LocalCluster
+from tandemq.spark.archive import Archive, ArchiveOptions
+from tandemq.spark.lake import DeltaLake
+from tandemq.spark.replay import replay_to_store, replay_to_topic
+from tests.spark.messages import make_topic, numbered, send
+
+SEGMENT_BYTES = 65_536
+SMALL = {"mappedFileSizeCommitLog": SEGMENT_BYTES}
+
+
+def archive(spark: SparkSession, store: Path, lake: Path) -> None:
+    run = Archive(ArchiveOptions(store=store, lake=lake, broker_name="broker-a"))
+    run.start(spark).awaitTermination()
+
+
+@pytest.mark.tandemq(**SMALL)
+def test_lake_becomes_the_store_of_a_fresh_slave_which_copies_only_the_rest(
+    spark: SparkSession, tandemq_pair: LocalCluster, tmp_path: Path
+) -> None:
+    names, lake = tandemq_pair.name_servers, tmp_path / "lake"
+    master, slave = tandemq_pair.broker(), tandemq_pair.broker(broker_id=1)
+    make_topic(names, "Orders", 2)
+    send(names, [Message("Orders", bytes(range(200)) * 100, "a", ["big"]), *numbered("Orders", 0, 700, "b")])
+    tandemq_pair.wait_in_sync()
+    slave.kill()
+    archive(spark, master.store, lake)
+    shutil.rmtree(slave.store)
+    done = replay_to_store(spark, lake, "broker-a", slave.store, segment_bytes=SEGMENT_BYTES)
+    log_end = master.node.store.log.written_end
+    assert (done.log_start, done.log_end, done.done) == (0, log_end, done.total)
+    assert done.total > 2
+    assert done.epochs == [(1, 0)]
+    for path in (slave.store / "commitlog").iterdir():
+        assert path.read_bytes() == (master.store / "commitlog" / path.name).read_bytes()
+    again = replay_to_store(spark, lake, "broker-a", slave.store, segment_bytes=SEGMENT_BYTES)
+    assert again.skipped == again.total - 1
+    send(names, numbered("Orders", 700, 720))
+    given = master.node.store.log.written_end - log_end
+    slave.start()
+    tandemq_pair.wait_until(slave.is_registered)
+    tandemq_pair.wait_in_sync()
+    assert 0 < given < SEGMENT_BYTES
+    assert slave.node.store.log.start == 0
+    assert slave.node.store.queues["Orders", 0].max_offset == master.node.store.queues["Orders", 0].max_offset
+    assert slave.node.store.queues["Orders", 0].min_offset == 0
+    with pytest.raises(ConfigError, match="is a store in use"):
+        replay_to_store(spark, lake, "broker-a", slave.store, segment_bytes=SEGMENT_BYTES)
+
+
+@pytest.mark.tandemq(**SMALL)
+def test_lake_that_lacks_something_gives_no_log(
+    spark: SparkSession, tandemq_broker: LocalCluster, tmp_path: Path
+) -> None:
+    names, lake = tandemq_broker.name_servers, tmp_path / "lake"
+    make_topic(names, "Orders", 1)
+    send(names, numbered("Orders", 0, 700))
+    archive(spark, tandemq_broker.broker().store, lake)
+    with pytest.raises(ConfigError, match="holds nothing of the broker group 'broker-z'"):
+        replay_to_store(spark, lake, "broker-z", tmp_path / "none")
+    table = DeltaLake(lake)
+    table._table.delete("commitLogOffset > 20000 and commitLogOffset < 21000")
+    with pytest.raises(StoreDamaged, match="of Orders queue 0, offsets 0 to 699, the lake holds 69"):
+        replay_to_store(spark, lake, "broker-a", tmp_path / "store", segment_bytes=SEGMENT_BYTES)
+    assert not list((tmp_path / "store").rglob("0*"))
+
+
+def test_lake_is_sent_to_a_topic_and_goes_on_from_its_note(
+    spark: SparkSession, tandemq_broker: LocalCluster, tmp_path: Path
+) -> None:
+    names, lake, note = tandemq_broker.name_servers, tmp_path / "lake", tmp_path / "note.json"
+    make_topic(names, "Orders", 2)
+    big = bytes(range(200)) * 100
+    sent = send(names, [Message("Orders", big, "t", ["k"], {"who": "me"}), *numbered("Orders", 0, 50)])
+    archive(spark, tandemq_broker.broker().store, lake)
+    options = {"nameServer": names, "topic": "Again"}
+    done = replay_to_topic(spark, lake, options, where="topic = 'Orders'", noted=note)
+    assert (done.rows, done.skipped) == (51, 0)
+    source = spark.read.format("rocketmq").options(nameServer=names, subscribe="Again", propertiesAs="map").load()
+    rows = source.collect()
+    assert {row.properties[UNIQ_KEY] for row in rows} == {result.message_id for result in sent}
+    (first,) = [row for row in rows if row.tags == "t"]
+    assert (first.body, first.key, first.properties["who"]) == (big, "k", "me")
+    again = replay_to_topic(spark, lake, options, where="topic = 'Orders'", noted=note)
+    assert (again.rows, again.skipped, again.total) == (0, done.total, done.total)
+    with pytest.raises(ConfigError, match="is the note of a replay of"):
+        note.write_text(json.dumps({"lake": "elsewhere", "sent": []}))
+        replay_to_topic(spark, lake, options, noted=note)
+
+
+def test_command_says_what_goes_with_what(tmp_path: Path) -> None:
+    runner = CliRunner()
+    for arguments, says in (
+        ([], "give one of --to-topic, --to-same-topics and --to-store"),
+        (["--to-topic", "T", "--to-store", "d"], "give one of"),
+        (["--to-store", "d", "--where", "x"], "a log is laid down whole"),
+    ):
+        result = runner.invoke(replay, [str(tmp_path), *arguments])
+        assert result.exit_code == 2
+        assert says in result.output
