@@ -49,7 +49,7 @@ def _recorded_is_claimed(original: Callable[..., None]) -> Callable[..., None]:
 
 def _any_session(self: member.Member) -> int:
     ms = self.timing.lease_ms
-    return max(self._lease.peers_until_ms(self._rivals(), ms), self._lease.registry_until_ms(ms))
+    return max(self.lease.peers_until_ms(self.rivals(), ms), self.lease.registry_until_ms(ms))
 
 
 def _one_peer_is_enough(self: lease.Lease, others: Any, lease_ms: int) -> int:
@@ -75,8 +75,8 @@ def _live_ignored(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 MUTATIONS = (
-    Mutation("a lease never ends", member.Member, "_lease_until", lambda _: lease.FOREVER),
-    Mutation("a registry grant counts in any session", member.Member, "_lease_until", _any_session),
+    Mutation("a lease never ends", member.Member, "lease_until", lambda _: lease.FOREVER),
+    Mutation("a registry grant counts in any session", member.Member, "lease_until", _any_session),
     Mutation("one of several peers grants a lease", lease.Lease, "peers_until_ms", _one_peer_is_enough),
     Mutation("reading the record is a claim", member.Member, "_recorded",
              _recorded_is_claimed(member.Member._recorded)),

@@ -222,6 +222,28 @@ def test_slave_with_an_emptied_store_is_not_elected() -> None:
     assert world.run_until(lambda: world.nodes[2].log == [0, 1, 2, 3, 4], 6_000)
 
 
+@spec("R11")
+def test_master_whose_flush_failed_leaves_the_mastership_to_one_in_sync() -> None:
+    world = group(Mode.ELECT)
+    node = world.nodes[1]
+    member_of(world, 1).doubt_log("fdatasync failed", node.clock())
+    assert world.writers() == [], "at once"
+    node.after_input()
+    assert world.run_until(lambda: world.writers() == [2], 1_000)
+    assert world.run_until(lambda: member_of(world, 1).is_log_whole, 3_000)
+
+
+@spec("R11")
+def test_member_that_may_not_be_written_to_is_not_elected() -> None:
+    world = group(Mode.ELECT)
+    world.configure(with_member(world.config, Configured(2, Role.SLAVE, Permission.READ)))
+    world.run(world.now + 500)
+    assert "may not be written to" in refusal_of_switch(world, 1, 2)
+    world.nodes[1].crash()
+    world.run(world.now + 10_000)
+    assert world.record.master == 1
+
+
 def test_only_an_operator_accepts_the_loss_when_nobody_else_is_in_sync() -> None:
     world = group(Mode.ELECT)
     world.nodes[2].crash()

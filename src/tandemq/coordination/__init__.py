@@ -16,5 +16,5 @@ lease          who may serve, until when          liveness        who lives; loo
 permission     who may do what, by the record     takeover        in the place of one that is gone
 election       who becomes master                 handover        switch, hand-back
 insync         whose copy counts                  slave_consume   reading from the slave: rules and offsets
-orders         the words between a member and its broker
+orders, status the words between a member and its broker
 """

@@ -72,6 +72,8 @@ class Giver:
             return f"broker {member.id} is not the serving master; the record names broker {state.master}"
         if member.own_of(target) is None:
             return f"broker {target} is no member of the group"
+        if not member.configured(target).may_write:
+            return f"broker {target} may not be written to by configuration; allow it WRITE first"
         if target not in state.in_sync:
             return f"broker {target} is not in sync; wait until it has caught up"
         peer = member.peer(target)

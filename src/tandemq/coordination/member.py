@@ -30,7 +30,7 @@ from tandemq.boundary import Now
 from tandemq.coordination.election import Candidate, place_of
 from tandemq.coordination.handover import Giver
 from tandemq.coordination.insync import InSync
-from tandemq.coordination.lease import FOREVER, NEVER, Lease, Timing, is_lonely, timing
+from tandemq.coordination.lease import FOREVER, NEVER, Lease, Timing, timing
 from tandemq.coordination.liveness import Peer
 from tandemq.coordination.orders import (
     BecomeMaster,
@@ -46,10 +46,11 @@ from tandemq.coordination.orders import (
     Verdict,
 )
 from tandemq.coordination.permission import holder_of, right_of
-from tandemq.coordination.records import NOBODY, GroupMode, GroupState, LiveBroker, Mode, Permission
+from tandemq.coordination.records import GroupMode, GroupState, LiveBroker, Mode, Permission
 from tandemq.coordination.records import Member as Configured
 from tandemq.coordination.registry import Confirmed, RegistryEvent, SessionLost, SessionUp
 from tandemq.coordination.slave_consume import HandStep
+from tandemq.coordination.status import status_of
 from tandemq.coordination.takeover import Taker
 from tandemq.coordination.view import NO_NODE, RegistryView
 
@@ -95,7 +96,7 @@ class Member:
         """Of the configuration first read; a change of it holds from the next start."""
         self._started_ms = now.mono_ms
         self._peers: dict[int, Peer] = {}
-        self._lease = Lease()
+        self.lease = Lease()
         self._taker = Taker(self)
         self._giver = Giver(self)
         self._sync = InSync(self.id, ())
@@ -110,7 +111,7 @@ class Member:
         self._until = (NEVER, NEVER, NEVER)
         """Until when reading, writing and committing are permitted."""
         self._told = (False, False)
-        self._told_ms = now.mono_ms
+        self.told_ms = now.mono_ms
         self._why = "the group's record has not been read yet"
         self._thought_ms = now.mono_ms
         self._effects: list[Effect] = []
@@ -133,7 +134,16 @@ class Member:
     @property
     def why(self) -> str:
         """Why it may, or may not; for refusals."""
-        return self._reason()
+        if self.stage is Stage.SERVING and not any(self._told):
+            return "lonely: neither the registry nor every member in sync confirms that nobody else serves"
+        if self.stage is Stage.AWAITING and self.view.state is not None:
+            reader = self.view.state.reader
+            return f"broker {reader} is read from until it has handed its offsets back; ha force-master ends that"
+        if self.stage is Stage.CLAIMING and self.mode is Mode.ELECT and not self.is_log_whole:
+            return "the end of the log may be lost: waits for a member in sync to take over; ha force-master accepts it"
+        if self.stage is Stage.UNREAD and self.view.trouble:
+            return self.view.trouble
+        return self._why
 
     @property
     def is_registering(self) -> bool:
@@ -171,13 +181,13 @@ class Member:
         before = self.view.session_id
         self.view.receive(event, now.mono_ms)
         if isinstance(event, Confirmed):
-            self._lease.confirmed(event.sent_ms)
+            self.lease.confirmed(event.sent_ms)
             self._permit(now)
             return
         if isinstance(event, SessionUp):
             self.timing = self._timing(event.timeout_ms)
         if isinstance(event, SessionUp | SessionLost) and self.view.session_id != before:
-            self._lease.drop_registry()
+            self.lease.drop_registry()
         self.think(now)
 
     def on_log(self, log_end: int, log_epoch: int) -> None:
@@ -206,7 +216,7 @@ class Member:
             found.caught_up_ms = now.mono_ms
         found.acked, found.end_then = acked, self.log_end
         if echo:
-            self._lease.echoed(peer, echo)
+            self.lease.echoed(peer, echo)
             self._permit(now)
         self._sync.confirm(self.log_end, self._peers)
         if self._giver.hand is not None or peer not in self._sync.decided:
@@ -233,7 +243,7 @@ class Member:
         """The next heartbeat for all links; None while we serve nobody. Send it at once."""
         if self.stage not in (Stage.SERVING, Stage.HANDING) or self.view.state is None:
             return None
-        number = self._lease.next_heartbeat(now.mono_ms)
+        number = self.lease.next_heartbeat(now.mono_ms)
         confirm = self._sync.confirm(self.log_end, self._peers)
         return Heartbeat(self.view.state.epoch, number, self.timing.lease_ms, self.log_end, confirm)
 
@@ -261,6 +271,15 @@ class Member:
     def on_taken(self, giver: int, token: int, now: Now) -> None:
         """They are merged and saved; only now they may be answered."""
         self._giver.took(giver, token, now)
+
+    def doubt_log(self, why: str, now: Now) -> None:
+        """Our log may have lost something that was acknowledged: a flush failed, a check found damage. The master of
+        an `elect` group stops at once and leaves the mastership to a member in sync; a slave does not follow a master
+        before it has copied everything again. Remember it on the disk: `is_log_whole` of the next start."""
+        self.is_log_whole, self._ready_epoch = False, 0
+        if self.mode is Mode.ELECT and self.stage in (Stage.PREPARING, Stage.SERVING):
+            self.reclaim(f"the log is in doubt: {why}", now)
+        self.think(now)
 
     def switch(self, target: int, now: Now) -> Verdict:
         """An operator wants `target` to be the master (V18)."""
@@ -334,9 +353,9 @@ class Member:
             confirm = self._sync.confirm_offset
             self._sync = InSync(self.id, state.in_sync)
             self._sync.confirm_offset = min(confirm, self.log_end)
-            self._lease.drop_peers()
-            for peer in self._peers.values():
-                peer.acked = -1
+            self.lease.drop_peers()
+            for peer in self._peers.values():  # links of another epoch count for nothing
+                peer.is_linked, peer.acked = False, -1
         self._taker.settled(f"the record says: {state.reason}", is_done=holder_of(state) == self.id)
         self._giver.over()
         self._giver.taken = None
@@ -400,7 +419,7 @@ class Member:
     def _claim(self, state: GroupState, now: Now) -> None:
         """Write the record as it stands; a master of `elect` that lost part of its log leaves it to another."""
         heirs = [other for other in state.in_sync if other != self.id]
-        if self.is_log_whole or self.mode is not Mode.ELECT or self._ready_epoch == state.epoch:
+        if self.is_log_whole or self.mode is not Mode.ELECT:
             self.propose(state, state.reason, now)
         elif self._is_loss_accepted or (not heirs and len(self.view.config.members if self.view.config else ()) == 1):
             new = replace(state, epoch=state.epoch + 1, in_sync=(self.id,))
@@ -439,7 +458,7 @@ class Member:
         read = write = commit = NEVER
         if self.stage in (Stage.SERVING, Stage.HANDING):
             right = right_of(self.configured(self.id), self.id, self.view.state)
-            until = self._lease_until()
+            until = self.lease_until()
             if self.stage is Stage.SERVING:
                 read = until if right.may_read else NEVER
                 write = until if right.may_write else NEVER
@@ -449,16 +468,17 @@ class Member:
         self._until = (read, write, commit)
         may = (now.mono_ms < read, now.mono_ms < write)
         if may != self._told:
-            self._told, self._told_ms = may, now.mono_ms
-            self._effects.append(PermissionChanged(*may, self._reason()))
+            self._told, self.told_ms = may, now.mono_ms
+            self._effects.append(PermissionChanged(*may, self.why))
 
-    def _lease_until(self) -> int:
+    def lease_until(self) -> int:
+        """When the lease on what we serve ends; FOREVER if nobody could take over."""
         lease_ms = self.timing.lease_ms
-        peers = self._lease.peers_until_ms(self._rivals(), lease_ms)
+        peers = self.lease.peers_until_ms(self.rivals(), lease_ms)
         is_claimed = self.view.written_session == self.view.session_id != 0
-        return max(peers, self._lease.registry_until_ms(lease_ms) if is_claimed else NEVER)
+        return max(peers, self.lease.registry_until_ms(lease_ms) if is_claimed else NEVER)
 
-    def _rivals(self) -> frozenset[int]:
+    def rivals(self) -> frozenset[int]:
         """Members that could take over what we serve, by the record and by a change of it that may come true."""
         state, pending = self.view.state, self.view.pending
         if state is None:
@@ -467,18 +487,6 @@ class Member:
             return frozenset({state.master})
         asked = pending.state.in_sync if pending is not None else ()
         return (frozenset(state.in_sync) | frozenset(asked)) - {self.id}
-
-    def _reason(self) -> str:
-        if self.stage is Stage.SERVING and not any(self._told):
-            return "lonely: neither the registry nor every member in sync confirms that nobody else serves"
-        if self.stage is Stage.AWAITING and self.view.state is not None:
-            reader = self.view.state.reader
-            return f"broker {reader} is read from until it has handed its offsets back; ha force-master ends that"
-        if self.stage is Stage.CLAIMING and self.mode is Mode.ELECT and not self.is_log_whole:
-            return "the end of the log may be lost: waits for a member in sync to take over; ha force-master accepts it"
-        if self.stage is Stage.UNREAD and self.view.trouble:
-            return self.view.trouble
-        return self._why
 
     def _give_role(self) -> None:
         """Tell the broker whose log it copies, or that its own counts."""
@@ -563,31 +571,10 @@ class Member:
 
     def status(self, now: Now) -> Status:
         """Everything an operator wants to know, at this moment."""
-        view, state, now_ms = self.view, self.view.state, now.mono_ms
-        until = self._lease_until() if self.stage in (Stage.SERVING, Stage.HANDING) else NEVER
-        rivals = self._rivals()
-        is_holder = state is not None and holder_of(state) == self.id
-        lonely = is_lonely(
-            is_master=is_holder, has_slave_assigned=view.config is not None and len(view.config.members) > 1,
-            slave_once_connected=bool(rivals),
-            no_slave_connected=self._lease.peers_until_ms(rivals, self.timing.lease_ms) <= now_ms,
-            registry_lost=self._lease.registry_until_ms(self.timing.lease_ms) <= now_ms,
-        )  # fmt: skip
-        asked = None if view.pending is None else view.pending.state.in_sync
-        return Status(
-            mode=self.mode, stage=self.stage, epoch=0 if state is None else state.epoch,
-            master=NOBODY if state is None else state.master, reader=NOBODY if state is None else holder_of(state),
-            group_mode=None if state is None else state.mode, in_sync=() if state is None else state.in_sync,
-            asked_in_sync=asked if state is not None and asked != state.in_sync else None,
-            may_read=self.may_read(now_ms), may_write=self.may_write(now_ms), why=self._reason(),
-            since_ms=self._told_ms, lease_left_ms=None if until == FOREVER else max(0, until - now_ms),
-            is_lonely=lonely, registry="up" if view.is_up else "suspended" if view.session_id else "none",
-            live=None if view.live is None else tuple(sorted(view.live)), session_ms=view.session_ms,
-            lease_ms=self.timing.lease_ms, checks=self.timing.checks, confirm_offset=self.confirm_offset,
-            reason="" if state is None else state.reason, trouble=self._trouble(),
-        )  # fmt: skip
+        return status_of(self, now)
 
-    def _trouble(self) -> str:
+    def trouble(self) -> str:
+        """What in the registry cannot be used or is not as we act; "" if nothing."""
         config = self.view.config
         if config is not None and self.mode is not None and config.mode is not self.mode:
             return f"mode {config.mode.value} is configured, {self.mode.value} holds until the brokers are restarted"

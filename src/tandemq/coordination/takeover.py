@@ -98,9 +98,8 @@ class Taker:
     def _is_eligible(self, state: GroupState, holder: int, now: Now) -> bool:
         member = self._member
         if member.mode is Mode.ELECT:
-            return may_stand(
-                is_in_sync=member.id in state.in_sync, is_log_whole=member.is_log_whole, is_forced=self.is_forced
-            )
+            is_in_sync = member.id in state.in_sync and member.configured(member.id).may_write
+            return may_stand(is_in_sync=is_in_sync, is_log_whole=member.is_log_whole, is_forced=self.is_forced)
         if state.mode is GroupMode.SLAVE_CONSUME:
             return state.master == member.id and (self.is_forced or self._may_end_unclean(holder, now))
         mine, masters = member.configured(member.id), member.configured(state.master)

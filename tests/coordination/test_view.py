@@ -1,0 +1,208 @@
+"""A group through the registry: what is read, and when a write of the state counts as decided."""
+
+from dataclasses import replace
+
+import pytest
+
+from tandemq.coordination.records import (
+    GroupConfig,
+    GroupMode,
+    GroupState,
+    LiveBroker,
+    Mode,
+    Role,
+    config_path,
+    config_to_json,
+    live_broker_path,
+    live_to_json,
+    state_path,
+    state_to_json,
+)
+from tandemq.coordination.records import Member as Configured
+from tandemq.coordination.registry import (
+    Answer,
+    Ask,
+    Changed,
+    Conflict,
+    Create,
+    Done,
+    Found,
+    Operation,
+    Outcome,
+    Read,
+    ReadChildren,
+    SessionLost,
+    SessionSuspended,
+    SessionUp,
+    Unknown,
+    Write,
+)
+from tandemq.coordination.tree import Tree
+from tandemq.coordination.view import RETRY_MS, RegistryView
+
+STATE = GroupState(1, 1, (1, 2), GroupMode.NORMAL, 1)
+NEXT = replace(STATE, epoch=2, master=2, reader=2, by=2)
+PATH = state_path("c", "g")
+
+
+class Desk:
+    """A view of broker 2 and a registry that answers when told to."""
+
+    def __init__(self) -> None:
+        self.tree = Tree()
+        self.other = self.tree.open_session(60_000, "other", 0)
+        self.session = self.tree.open_session(2_000, "own", 0)
+        config = GroupConfig(Mode.ELECT, (Configured(1, Role.MASTER), Configured(2, Role.SLAVE)))
+        self.do(Create(config_path("c", "g"), config_to_json(config)))
+        self.do(Create(PATH, state_to_json(STATE)))
+        self.view = RegistryView("c", "g", 2)
+        self.view.tell(LiveBroker(2, "h:1", "h:2"))
+        self.view.receive(SessionUp(self.session, 2_000), 0)
+
+    def do(self, operation: Operation) -> Outcome:
+        """What another broker does."""
+        return self.tree.execute(self.other, operation)
+
+    def answer(self, ask: Ask, outcome: Outcome | None = None, now_ms: int = 0) -> None:
+        """The registry carries an operation out, or its answer is lost."""
+        self.view.receive(
+            Answer(ask.token, outcome or self.tree.execute(self.session, ask.operation), now_ms), now_ms
+        )  # fmt: skip
+
+    def settle(self) -> None:
+        while asks := self.view.next_asks():
+            for ask in asks:
+                self.answer(ask)
+
+    def ask(self) -> Ask:
+        (ask,) = self.view.next_asks()
+        return ask
+
+
+@pytest.fixture
+def desk() -> Desk:
+    desk = Desk()
+    desk.settle()
+    return desk
+
+
+def test_session_brings_live_node_configuration_state_and_neighbours(desk: Desk) -> None:
+    view = desk.view
+    assert view.is_live and view.is_state_read and view.state == STATE and view.config is not None
+    assert view.live == {2: LiveBroker(2, "h:1", "h:2")}
+    assert isinstance(desk.do(Read(live_broker_path("c", "g", 2))), Found)
+
+
+def test_live_node_of_an_earlier_session_must_vanish_first() -> None:
+    desk = Desk()
+    old = Create(live_broker_path("c", "g", 2), live_to_json(LiveBroker(2, "", "")), ephemeral=True)
+    assert isinstance(desk.do(old), Done)
+    desk.settle()
+    assert not desk.view.is_live and not desk.view.may_propose
+    assert "earlier session, or runs twice" in desk.view.trouble
+
+
+def test_answered_write_is_decided_and_ours(desk: Desk) -> None:
+    desk.view.propose(NEXT)
+    assert desk.view.pending is not None and not desk.view.may_propose
+    desk.settle()
+    assert desk.view.pending is None and desk.view.state == NEXT
+    assert desk.view.written_session == desk.session and desk.view.written_version == desk.view.version == 1
+
+
+def test_conflict_is_decided_by_what_is_read_then(desk: Desk) -> None:
+    theirs = replace(STATE, in_sync=(1,))
+    desk.do(Write(PATH, state_to_json(theirs), 0))
+    desk.view.propose(NEXT)
+    desk.settle()
+    assert desk.view.pending is None and desk.view.state == theirs
+    assert desk.view.written_session == 0, "not ours"
+
+
+def test_unknown_write_that_happened_is_found_by_reading(desk: Desk) -> None:
+    desk.view.propose(NEXT)
+    ask = desk.ask()
+    desk.tree.execute(desk.session, ask.operation)
+    desk.answer(ask, Unknown())
+    assert desk.view.pending is not None, "undecided"
+    desk.view.tick(RETRY_MS)
+    desk.settle()
+    assert desk.view.pending is None and desk.view.state == NEXT
+
+
+def test_unknown_write_that_did_not_happen_is_fenced_before_it_is_forgotten(desk: Desk) -> None:
+    desk.view.propose(NEXT)
+    late = desk.ask()
+    desk.answer(late, Unknown())
+    desk.view.tick(RETRY_MS)
+    desk.answer(desk.ask())
+    assert desk.view.pending is not None, "the old version was read, but the write may still come"
+    fence = desk.ask()
+    assert fence.operation == Write(PATH, state_to_json(STATE), 0)
+    desk.answer(fence)
+    assert desk.view.pending is None and desk.view.state == STATE
+    assert isinstance(desk.tree.execute(desk.session, late.operation), Conflict), "now it cannot"
+
+
+def test_late_write_that_comes_before_the_fence_wins(desk: Desk) -> None:
+    desk.view.propose(NEXT)
+    late = desk.ask()
+    desk.answer(late, Unknown())
+    desk.view.tick(RETRY_MS)
+    desk.answer(desk.ask())
+    fence = desk.ask()
+    desk.tree.execute(desk.session, late.operation)
+    desk.answer(fence)
+    assert desk.view.pending is not None
+    desk.settle()
+    assert desk.view.pending is None and desk.view.state == NEXT
+
+
+def test_look_counts_only_if_the_state_was_read_before_the_neighbours(desk: Desk) -> None:
+    desk.view.look([1])
+    asks = desk.view.next_asks()
+    assert [type(ask.operation) for ask in asks] == [Read, ReadChildren], "state first"
+    for ask in asks:
+        desk.answer(ask)
+    assert desk.view.looks == [True]
+
+
+def test_look_is_void_if_the_state_changed_under_it(desk: Desk) -> None:
+    desk.view.look([])
+    state, names = desk.view.next_asks()
+    desk.answer(state)
+    desk.do(Write(PATH, state_to_json(NEXT), 0))
+    desk.view.read_state()
+    desk.answer(desk.ask())
+    desk.answer(names)
+    assert desk.view.looks == [False]
+
+
+def test_lost_session_and_unanswered_look(desk: Desk) -> None:
+    desk.view.look([])
+    _, names = desk.view.next_asks()
+    desk.answer(names, Unknown())
+    assert desk.view.looks == [False]
+    desk.view.receive(SessionSuspended(), 0)
+    assert not desk.view.is_up and desk.view.live is not None, "suspended is not lost"
+    desk.view.receive(SessionLost(), 0)
+    assert desk.view.live is None and not desk.view.is_live
+
+
+def test_older_answer_does_not_take_the_view_back(desk: Desk) -> None:
+    desk.view.read_state()
+    slow = desk.ask()
+    stale = desk.tree.execute(desk.session, slow.operation)
+    desk.view.propose(NEXT)
+    desk.settle()
+    desk.answer(slow, stale)
+    assert desk.view.state == NEXT and desk.view.version == 1
+
+
+def test_unreadable_records_are_told_and_do_no_harm(desk: Desk) -> None:
+    desk.do(Write(config_path("c", "g"), b"{", 0))
+    for _, path in desk.tree.take_fired():
+        desk.view.receive(Changed(path), 0)
+    desk.settle()
+    assert desk.view.config is not None, "the last usable one holds"
+    assert "no JSON" in desk.view.trouble
