@@ -33,6 +33,7 @@ from tandemq.registry import (
 from tests.boundary.registries import KINDS, LONG_MS, SHORT_MS, START_MS, Place, Session, open_place, sessions
 
 Begin = Callable[..., Session]
+pytestmark = pytest.mark.timeout(240)  # the first run fetches ZooKeeper
 _numbers = itertools.count()
 
 

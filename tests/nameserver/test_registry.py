@@ -1,6 +1,8 @@
 """The registry inside a name server: nothing is told before it is safe, and what a disk can do to that."""
 
+import json
 from random import Random
+from struct import pack
 
 import pytest
 
@@ -249,6 +251,57 @@ def test_malformed_requests_are_refused_with_the_reason(fields: dict[str, str], 
     host.tell(1, Command(RequestCode.TANDEM_REGISTRY_OPERATE, fields=fields))
     (told,) = host.outcomes(1)
     assert reason in told
+
+
+@pytest.mark.parametrize("client", ["", "x" * 256, "a\nb"])
+def test_a_client_without_a_proper_name_is_refused(client: str) -> None:
+    host = Host()
+    host.turn([], Opened(1, LinkKind.REMOTING, "10.0.0.1:1"))
+    header = json.dumps(
+        {"code": 7310, "opaque": 1, "extFields": {"client": client, "timeoutMs": "1000"}}, ensure_ascii=True
+    ).encode()
+    host.turn([(1, pack(">II", 4 + len(header), len(header)) + header)])
+    assert "printable characters" in host.outcomes(1)[0]
+    assert not host.jobs
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_whatever_strangers_ask_is_answered_and_the_journal_can_be_read(seed: int) -> None:
+    random, host = Random(seed), Host()
+    host.connect(1)
+    values = (
+        "1",
+        "0",
+        "-1",
+        "9" * 30,
+        "x",
+        "",
+        "true",
+        "/a",
+        "/a/b",
+        "/",
+        "//",
+        "é",
+        "read",
+        "create",
+        "delete",
+    )
+    names = ("sessionId", "op", "path", "version", "watch", "ephemeral", "timeoutMs", "client")
+    for _ in range(2_000):
+        fields = {name: random.choice(values) for name in names if random.random() < 0.9}
+        if random.random() < 0.7:
+            session = str(host.node.registry.last_session) if host.node.registry is not None else ""
+            fields |= {"sessionId": session, "op": random.choice(("read", "children", "create", "write", "delete"))}
+        header = {"code": random.randrange(7310, 7315), "opaque": 1, "extFields": fields}
+        data = json.dumps(header).encode()
+        body = random.randbytes(random.choice((0, 3, 1_000)))
+        host.turn([(1, pack(">II", 4 + len(data) + len(body), len(data)) + data + body)])
+        host.now.mono_ms += 1
+        host.sync()
+    assert len(host.outcomes(1)) > 1_000
+    assert host.node.registry is not None
+    assert host.node.registry.failed is None
+    assert Host(host.disk).node.registry is not None
 
 
 def test_answers_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,7 @@ CODES = frozenset(
         RequestCode.TANDEM_REGISTRY_CLOSE,
     }
 )
+CLIENT_CHARACTERS_MAX = 255
 FULL_RETRY_MS = 1_000
 WAITING_MAX = 10_000
 _log = logging.getLogger(__name__)
@@ -97,6 +98,11 @@ class RegistryHost:
         """Living sessions."""
         return self._tree.session_count
 
+    @property
+    def last_session(self) -> int:
+        """Id of the session begun last; 0 if there was none."""
+        return self._tree.last_session
+
     def deadline_ms(self) -> int | None:
         """When a session expires or a write is tried again; None for never."""
         if self.failed is not None:
@@ -142,6 +148,8 @@ class RegistryHost:
 
     def _connect(self, request: Command, link: int, now: Now) -> None:
         asked = read_fields(ConnectFields, request.fields)
+        if not 1 <= len(asked.client) <= CLIENT_CHARACTERS_MAX or not asked.client.isprintable():
+            raise ProtocolError(f"client has 1 to {CLIENT_CHARACTERS_MAX} printable characters")
         session = asked.session_id
         if self._tree.resume_session(session, asked.client, now.mono_ms):
             self._listening.pop(session, None)

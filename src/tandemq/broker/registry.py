@@ -1,0 +1,101 @@
+"""The broker's registry, whichever it is: operations out, events in, once per turn.
+
+    zookeeper://…   operations leave in `Turn.asks`, events come with the turn: the shell speaks to ZooKeeper
+    namesrv://…     `EmbeddedRegistry` speaks remoting on a link of the broker's own
+
+Owner: the broker's node. Give it all events, and the bytes of links it `owns`; then `tick`; then `take_events`.
+Source: docs/failover.md, "The registry".
+"""
+
+from collections.abc import Callable, Iterable
+
+from tandemq.boundary import Closed, Event, Now, Opened, Turn
+from tandemq.coordination.embedded import EmbeddedRegistry
+from tandemq.coordination.registry import (
+    Answer,
+    Ask,
+    Changed,
+    Confirmed,
+    RegistryEvent,
+    SessionLost,
+    SessionSuspended,
+    SessionUp,
+)
+from tandemq.registry import NAME_SERVER, RegistryAddress
+
+_EVENTS = (Answer, Changed, Confirmed, SessionLost, SessionSuspended, SessionUp)
+
+
+class BrokerRegistry:
+    """One session at the registry of a broker's group."""
+
+    def __init__(self, address: RegistryAddress, client: str, timeout_ms: int, next_link: Callable[[], int]) -> None:
+        """A session that begins with the first `tick`, or that the shell begins.
+
+        Args:
+            address: of the registry.
+            client: a name of this process' life that no other has.
+            timeout_ms: of the session, as asked for.
+            next_link: gives numbers for links the broker asks for.
+        """
+        self.address = address
+        self.is_up = False
+        self._embedded = (
+            EmbeddedRegistry(address.hosts, client, timeout_ms, next_link) if address.kind == NAME_SERVER else None
+        )
+        self._events: list[RegistryEvent] = []
+
+    def ask(self, asks: Iterable[Ask], turn: Turn, now: Now) -> None:
+        """Begin operations; answers come as events."""
+        if self._embedded is None:
+            turn.asks.extend(asks)
+            return
+        for ask in asks:
+            self._embedded.ask(ask, turn, now)
+
+    def on_event(self, event: Event, turn: Turn, now: Now) -> bool:
+        """An event of the broker's turn; whether it was the registry's."""
+        if isinstance(event, _EVENTS):
+            self._events.append(event)
+            return True
+        machine = self._embedded
+        if machine is None or not isinstance(event, Opened | Closed) or not machine.owns(event.link):
+            return False
+        if isinstance(event, Opened):
+            machine.opened(event.link, turn, now)
+        else:
+            machine.closed(event.link, event.reason, now)
+        return True
+
+    def owns(self, link: int) -> bool:
+        """Whether a link is the registry's."""
+        return self._embedded is not None and self._embedded.owns(link)
+
+    def received(self, link: int, data: bytes, turn: Turn, now: Now) -> None:
+        """Bytes of a link it owns."""
+        assert self._embedded is not None
+        self._embedded.received(link, data, turn, now)
+
+    def tick(self, turn: Turn, now: Now) -> None:
+        """Time passed."""
+        if self._embedded is not None:
+            self._embedded.tick(turn, now)
+
+    def deadline_ms(self) -> int | None:
+        """When `tick` is needed."""
+        return self._embedded.deadline_ms() if self._embedded is not None else None
+
+    def take_events(self) -> list[RegistryEvent]:
+        """What happened since the last call, in order."""
+        if self._embedded is not None:
+            self._events += self._embedded.take_events()
+        events, self._events = self._events, []
+        for event in events:
+            if isinstance(event, SessionUp | SessionSuspended | SessionLost):
+                self.is_up = isinstance(event, SessionUp)
+        return events
+
+    def close(self, turn: Turn, now: Now) -> None:
+        """The broker stops: its ephemeral nodes go at once. The shell ends a session it speaks itself."""
+        if self._embedded is not None:
+            self._embedded.close(turn, now)
