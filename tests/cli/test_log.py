@@ -115,6 +115,87 @@ def test_ranges_of_any_size_meet_and_count_every_record_once(
     assert [len(report.damages) for report in reports] == [1] + [0] * (len(reports) - 1)
 
 
+SIZES = ("--slots", 5_000, "--entries", 20_000)
+
+
+def derived(run: Run, store: Path, *, code: int = 0, sizes: tuple[object, ...] = SIZES) -> Any:
+    return json.loads(run("log", "verify", store, "--jobs", 1, "--derived", *sizes, "--json", code=code).stdout)
+
+
+def change(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def test_queues_and_index_of_a_sound_store_agree_with_its_log(run: Run, store: Path) -> None:
+    found = derived(run, store)
+    assert (found["queueEntries"], found["indexEntries"], found["derivedFaults"]) == (COUNT, 2 * COUNT, 0)
+    assert found["derived"] == found["notes"] == []
+    assert "derivedFaults" in run("log", "verify", store, "--jobs", 1, "--derived", *SIZES).output
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in GOLDEN.glob("store-*.tar.gz")))
+def test_queues_and_index_of_javas_stores_agree_with_their_logs(run: Run, tmp_path: Path, name: str) -> None:
+    with tarfile.open(GOLDEN / name) as archive:
+        archive.extractall(tmp_path, filter="data")
+    [log] = tmp_path.rglob("commitlog")
+    found = derived(run, log.parent, sizes=index_sizes(log.parent))
+    assert found["derived"] == []
+    assert found["queueEntries"] > 10
+
+
+def index_sizes(store: Path) -> tuple[object, ...]:
+    """Java's stores were made with small index files; which sizes, their origin says."""
+    sizes = {path.stat().st_size for path in (store / "index").iterdir()}
+    for slots, entries in ((500, 2_000), (1_000, 4_000), (5_000, 20_000), (100, 400), (5_000_000, 20_000_000)):
+        if sizes == {40 + 4 * slots + 20 * entries}:
+            return ("--slots", slots, "--entries", entries)
+    raise AssertionError(f"index files of {sizes} bytes")
+
+
+def test_wrong_queue_entry_is_told_from_both_sides(run: Run, store: Path) -> None:
+    file = next(path for path in (store / "consumequeue" / "T").rglob("0" * 20) if path.stat().st_size)
+    change(file, 3 * 20 + 7, b"\x01")
+    found = derived(run, store, code=3)
+    assert found["derivedFaults"] == 2
+    assert {finding["where"] for finding in found["derived"]} == {f"T/{file.parent.name}@3"}
+    assert {finding["reason"] for finding in found["derived"]} == {
+        "the record has no such queue entry", "the entry names no such record",
+    }  # fmt: skip
+
+
+def test_missing_queue_entries_are_faults_unless_the_broker_had_no_time_to_write_them(run: Run, store: Path) -> None:
+    file = next(path for path in (store / "consumequeue" / "T").rglob("0" * 20) if path.stat().st_size)
+    entries = file.read_bytes().rstrip(b"\0")
+    count = -(-len(entries) // 20)
+    change(file, 20 * (count - 2), bytes(40))
+    assert derived(run, store, code=3)["derivedFaults"] == 2
+    (store / "abort").touch()
+    found = derived(run, store)
+    assert (found["derivedFaults"], found["notYetEntered"]) == (0, 2)
+
+
+def test_wrong_index_entry_and_broken_chain_are_told(run: Run, store: Path) -> None:
+    [index] = (store / "index").iterdir()
+    change(index, 40 + 4 * 5_000 + 20 * 7, b"\x00\x00\x00\x2a")
+    found = derived(run, store, code=3)
+    reasons = {finding["reason"] for finding in found["derived"]}
+    assert {"a key of the record is not in it", "an entry names no such key of a record"} <= reasons
+
+
+def test_index_of_another_size_is_left_out_and_told(run: Run, store: Path) -> None:
+    found = derived(run, store, sizes=())
+    assert found["derivedFaults"] == 0
+    assert "its size fits other --slots and --entries" in found["notes"][0]
+
+
+def test_queue_entry_of_a_damaged_record_is_no_fault_of_the_queue(run: Run, store: Path) -> None:
+    damage(store, 50_000, b"!")
+    found = derived(run, store, code=3)
+    assert (found["damages"], found["derivedFaults"]) == (1, 0)
+
+
 def dumped(run: Run, store: Path, *words: object) -> list[dict[str, Any]]:
     return [json.loads(line) for line in run("log", "dump", store, "--json", *words).stdout.splitlines()]
 

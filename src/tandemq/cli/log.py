@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,21 @@ import click
 from tandemq.cli.show import json_option, show_facts, show_json, time_text
 
 if TYPE_CHECKING:
+    from tandemq.cli.derivedcheck import Derived
     from tandemq.cli.logcheck import Segment, SegmentReport
     from tandemq.codec.record import Record
 
 EXIT_FAULTS = 3
 REPORT_EVERY_S = 0.5
 store_argument = click.argument("store", type=click.Path(exists=True, file_okay=False, path_type=Path))
+
+
+slots_option = click.option(
+    "--slots", default=5_000_000, show_default=True, type=click.IntRange(1), help="The broker's maxHashSlotNum."
+)
+entries_option = click.option(
+    "--entries", default=20_000_000, show_default=True, type=click.IntRange(2), help="The broker's maxIndexNum."
+)
 
 
 @click.group()
@@ -54,8 +64,11 @@ class _Progress:
 @log.command()
 @store_argument
 @click.option("--jobs", type=click.IntRange(1), help="Processes that check at a time; as many as there are cores.")
+@click.option("--derived", is_flag=True, help="Check consume queues and key index against the log too: slower.")
+@slots_option
+@entries_option
 @json_option
-def verify(store: Path, jobs: int | None, as_json: bool) -> None:
+def verify(store: Path, jobs: int | None, derived: bool, slots: int, entries: int, as_json: bool) -> None:
     """Check every record of the commit log of STORE, RocketMQ's or ours; exit code 3 on damage.
 
     Nothing is changed. A torn tail, which a broker cuts when it starts, is told and is no damage.
@@ -77,13 +90,52 @@ def verify(store: Path, jobs: int | None, as_json: bool) -> None:
         "segments": len(reports), "records": sum(report.records for report in reports), "bytes": size,
         "damages": len(damages), "seconds": round(seconds, 3), "MB/s": round(size / 1e6 / seconds, 1),
     }  # fmt: skip
+    found = None
+    if derived:
+        damaged = [(damage.start, damage.end) for report in reports for damage in report.damages]
+        found = _check_derived(store, segments, damaged, slots, entries, silent=as_json)
+        facts |= {
+            "queues": found.queues, "queueEntries": found.queue_entries, "indexEntries": found.index_entries,
+            "notYetEntered": found.not_yet, "derivedFaults": found.faults,
+        }  # fmt: skip
     if as_json:
-        show_json({**facts, "reports": [_as_object(report) for report in reports]})
+        told: dict[str, Any] = {**facts, "reports": [_as_object(report) for report in reports]}
+        if found is not None:
+            told["derived"] = [asdict(finding) for finding in found.listed]
+            told["notes"] = found.notes
+        show_json(told)
     else:
+        for line in () if found is None else _lines_of(found):
+            click.echo(line)
         click.echo()
         show_facts(facts, as_json=False)
-    if damages:
+    if damages or (found is not None and found.faults):
         raise click.exceptions.Exit(EXIT_FAULTS)
+
+
+def _check_derived(
+    store: Path, segments: "list[Segment]", damaged: list[tuple[int, int]], slots: int, entries: int, *, silent: bool
+) -> "Derived":
+    from tandemq.cli.derivedcheck import check_derived  # noqa: PLC0415  # see verify
+
+    start, total = segments[0].start, segments[-1].end - segments[0].start
+    progress = _Progress("derived", silent=silent)
+    with closing(_Reader(segments)) as read:
+        records = (record for record, _ in _walked(read, segments, None, silent=True))
+        found = check_derived(
+            store, records, start, damaged, slots=slots, entries=entries,
+            progress=lambda offset: progress(offset - start, total),
+        )  # fmt: skip
+    progress(total, total)
+    return found
+
+
+def _lines_of(found: "Derived") -> "Iterator[str]":
+    for finding in found.listed:
+        yield f"{finding.where}  log offset {finding.log_offset}: {finding.reason}"
+    if found.faults > len(found.listed):
+        yield f"… and {found.faults - len(found.listed)} more"
+    yield from found.notes
 
 
 def _tell_segment(report: "SegmentReport") -> None:
@@ -144,7 +196,9 @@ def _records(segments: "list[Segment]", start: int | None) -> "Iterator[tuple[Re
         yield from _walked(read, segments, start)
 
 
-def _walked(read: "_Reader", segments: "list[Segment]", start: int | None) -> "Iterator[tuple[Record, bytes]]":
+def _walked(
+    read: "_Reader", segments: "list[Segment]", start: int | None, *, silent: bool = False
+) -> "Iterator[tuple[Record, bytes]]":
     from tandemq.storage.scan import Walker, find_next_record  # noqa: PLC0415  # see verify
 
     size, end = segments[0].size, segments[-1].end
@@ -161,7 +215,8 @@ def _walked(read: "_Reader", segments: "list[Segment]", start: int | None) -> "I
         resumes = find_next_record(read, walker.position + 1, end, size) if walker.position < end else None
         if resumes is None:
             return
-        click.echo(f"damage in [{walker.position}, {resumes}): {walker.fault}", err=True)
+        if not silent:
+            click.echo(f"damage in [{walker.position}, {resumes}): {walker.fault}", err=True)
         walker.position = resumes
 
 
@@ -229,12 +284,8 @@ def _print_record(found: dict[str, Any]) -> None:
 
 @log.command(name="rebuild-index")
 @store_argument
-@click.option(
-    "--slots", default=5_000_000, show_default=True, type=click.IntRange(1), help="The broker's maxHashSlotNum."
-)
-@click.option(
-    "--entries", default=20_000_000, show_default=True, type=click.IntRange(2), help="The broker's maxIndexNum."
-)
+@slots_option
+@entries_option
 @json_option
 def rebuild_index(store: Path, slots: int, entries: int, as_json: bool) -> None:
     """Build the key index of STORE anew from its log; the broker must be stopped.
