@@ -104,3 +104,16 @@ def test_clean_stop_saves_what_no_job_has_saved(tmp_path: Path, broker: Harness)
     broker.tell(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC | {"topic": "TopicC"})
     broker.node.close()
     assert topics_on_disk(tmp_path) >= {"TopicB", "TopicC"}
+
+
+def test_message_of_a_new_topic_whose_sync_fails_meanwhile_is_not_acknowledged(tmp_path: Path) -> None:
+    broker = Harness(tmp_path, flush_type="SYNC_FLUSH")
+    broker.run_jobs = False
+    opaque = broker.tell(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"x")
+    saving, flush = sorted(broker.jobs, key=lambda job: job.name != "save tables")
+    broker.turn([], [JobDone(flush, error=DiskFailed("the device is gone"))])
+    assert broker.answer_to(opaque) is None
+    broker.turn([], [run_job(saving)])
+    answer = broker.answer_to(opaque)
+    assert answer is not None
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE

@@ -448,7 +448,7 @@ class Broker:
             self.store.flush_failed(event.error)
             self.send.refuse("disk failed", f"the disk failed: {event.error}")
             for link, answer in self.waiters.take_all():
-                turn.send(link, recode(answer, ResponseCode.FLUSH_DISK_TIMEOUT))
+                turn.send(link, _doubtful(answer, event.error))
             return
         assert isinstance(event.job.token, FlushJob)
         self.store.end_flush(event.job.token)
@@ -467,7 +467,12 @@ class Broker:
             self.schedule.at(now.mono_ms + SAVE_AGAIN_MS, lambda _: self.saver.again())
         if not self.saver.is_behind:
             for acks, stored in self._unsaved_acks:
-                self._acknowledge(acks, turn, stored)
+                if self.store.log.refused is None:
+                    self._acknowledge(acks, turn, stored)
+                    continue
+                for link, answers, end, _, _ in acks:
+                    if answers:
+                        turn.send(link, _doubtful(answers, self.store.log.refused) if end else answers)
             self._unsaved_acks.clear()
 
     def _close_idle(self, now: Now) -> None:
@@ -517,6 +522,12 @@ def _open(disk: Disk, config: BrokerConfig, machine: Machine, delays_ms: tuple[i
             config.index_entries, delays_ms, machine.boot_id,
         ),
     )  # fmt: skip
+
+
+def _doubtful(answers: bytes, error: Exception) -> bytes:
+    """Answers to messages of which nobody knows whether they are stored: the sender is to try elsewhere."""
+    remark = f"the disk failed, and whether the message is stored is unknown: {error}"
+    return recode(answers, ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark)
 
 
 def recode(answers: bytes, code: ResponseCode, remark: str | None = None) -> bytes:

@@ -127,9 +127,8 @@ class Checks:
     def _judge_time(self, attempt: Attempt, master: Host) -> None:
         plan, config = master.group, master.config
         took_ms = (attempt.answered_us - attempt.sent_us) // MS
-        failed = any(kind.startswith("failing") for kind in self._world.faults)
         is_late = plan.flush == "SYNC_FLUSH" and took_ms >= config.sync_flush_timeout_ms
-        if attempt.code == ResponseCode.FLUSH_DISK_TIMEOUT and not (is_late or failed):
+        if attempt.code == ResponseCode.FLUSH_DISK_TIMEOUT and not is_late:
             raise Violation("I17", f"{master.name} says FLUSH_DISK_TIMEOUT after {took_ms} ms")
         if attempt.code == ResponseCode.FLUSH_SLAVE_TIMEOUT and (
             plan.role != "SYNC_MASTER" or took_ms < config.slave_timeout_ms
