@@ -15,12 +15,12 @@ TYPED   := src/tandemq tests $(sort $(dir $(wildcard bench/*.py examples/*.py to
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: all help setup fmt check test demo sim interop bench soak spec blackbox cov wheel lock clean
+.PHONY: all help setup fmt check test demo sim interop bench bench-spark soak spec blackbox cov wheel lock clean
 
 all: check test  ## check + test (the default)
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY)  ## the environment .venv from the lock files; .venv/bin/tandemq is the command
 
@@ -44,7 +44,7 @@ check: $(READY)  ## format, lint, types, and the rules of the house (tidy, docs)
 	$(PY) -m mypy $(TYPED)
 	$(PYTEST) -q tests/test_tidy.py tests/test_docs.py
 
-test: $(READY)  ## the tests, without Java and without real-time waits; k=name picks
+test: $(READY)  ## the tests, without Java peers and without real-time waits; k=name picks
 	$(PYTEST) $(WHERE) --ignore=tests/interop --ignore=tests/test_tidy.py --ignore=tests/test_docs.py \
 		-m "not slow and not interop" $(if $(k),-k "$(k)")
 
@@ -59,6 +59,9 @@ interop: $(READY)  ## unmodified Java peers with ours (needs Java and Maven); k=
 
 bench: $(READY)  ## the benchmarks, beside Java RocketMQ
 	$(PY) -m bench.run
+
+bench-spark: $(READY)  ## the data pipeline's figures, beside Spark's own ways and cmp
+	$(PY) -m bench.spark
 
 soak: $(READY)  ## the tests that wait in real time, then seeds until stopped
 	$(PYTEST) tests --ignore=tests/interop -m slow --timeout=0

@@ -276,7 +276,7 @@ class RangeReader:
 
 
 def _named(record: Record, name: bytes) -> str | None:
-    """The first value of a property, None where it is absent or empty."""
+    """The value of a property, None where it is absent or empty."""
     value = property_value(record.properties, name)
     return value.decode("utf-8", "replace") if value else None
 

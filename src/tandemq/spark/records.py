@@ -218,8 +218,10 @@ class Columns:
         begins = begins[begins < len(packed) - len(name)]
         words = np.lib.stride_tricks.as_strided(packed, (len(packed) - len(name), len(name) + 1), (1, 1))[begins]
         begins = np.sort(begins[(words == np.frombuffer(name + b"\x01", dtype=np.uint8)).all(axis=1)])
-        row, first = np.unique(np.searchsorted(rows, begins, side="right") - 1, return_index=True)
-        start = begins[first] + len(name) + 1
+        # Of a property that a record has twice the last one counts.
+        begins = begins[::-1]
+        row, last = np.unique(np.searchsorted(rows, begins, side="right") - 1, return_index=True)
+        start = begins[last] + len(name) + 1
         ends = np.append(separators, len(packed))
         stop = np.minimum(ends[np.searchsorted(ends, start)], rows[row + 1])
         filled = stop > start

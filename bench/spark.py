@@ -1,0 +1,304 @@
+"""`make bench-spark`: what the data pipeline takes, beside Spark's own ways and `cmp`, in one run on one machine.
+
+    python -m bench.spark                  1 GiB of log per cell, about 5 minutes
+    python -m bench.spark --mib 256        smaller; ratios hold, starting costs weigh more
+
+All input is made first and read once, so that it lies in the page cache: these are figures of the CPU, not of a disk.
+Each cell is the best of `--rounds`. A missed target is a fact, not a failure: it shows in the table.
+Source: docs/pipeline.md, "Figures".
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+from rich.console import Console
+from rich.table import Table
+
+from bench.sparklog import write_log
+from tandemq.codec.record import decode_message, peek
+from tandemq.spark.archive import Archive, ArchiveOptions
+from tandemq.spark.audit import audit
+from tandemq.spark.lake import DeltaLake
+from tandemq.spark.logfiles import LogReader, log_end, open_log
+from tandemq.spark.logsource import RocketMQLogDataSource
+from tandemq.spark.schema import message_schema
+from tandemq.spark.scrub import scrub
+from tandemq.spark.session import open_session
+
+RESULTS = Path(__file__).resolve().parent / "results" / "spark.json"
+STREAM_RATE = 1000
+STREAM_SECONDS = 30
+BODY_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One line of the table. `met` None: the line is there to compare with."""
+
+    name: str
+    figure: str
+    target: str = ""
+    met: bool | None = None
+
+
+class PerRow(DataSource):
+    """What a source without columns is: a tuple per record, decoded one by one."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Its format."""
+        return "rows-of-log"
+
+    def schema(self) -> StructType:
+        """All columns that every source has."""
+        return message_schema()
+
+    def reader(self, schema: StructType) -> PerRowReader:  # noqa: ARG002  # all columns, always
+        """The reader."""
+        return PerRowReader(self.options["path"])
+
+
+class PerRowReader(DataSourceReader):
+    """Reads as `PerRow` says."""
+
+    def __init__(self, path: str) -> None:
+        """`path`: a store directory."""
+        self._files = open_log(path)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One per file of the log, as a per-row source has no cheaper place to begin."""
+        return [InputPartition(start) for start in self._files.starts]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        """A tuple per record."""
+        from datetime import UTC, datetime  # noqa: PLC0415  # in the worker
+
+        with LogReader(self._files) as read:
+            position = partition.value
+            end = position + self._files.segment_bytes
+            while position < end:
+                size, _ = peek(read(position, 91), 0)
+                data = read(position, size)
+                if len(data) < 91 or size < 91:
+                    return
+                one = decode_message(data, 0, size)
+                position += size
+                text = "".join(f"{name}\x01{value}\x02" for name, value in one.properties.items())
+                yield (
+                    " ".join(one.keys), one.body, one.topic, one.tags, "broker", one.queue_id, one.queue_offset,
+                    one.log_offset, datetime.fromtimestamp(one.born_ms / 1000, UTC),
+                    datetime.fromtimestamp(one.store_ms / 1000, UTC), one.born_host, one.reconsume_times, text,
+                )  # fmt: skip
+
+
+def best(rounds: int, work: Callable[[], object]) -> float:
+    """Seconds of the quickest of some rounds."""
+    times = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+class Bench:
+    """All cells over one log."""
+
+    def __init__(self, spark: SparkSession, root: Path, mib: int, rounds: int) -> None:
+        """Make the input."""
+        self._spark = spark
+        self._root = root
+        self._rounds = rounds
+        self.store, self.twin, self.small = root / "master", root / "slave", root / "small"
+        write_log(self.store, mib << 20, BODY_BYTES, segment_bytes=max(32, mib // 4) << 20)
+        write_log(self.small, max(32, mib // 8) << 20, BODY_BYTES, segment_bytes=max(16, mib // 16) << 20)
+        shutil.copytree(self.store, self.twin)
+        spark.dataSource.register(RocketMQLogDataSource)
+        spark.dataSource.register(PerRow)
+        self.mb = self._size(self.store)
+
+    def _size(self, store: Path) -> float:
+        with LogReader(open_log(store)) as read:
+            return log_end(read) / 1e6
+
+    def _noop(self, frame: Any) -> None:
+        frame.write.format("noop").mode("overwrite").save()
+
+    def _log(self, store: Path) -> Any:
+        return self._spark.read.format("rocketmq-log").load(str(store))
+
+    def source(self) -> list[Cell]:
+        """The source, beside Spark's own Parquet reader on the same rows, and beside rows made one by one."""
+        parquet = str(self._root / "parquet")
+        self._log(self.store).write.mode("overwrite").option("compression", "none").parquet(parquet)
+        own = self.mb / best(self._rounds, lambda: self._noop(self._spark.read.parquet(parquet)))
+        ours = self.mb / best(self._rounds, lambda: self._noop(self._log(self.store)))
+        small = self._size(self.small)
+        single = small / best(2, lambda: self._noop(self._spark.read.format("rows-of-log").load(str(self.small))))
+        return [
+            Cell("Spark's Parquet reader, all columns", f"{own:,.0f} MB/s"),
+            Cell("log source, all columns", f"{ours:,.0f} MB/s, {ours / own:.2f} x Parquet", ">= 0.45 x",
+                 ours >= 0.45 * own),
+            Cell("a source of rows, one by one", f"{single:,.0f} MB/s"),
+            Cell("log source, all columns", f"{ours / single:.1f} x rows one by one", ">= 2.5 x", ours >= 2.5 * single),
+        ]  # fmt: skip
+
+    def archive(self) -> list[Cell]:
+        """The archive into Delta, beside Spark's Parquet writer fed by the same source."""
+        lake, written = self._root / "lake", str(self._root / "written")
+
+        def ours() -> None:
+            shutil.rmtree(lake, ignore_errors=True)
+            Archive(ArchiveOptions(store=self.store, lake=lake)).run(self._spark)
+
+        def sparks() -> None:
+            frame = self._spark.read.format("rocketmq-log").option("details", "true").option("inflate", "false")
+            frame.load(str(self.store)).write.mode("overwrite").option("compression", "zstd").parquet(written)
+
+        theirs, own = self.mb / best(self._rounds, sparks), self.mb / best(self._rounds, ours)
+        return [
+            Cell("log source into Spark's Parquet writer, zstd", f"{theirs:,.0f} MB/s"),
+            Cell("archive: log to Delta commit, zstd", f"{own:,.0f} MB/s, {own / theirs:.2f} x Spark's", ">= 1.5 x",
+                 own >= 1.5 * theirs),
+        ]  # fmt: skip
+
+    def checks(self) -> list[Cell]:
+        """Audit, beside `cmp` on the same files, and scrub."""
+        pairs = [(path, self.twin / "commitlog" / path.name) for path in sorted((self.store / "commitlog").iterdir())]
+
+        def compare() -> None:
+            for one, other in pairs:
+                subprocess.run(["cmp", one, other], check=True)
+
+        size = sum(one.stat().st_size for one, _ in pairs) / 1e6
+        cmp = 2 * size / best(self._rounds, compare)
+        both = 2 * self.mb / best(self._rounds, lambda: audit(self._spark, self.store, self.twin))
+        scrubbed = self.mb / best(self._rounds, lambda: scrub(self._spark, self.store))
+        return [
+            Cell("cmp on the same files, both", f"{cmp:,.0f} MB/s"),
+            Cell("audit of twins, both", f"{both:,.0f} MB/s, {both / cmp:.2f} x cmp", ">= 1,500 MB/s or 0.5 x cmp",
+                 both >= 1500 or both >= 0.5 * cmp),
+            Cell("scrub: the checksum of every record", f"{scrubbed:,.0f} MB/s"),
+        ]  # fmt: skip
+
+    def stream(self) -> list[Cell]:
+        """From a record's store time to the Delta commit that holds it, at a steady rate."""
+        store, lake = self._root / "live", self._root / "live-lake"
+        writer = LiveLog(store)
+        commits: list[tuple[float, int]] = []
+        job = Archive(
+            ArchiveOptions(store=store, lake=lake, follows=True, trigger="0 seconds", compact_every=200),
+            progress=lambda done: commits.append((time.time(), done.end)),
+        )
+        query = job.start(self._spark)
+        with writer:
+            time.sleep(STREAM_SECONDS)
+        deadline = time.monotonic() + 30
+        while job.done.end < writer.end and time.monotonic() < deadline:
+            time.sleep(0.05)
+        query.stop()
+        late = writer.latencies(commits)
+        late = late[len(late) // 4 :]  # the first batches start workers and compile
+        if not late:
+            return [Cell("stream: nothing was committed in time", "none", "p50 <= 250 ms", met=False)]
+        p50, p99 = statistics.median(late), statistics.quantiles(late, n=100)[98]
+        rows = DeltaLake(lake).rows()
+        return [
+            Cell(f"stream: {STREAM_RATE:,} messages/s, store to Delta commit",
+                 f"p50 {p50:,.0f} ms, p99 {p99:,.0f} ms, {rows:,} of {writer.count:,} rows",
+                 "p50 <= 250, p99 <= 500 ms", p50 <= 250 and p99 <= 500 and rows == writer.count),
+        ]  # fmt: skip
+
+
+class LiveLog:
+    """Writes records of the present moment at a steady rate, in a process of its own."""
+
+    def __init__(self, store: Path) -> None:
+        """Begin the log with one record, so that there is one to open."""
+        self._store = store
+        write_log(store, 1, 128, segment_bytes=64 << 20)
+        self.end = 0
+        self.count = 0
+        self._told: list[tuple[int, int, int]] = []
+
+    def __enter__(self) -> Self:
+        words = [sys.executable, "-m", "bench.sparklog", str(self._store), str(STREAM_RATE)]
+        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._thread = threading.Thread(target=self._listen)
+        self._thread.start()
+        return self
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None, "a pipe was asked for"
+        for line in self._process.stdout:
+            store_ms, end, count = map(int, line.split())
+            self._told.append((store_ms, end, count))
+            self.end, self.count = end, count
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None, "a pipe was asked for"
+        self._process.stdin.close()
+        self._process.wait()
+        self._thread.join()
+
+    def latencies(self, commits: list[tuple[float, int]]) -> list[float]:
+        """Milliseconds from store time to the first commit that reaches the record; one per written group."""
+        found, at = [], 0
+        for store_ms, end, _ in self._told:
+            while at < len(commits) and commits[at][1] < end:
+                at += 1
+            if at == len(commits):
+                break
+            found.append(commits[at][0] * 1000 - store_ms)
+        return found
+
+
+def main() -> int:
+    """Measure, print the table, keep the figures in bench/results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mib", type=int, default=1024, help="MiB of log (default 1024)")
+    parser.add_argument("--rounds", type=int, default=3, help="the best of so many (default 3)")
+    parser.add_argument("--only", action="append", choices=["source", "archive", "checks", "stream"], help="cells")
+    args = parser.parse_args()
+    console = Console(width=max(120, Console().width))
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="bench-spark-") as directory:
+        spark, java = open_session("bench-spark", settings={"spark.driver.memory": "2g"})
+        version = java.version if java else "?"
+        tasks = spark.sparkContext.defaultParallelism
+        console.print(f"Java {version}, {tasks} tasks at a time; load before: {load:.1f}", highlight=False)
+        bench = Bench(spark, Path(directory), args.mib, args.rounds)
+        cells: list[Cell] = []
+        for name in args.only or ["source", "archive", "checks", "stream"]:
+            cells += getattr(bench, name)()
+            console.print(f"{name}: done", highlight=False)
+        spark.stop()
+    table = Table("cell", "figure", "target", "met", title=f"{bench.mb:,.0f} MB of log, bodies of {BODY_BYTES} bytes")
+    for cell in cells:
+        table.add_row(cell.name, cell.figure, cell.target, {None: "", True: "yes", False: "NO"}[cell.met])
+    console.print(table)
+    RESULTS.parent.mkdir(exist_ok=True)
+    told = [{"cell": c.name, "figure": c.figure, "target": c.target, "met": c.met} for c in cells]
+    RESULTS.write_text(json.dumps({"mb": bench.mb, "load": load, "cells": told}, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
