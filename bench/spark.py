@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.sparklog import write_log
-from tandemq.codec.record import decode_message, peek
+from tandemq.codec.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, decode_message, peek
 from tandemq.spark.archive import Archive, ArchiveOptions
 from tandemq.spark.audit import audit
 from tandemq.spark.lake import DeltaLake
@@ -94,10 +94,10 @@ class PerRowReader(DataSourceReader):
             position = partition.value
             end = position + self._files.segment_bytes
             while position < end:
-                size, _ = peek(read(position, 91), 0)
-                data = read(position, size)
-                if len(data) < 91 or size < 91:
+                size, magic = peek(read(position, RECORD_BYTES_MIN), 0)
+                if magic not in (MAGIC_V1, MAGIC_V2):
                     return
+                data = read(position, size)
                 one = decode_message(data, 0, size)
                 position += size
                 text = "".join(f"{name}\x01{value}\x02" for name, value in one.properties.items())

@@ -342,5 +342,31 @@ def report(
     show_facts(facts, as_json=as_json)
 
 
+@spark.command()
+@lake_argument
+@click.argument("store", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--broker-name", help="Which broker group of LAKE; needed if it holds several.")
+@click.option(
+    "--file-bytes", default=1 << 30, show_default=True, type=click.IntRange(1), help="Its mappedFileSizeCommitLog."
+)
+@session_options
+@json_option
+def restore(
+    lake: Path, store: Path, broker_name: str | None, file_bytes: int, master: str, conf: tuple[str, ...], as_json: bool
+) -> None:
+    """Write the log that LAKE holds into the new store directory STORE, byte for byte as it was.
+
+    A fresh slave that is started on it begins with the whole history, and fetches the rest from its master.
+    """
+    with _session(master, conf, silent=as_json) as session:
+        from tandemq.spark.restore import restore as write  # noqa: PLC0415
+
+        done = write(
+            session, lake, store, segment_bytes=file_bytes, broker_name=broker_name,
+            progress=lambda what: None if as_json else click.echo(f"restore: {what}", err=True),
+        )  # fmt: skip
+    show_facts(asdict(done), as_json=as_json)
+
+
 spark.add_command(pipeline)
 spark.add_command(replay)

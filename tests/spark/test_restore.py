@@ -1,0 +1,65 @@
+"""From the lake back to the log: the same bytes."""
+
+import tarfile
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tandemq.errors import ConfigError
+from tandemq.spark.archive import Archive, ArchiveOptions
+from tandemq.spark.lake import DeltaLake
+from tandemq.spark.restore import restore
+from tests.spark.logs import HOST_V6, LogWriter
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+
+
+def archived(spark: SparkSession, store: Path, lake: Path, broker_name: str = "broker-a") -> int:
+    return Archive(ArchiveOptions(store=store, lake=lake, broker_name=broker_name)).run(spark).end
+
+
+def log_bytes(store: Path, end: int) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted((store / "commitlog").iterdir()))[:end]
+
+
+def test_log_comes_back_byte_for_byte_damage_and_generations_included(spark: SparkSession, tmp_path: Path) -> None:
+    made = LogWriter(tmp_path / "store")
+    for _ in range(200):
+        made.write()
+        made.write(born_host=HOST_V6)
+        made.write(topic="L" * 200, is_java=True)
+        made.write(properties=b"A\x01\xff\x02")
+    made.flip(made.made[300].log_offset + 120)
+    made.zero(made.made[500].log_offset, made.made[502].log_offset)
+    epochs = f"2\n0\n1-0\n4-{made.made[100].log_offset}\n"
+    (made.store / "epochFileCheckpoint").write_text(epochs)
+    end = archived(spark, made.store, tmp_path / "lake")
+    DeltaLake(tmp_path / "lake").compact()
+    done = restore(spark, tmp_path / "lake", tmp_path / "again", segment_bytes=made.segment_bytes)
+    assert (done.start, done.end, done.files) == (0, end, len(list((made.store / "commitlog").iterdir())))
+    assert log_bytes(tmp_path / "again", end) == log_bytes(made.store, end)
+    assert (tmp_path / "again" / "epochFileCheckpoint").read_text().split("\n")[2:] == epochs.split("\n")[2:]
+
+
+def test_log_of_a_java_broker_comes_back_byte_for_byte(spark: SparkSession, tmp_path: Path) -> None:
+    with tarfile.open(GOLDEN / "store-4.9.7-clean.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    end = archived(spark, tmp_path / "store", tmp_path / "lake")
+    size = next((tmp_path / "store" / "commitlog").iterdir()).stat().st_size
+    restore(spark, tmp_path / "lake", tmp_path / "again", segment_bytes=size)
+    assert log_bytes(tmp_path / "again", end) == log_bytes(tmp_path / "store", end)
+
+
+def test_one_of_several_groups_is_chosen_and_no_store_is_overwritten(spark: SparkSession, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    for name in ("broker-a", "broker-b"):
+        made = LogWriter(tmp_path / name)
+        made.write_many(10)
+        archived(spark, made.store, lake, name)
+    with pytest.raises(ConfigError, match="it holds broker-a, broker-b"):
+        restore(spark, lake, tmp_path / "again", segment_bytes=1 << 16)
+    done = restore(spark, lake, tmp_path / "again", segment_bytes=1 << 16, broker_name="broker-b")
+    assert done.records == 10
+    with pytest.raises(ConfigError, match="is not empty"):
+        restore(spark, lake, tmp_path / "again", segment_bytes=1 << 16, broker_name="broker-b")
