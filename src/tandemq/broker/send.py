@@ -18,7 +18,7 @@ from tandemq.broker.link import NO_LIKENESS, Likeness, Link
 from tandemq.broker.topics import Topic, Topics
 from tandemq.codec.frame import RawFrame, encode_command
 from tandemq.codec.layout import Layout, Layouts
-from tandemq.codec.record import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX, decode_batch
+from tandemq.codec.record import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX, BatchPart, decode_batch
 from tandemq.codec.requests import (
     PlainSendFrame,
     SendFields,
@@ -95,6 +95,8 @@ class SendPath:
         self._random = random
         self._cluster = f"CLUSTER\x01{config.cluster}\x02".encode()
         self._layouts = Layouts(self._cluster)
+        self._part_layouts = Layouts(self._cluster, drops=b"")
+        """Of messages within batches: RocketMQ stores their properties as they come, WAIT included."""
         self.rows: list[Row] = []
         """Ordinary messages taken but not yet stored; empty before anything else is done with the store."""
         self._headers = SendHeaders()
@@ -112,6 +114,7 @@ class SendPath:
         """Our address, when it becomes known."""
         self._store_host = store_host
         self._is_v4 = len(store_host) == 8
+        self._message_id = store_host.hex().upper() + "%016X"
         answer = _ANSWER.replace('"REGION"', f'"{self._config.region.replace("%", "%%")}"')
         self._answer = answer.replace("HOST", store_host.hex().upper()).replace("VERSION", str(VERSION_SPOKEN)).encode()
 
@@ -389,29 +392,58 @@ class SendPath:
         parts = decode_batch(command.body)
         shared = encode_properties({key: value for key, value in common.items() if key != "UNIQ_KEY"}).encode()
         shared += self._cluster
-        longest = max(len(p.properties) for p in parts) + 1 + len(shared) + CRC_PROPERTY_BYTES
+        longest = max([len(part.properties) for part in parts]) + 1 + len(shared) + CRC_PROPERTY_BYTES
         if longest > PROPERTIES_BYTES_MAX:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"the properties of a message take {longest} bytes")
         queue = self._topics.queue(topic, queue_id)
-        total = sum(112 + len(p.body) + len(p.properties) + len(shared) + len(topic.encoded) for p in parts)
-        self._store.log.reserve(total)
+        # A batch lies in one file: what its messages need besides their part of the body is at most this much each.
+        self._store.log.reserve(len(command.body) + len(parts) * (112 + len(shared) + len(topic.encoded)))
         first = queue.next_offset
-        offsets: list[int] = []
-        end = 0
-        for flag, body, raw in parts:
-            if raw and raw[-1] != 2:
-                raw += b"\x02"
-            _, log_offset, size = self._store.put(
-                queue, body=body, properties=raw + shared, flag=flag, sys_flag=fields.sys_flag & ~0x30,
-                born_ms=fields.born_timestamp, born_host=link.born_host, store_ms=now.wall_ms,
-                store_host=self._store_host, reconsume_times=fields.reconsume_times,
-            )  # fmt: skip
-            offsets.append(log_offset)
-            end = log_offset + size
-            self._count(body)
-        host = self._store_host.hex().upper()
-        ids = ",".join([f"{host}{offset:016X}" for offset in offsets])
+        rows = self._batch_rows(link, fields, topic, queue, parts) if shared == self._cluster else []
+        if rows:
+            self.count += len(rows)
+            self.bytes += sum([len(part.body) for part in parts])
+            placed = [(place[0], place[1]) for place in self._store.put_run(rows, now.wall_ms, self._store_host)]
+        else:
+            placed = [self._store_part(link, fields, queue, part, shared, now) for part in parts]
+        ids = ",".join([self._message_id % offset for offset, _ in placed])
+        end = placed[-1][0] + placed[-1][1]
         return self._ack(command, ids, queue_id, first, common.get("UNIQ_KEY", ""), end, waits, len(parts))
+
+    def _batch_rows(
+        self, link: Link, fields: SendFields, topic: Topic, queue: ConsumeQueue, parts: list[BatchPart]
+    ) -> list[Row]:
+        """The messages of a batch as rows; none if one of them is not ordinary."""
+        if not topic.takes_plain or not link.is_v4 or not self._is_v4 or fields.reconsume_times:
+            return []
+        sys_flag, born_ms, cluster_bytes = fields.sys_flag & ~0x30, fields.born_timestamp, len(self._cluster)
+        encoded, born_host, find_layout, known = topic.encoded, link.born_host, self._part_layouts.of, None
+        rows: list[Row] = []
+        for flag, body, raw in parts:
+            unique, layout = find_layout(raw)
+            if unique is None:
+                return []
+            if layout is not known:
+                stored = len(layout.before) + len(unique) + len(layout.after) - cluster_bytes
+                if not layout.is_usual or stored != len(raw) + (raw[-1] != 2):
+                    return []
+                known = layout
+            rows.append((queue, encoded, layout, unique, body, flag, sys_flag, born_ms, born_host, 0, b"", 0))
+        return rows
+
+    def _store_part(
+        self, link: Link, fields: SendFields, queue: ConsumeQueue, part: BatchPart, shared: bytes, now: Now
+    ) -> tuple[int, int]:
+        raw = part.properties
+        if raw and raw[-1] != 2:
+            raw += b"\x02"
+        self._count(part.body)
+        _, log_offset, size = self._store.put(
+            queue, body=part.body, properties=raw + shared, flag=part.flag, sys_flag=fields.sys_flag & ~0x30,
+            born_ms=fields.born_timestamp, born_host=link.born_host, store_ms=now.wall_ms,
+            store_host=self._store_host, reconsume_times=fields.reconsume_times,
+        )  # fmt: skip
+        return log_offset, size
 
     def _count(self, body: bytes) -> None:
         self.count += 1

@@ -17,7 +17,7 @@ _UNUSUAL = frozenset((b"DELAY", b"TRAN_MSG", b"__CRC32#"))
 
 
 class Layout(NamedTuple):
-    """What is stored around the unique key: the properties without WAIT, every pair closed."""
+    """What is stored around the unique key: the properties without the one dropped, every pair closed."""
 
     before: bytes
     """Ends with the unique key's name."""
@@ -36,9 +36,10 @@ class Layout(NamedTuple):
 class Layouts:
     """Layouts seen before; forgotten all at once when there are too many."""
 
-    def __init__(self, closing: bytes = b"") -> None:
-        """None seen yet. `closing` is stored behind the properties of each."""
+    def __init__(self, closing: bytes = b"", *, drops: bytes = b"WAIT") -> None:
+        """None seen yet. `closing` is stored behind the properties of each, the property `drops` is not stored."""
         self._closing = closing
+        self._drops = drops
         self._known: dict[tuple[bytes, bytes], Layout] = {}
         self._latest: tuple[bytes, bytes, int, Layout] = (b"", b"", -1, Layout(b"", b"", 0, None, True, True))
         """What stood before and behind the key the last time, the length of it all, and what it means."""
@@ -72,8 +73,8 @@ class Layouts:
         return self.of(raw[:-CRC_PROPERTY_BYTES] if raw[-CRC_PROPERTY_BYTES:-11] == b"__CRC32#\x01" else raw)
 
     def _learn(self, before: bytes, after: bytes) -> Layout:
-        kept_before, first = _kept(before)
-        kept_after, second = _kept(after)
+        kept_before, first = _kept(before, self._drops)
+        kept_after, second = _kept(after, self._drops)
         noted = first | second
         tags = noted.get(b"TAGS")
         layout = Layout(
@@ -88,8 +89,8 @@ class Layouts:
         return layout
 
 
-def _kept(raw: bytes) -> tuple[bytes, dict[bytes, bytes]]:
-    """The pairs but WAIT, each closed, and all of them by name; the last of a name counts."""
+def _kept(raw: bytes, drops: bytes) -> tuple[bytes, dict[bytes, bytes]]:
+    """The pairs but the one dropped, each closed, and all of them by name; the last of a name counts."""
     kept: list[bytes] = []
     noted: dict[bytes, bytes] = {}
     for piece in raw.split(b"\x02"):
@@ -97,6 +98,6 @@ def _kept(raw: bytes) -> tuple[bytes, dict[bytes, bytes]]:
         if not separator or not name or not value:
             continue
         noted[name] = value
-        if name != b"WAIT":
+        if name != drops:
             kept.append(piece + b"\x02")
     return b"".join(kept), noted

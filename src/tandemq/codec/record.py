@@ -72,7 +72,7 @@ class Record(NamedTuple):
 
 
 _new_record = tuple.__new__
-"""Makes a `Record` without the Python-level constructor: a third of its cost."""
+"""Makes a `Record` or a `BatchPart` without the Python-level constructor: a third of its cost."""
 
 
 def encode_record(
@@ -401,17 +401,17 @@ def decode_batch(body: bytes, parts_max: int = 65536) -> list[BatchPart]:
     """
     parts: list[BatchPart] = []
     position, end = 0, len(body)
+    unpack, unpack_short = _PART.unpack_from, _SHORT.unpack_from
     try:
         while position < end:
-            size, _magic, _crc, flag, body_length = _PART.unpack_from(body, position)
-            body_start = position + _PART.size
-            (properties_length,) = _SHORT.unpack_from(body, body_start + body_length)
-            stop = body_start + body_length + 2 + properties_length
+            size, _, _, flag, body_length = unpack(body, position)
+            start = position + 20
+            (properties_length,) = unpack_short(body, start + body_length)
+            body_end = start + body_length
+            stop = body_end + 2 + properties_length
             if body_length < 0 or stop != position + size or stop > end:
                 raise ProtocolError(f"batch: message {len(parts)} at byte {position} has contradicting lengths")
-            parts.append(
-                BatchPart(flag, body[body_start : body_start + body_length], body[stop - properties_length : stop])
-            )
+            parts.append(_new_record(BatchPart, (flag, body[start:body_end], body[body_end + 2 : stop])))
             position = stop
             if len(parts) > parts_max:
                 raise ProtocolError(f"batch: more than {parts_max} messages")
