@@ -8,6 +8,7 @@ Source: docs/ha.md, "classic protocol"; requirements T05, T09, V13.
 
 from typing import NamedTuple
 
+from tandemq.boundary import Buffer
 from tandemq.codec.entries import BLANK_BYTES_MIN, BLANK_MAGIC
 from tandemq.codec.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, Record, parse_record, peek, record_fault
 from tandemq.codec.run import Run, scan_run
@@ -37,7 +38,7 @@ class RecordStream:
         """Stand at a record boundary."""
         self.position = position
         self._segment_bytes = segment_bytes
-        self._rest: list[bytes] = []
+        self._rest: list[Buffer] = []
         self._rest_bytes = 0
         self._needed = BLANK_BYTES_MIN
 
@@ -46,13 +47,13 @@ class RecordStream:
         """Log offset behind the last byte taken."""
         return self.position + self._rest_bytes
 
-    def feed(self, data: bytes) -> tuple[list[Piece], Corrupt | None]:
+    def feed(self, *bodies: Buffer) -> tuple[list[Piece], Corrupt | None]:
         """Take bytes; give the pieces they complete. After `Corrupt` the stream must not be used any more."""
-        self._rest.append(data)
-        self._rest_bytes += len(data)
+        self._rest += bodies
+        self._rest_bytes += sum(map(len, bodies))
         if self._rest_bytes < self._needed:
             return [], None
-        data = b"".join(self._rest) if len(self._rest) > 1 else data
+        data = b"".join(self._rest)
         self._rest.clear()
         self._rest_bytes = 0
         pieces: list[Piece] = []

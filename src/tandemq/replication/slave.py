@@ -225,7 +225,8 @@ class SlaveSession:
         if self._in_bytes < self._wanted:
             return
         data = self._joined()
-        bodies: list[bytes] = []
+        view = memoryview(data)
+        bodies: list[Buffer] = []
         at, end = 0, len(data)
         expected = self._stream.received_end
         while end - at >= TRANSFER_BYTES:
@@ -240,13 +241,13 @@ class SlaveSession:
             if end - at < TRANSFER_BYTES + size:
                 break
             if size:
-                bodies.append(data[at + TRANSFER_BYTES : at + TRANSFER_BYTES + size])
+                bodies.append(view[at + TRANSFER_BYTES : at + TRANSFER_BYTES + size])
             at += TRANSFER_BYTES + size
             expected += size
             self._wanted = TRANSFER_BYTES
         self._keep(data[at:] if at else data)
         if bodies:
-            self._take(b"".join(bodies) if len(bodies) > 1 else bodies[0])
+            self._take(bodies)
 
     def _begin(self, offset: int) -> int:
         if offset % self._log.segment_bytes:
@@ -258,9 +259,9 @@ class SlaveSession:
             self.reported = offset
         return offset
 
-    def _take(self, body: bytes) -> None:
-        self.received_bytes += len(body)
-        pieces, corrupt = self._stream.feed(body)
+    def _take(self, bodies: list[Buffer]) -> None:
+        self.received_bytes += sum(map(len, bodies))
+        pieces, corrupt = self._stream.feed(*bodies)
         if pieces:
             self._events.append(Received(pieces))
         if corrupt is not None:
