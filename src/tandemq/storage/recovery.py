@@ -70,7 +70,8 @@ def open_store(disk: Disk, config: StoreConfig) -> tuple[Store, Recovered]:
     if marks is not None and store.log.end < marks.synced:
         raise StoreDamaged(
             f"the log ends at {store.log.end}, but was on the device up to {marks.synced}: a file is gone or damaged",
-            hint="put the file back, or delete tandemq.marks to begin without the messages that are gone",
+            hint="put the file back, or take a copy of its twin's store, or delete tandemq.marks to begin without the "
+            "messages that are gone",
         )
     held = store.log.segment_starts
     end = store.log.end
