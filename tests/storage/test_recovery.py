@@ -532,6 +532,26 @@ def test_power_loss_after_retention_with_marks_older_than_the_log_checks_all_of_
     assert stale
 
 
+def test_damage_in_old_files_is_no_torn_tail_though_the_marks_are_older_than_the_log() -> None:
+    disk = new_disk()
+    store = start(disk)
+    marks = disk.read("tandemq.marks")
+    assert marks is not None
+    for first in (0, 1000, 2000):  # ten seconds lie between
+        fill(store, 60, first=first, topics=2)
+        sync_all(store)
+    store.drop_first_segment()
+    begin, end = store.log.start, store.log.written_end
+    disk.kill()
+    disk.replace("tandemq.marks", marks)
+    disk.flip(f"commitlog/{begin:020d}", 300)
+    store, _ = reopen(disk, OTHER_BOOT)
+    ((damaged, resumes, _),) = store.damaged
+    assert damaged <= begin + 300 < resumes
+    assert store.log.end == end
+    assert not [path for path in disk.paths() if path.startswith("set-aside")]
+
+
 def test_checkpoint_tells_no_more_than_is_synced() -> None:
     disk = new_disk()
     store = start(disk)

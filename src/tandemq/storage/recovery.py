@@ -50,6 +50,8 @@ def open_store(disk: Disk, config: StoreConfig) -> tuple[Store, Recovered]:
     is_new = not store.log.segment_starts and marks is None
     machine_stayed_up = marks is not None and marks.boot_id == config.boot_id and config.boot_id != ""
     begin = _begin(store, marks, unclean=unclean, machine_stayed_up=machine_stayed_up)
+    machine_went_down = unclean and marks is not None and not machine_stayed_up
+    tail_from = _tail_from(store, marks, begin) if machine_went_down else None
     _forget_behind(store, begin, unclean=unclean)
     if marks is not None and begin == marks.written and store.entries_total() != marks.entries:
         log.warning("store: queues are missing entries below %d; rebuilding them from the log", begin)
@@ -60,12 +62,11 @@ def open_store(disk: Disk, config: StoreConfig) -> tuple[Store, Recovered]:
         begin = store.log.start
     if _index_missing(store, begin):
         begin = store.log.start
-    machine_went_down = unclean and marks is not None and not machine_stayed_up
-    records = _walk(store, begin, tail_from=begin if machine_went_down else None)
+    records = _walk(store, begin, tail_from=tail_from)
     if _queues_begin_late(store, begin) or (
         marks is not None and store.log.end >= marks.written and store.entries_total() < marks.entries
     ):
-        records += _rebuild_queues(store, begin, tail_from=begin if machine_went_down else None)
+        records += _rebuild_queues(store, begin, tail_from=tail_from)
         begin = store.log.start
     if marks is not None and store.log.end < marks.synced:
         raise StoreDamaged(
@@ -129,6 +130,14 @@ def _begin(store: Store, marks: Marks | None, *, unclean: bool, machine_stayed_u
         if trusted < starts[-1] + store.config.segment_bytes:
             return trusted - trusted % store.config.segment_bytes
     return _begin_by_checkpoint(store, starts, unclean=unclean)
+
+
+def _tail_from(store: Store, marks: Marks | None, begin: int) -> int:
+    """Offset from which on nothing was known to be on the device: a fault before it is damage, and no torn tail."""
+    if marks is not None and marks.synced >= store.log.start:
+        return max(begin, marks.synced)
+    starts = store.log.segment_starts
+    return max(begin, _begin_by_checkpoint(store, starts, unclean=True)) if starts else begin
 
 
 def _begin_by_checkpoint(store: Store, starts: list[int], *, unclean: bool) -> int:
