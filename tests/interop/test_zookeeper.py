@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tandemq.real.clock import read_clock
-from tandemq.real.zookeeper import ZooKeeperRegistry
+from tandemq.real.zookeeper import CLOSE_SECONDS, ZooKeeperRegistry
 from tandemq.registry import (
     Answer,
     Ask,
@@ -124,6 +124,16 @@ def test_without_a_majority_nothing_is_confirmed_and_nothing_is_lost(servers: li
         assert client.do_until_known(Read("/kept")) == Found(b"x", 0)
     finally:
         client.registry.close()
+
+
+def test_a_session_is_given_up_quickly_when_nobody_answers(tmp_path: Path) -> None:
+    with ZooKeeper(tmp_path).start() as server:
+        client = Client(server.address, timeout_ms=20_000)
+        server.sigstop()
+        began_ms = read_clock().mono_ms
+        client.registry.close()
+        assert read_clock().mono_ms - began_ms < 1_000 * (CLOSE_SECONDS + 5)
+        server.sigcont()
 
 
 def test_the_session_timeout_is_what_the_server_allows(tmp_path: Path) -> None:

@@ -177,12 +177,22 @@ class ZooKeeperRegistry:
         return events
 
     def close(self) -> None:
-        """End the session, so that its ephemeral nodes go at once; waits at most CLOSE_SECONDS."""
+        """End the session, so that its ephemeral nodes go at once; waits at most CLOSE_SECONDS.
+
+        If ZooKeeper does not answer, kazoo's threads end by themselves, and the session expires.
+        """
         self._stopping.set()
         self._client.remove_listener(self._on_state)
-        self._client.stop()
-        self._client.close()
-        self._pinger.join(CLOSE_SECONDS)
+        stopper = threading.Thread(target=self._stop, name="registry-stop", daemon=True)
+        stopper.start()
+        stopper.join(CLOSE_SECONDS)
+
+    def _stop(self) -> None:
+        try:
+            self._client.stop()
+            self._client.close()
+        except zk.KazooException as error:
+            _log.info("registry session not ended, it expires by itself: %s", error)
 
     # Operations. What follows runs on kazoo's threads as well.
 
