@@ -13,6 +13,7 @@ from tandemq.errors import ConfigError, LocalError
 from tandemq.spark.archive import Archive, Archived, ArchiveOptions
 from tandemq.spark.lake import DataFile, DeltaLake
 from tests.spark.logs import LogWriter
+from tests.spec import spec
 
 
 class Died(Exception):
@@ -33,6 +34,7 @@ def offsets_in(spark: SparkSession, lake: Path) -> list[int]:
     return sorted(row.commitLogOffset for row in frame.select("commitLogOffset").collect())
 
 
+@spec("P01")
 def test_archive_goes_on_where_it_was_with_and_without_its_checkpoint(
     spark: SparkSession, writer: LogWriter, tmp_path: Path
 ) -> None:
@@ -117,6 +119,7 @@ def test_two_writers_of_one_mark_do_not_both_commit(tmp_path: Path) -> None:
     assert one.data_files() == []
 
 
+@spec("P09")
 def test_table_of_another_schema_is_refused_and_left_alone(
     spark: SparkSession, writer: LogWriter, tmp_path: Path
 ) -> None:

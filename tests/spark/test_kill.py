@@ -14,6 +14,7 @@ from tandemq.spark.archive import Archive, ArchiveOptions
 from tandemq.spark.lake import DeltaLake
 from tests.spark.archiver import BATCH_BYTES
 from tests.spark.logs import LogWriter
+from tests.spec import spec
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS_MAX = 200
@@ -54,6 +55,7 @@ def check(spark: SparkSession, writer: LogWriter, lake: Path) -> None:
     assert sorted(row.commitLogOffset for row in rows) == [made.log_offset for made in writer.made]
 
 
+@spec("P01")
 def test_driver_killed_between_the_two_commits_loses_and_doubles_nothing(spark: SparkSession, tmp_path: Path) -> None:
     writer, lake = LogWriter(tmp_path / "broker-a"), tmp_path / "lake"
     writer.write_many(500)
@@ -66,6 +68,7 @@ def test_driver_killed_between_the_two_commits_loses_and_doubles_nothing(spark: 
     check(spark, writer, lake)
 
 
+@spec("P01")
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_twenty_kills_between_the_commits_and_at_random_lose_and_double_nothing(

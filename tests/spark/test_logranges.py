@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -18,6 +18,7 @@ from tandemq.spark.logfiles import LogReader, log_end, open_log
 from tandemq.spark.logranges import BatchMaker, RangeReader, Reading, split
 from tandemq.spark.schema import message_schema
 from tests.spark.logs import BORN_MS, HOST_V6, LogWriter
+from tests.spec import spec
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -59,6 +60,8 @@ def test_rows_have_every_field_of_their_records(writer: LogWriter) -> None:
         assert (row["brokerName"], row["epoch"], row["verdict"]) == ("broker-a", 0, None)
 
 
+@spec("P02")
+@settings(max_examples=30)
 @given(range_bytes=st.integers(1 << 10, 1 << 17))
 def test_any_split_gives_the_same_rows(tmp_path_factory: pytest.TempPathFactory, range_bytes: int) -> None:
     store = tmp_path_factory.getbasetemp() / "split-store"
@@ -103,6 +106,7 @@ def test_records_of_every_kind_side_by_side(writer: LogWriter) -> None:
     assert rows_of(writer.store, inflates=False)[3]["body"] == packed
 
 
+@spec("P03")
 def test_corrupt_record_is_kept_with_its_verdict_and_its_bytes(writer: LogWriter) -> None:
     writer.write_many(50)
     harmed = writer.made[20]

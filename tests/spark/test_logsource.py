@@ -14,6 +14,7 @@ from tandemq.spark.logoptions import read_options
 from tandemq.spark.logsource import RocketMQLogDataSource
 from tandemq.spark.schema import KAFKA, MESSAGE
 from tests.spark.logs import LogWriter
+from tests.spec import spec
 
 
 @pytest.fixture
@@ -76,6 +77,7 @@ def test_stream_reads_on_from_its_checkpoint_as_the_log_grows(
     assert found == [made.log_offset for made in writer.made]
 
 
+@spec("P04")
 def test_stream_whose_next_bytes_retention_took_fails_or_goes_on_as_told(
     spark: SparkSession, writer: LogWriter, tmp_path: Path
 ) -> None:
@@ -92,6 +94,7 @@ def test_stream_whose_next_bytes_retention_took_fails_or_goes_on_as_told(
     assert found == expected
 
 
+@spec("P04")
 def test_stream_notices_a_log_written_anew_after_a_failover(
     spark: SparkSession, writer: LogWriter, tmp_path: Path
 ) -> None:
@@ -106,6 +109,7 @@ def test_stream_notices_a_log_written_anew_after_a_failover(
         run_once(spark, writer.store, checkpoint, table)
 
 
+@spec("P03")
 def test_damage_fails_a_query_that_did_not_ask_for_the_verdict(spark: SparkSession, writer: LogWriter) -> None:
     writer.write_many(50)
     writer.flip(writer.made[20].log_offset + 90)

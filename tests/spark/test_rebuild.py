@@ -16,6 +16,7 @@ from tandemq.run.local import LocalCluster
 from tandemq.spark.rebuild import RebuildOptions, rebuild
 from tandemq.storage.index import KeyIndex
 from tests.spark.logs import LogWriter
+from tests.spec import spec
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 DELAYS_MS = parse_delay_levels(DELAY_LEVELS)
@@ -38,6 +39,7 @@ async def send(name_servers: str) -> None:
             await producer.send(Message(f"T{number % 3}", b"x" * number, tags=tags, keys=keys, delay_level=delay))
 
 
+@spec("P06")
 def test_queues_and_index_equal_those_of_the_broker_that_wrote_the_log(spark: SparkSession, tmp_path: Path) -> None:
     sizes = {"mappedFileSizeCommitLog": 1 << 16, "mappedFileSizeConsumeQueue": 2000, "maxIndexNum": 400}
     with LocalCluster(tmp_path / "cluster", settings=sizes) as cluster:
@@ -56,6 +58,7 @@ def test_queues_and_index_equal_those_of_the_broker_that_wrote_the_log(spark: Sp
     assert len(found) == done.keys > 1000
 
 
+@spec("P06")
 @pytest.mark.parametrize("written", ["store-4.9.7-clean", "store-5.3.3-clean"])
 def test_queues_and_keys_of_javas_log_are_javas(spark: SparkSession, tmp_path: Path, written: str) -> None:
     told = json.loads((GOLDEN / f"{written}.json").read_text())

@@ -11,6 +11,7 @@ from tandemq.spark.archive import Archive, ArchiveOptions
 from tandemq.spark.lake import DeltaLake
 from tandemq.spark.restore import restore
 from tests.spark.logs import HOST_V6, LogWriter
+from tests.spec import spec
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -23,6 +24,7 @@ def log_bytes(store: Path, end: int) -> bytes:
     return b"".join(path.read_bytes() for path in sorted((store / "commitlog").iterdir()))[:end]
 
 
+@spec("P07")
 def test_log_comes_back_byte_for_byte_damage_and_generations_included(spark: SparkSession, tmp_path: Path) -> None:
     made = LogWriter(tmp_path / "store")
     for _ in range(200):
