@@ -22,6 +22,7 @@ def spark() -> Iterator[SparkSession]:
     session.stop()
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("version", SERVER_VERSIONS)
 def test_java_pair_is_written_read_and_streamed_also_without_its_master(
     version: str, spark: SparkSession, tmp_path: Path

@@ -1,5 +1,6 @@
 """The commands of docs/pipeline.md about clusters, run as they stand there, and what they say they do."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -130,3 +131,24 @@ def test_lag_of_groups_is_a_source(spark: SparkSession, tandemq_broker: LocalClu
     assert {(row.topic, row.brokerName) for row in rows} == {("Orders", "broker-a")}
     assert sum(row.lag for row in rows) == 7
     assert sum(row.consumerOffset for row in rows) == 30
+
+
+def test_project_of_a_store_reads_its_log_by_a_format_that_nobody_registered(
+    spark: SparkSession, tandemq_broker: LocalCluster, tmp_path: Path
+) -> None:
+    send(tandemq_broker.name_servers, numbered("Orders", 0, 12))
+    store = tandemq_broker.broker().store
+    run("pipeline", [str(tmp_path / "project"), "--store", str(store)], "")
+    spec = (tmp_path / "project" / "spark-pipeline.yml").read_text(encoding="utf-8")
+    assert 'spark.tandemq.format: "rocketmq-log"' in spec
+    (told,) = re.findall(r"^  spark\.tandemq\.options: (.*)$", spec, re.MULTILINE)
+    options = json.loads(json.loads(told))
+    rows = spark.read.format("rocketmq-log").options(**options, details="true").load()
+    assert rows.where("verdict is null and topic = 'Orders'").count() == 12
+    for wrong, says in (
+        ([], "a new project reads a cluster or a store"),
+        (["--store", str(store), "--subscribe", "x"], "a store is read whole"),
+    ):
+        result = CliRunner().invoke(pipeline, [str(tmp_path / "other"), *wrong])
+        assert result.exit_code == 2
+        assert says in result.output

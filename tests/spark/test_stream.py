@@ -12,7 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tandemq.client.queries import message_at
 from tandemq.model.message import MessageQueue
 from tandemq.run.local import LocalCluster
-from tandemq.spark.asking import asker_of
+from tandemq.spark.asking import asker_of, close_askers
 from tests.spark.messages import committed, make_topic, numbered, send
 from tests.spark.test_source import SMALL_FILES, delete_old_files
 
@@ -146,6 +146,7 @@ def test_history_that_was_rewritten_is_noticed(tandemq_broker: LocalCluster, str
     assert stream.drain() == list(range(20))
     asker, queue = asker_of(names), MessageQueue("Orders", "broker-a", 0)
     tenth = asker.tell(lambda kit: message_at(kit, queue, 10), 5_000)
+    close_askers()
     assert tenth is not None
     assert stream.offsets()["Orders"]["broker-a"] == {"epoch": 1, "0": 20}
     # As after a failover to a broker whose log went its own way from the tenth message on.

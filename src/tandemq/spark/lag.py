@@ -3,20 +3,25 @@
 Source: docs/pipeline.md, "Declarative pipeline"; docs/requests.md, "administration".
 """
 
+import logging
 from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from tandemq.client.group_admin import groups, progress
+from tandemq.client.administration import topic_names
+from tandemq.client.group_admin import Progress, progress, topic_groups
 from tandemq.client.kit import Kit
 from tandemq.client.steps import Steps
 from tandemq.errors import ConfigError, RemoteError
+from tandemq.model.message import MessageQueue
+from tandemq.model.topic import SYSTEM_TOPICS
 from tandemq.spark.asking import asker_of
 from tandemq.spark.options import TIMEOUT_MS
 from tandemq.spark.schema import did_you_mean
 
+log = logging.getLogger(__name__)
 SCHEMA = StructType(
     [
         StructField("group", StringType()),
@@ -72,21 +77,26 @@ class _LagReader(DataSourceReader):
 
 
 def find_lag(kit: Kit) -> Steps[list[Row]]:
-    """How far each group is in each queue it has offsets of; groups without any are left out.
+    """How far each group is in each queue of the topics that it reads, or has read.
 
     Raises:
         NetworkError: nobody answers.
     """
     rows: list[Row] = []
-    for group in (yield from groups(kit)):
-        try:
-            found = yield from progress(kit, group, None)
-        except RemoteError:
-            # It consumed nothing yet: no broker knows of offsets.
+    for topic in (yield from topic_names(kit)):
+        if topic in SYSTEM_TOPICS:
             continue
-        rows += [
-            (group, queue.topic, queue.broker_name, queue.queue_id, one.broker_offset, one.consumer_offset,
-             one.lag)
-            for queue, one in found.items()
-        ]  # fmt: skip
+        try:
+            for group in (yield from topic_groups(kit, topic)):
+                found = yield from progress(kit, group, topic)
+                rows += [_row(group, queue, one) for queue, one in found.items() if queue.topic == topic]
+        except RemoteError as error:
+            # It was deleted meanwhile, or nobody serves it.
+            log.info("groups of the topic %s are not told: %s", topic, error)
     return rows
+
+
+def _row(group: str, queue: MessageQueue, one: Progress) -> Row:
+    return (
+        group, queue.topic, queue.broker_name, queue.queue_id, one.broker_offset, one.consumer_offset, one.lag,
+    )  # fmt: skip

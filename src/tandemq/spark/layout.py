@@ -323,6 +323,19 @@ def find_rewritten(kit: Kit, position: Position, epochs: Mapping[str, Epochs]) -
     return rewritten
 
 
+def introduce(kit: Kit, group: str, position: Position) -> Steps[None]:
+    """Make a consumer group known to brokers, where they create groups by themselves: a pull does.
+
+    Brokers list the offsets of known groups only, and those of RocketMQ 5 take none of others.
+
+    Raises:
+        NetworkError: nobody answers.
+    """
+    first = {queue.broker_name: (queue, offset) for queue, offset in sorted(position.offsets.items(), reverse=True)}
+    for broker_name, (queue, offset) in first.items():
+        yield from ask_member(kit, broker_name, lambda: pull_request(queue, offset, 1, group=group))  # noqa: B023
+
+
 def commit(kit: Kit, group: str, position: Position) -> Steps[None]:
     """Tell a consumer group's offsets.
 

@@ -164,6 +164,7 @@ def replay_to_store(
         StoreDamaged: the lake lacks something, or holds it twice; no file that is wrong is left.
     """
     table = DeltaLake(lake)
+    store = store.absolute()
     _check_fresh(store)
     rows = spark.read.parquet(*table.data_files()).where(F.col("brokerName") == broker_name)
     plan = _plan(rows, segment_bytes, broker_name)

@@ -187,6 +187,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._checked: Position | None = None
         self._told: Position | None = None
         self._layout: Layout | None = None
+        self._is_introduced = False
         self._batch_s = time.monotonic()
 
     # How far the cluster is.
@@ -316,6 +317,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if group is None or (before is not None and before.offsets == position.offsets):
             return
         try:
+            if not self._is_introduced:
+                self._reader.tell(lambda kit: cluster.introduce(kit, group, position))
+                self._is_introduced = True
             self._reader.tell(lambda kit: cluster.commit(kit, group, position))
         except TandemError as error:
             self._told = before

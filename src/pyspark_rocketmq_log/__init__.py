@@ -1,0 +1,8 @@
+"""Makes `format("rocketmq-log")` known to Spark, which looks into every installed module named `pyspark_…`.
+
+Source: docs/pipeline.md.
+"""
+
+from tandemq.spark.logsource import RocketMQLogDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]
