@@ -38,7 +38,8 @@ POLLED_MAX = 1024
 LOOK_NS = 100_000
 LOOKS = 8
 ACCEPT_PAUSE_MS = 1_000
-WORKERS = 2
+WORKERS = 3
+"""As many as a broker has kinds of jobs: syncing the log, syncing queues and index, saving tables."""
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _GONE = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EINTR)
 
