@@ -7,11 +7,13 @@ member in sync holds everything, for no set of copies survives the loss of all o
 """
 
 from functools import partial
+from typing import TypeVar
 
 from tandemq.coordination.orders import Stage
 from tandemq.coordination.records import GroupMode, Mode
 from tests.coordination.world import Violation, World
 
+Key = TypeVar("Key")
 FAULTY_MS = 14_000
 RECOVERY_MS = 25_000
 
@@ -25,7 +27,7 @@ class Schedule:
         self.seed = seed
         self.world = World(seed, mode, size=size, say=say)
         self.random = self.world.random
-        self._may_lose_disk = seed % 3 == 0
+        self._may_lose_disk = self.world.loses_disks = seed % 3 == 0
         self._is_faulty = True
 
     def run(self) -> World:
@@ -78,7 +80,7 @@ class Schedule:
         kinds = [
             self._crash, self._crash, self._lose_disk, self._pause, self._cut_registry, self._cut_registry,
             self._flicker, self._cut_link, self._stall, self._stop_registry, self._expire, self._slow, self._switch,
-            self._isolate,
+            self._isolate, self._lag, self._late_registry,
         ]  # fmt: skip
         self.random.choice(kinds)()
         self.world.after(self.random.choice((50, 300, 1_000, 3_000)) * self.random.random() * 2, self._fault)
@@ -176,6 +178,21 @@ class Schedule:
             world.delay_ms_max, world.watch_delay_ms = 12.0, 0.0
 
         world.after(self._later(), over)
+
+    def _lag(self) -> None:
+        """Two members copy from each other with a delay."""
+        pair = frozenset(self._pair())
+        self.world.link_delay_ms[pair] = self.random.choice((100, 500, 1_500))
+        self.world.after(self._later(), lambda: self._over(self.world.link_delay_ms, pair))
+
+    def _late_registry(self) -> None:
+        """Requests of one member reach the registry late."""
+        node = self._some()
+        self.world.registry_delay_ms[node] = self.random.choice((100, 400, 1_200))
+        self.world.after(self._later(), lambda: self._over(self.world.registry_delay_ms, node))
+
+    def _over(self, delays: dict[Key, float], key: Key) -> None:
+        delays.pop(key, None)
 
     def _switch(self) -> None:
         """An operator orders a switch, or consumers are quick to drain."""

@@ -41,7 +41,8 @@ class Link:
         other = self.slave if sender is self.master else self.master
         if not self.is_open:
             return
-        at = self._at[sender.id] = max(self._at[sender.id], world.now + world.delay())
+        late = world.link_delay_ms.get(frozenset((self.master.id, self.slave.id)), 0)
+        at = self._at[sender.id] = max(self._at[sender.id], world.now + world.delay() + late)
 
         def arrives() -> None:
             if not self.is_open:
@@ -347,7 +348,7 @@ class Node:
         confirm = member.confirm_offset
         while self.unacked and self.unacked[0][0] < confirm:
             offset, message = self.unacked.pop(0)
-            if len(member.must_ack) > 1:
+            if len(member.must_ack) > 1 or not self.world.loses_disks:
                 self.world.acked[offset] = message
 
     def take_message(self, message: int) -> bool:

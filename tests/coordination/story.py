@@ -110,6 +110,7 @@ class Story:
     def _do_force(self, node: str) -> list[str]:
         forced = self.world.nodes[int(node)]
         assert forced.member is not None, "a living member is forced"
+        self.world.is_unclean = True
         verdict = forced.member.force_master(forced.clock())
         forced.after_input()
         return [f"{'accepted' if verdict.is_accepted else 'refused'}: {verdict.text}"]

@@ -166,3 +166,16 @@ def test_offsets_of_a_hand_over_that_was_given_up_end_nothing() -> None:
     world = hand_over_while_master_has_no_registry(7)
     assert world.record.mode is GroupMode.SLAVE_CONSUME
     assert world.readers() == [SLAVE]
+
+
+@spec("F10", "F25")
+def test_commits_are_taken_until_the_offsets_leave() -> None:
+    world = reading_slave(8)
+    world.nodes[MASTER].start()
+    slave = world.nodes[SLAVE]
+    assert slave.member is not None
+    assert world.step_until(lambda: step_of(world) is HandStep.DRAIN, 12_000)
+    now_ms = slave.clock().mono_ms
+    assert not slave.member.may_read(now_ms) and slave.member.may_commit(now_ms)
+    assert world.step_until(lambda: step_of(world) is HandStep.OFFSETS, 2_000)
+    assert not slave.member.may_commit(slave.clock().mono_ms)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from tandemq.coordination import takeover
 from tandemq.coordination.lease import timing
 from tandemq.coordination.member import Member
 from tandemq.coordination.orders import Heartbeat, Stage
@@ -19,7 +20,7 @@ from tandemq.coordination.records import (
     Member as Configured,
 )
 from tests.coordination.node import Node
-from tests.coordination.world import World
+from tests.coordination.world import Violation, World
 from tests.spec import spec
 
 
@@ -205,8 +206,8 @@ def test_master_that_lost_the_end_of_its_log_leaves_the_mastership_to_one_in_syn
     assert world.run_until(lambda: member_of(world, 1).is_log_whole, 3_000)
 
 
-@spec("R11")
-def test_slave_with_an_emptied_store_is_not_elected() -> None:
+def emptied_slave_alone() -> World:
+    """The slave lost its store, and then its master died."""
     world = group(Mode.ELECT)
     for message in range(5):
         world.nodes[1].take_message(message)
@@ -215,6 +216,19 @@ def test_slave_with_an_emptied_store_is_not_elected() -> None:
     world.cut_links.add(frozenset((1, 2)))
     world.nodes[2].start()
     world.nodes[1].crash()
+    return world
+
+
+def test_without_that_rule_a_slave_with_an_emptied_store_would_lose_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(takeover, "may_stand", lambda **facts: facts["is_in_sync"])
+    world = emptied_slave_alone()
+    with pytest.raises(Violation):
+        world.run(world.now + 20_000)
+
+
+@spec("R11")
+def test_slave_with_an_emptied_store_is_not_elected() -> None:
+    world = emptied_slave_alone()
     world.run(world.now + 20_000)
     assert world.writers() == [] and world.record.master == 1
     world.nodes[1].start()

@@ -8,7 +8,7 @@ from tests.coordination.world import Violation
 from tests.spec import spec
 
 SEEDS = 300
-SEEDS_OF_A_MUTATION = 80
+SEEDS_OF_A_MUTATION = 160
 
 
 @spec("F09", "F15", "F16", "F18", "F24", "F25", "F33", "R11", "M07")

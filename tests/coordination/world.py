@@ -50,6 +50,8 @@ class World:
         self.cut_links: set[frozenset[int]] = set()
         self.stalled: set[tuple[int, int]] = set()
         self.watch_delay_ms = 0.0
+        self.link_delay_ms: dict[frozenset[int], float] = {}
+        """Of replication links of some pairs, each way."""
         self.registry_delay_ms: dict[int, float] = {}
         """Of requests of some members, beyond what all have."""
         self.delay_ms_max = 12.0
@@ -57,6 +59,8 @@ class World:
         self.seen: dict[int, int] = {}
         self.epochs: dict[int, int] = {}
         self.is_unclean = False
+        self.loses_disks = False
+        """What one member alone acknowledged may be lost then."""
         self.last_reader = -1
         self.says = say
         self.said: list[str] = []
@@ -193,6 +197,8 @@ class World:
         self.cut_from_registry.clear()
         self.cut_links.clear()
         self.stalled.clear()
+        self.link_delay_ms.clear()
+        self.registry_delay_ms.clear()
         self.watch_delay_ms, self.delay_ms_max = 0.0, 12.0
         if not self.is_registry_up:
             self.start_registry()
@@ -252,7 +258,7 @@ class World:
             if node.take_message(self.message):
                 self.message += 1
         for node in self.nodes.values():
-            node.consume(3)
+            node.consume(1)
 
     def stage(self, node: int) -> Stage | None:
         member = self.nodes[node].member
