@@ -34,7 +34,9 @@ def test_java_pair_is_written_read_and_streamed_also_without_its_master(
             JavaBroker(
                 version, tmp_path / "master", namesrv=names, brokerRole="SYNC_MASTER", enablePropertyFilter=True
             ) as master,
-            JavaBroker(version, tmp_path / "slave", namesrv=names, brokerRole="SLAVE", brokerId=1) as slave,
+            JavaBroker(
+                version, tmp_path / "slave", namesrv=names, brokerRole="SLAVE", brokerId=1, slaveReadEnable=True
+            ) as slave,
         ):
             for broker in (master, slave):
                 broker.start()
