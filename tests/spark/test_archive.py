@@ -105,6 +105,7 @@ def test_compact_and_vacuum_keep_all_rows_and_the_checkpoint_and_sweep_orphans(
     assert table.compact()["filesRemoved"] == before
     assert len(table.vacuum(0)) == before + 1
     assert not (lake / "part-orphan.parquet").exists()
+    assert list((lake / "_tandemq" / "broker-a" / "commits").iterdir())
     assert table.rows() == 500
     assert offsets_in(spark, lake) == [made.log_offset for made in writer.made]
     writer.write_many(10)
