@@ -308,6 +308,26 @@ def test_flipped_bit_before_valid_records_is_reported_and_kept(field: str, which
     assert sum(len(queue) for queue in queue_entries(store).values()) == 105
 
 
+def test_offset_of_a_damaged_last_message_is_not_given_out_again() -> None:
+    """Found by simulation seed 21166: its queue was made again from the log, and ended before it."""
+    disk = new_disk()
+    store = start(disk)
+    fill(store, 3)
+    put(store, 3, topic="T0", queue_id=1)
+    queue_offset, place, _ = put(store, 10, topic="T0", queue_id=1)
+    assert queue_offset > 0
+    put(store, 12, topic="T0", queue_id=0)
+    store.commit()
+    disk.flip("commitlog/00000000000000000000", place + 92, 2)
+    store, _ = reopen(disk)
+    assert [damage[0] for damage in store.damaged] == [place]
+    assert store.queues["T0", 1].next_offset == queue_offset + 1
+    assert put(store, 20, topic="T0", queue_id=1)[0] == queue_offset + 1
+    store.commit()
+    store, _ = reopen(disk)
+    assert put(store, 21, topic="T0", queue_id=1)[0] == queue_offset + 2
+
+
 def test_truncated_log_file_is_refused_with_its_name() -> None:
     disk = new_disk()
     store = start(disk)

@@ -161,6 +161,15 @@ class ConsumeQueue:
         self.next_offset = self.max_offset
         return True
 
+    def keep_place(self, queue_offset: int) -> bool:
+        """Leave a hole for a damaged message that was the next one, so that no other gets its offset; False if not."""
+        if queue_offset != self.max_offset or not queue_offset:
+            return False
+        self._tail += _pack(self.last_log_end, PREFILL_SIZE, 0)
+        self.max_offset += 1
+        self.next_offset = self.max_offset
+        return True
+
     def _begin_anew(self, queue_offset: int, log_offset: int) -> None:
         """A first message behind all others: the topic was deleted on the master and created again."""
         if queue_offset or not self.next_offset or log_offset < self.last_log_end:

@@ -265,9 +265,20 @@ def _walk(store: Store, begin: int, *, tail_from: int | None) -> int:
         store.damaged.append((walker.position, resumes, walker.fault or ""))
         log.error("store: damage log=[%d,%d) reason=%s; the bytes are left in place", walker.position, resumes,
                   walker.fault)  # fmt: skip
+        _keep_place(store, read(walker.position, resumes - walker.position), walker.position)
         walker.position = resumes
     store.log.end = walker.position
     return count
+
+
+def _keep_place(store: Store, data: bytes, log_offset: int) -> None:
+    """A damaged record whose head can still be read keeps its place in its queue; its offset is not given out again."""
+    record = parse_record(data, 0, len(data))
+    if isinstance(record, str) or record.log_offset != log_offset:
+        return
+    queue = store.queues.get((record.topic.decode("utf-8", "replace"), record.queue_id))
+    if queue is not None and queue.keep_place(record.queue_offset):
+        store.dirty_queues.add(queue)
 
 
 def _stale_bytes(store: Store, end: int) -> int:
