@@ -77,8 +77,9 @@ def test_wheel_carries_every_module_types_and_licence_and_nothing_else(wheel: Pa
         names = {n for n in archive.namelist() if not n.endswith("/")}
     package = {n for n in names if n.startswith("tandemq/")}
     source = ROOT / "src"
-    expected = {p.relative_to(source).as_posix() for p in (source / "tandemq").rglob("*.py")}
-    assert package == expected | {"tandemq/py.typed"}
+    files = [p for p in (source / "tandemq").rglob("*") if p.is_file() and p.suffix != ".pyc"]
+    assert package == {p.relative_to(source).as_posix() for p in files}
+    assert {p.name for p in files if p.suffix != ".py"} == {"py.typed", "log4j2.properties"}
     assert {n.split("/")[0].rpartition(".")[2] for n in names - package} == {"dist-info"}
     assert {n.rpartition("/")[2] for n in names} >= {"LICENSE", "NOTICE", "METADATA", "entry_points.txt"}
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from tandemq.cli.show import json_option, show_json
 
 @click.command()
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
@@ -15,9 +16,11 @@ import click
               help="Write a project that reads this store, or archived segments, instead of a cluster.")  # fmt: skip
 @click.option("--run", "runs", is_flag=True, help="Run the project, once it is there.")
 @click.option("--full-refresh", is_flag=True, help="With --run: make all tables anew.")
+@json_option
 def pipeline(
-    directory: Path, namesrv: str | None, subscribe: str | None, store: Path | None, runs: bool, full_refresh: bool
-) -> None:
+    directory: Path, namesrv: str | None, subscribe: str | None, store: Path | None, runs: bool, full_refresh: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Write a pipeline project (bronze, silver, gold) into DIRECTORY, or run the one that is there.
 
     The project is the user's: change its transformations, and run it by --run or by spark-pipelines itself.
@@ -37,8 +40,11 @@ def pipeline(
             what = {"subscribe": subscribe} if subscribe is not None else {"subscribePattern": ".*"}
             project = Project("rocketmq", {"nameServer": namesrv, **what, "startingOffsets": "earliest"}, namesrv)
         write_project(directory, project)
-        click.echo(f"{directory} holds a pipeline project; run it by: tandemq spark pipeline {directory} --run")
+        if not as_json:
+            click.echo(f"{directory} holds a pipeline project; run it by: tandemq spark pipeline {directory} --run")
     elif not runs:
         raise click.UsageError(f"{directory} holds a project already; run it by --run")
-    if runs:
-        sys.exit(run_project(directory, ["--full-refresh-all"] if full_refresh else []))
+    code = run_project(directory, ["--full-refresh-all"] if full_refresh else []) if runs else 0
+    if as_json:
+        show_json({"directory": str(directory), "written": not is_there, "run": runs, "exitCode": code})
+    sys.exit(code)
