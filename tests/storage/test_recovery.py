@@ -572,19 +572,6 @@ def test_damage_in_old_files_is_no_torn_tail_though_the_marks_are_older_than_the
     assert not [path for path in disk.paths() if path.startswith("set-aside")]
 
 
-def test_checkpoint_tells_no_more_than_is_synced() -> None:
-    disk = new_disk()
-    store = start(disk)
-    fill(store, 10)
-    store.flush_queues()
-    queued_ms = store.queued_ms
-    fill(store, 10, first=10)
-    assert queued_ms == NOW_MS + 90
-    assert store.queued_ms == queued_ms
-    found = store.checkpoint(queued_ms)
-    assert (found.log_ms, found.queue_ms) == (queued_ms, queued_ms)
-
-
 def test_record_larger_than_a_reading_window_is_found_again() -> None:
     from dataclasses import replace
 
