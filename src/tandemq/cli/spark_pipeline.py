@@ -7,6 +7,7 @@ import click
 
 from tandemq.cli.show import json_option, show_json
 
+
 @click.command()
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--namesrv", "-n", envvar="TANDEMQ_NAMESRV", show_envvar=True,
@@ -44,7 +45,8 @@ def pipeline(
             click.echo(f"{directory} holds a pipeline project; run it by: tandemq spark pipeline {directory} --run")
     elif not runs:
         raise click.UsageError(f"{directory} holds a project already; run it by --run")
-    code = run_project(directory, ["--full-refresh-all"] if full_refresh else []) if runs else 0
+    arguments = ["--full-refresh-all"] if full_refresh else []
+    code = run_project(directory, arguments, is_quiet=as_json) if runs else 0
     if as_json:
         show_json({"directory": str(directory), "written": not is_there, "run": runs, "exitCode": code})
     sys.exit(code)

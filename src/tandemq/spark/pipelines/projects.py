@@ -86,11 +86,12 @@ def _defaults(home: Path) -> str:
     return "".join(f"{name} {value}\n" for name, value in settings.items())
 
 
-def run_project(directory: Path, arguments: Sequence[str] = ()) -> int:
+def run_project(directory: Path, arguments: Sequence[str] = (), *, is_quiet: bool = False) -> int:
     """Run `spark-pipelines run` on a project, on the Java that Spark needs; returns its exit code.
 
     Args:
         arguments: further ones for spark-pipelines, like --full-refresh-all.
+        is_quiet: what it prints is dropped, errors excepted.
     Raises:
         ConfigError: there is no project, or no Java.
     """
@@ -100,7 +101,7 @@ def run_project(directory: Path, arguments: Sequence[str] = ()) -> int:
         )
     return subprocess.run(  # noqa: S603  # PySpark's own command
         [pipelines_command(), "run", "--spec", str(directory / SPEC), *arguments],
-        env=environment(directory), cwd=directory, check=False,
+        env=environment(directory), cwd=directory, check=False, stdout=subprocess.DEVNULL if is_quiet else None,
     ).returncode  # fmt: skip
 
 
