@@ -75,6 +75,32 @@ def test_send_with_odd_header_fields_is_answered(tmp_path: Path, fields: dict[st
     assert_serves(broker)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [{"h": 1 << 40}, {"h": -(1 << 40)}, {"f": 1 << 40}, {"g": 1 << 70}, {"g": 10**18}, {"e": "0003"}, {"e": 10**9},
+     {"i": "UNIQ_KEY\x01" + "K" * 3_000 + "\x02"}, {"i": "UNIQ_KEY\x01" + "K" * 65 + "\x02TAGS\x01t\x02"}],
+    ids=lambda fields: str(fields)[:40],
+)  # fmt: skip
+def test_ordinary_send_with_odd_fields_is_answered_each_time(tmp_path: Path, fields: dict[str, Any]) -> None:
+    """With a unique key, so that the way without checks field by field is tried, and learned from if it can be."""
+    broker = Harness(tmp_path, message_bytes_max=100_000, segment_bytes=256 * 1024)
+    for _ in range(4):
+        broker.send("TopicA", UNIQ_KEY="K1")
+        answer = send_with(broker, **{"i": "UNIQ_KEY\x01K1\x02", **fields})
+        assert answer.code in set(ResponseCode)
+    assert_serves(broker)
+
+
+@pytest.mark.parametrize("opaque", [1 << 31, -(1 << 31) - 1, 10**30, 10**400])
+def test_send_with_an_opaque_that_is_no_int_harms_nobody(tmp_path: Path, opaque: int) -> None:
+    broker = Harness(tmp_path)
+    fields = b'{"b":"TopicA","e":"0","f":"0","g":"1","h":"0","i":"UNIQ_KEY\\u0001K\\u0002"}'
+    header = b'{"code":310,"extFields":%b,"opaque":%b}'
+    broker.send("TopicA")
+    raw_header(broker, header % (fields, str(opaque).encode()))
+    assert_serves(broker)
+
+
 def test_unique_key_with_quotes_comes_back_as_it_was(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     broker.send("TopicA")

@@ -52,10 +52,11 @@ _ANSWER = (
     '{"code":0,"extFields":{"MSG_REGION":"REGION","TRACE_ON":"true","msgId":"HOST%016X","queueId":"%d","queueOffset":"%d"'
     ',"transactionId":"%b"},"flag":1,"language":"PYTHON","opaque":%b,"serializeTypeCurrentRPC":"JSON","version":VERSION}'
 )
-_PREFIXES = [pack(">II", length + 4, length) for length in range(1024)]
-"""Lengths of a frame and of its header, for an answer without a body, by the header's length."""
 _UNUSUAL_FLAGS = 0xC | 0xF0
 PLAIN_PROPERTIES_BYTES_MAX = 8000
+KEY_BYTES_MAX = 64
+_ANSWER_GROWTH = 64 + KEY_BYTES_MAX
+"""More bytes than numbers, host and key add to the answer's template."""
 _SEND_V2 = int(RequestCode.SEND_MESSAGE_V2)
 
 
@@ -117,6 +118,8 @@ class SendPath:
         self._message_id = store_host.hex().upper() + "%016X"
         answer = _ANSWER.replace('"REGION"', f'"{self._config.region.replace("%", "%%")}"')
         self._answer = answer.replace("HOST", store_host.hex().upper()).replace("VERSION", str(VERSION_SPOKEN)).encode()
+        self._prefixes = [pack(">II", length + 4, length) for length in range(len(answer) + _ANSWER_GROWTH)]
+        """Lengths of a frame and of its header, for an answer without a body, by the header's length."""
 
     def adopt_config(self, config: BrokerConfig) -> None:
         """The settings changed."""
@@ -204,6 +207,7 @@ class SendPath:
             len(properties) > self._properties_bytes_max
             or unique is None
             or not layout.is_usual
+            or not 0 < len(unique) <= KEY_BYTES_MAX
             or not unique.isalnum()
         ):
             return False
@@ -242,7 +246,7 @@ class SendPath:
         """Store the rows taken since the last time, and prepare their answers."""
         rows, self.rows = self.rows, []
         placed = self._store.put_run(rows, now.wall_ms, self._store_host)
-        template = self._answer
+        template, prefixes = self._answer, self._prefixes
         answers: list[bytes] = []
         current, waits, end, count = rows[0][9], True, 0, 0
         for row, (log_offset, size, queue_offset) in zip(rows, placed, strict=True):
@@ -257,7 +261,7 @@ class SendPath:
             end = log_offset + size
             if not command_flag & FLAG_ONEWAY:
                 answer = template % (log_offset, queue.queue_id, queue_offset, unique, opaque)
-                answers += (_PREFIXES[len(answer)], answer)
+                answers += (prefixes[len(answer)], answer)
         self.acks.append((current, b"".join(answers), end, waits, count))
         self.count += len(rows)
 

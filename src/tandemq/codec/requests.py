@@ -74,12 +74,12 @@ class PlainSendFields(
     """What the hot path needs of a V2 send; every field left out is one object less per message."""
 
     topic: str
-    queue_id: int
-    sys_flag: int
-    born_timestamp: int
-    flag: int
+    queue_id: Int32
+    sys_flag: Int32
+    born_timestamp: Int64
+    flag: Int32
     properties: str = ""
-    reconsume_times: int = 0
+    reconsume_times: Int32 = 0
     batch: str = "false"
 
 
@@ -87,9 +87,9 @@ class PlainSendFrame(msgspec.Struct, gc=False):
     """The whole JSON header of a V2 send: decoded in one step on the hot path."""
 
     code: int
-    opaque: int
+    opaque: Int32
     extFields: PlainSendFields  # noqa: N815  # the name on the wire
-    flag: int = 0
+    flag: Int32 = 0
 
 
 class PullFields(msgspec.Struct, rename="camel", gc=False):
