@@ -12,6 +12,7 @@ whose entries carry no checksum.
 """
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 from tandemq.boundary import LinkKind
@@ -51,7 +52,11 @@ class Faults:
         for _ in range(count):
             when = self._random.randrange(4 * SECOND, until_us - 2 * SECOND)
             kind = self._random.choices(self._kinds, weights)[0][1]
-            self._world.at(when, kind)
+            self._world.at(when, partial(self._strike, kind))
+
+    def _strike(self, kind: Callable[[], None]) -> None:
+        if not self.is_over:
+            kind()
 
     def end(self) -> None:
         """Undo everything that can be undone: what follows must work."""
