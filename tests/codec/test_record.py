@@ -115,12 +115,12 @@ def test_any_changed_byte_is_noticed(fields: dict[str, Any], data: st.DataObject
 
 def test_every_flipped_bit_of_a_record_is_noticed_one_by_one_and_in_a_run() -> None:
     sound = encode_record(**PLAIN)
-    assert scan_run(sound, 0, len(sound), 4096, Run()) == len(sound)
+    assert scan_run(sound, 0, len(sound), 4096, Run(), at_least=1) == len(sound)
     for bit in range(len(sound) * 8):
         raw = bytearray(sound)
         raw[bit // 8] ^= 1 << bit % 8
         assert fault_of(bytes(raw)) is not None, f"bit {bit}"
-        assert scan_run(bytes(raw), 0, len(raw), 4096, Run()) == 0, f"bit {bit}"
+        assert scan_run(bytes(raw), 0, len(raw), 4096, Run(), at_least=1) == 0, f"bit {bit}"
 
 
 def test_record_cut_anywhere_is_none() -> None:
@@ -128,7 +128,7 @@ def test_record_cut_anywhere_is_none() -> None:
     for end in range(len(raw)):
         assert isinstance(parse_record(raw, 0, end), str)
         assert isinstance(parse_record(raw[:end], 0, end), str)
-        assert scan_run(raw[:end], 0, end, 4096, Run()) == 0
+        assert scan_run(raw[:end], 0, end, 4096, Run(), at_least=1) == 0
 
 
 def test_lengths_that_java_reads_as_negative_are_no_record() -> None:
@@ -155,7 +155,7 @@ def test_run_reads_what_one_by_one_reading_reads(fields: list[dict[str, Any]], g
         raw += encode_record(**{**one, "log_offset": 4096 + len(raw)})
     raw += garbage
     run = Run()
-    stop = scan_run(raw, 0, len(raw), 4096, run)
+    stop = scan_run(raw, 0, len(raw), 4096, run, at_least=1)
     at = 0
     for place in range(len(run)):
         record = parse_record(raw, at, len(raw))

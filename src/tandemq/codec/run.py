@@ -37,6 +37,8 @@ _V6_MASK = 0x30
 _TRANSACTION_BITS = 0xC
 _UNIQUE = b"\x02UNIQ_KEY\x01"
 WORDS_BYTES_MAX = 1024
+SCANNED_MIN = 20
+"""Fewer records are read faster one by one."""
 Array = np.ndarray[Any, np.dtype[Any]]
 _CRC_MASK = 0x7FFFFFFF
 _size_at = Struct(">i").unpack_from
@@ -109,15 +111,16 @@ class Run:
         self.ends.append(end)
 
 
-def scan_run(data: bytes, start: int, end: int, base: int, run: Run) -> int:
+def scan_run(data: bytes, start: int, end: int, base: int, run: Run, *, at_least: int = SCANNED_MIN) -> int:
     """Append to `run` the regular, sound records from `start` on; returns where they end.
 
     Args:
         base: log offset of `data[0]`; a record must say that it lies where it does.
+        at_least: nothing is read if there seem to be fewer.
     Cost: one CRC over the bytes, and about a microsecond per record.
     """
     starts = _starts(data, start, end)
-    if not starts:
+    if not starts or len(starts) < at_least:
         return start
     buffer = np.frombuffer(data, dtype=np.uint8)
     at = np.array(starts, dtype=np.int64)

@@ -14,6 +14,8 @@ from tandemq.codec.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, Record, p
 from tandemq.codec.run import Run, scan_run
 
 RECORD_BYTES_MAX = 64 << 20
+SCAN_AGAIN_BYTES = 64 << 10
+"""Where records are few or irregular, so many bytes are read record by record before many are tried at once again."""
 
 
 class Piece(NamedTuple):
@@ -76,12 +78,16 @@ class RecordStream:
         base = self.position
         room = self._segment_bytes - base % self._segment_bytes
         end = min(len(data), room)
-        at = 0
+        at = scan_from = 0
         self._needed = BLANK_BYTES_MIN
         while end - at >= BLANK_BYTES_MIN:
-            at = scan_run(data, at, end, base, run)
-            if end - at < BLANK_BYTES_MIN:
-                break
+            if at >= scan_from:
+                scanned = scan_run(data, at, end, base, run)
+                if scanned == at:
+                    scan_from = at + SCAN_AGAIN_BYTES
+                at = scanned
+                if end - at < BLANK_BYTES_MIN:
+                    break
             size, magic = peek(data, at)
             if magic == BLANK_MAGIC and size == room - at:
                 if end - at < size:

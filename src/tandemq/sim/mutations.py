@@ -83,7 +83,7 @@ def no_checksums() -> AbstractContextManager[Any]:
     """The slave takes any bytes that look like records."""
     return _both(
         patched(records, "record_fault", lambda *_: None),
-        patched(records, "scan_run", lambda _data, start, *_: start),
+        patched(records, "scan_run", lambda _data, start, *_, **__: start),
     )
 
 
