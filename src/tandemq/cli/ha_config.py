@@ -38,7 +38,10 @@ cluster_option = click.option("--cluster", default="DefaultCluster", show_defaul
 
 @click.group()
 def config() -> None:
-    """Configure broker groups: members, roles, permissions, weights, mode."""
+    """Configure broker groups: members, roles, permissions, weights, mode.
+
+    Brokers of this version do not read it yet: they keep the roles of their own settings.
+    """
 
 
 @contextmanager
