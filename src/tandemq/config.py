@@ -49,6 +49,7 @@ class BrokerConfig:
     """RocketMQ raises a shorter period to 10 s without a word; whoever wants one (tests do) lowers this as well."""
     register_timeout_ms: int = _key("registerBrokerTimeoutMills", 6_000)
     connections_max: int = _key("maxConnections", 50_000)
+    busy_poll_us: int = _key("busyPollMicros", 400)
     connection_idle_ms: int = _key("serverChannelMaxIdleTimeMillis", 120_000)
     frame_bytes_max: int = _key("frameMaxLength", 16 * MEBIBYTE)
 
@@ -254,6 +255,7 @@ def _broker_problems(config: BrokerConfig) -> Iterator[Problem]:
 
 _LOWEST = {
     "connections_max": 1,
+    "busy_poll_us": 0,
     "default_queue_nums": 1,
     "message_bytes_max": 1,
     "index_slots": 1,

@@ -9,8 +9,13 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from tandemq.client.blocking import BlockingProducer
+from tandemq.model.codes import RequestCode
+from tandemq.model.command import Command
+from tandemq.model.message import Message, SendStatus
+from tandemq.run.ask import try_ask
 from tandemq.spark.session import open_session
-from tests.interop.java import SERVER_VERSIONS, JavaBroker, JavaNameServer
+from tests.interop.java import SERVER_VERSIONS, JavaBroker, JavaNameServer, wait_until
 from tests.interop.wire import wait_registered
 from tests.spark.messages import committed, make_topic
 
@@ -20,6 +25,21 @@ def spark() -> Iterator[SparkSession]:
     session, _ = open_session("interop", master="local[2]", settings={"spark.sql.shuffle.partitions": "2"})
     yield session
     session.stop()
+
+
+def wait_in_sync(names: str, slave: str) -> None:
+    """Until the slave counts for the master's acknowledgements, and has taken over the topics: each takes its time."""
+
+    def counts() -> bool:
+        with BlockingProducer(names, group="probes", retries=0) as producer:
+            return producer.send(Message("Probes", b"are you there?")).status is SendStatus.SEND_OK
+
+    def knows_topics() -> bool:
+        answer = try_ask(slave, Command(RequestCode.GET_ALL_TOPIC_CONFIG))
+        return answer is not None and b'"Orders"' in answer.body
+
+    wait_until(counts, what="SEND_OK from a synchronous master", within_s=60, every_s=0.5)
+    wait_until(knows_topics, what="the topics on the slave", within_s=120, every_s=0.5)
 
 
 @pytest.mark.timeout(400)
@@ -42,7 +62,9 @@ def test_java_pair_is_written_read_and_streamed_also_without_its_master(
                 broker.start()
             wait_registered(server.port, "broker-a", 0)
             wait_registered(server.port, "broker-a", 1)
+            make_topic(names, "Probes", 1)
             make_topic(names, "Orders", 2)
+            wait_in_sync(names, slave.address)
             options = {"nameServer": names, "subscribe": "Orders", "timeoutMs": "20000"}
 
             def read(**more: str) -> list[int]:

@@ -35,7 +35,6 @@ SMALL_BYTES = 64 * 1024
 BUFFERS_PER_SEND = 512
 WAIT_MS_MAX = 1_000
 POLLED_MAX = 1024
-LOOK_NS = 100_000
 LOOKS = 8
 ACCEPT_PAUSE_MS = 1_000
 WORKERS = 3
@@ -58,8 +57,14 @@ class _Link:
 class Loop:
     """Runs one node. `stop` may be called from any thread or signal handler."""
 
-    def __init__(self, *, connections_max: Callable[[], int] = lambda: 50_000) -> None:
-        """No node yet; `listen` first, then `run`. `connections_max` is asked at each accept: it may change."""
+    def __init__(self, *, connections_max: Callable[[], int] = lambda: 50_000, busy_poll_us: int = 0) -> None:
+        """No node yet; `listen` first, then `run`.
+
+        Args:
+            connections_max: asked at each accept, as it may change.
+            busy_poll_us: for so long it looks for more before it sleeps, while turns follow each other as closely.
+        """
+        self._look_ns = busy_poll_us * 1000
         self._epoll = select.epoll()
         self._listeners: dict[int, tuple[socket.socket, LinkKind]] = {}
         self._by_fd: dict[int, _Link] = {}
@@ -162,13 +167,13 @@ class Loop:
             return ready
         began_ns = monotonic_ns()
         if self._looks:
-            while not ready and monotonic_ns() - began_ns < LOOK_NS:
+            while not ready and monotonic_ns() - began_ns < self._look_ns:
                 os.sched_yield()
                 ready = poll(0, POLLED_MAX)
             self._looks = LOOKS if ready else self._looks - 1
         if not ready:
             ready = poll(wait_ms / 1000, POLLED_MAX)
-            if monotonic_ns() - began_ns < LOOK_NS:
+            if monotonic_ns() - began_ns < self._look_ns:
                 self._looks = LOOKS
         return ready
 

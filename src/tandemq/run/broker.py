@@ -59,7 +59,7 @@ class BrokerProcess:
         disk = RealDisk(Path(self.config.store_path).expanduser())
         disk.lock()
         self._disk = disk
-        loop = Loop(connections_max=self._connections_max)
+        loop = Loop(connections_max=self._connections_max, busy_poll_us=self.config.busy_poll_us)
         self._loop = loop
         try:
             claim(disk, self.config)
