@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tandemq.client.blocking import BlockingProducer
+from tandemq.errors import TandemError
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.model.message import Message, SendStatus
@@ -32,7 +33,10 @@ def wait_in_sync(names: str, slave: str) -> None:
 
     def counts() -> bool:
         with BlockingProducer(names, group="probes", retries=0) as producer:
-            return producer.send(Message("Probes", b"are you there?")).status is SendStatus.SEND_OK
+            try:
+                return producer.send(Message("Probes", b"are you there?")).status is SendStatus.SEND_OK
+            except TandemError:  # no answer in time, as long as the master waits for a slave in vain
+                return False
 
     def knows_topics() -> bool:
         answer = try_ask(slave, Command(RequestCode.GET_ALL_TOPIC_CONFIG))
