@@ -176,6 +176,8 @@ class Follower:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tandemq", "ha", "config", "apply", "--follow", "--registry", registry],
             env={**os.environ, "TANDEMQ_DATABASE": database}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            # Ctrl-C counts also where the tests themselves run in the background, with it ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509  # no threads
         )  # fmt: skip
 
     def end(self, number: int) -> int:
