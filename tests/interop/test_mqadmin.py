@@ -11,7 +11,7 @@ import pytest
 from tests.interop.checks import Events, bodies, contains, exactly, lose_one, messages, prove, sent, without_log
 from tests.interop.conftest import Pair
 from tests.interop.driver import JavaDriver
-from tests.interop.java import wait_until
+from tests.interop.java import PeerError, wait_until
 from tests.interop.wire import GET_ROUTE, ask
 
 _numbers = itertools.count(1)
@@ -216,17 +216,28 @@ def _has_queues(rows: Rows, count: int) -> None:
 def test_reset_offset_by_time_makes_an_online_group_read_again(
     topic: str, java: JavaDriver, run: Callable[..., str]
 ) -> None:
-    group = f"reset{next(_numbers)}"
-    consumer = java.begin("push", topic=topic, group=group, deadline_ms=90000)
-    consumer.wait_for(lambda event: event["event"] == "message", 40, count=6)
-    # A client reports its offsets every five seconds; a queue without one cannot be set back.
-    wait_until(
-        lambda: [event["stored"] for event in java.call("offsets", topic=topic, group=group)] == [3, 3],
-        what="offsets stored", within_s=20, every_s=0.5,
-    )  # fmt: skip
-    run("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
-    consumer.wait_for(lambda event: event["event"] == "message", 40, count=12)
-    read = consumer.end()
+    def read_again() -> Events:
+        group = f"reset{next(_numbers)}"
+        consumer = java.begin("push", topic=topic, group=group, deadline_ms=90000)
+        consumer.wait_for(lambda event: event["event"] == "message", 40, count=6)
+        # A client reports its offsets every five seconds; a queue without one cannot be set back.
+        wait_until(
+            lambda: [event["stored"] for event in java.call("offsets", topic=topic, group=group)] == [3, 3],
+            what="offsets stored", within_s=20, every_s=0.5,
+        )  # fmt: skip
+        run("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
+        try:
+            consumer.wait_for(lambda event: event["event"] == "message", 40, count=12)
+        finally:
+            read = consumer.end()
+        return read
+
+    try:
+        read = read_again()
+    except PeerError:
+        # The client saves its offsets every five seconds from a thread of its own. If that falls together with the end
+        # of its ten seconds' pause, the offset of a queue from before the reset is written behind the one set back.
+        read = read_again()
 
     def came_twice(events: Events) -> None:
         assert sorted(bodies(events)) == sorted([f"body-{index}" for index in range(6)] * 2)
