@@ -11,6 +11,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import islice
 from multiprocessing import get_context
 
 from tandemq.sim.mutations import MUTATIONS
@@ -88,7 +89,7 @@ def run_many(seeds: Iterable[int], jobs: int = 1, mutation: str = "") -> Iterato
         waiting: list[Future[list[Result]]] = []
         while True:
             while len(waiting) < jobs * 3:
-                chunk = [seed for seed, _ in zip(source, range(SEEDS_PER_TASK), strict=False)]
+                chunk = list(islice(source, SEEDS_PER_TASK))
                 if not chunk:
                     break
                 waiting.append(pool.submit(_run_some, chunk, mutation))
