@@ -236,7 +236,7 @@ def test_reset_offset_by_time_makes_an_online_group_read_again(
         read = read_again()
     except PeerError:
         # Seen once in some ten runs: a queue was not read again. Not explained yet; it may be that the client, which
-        # saves its offsets every five seconds from a thread of its own, wrote that of before the reset over the new one.
+        # saves its offsets every five seconds from a thread of its own, wrote the one of before over the new one.
         read = read_again()
 
     def came_twice(events: Events) -> None:
