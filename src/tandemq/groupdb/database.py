@@ -115,10 +115,11 @@ class GroupDatabase:
         self._engine.dispose()
 
     def _create_tables(self) -> None:
-        try:
-            _metadata.create_all(self._engine)
-        except SQLAlchemyError:  # two processes at once: the other one made them
-            _metadata.create_all(self._engine)
+        for table in _metadata.sorted_tables:
+            try:
+                table.create(self._engine, checkfirst=True)
+            except SQLAlchemyError:  # somebody else made it after it was looked for: now it is there
+                table.create(self._engine, checkfirst=True)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
