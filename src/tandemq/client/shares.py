@@ -1,7 +1,7 @@
 """The queues one consumer reads: which are its share, taken up and given back as members come and go.
 
     members and queues ─► allocate ─► new ones: (lock,) ask for the offset, pull
-                                      lost ones: stop, commit, (unlock)
+                                      lost ones: stop, commit, (then unlock)
 
     OPENING ─► ACTIVE ─► DROPPED        DROPPED is the end; a queue that comes back is a new share
 
@@ -21,18 +21,17 @@ from enum import Enum
 from tandemq.boundary import Now
 from tandemq.client.balance import allocate
 from tandemq.client.calls import Ticket
+from tandemq.client.commits import Commits
 from tandemq.client.fetch import Fetch, Subscription
 from tandemq.client.kit import Kit
-from tandemq.client.links import Answer
 from tandemq.client.locks import QueueLocks
-from tandemq.client.offsets import LocalOffsets, commit_request, first_offset, starting_offset
+from tandemq.client.offsets import LocalOffsets, first_offset, starting_offset
 from tandemq.client.routes import TopicRoute
 from tandemq.client.settings import ConsumerOptions, MessageModel
-from tandemq.client.steps import Ask, Steps, ask_all, ask_any_code, json_object, pause, request, tell_now, wait
+from tandemq.client.steps import Steps, ask_any_code, json_object, pause, request, tell_now, wait
 from tandemq.client.window import Window
 from tandemq.errors import NetworkError, NoRoute, ProtocolError, StoreError, TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
-from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue, StoredMessage
 
 log = logging.getLogger(__name__)
@@ -89,6 +88,7 @@ class Shares:
         self._is_wanted_again = False
         self._round = 0
         self._is_closed = False
+        self._commits = Commits(kit.links, options.group)
         self.locks = QueueLocks(kit, options) if options.orderly else None
 
     # What is read.
@@ -216,7 +216,11 @@ class Shares:
         self._kit.runner.start(self._begin(share), now)
 
     def _begin(self, share: Share) -> Steps[None]:
-        """Lock if need be, learn the offset, begin to pull; tried until it works or the queue is not ours any more."""
+        """Lock if need be, learn the offset, begin to pull; tried until it works or the queue is not ours any more.
+
+        First of all the broker hears how far the queue was read when it was ours before.
+        """
+        yield from self._commits.settled(share.queue)
         while share.state is ShareState.OPENING:
             try:
                 if self.locks is not None and not (yield from self.locks.acquire(share.queue)):
@@ -248,7 +252,12 @@ class Shares:
             self._tell(share, now)
         self._let_go(share)
         if self.locks is not None:
-            self.locks.release([share.queue], now)
+            self._kit.runner.start(self._unlocking(self.locks, share.queue), now)
+
+    def _unlocking(self, locks: QueueLocks, queue: MessageQueue) -> Steps[None]:
+        """The next member may ask for the offset as soon as it has the lock."""
+        yield from self._commits.settled(queue)
+        locks.release([queue], (yield from tell_now()))
 
     def _let_go(self, share: Share) -> None:
         share.state = ShareState.DROPPED
@@ -286,13 +295,12 @@ class Shares:
         news = self._news(share)
         if news is None:
             return
-        offset, address = news
 
-        def heard(answer: Answer, _at: Now) -> None:
-            if isinstance(answer, Command) and answer.code == ResponseCode.SUCCESS:
+        def heard(ticket: Ticket[None]) -> None:
+            if ticket.error is None:
                 share.told = news
 
-        self._kit.links.request(address, commit_request(self._options.group, share.queue, offset), now, heard)
+        self._commits.tell(share.queue, *news, now).then(heard)
 
     def _news(self, share: Share) -> tuple[int, str] | None:
         addresses = self._kit.routes.read_addresses(share.queue.broker_name)
@@ -309,12 +317,8 @@ class Shares:
         return self._kit.runner.start(self._closing(), now)
 
     def _closing(self) -> Steps[None]:
-        group = self._options.group
-        told = [(share, self._news(share)) for share in self.active()]
-        if self._options.model is MessageModel.BROADCASTING:
-            self._save_local()
-        asks = [Ask(news[1], commit_request(group, share.queue, news[0])) for share, news in told if news is not None]
-        yield from ask_all(asks)
+        self.commit((yield from tell_now()))
+        yield from wait(self._commits.idle())
         queues = list(self._shares)
         for share in list(self._shares.values()):
             self._let_go(share)

@@ -1,0 +1,113 @@
+"""Offsets on their way to brokers: those of one topic to one broker go in batches, one after the other.
+
+    tell ─► under way ─► answered: all that was told meanwhile goes together, the newest offset of each queue
+
+RocketMQ handles the requests of one link on several threads, so what is sent at once is done in any order. Hence:
+
+* A queue never has two offsets under way; the older one might be written last.
+* What is told first goes alone. Two first offsets of a group in a topic would each make a table of their own there, and
+  one table, with its offset, is lost: the group reads that queue again.
+
+When nobody answers, what waits for the same broker fails with it; whoever told it tells it again.
+
+Owner: the shares of one consumer. Source: docs/requests.md, "offsets"; RocketMQ ConsumerOffsetManager.commitOffset.
+"""
+
+from tandemq.boundary import Now
+from tandemq.client.calls import Ticket
+from tandemq.client.links import Answer, Links
+from tandemq.client.offsets import commit_request
+from tandemq.client.steps import Steps, refusal, wait
+from tandemq.errors import TandemError
+from tandemq.model.codes import ResponseCode
+from tandemq.model.message import MessageQueue
+
+
+class _Commit:
+    """One offset, told or about to be."""
+
+    __slots__ = ("offset", "ticket")
+
+    def __init__(self) -> None:
+        self.offset = 0
+        self.ticket: Ticket[None] = Ticket()
+
+
+class _Lane:
+    """Offsets of one topic on their way to one broker."""
+
+    __slots__ = ("address", "under_way", "waiting")
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.under_way: dict[MessageQueue, _Commit] = {}
+        self.waiting: dict[MessageQueue, _Commit] = {}
+
+
+class Commits:
+    """Tells brokers the offsets of one group."""
+
+    def __init__(self, links: Links, group: str) -> None:
+        """Nothing is told."""
+        self._links = links
+        self._group = group
+        self._lanes: dict[tuple[str, str], _Lane] = {}
+        self._idle: list[Ticket[None]] = []
+
+    def tell(self, queue: MessageQueue, offset: int, address: str, now: Now) -> Ticket[None]:
+        """Tell a broker an offset, or a newer one of the same queue if that comes before its turn.
+
+        Returns:
+            a ticket, settled when the broker has it; it fails with a NetworkError or RemoteError.
+        """
+        lane = self._lanes.setdefault((address, queue.topic), _Lane(address))
+        commit = lane.waiting.setdefault(queue, _Commit())
+        commit.offset = offset
+        self._go_on(lane, now)
+        return commit.ticket
+
+    def settled(self, queue: MessageQueue) -> Steps[None]:
+        """Wait until no offset of a queue is on its way any more, whatever became of it."""
+        for lane in list(self._lanes.values()):
+            for commit in (lane.under_way.get(queue), lane.waiting.get(queue)):
+                if commit is not None:
+                    try:
+                        yield from wait(commit.ticket)
+                    except TandemError:
+                        continue
+
+    def idle(self) -> Ticket[None]:
+        """Settled when nothing is on its way."""
+        ticket: Ticket[None] = Ticket()
+        self._idle.append(ticket)
+        self._tell_if_idle()
+        return ticket
+
+    def _tell_if_idle(self) -> None:
+        if self._idle and not any(lane.under_way or lane.waiting for lane in self._lanes.values()):
+            idle, self._idle = self._idle, []
+            for ticket in idle:
+                ticket.settle(None)
+
+    def _go_on(self, lane: _Lane, now: Now) -> None:
+        if lane.under_way:
+            return
+        lane.under_way, lane.waiting = lane.waiting, {}
+        for queue, commit in lane.under_way.items():
+            self._links.request(
+                lane.address, commit_request(self._group, queue, commit.offset), now,
+                lambda answer, at, queue=queue: self._heard(lane, queue, answer, at),  # type: ignore[misc]
+            )  # fmt: skip
+
+    def _heard(self, lane: _Lane, queue: MessageQueue, answer: Answer, now: Now) -> None:
+        commit = lane.under_way.pop(queue)
+        if isinstance(answer, TandemError):
+            waiting, lane.waiting = lane.waiting, {}
+            for failed in (commit, *waiting.values()):
+                failed.ticket.fail(answer)
+        elif answer.code != ResponseCode.SUCCESS:
+            commit.ticket.fail(refusal(answer))
+        else:
+            commit.ticket.settle(None)
+        self._go_on(lane, now)
+        self._tell_if_idle()
