@@ -1,8 +1,10 @@
 """The key index against its definition: Java's hashes, chains from the newest back, files in a row."""
 
 import struct
+from contextlib import suppress
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -71,6 +73,51 @@ def test_file_has_javas_layout(items: list[tuple[str, bytes]]) -> None:
     assert len(raw) == 40 + 4 * SLOTS + 20 * ENTRIES
     assert raw == whole.ljust(len(raw), b"\0")
     assert len(disk.list("index")[0]) == 17
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.sampled_from(["T", "Topic2"]), st.integers(1, 300)), max_size=8),
+    st.integers(0, 9),
+)
+@settings(max_examples=60)
+def test_keys_that_come_many_at_once_make_the_files_of_keys_that_come_singly(
+    runs: list[tuple[bool, str, int]], failing: int
+) -> None:
+    """Full disks in between change nothing either."""
+    disk, twin = SimDisk(Random(1)), SimDisk(Random(1))
+    index, other = KeyIndex(disk, SLOTS, ENTRIES), KeyIndex(twin, SLOTS, ENTRIES)
+    total = 0
+    for is_run, topic, count in runs:
+        keys = [b"k%05d" % number for number in range(total, total + count)]
+        offsets = np.arange(total, total + count) * 100
+        singly = [(topic, key, int(offset), NOW_MS) for key, offset in zip(keys, offsets, strict=True)]
+        other.pending += singly
+        if failing == total % 10:
+            disk.fail("pwrite", times=3, error=DiskFull, prefix="index")
+        if is_run:
+            with suppress(DiskFull):
+                index.add_rows(topic, b"".join(keys), 6, offsets, np.full(count, NOW_MS))
+        else:
+            index.pending += singly
+        total += count
+        disk.heal()
+    assert index.waiting <= total
+    index.close()
+    other.close()
+    assert disk.list("index") == twin.list("index")
+    for name in disk.list("index"):
+        assert disk.read(f"index/{name}") == twin.read(f"index/{name}")
+
+
+def test_waiting_keys_behind_a_cut_are_forgotten() -> None:
+    index = KeyIndex(SimDisk(Random(1)), SLOTS, ENTRIES)
+    index.add_rows("T", b"aabbcc", 2, np.array([0, 100, 200]), np.full(3, NOW_MS))
+    index.pending.append(("T", b"dd", 300, NOW_MS))
+    assert index.waiting == 4
+    index.forget_behind(200)
+    assert index.waiting == 2
+    assert index.find("T", "bb", 0, 1 << 60, 9) == [100]
+    assert index.find("T", "cc", 0, 1 << 60, 9) == []
 
 
 def test_hash_is_positive_and_the_one_without_counterpart_is_zero() -> None:

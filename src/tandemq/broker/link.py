@@ -27,6 +27,20 @@ class Likeness(NamedTuple):
     command_flag: int
 
 
+class BatchLikeness(NamedTuple):
+    """What the headers of batches sent on a link have in common."""
+
+    topic: Topic
+    matches: Match
+    queues: dict[bytes, ConsumeQueue]
+    """As above."""
+    sys_flag: int
+    waits: bool
+    has_key: bool
+    """Whether the batch itself has a unique key, which its answer repeats."""
+    command_flag: int
+
+
 NO_LIKENESS = Likeness(
     Topic(TopicConfig("", 0, 0)), lambda _: None, {}, Layout(b"", b"", 0, None, waits=True, is_usual=False), 0, 0, 0
 )
@@ -35,7 +49,10 @@ NO_LIKENESS = Likeness(
 class Link:
     """A remoting connection: its unfinished frame, and the peer's address as records hold it."""
 
-    __slots__ = ("born_host", "decoder", "is_v4", "kind", "layout", "learned", "likeness", "number", "peer", "seen_ms")
+    __slots__ = (
+        "batches", "born_host", "decoder", "is_v4", "kind", "layout", "learned", "likeness", "number", "peer",
+        "seen_ms",
+    )  # fmt: skip
 
     def __init__(self, number: int, kind: LinkKind, peer: str, now_ms: int, frame_bytes_max: int) -> None:
         """A link that has just opened; `peer` is "ip:port"."""
@@ -49,6 +66,8 @@ class Link:
         self.layout: Layout | None = None
         """Of the last message whose header had to be decoded."""
         self.likeness = NO_LIKENESS
+        self.batches: BatchLikeness | None = None
+        """The same of batches."""
         self.learned = 0
 
 

@@ -183,8 +183,7 @@ class Broker:
                 self.faults += 1
                 self.send.acks = [ack for ack in self.send.acks if ack[0] != number]
                 turn.closes.append((number, "an error of ours"))
-        if self.send.rows:
-            self.send.store_rows(now)
+        self.send.store_waiting(now)
         for event in events:
             if isinstance(event, Closed):
                 self._closed(event, turn, now)
@@ -264,7 +263,7 @@ class Broker:
         frames = link.decoder.feed(data)
         at = 0
         while at < len(frames):
-            at = self.send.take_run(link, frames, at)
+            at = self.send.take_alike(link, frames, at, now)
             if at == len(frames):
                 break
             frame = frames[at]
@@ -279,8 +278,7 @@ class Broker:
 
     def _handle(self, link: Link, frame: RawFrame, turn: Turn, now: Now) -> bool:
         """Answer any request; False if the link must go."""
-        if self.send.rows:
-            self.send.store_rows(now)
+        self.send.store_waiting(now)
         try:
             command = decode_command(frame)
         except ProtocolError as error:

@@ -1,6 +1,6 @@
 """Taking messages: checks, topic creation, the stored form, the answer.
 
-The hot path is `SendPath.take_run`: one decode, one row, one prepared answer per message; all rows that are alike are
+The hot path is `SendPath.take_alike`: one decode, one row, one prepared answer per message; all rows that are alike are
 stored in one call. Whatever is unusual
 (delay, batch, retry topic, transaction bits, IPv6, binary header) goes through `SendPath.take`.
 
@@ -13,6 +13,7 @@ from struct import pack
 import msgspec
 
 from tandemq.boundary import Now
+from tandemq.broker.batch import LEARNED_MAX, UNUSUAL_FLAGS, BatchPath
 from tandemq.broker.groups import Groups
 from tandemq.broker.link import NO_LIKENESS, Likeness, Link
 from tandemq.broker.topics import Topic, Topics
@@ -46,17 +47,15 @@ from tandemq.storage.consumequeue import ConsumeQueue
 from tandemq.storage.store import Row, Store
 
 VERSION_3_4_9 = 121
-LEARNED_MAX = 64
-"""How often headers are learned on one link: not for ever from one that never sends twice the same."""
 _ANSWER = (
     '{"code":0,"extFields":{"MSG_REGION":"REGION","TRACE_ON":"true","msgId":"HOST%016X","queueId":"%d","queueOffset":"%d"'
     ',"transactionId":"%b"},"flag":1,"language":"PYTHON","opaque":%b,"serializeTypeCurrentRPC":"JSON","version":VERSION}'
 )
-_UNUSUAL_FLAGS = 0xC | 0xF0
 PLAIN_PROPERTIES_BYTES_MAX = 8000
 KEY_BYTES_MAX = 64
 _ANSWER_GROWTH = 64 + KEY_BYTES_MAX
 """More bytes than numbers, host and key add to the answer's template."""
+_BATCH_MARK = b'"code":320'
 _SEND_V2 = int(RequestCode.SEND_MESSAGE_V2)
 
 
@@ -89,18 +88,19 @@ class SendPath:
         self, config: BrokerConfig, store: Store, topics: Topics, groups: Groups, random: Random, store_host: bytes
     ) -> None:
         """`store_host` is our advertised address as records hold it."""
-        self._store = store
+        self.store = store
         self.adopt_config(config)
-        self._topics = topics
+        self.topics = topics
         self._groups = groups
         self._random = random
-        self._cluster = f"CLUSTER\x01{config.cluster}\x02".encode()
-        self._layouts = Layouts(self._cluster)
-        self._part_layouts = Layouts(self._cluster, drops=b"")
+        self.cluster = f"CLUSTER\x01{config.cluster}\x02".encode()
+        self._layouts = Layouts(self.cluster)
+        self.part_layouts = Layouts(self.cluster, drops=b"")
         """Of messages within batches: RocketMQ stores their properties as they come, WAIT included."""
         self.rows: list[Row] = []
-        """Ordinary messages taken but not yet stored; empty before anything else is done with the store."""
-        self._headers = SendHeaders()
+        """Ordinary messages taken but not yet stored."""
+        self.headers = SendHeaders()
+        self.batches = BatchPath(self)
         self.acks: list[Ack] = []
         """Answers to what was stored in this turn, in the order of the log; the owner takes them away."""
         self._refusals: dict[str, tuple[ResponseCode, str]] = {}
@@ -113,19 +113,20 @@ class SendPath:
 
     def set_store_host(self, store_host: bytes) -> None:
         """Our address, when it becomes known."""
-        self._store_host = store_host
+        self.store_host = store_host
         self._is_v4 = len(store_host) == 8
         self._message_id = store_host.hex().upper() + "%016X"
-        answer = _ANSWER.replace('"REGION"', f'"{self._config.region.replace("%", "%%")}"')
+        answer = _ANSWER.replace('"REGION"', f'"{self.config.region.replace("%", "%%")}"')
         self._answer = answer.replace("HOST", store_host.hex().upper()).replace("VERSION", str(VERSION_SPOKEN)).encode()
+        self.batches.adopt_region(self.config.region)
         self._prefixes = [pack(">II", length + 4, length) for length in range(len(answer) + _ANSWER_GROWTH)]
         """Lengths of a frame and of its header, for an answer without a body, by the header's length."""
 
     def adopt_config(self, config: BrokerConfig) -> None:
         """The settings changed."""
-        self._config = config
+        self.config = config
         # What an ordinary message may have so that its record fits into a file in any case.
-        segment_bytes = self._store.config.segment_bytes
+        segment_bytes = self.store.config.segment_bytes
         self._body_bytes_max = min(config.message_bytes_max, segment_bytes // 2)
         self._properties_bytes_max = min(PLAIN_PROPERTIES_BYTES_MAX, segment_bytes // 4)
 
@@ -141,13 +142,30 @@ class SendPath:
 
     # The hot path.
 
-    def take_run(self, link: Link, frames: list[RawFrame], first: int) -> int:
-        """Take ordinary V2 sends from `frames[first]` on; returns where the first frame lies that is something else.
+    def take_alike(self, link: Link, frames: list[RawFrame], first: int, now: Now) -> int:
+        """Take ordinary sends and batches from `frames[first]` on; returns where the first lies that is something else.
 
-        They are kept as rows, those of all links together, until `store_rows`: then what they share is done once.
+        They are kept, those of all links together, until `store_waiting`: then what they share is done once.
         """
-        if self.refusal is not None or not link.is_v4 or not self._is_v4 or not self._config.permission & 2:
+        if self.refusal is not None or not link.is_v4 or not self._is_v4 or not self.config.permission & 2:
             return first
+        if link.batches is not None:
+            first = self.batches.take_run(link, frames, first, now)
+        if first < len(frames):
+            first = self._take_run(link, frames, first)
+        if first < len(frames) and _BATCH_MARK in frames[first][1]:
+            self.batches.learn(link, frames[first])
+        return first
+
+    def store_waiting(self, now: Now) -> None:
+        """Store what was taken and is not stored yet, in the order it came on each link."""
+        if self.batches.waiting:
+            self.batches.store(now)
+        if self.rows:
+            self._store_rows(now)
+
+    def _take_run(self, link: Link, frames: list[RawFrame], first: int) -> int:
+        """Take ordinary V2 sends as rows."""
         body_bytes_max, append, number, born_host = self._body_bytes_max, self.rows.append, link.number, link.born_host
         like, topic, matches, queues, layout, flag, sys_flag, command_flag = self._like_before(link)
         for at in range(first, len(frames)):
@@ -176,7 +194,7 @@ class SendPath:
     ) -> tuple[Likeness, bytes, Match, dict[bytes, ConsumeQueue], Layout, int, int, int]:
         """What the link's messages have had in common so far, if their topic is still what it was; taken apart."""
         like = link.likeness
-        if self._topics.table.get(like.topic.config.topic_name) is not like.topic:
+        if self.topics.table.get(like.topic.config.topic_name) is not like.topic:
             like = link.likeness = NO_LIKENESS
         return like, like.topic.encoded, *like[1:]
 
@@ -189,12 +207,12 @@ class SendPath:
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return False
         fields = frame.extFields
-        topic = self._topics.table.get(fields.topic)
+        topic = self.topics.table.get(fields.topic)
         if (
             topic is None
             or not topic.takes_plain
             or not 0 <= fields.queue_id < topic.write_queue_nums
-            or fields.sys_flag & _UNUSUAL_FLAGS
+            or fields.sys_flag & UNUSUAL_FLAGS
             or fields.reconsume_times
             or fields.batch == "true"
             or frame.code != _SEND_V2
@@ -211,7 +229,7 @@ class SendPath:
             or not unique.isalnum()
         ):
             return False
-        queue = topic.queues.get(fields.queue_id) or self._topics.queue(topic, fields.queue_id)
+        queue = topic.queues.get(fields.queue_id) or self.topics.queue(topic, fields.queue_id)
         self.rows.append((
             queue, topic.encoded, layout, unique, body, fields.flag, fields.sys_flag, fields.born_timestamp,
             link.born_host, link.number, b"%d" % frame.opaque, frame.flag,
@@ -231,7 +249,7 @@ class SendPath:
             link.layout = layout
             return
         link.learned += 1
-        matches = self._headers.learn(header)
+        matches = self.headers.learn(header)
         match = matches(header) if matches is not None else None
         if matches is None or match is None:
             return
@@ -242,10 +260,10 @@ class SendPath:
                 topic, matches, {queue_id: queue}, layout, fields.flag, fields.sys_flag, frame.flag
             )  # fmt: skip
 
-    def store_rows(self, now: Now) -> None:
+    def _store_rows(self, now: Now) -> None:
         """Store the rows taken since the last time, and prepare their answers."""
         rows, self.rows = self.rows, []
-        placed = self._store.put_run(rows, now.wall_ms, self._store_host)
+        placed = self.store.put_run(rows, now.wall_ms, self.store_host)
         template, prefixes = self._answer, self._prefixes
         answers: list[bytes] = []
         current, waits, end, count = rows[0][9], True, 0, 0
@@ -298,10 +316,10 @@ class SendPath:
             queue_id = self._random.randrange(nums)
         if queue_id < 0:
             raise Refused(ResponseCode.NO_PERMISSION, f"topic[{fields.topic}] has no queue to write to")
-        if len(command.body) > self._config.message_bytes_max:
+        if len(command.body) > self.config.message_bytes_max:
             raise Refused(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"the body has {len(command.body)} bytes, maxMessageSize is {self._config.message_bytes_max}",
+                f"the body has {len(command.body)} bytes, maxMessageSize is {self.config.message_bytes_max}",
             )
         if is_true(fields.batch):
             return self._store_batch(link, command, fields, topic, queue_id, now)
@@ -314,18 +332,18 @@ class SendPath:
             raise Refused(ResponseCode.SYSTEM_ERROR, wrong)
         if name in FORBIDDEN_FOR_SENDING:
             raise Refused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
-        topic = self._topics.get(name)
+        topic = self.topics.get(name)
         if topic is None and name.startswith(RETRY_PREFIX):
-            topic = self._topics.create_internal(name, 1, wall_ms)
+            topic = self.topics.create_internal(name, 1, wall_ms)
         if topic is None:
-            topic = self._topics.create_on_send(name, fields.default_topic, fields.default_topic_queue_nums, wall_ms)
+            topic = self.topics.create_on_send(name, fields.default_topic, fields.default_topic_queue_nums, wall_ms)
         if topic is None:
             raise Refused(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic[{name}] not exist, apply first please! create it with `tandemq topic create {name}`",
             )
-        if topic.config.order and not self._config.permission & Permission.WRITE:
-            raise Refused(ResponseCode.NO_PERMISSION, f"the broker[{self._config.broker_name}] takes no messages")
+        if topic.config.order and not self.config.permission & Permission.WRITE:
+            raise Refused(ResponseCode.NO_PERMISSION, f"the broker[{self.config.broker_name}] takes no messages")
         if not topic.config.perm & Permission.WRITE:
             raise Refused(ResponseCode.NO_PERMISSION, f"topic[{name}] takes no messages: its permission lacks WRITE")
         return topic
@@ -342,16 +360,16 @@ class SendPath:
         if name.startswith(RETRY_PREFIX) and not name.startswith(DLQ_PREFIX):
             topic, queue_id = self._after_retry(command, fields, topic, queue_id, properties, now.wall_ms)
         topic, queue_id = self.redirect_delayed(topic, queue_id, properties)
-        properties["CLUSTER"] = self._config.cluster
+        properties["CLUSTER"] = self.config.cluster
         unique = properties.get("UNIQ_KEY", "")
-        queue_offset, log_offset, size = self._store.put(
-            self._topics.queue(topic, queue_id), body=command.body, properties=encode_properties(properties).encode(),
+        queue_offset, log_offset, size = self.store.put(
+            self.topics.queue(topic, queue_id), body=command.body, properties=encode_properties(properties).encode(),
             flag=fields.flag, sys_flag=fields.sys_flag & ~0x30, born_ms=fields.born_timestamp,
-            born_host=link.born_host, store_ms=now.wall_ms, store_host=self._store_host,
+            born_host=link.born_host, store_ms=now.wall_ms, store_host=self.store_host,
             reconsume_times=fields.reconsume_times,
         )  # fmt: skip
         self._count(command.body)
-        ids = f"{self._store_host.hex().upper()}{log_offset:016X}"
+        ids = f"{self.store_host.hex().upper()}{log_offset:016X}"
         return self._ack(command, ids, asked, queue_offset, unique, log_offset + size, waits)
 
     def _after_retry(
@@ -372,15 +390,15 @@ class SendPath:
         if fields.reconsume_times < most:
             return topic, queue_id
         properties.pop("DELAY", None)
-        return self._topics.create_internal(dead_letter_topic(group_name), 1, wall_ms), 0
+        return self.topics.create_internal(dead_letter_topic(group_name), 1, wall_ms), 0
 
     def redirect_delayed(self, topic: Topic, queue_id: int, properties: dict[str, str]) -> tuple[Topic, int]:
         """Where a message goes first: its queue, or its delay level's, with the way back among its properties."""
         level = _delay_level(properties)
-        delay_topic = self._topics.get(SCHEDULE_TOPIC)
-        if not level or delay_topic is None or not self._store.config.delays_ms:
+        delay_topic = self.topics.get(SCHEDULE_TOPIC)
+        if not level or delay_topic is None or not self.store.config.delays_ms:
             return topic, queue_id
-        level = min(level, len(self._store.config.delays_ms))
+        level = min(level, len(self.store.config.delays_ms))
         properties["DELAY"] = str(level)
         properties["REAL_TOPIC"] = topic.config.topic_name
         properties["REAL_QID"] = str(queue_id)
@@ -395,19 +413,19 @@ class SendPath:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch may not be delayed and may not go to a retry topic")
         parts = decode_batch(command.body)
         shared = encode_properties({key: value for key, value in common.items() if key != "UNIQ_KEY"}).encode()
-        shared += self._cluster
+        shared += self.cluster
         longest = max([len(part.properties) for part in parts]) + 1 + len(shared) + CRC_PROPERTY_BYTES
         if longest > PROPERTIES_BYTES_MAX:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"the properties of a message take {longest} bytes")
-        queue = self._topics.queue(topic, queue_id)
+        queue = self.topics.queue(topic, queue_id)
         # A batch lies in one file: what its messages need besides their part of the body is at most this much each.
-        self._store.log.reserve(len(command.body) + len(parts) * (112 + len(shared) + len(topic.encoded)))
+        self.store.log.reserve(len(command.body) + len(parts) * (112 + len(shared) + len(topic.encoded)))
         first = queue.next_offset
-        rows = self._batch_rows(link, fields, topic, queue, parts) if shared == self._cluster else []
+        rows = self._batch_rows(link, fields, topic, queue, parts) if shared == self.cluster else []
         if rows:
             self.count += len(rows)
             self.bytes += sum([len(part.body) for part in parts])
-            placed = [(place[0], place[1]) for place in self._store.put_run(rows, now.wall_ms, self._store_host)]
+            placed = [(place[0], place[1]) for place in self.store.put_run(rows, now.wall_ms, self.store_host)]
         else:
             placed = [self._store_part(link, fields, queue, part, shared, now) for part in parts]
         ids = ",".join([self._message_id % offset for offset, _ in placed])
@@ -420,8 +438,8 @@ class SendPath:
         """The messages of a batch as rows; none if one of them is not ordinary."""
         if not topic.takes_plain or not link.is_v4 or not self._is_v4 or fields.reconsume_times:
             return []
-        sys_flag, born_ms, cluster_bytes = fields.sys_flag & ~0x30, fields.born_timestamp, len(self._cluster)
-        encoded, born_host, find_layout, known = topic.encoded, link.born_host, self._part_layouts.of, None
+        sys_flag, born_ms, cluster_bytes = fields.sys_flag & ~0x30, fields.born_timestamp, len(self.cluster)
+        encoded, born_host, find_layout, known = topic.encoded, link.born_host, self.part_layouts.of, None
         rows: list[Row] = []
         for flag, body, raw in parts:
             unique, layout = find_layout(raw)
@@ -442,10 +460,10 @@ class SendPath:
         if raw and raw[-1] != 2:
             raw += b"\x02"
         self._count(part.body)
-        _, log_offset, size = self._store.put(
+        _, log_offset, size = self.store.put(
             queue, body=part.body, properties=raw + shared, flag=part.flag, sys_flag=fields.sys_flag & ~0x30,
             born_ms=fields.born_timestamp, born_host=link.born_host, store_ms=now.wall_ms,
-            store_host=self._store_host, reconsume_times=fields.reconsume_times,
+            store_host=self.store_host, reconsume_times=fields.reconsume_times,
         )  # fmt: skip
         return log_offset, size
 
@@ -460,7 +478,7 @@ class SendPath:
         if command.is_oneway:
             return None, end, False, count
         fields = {
-            "MSG_REGION": self._config.region, "TRACE_ON": "true", "msgId": ids, "queueId": str(queue_id),
+            "MSG_REGION": self.config.region, "TRACE_ON": "true", "msgId": ids, "queueId": str(queue_id),
             "queueOffset": str(queue_offset),
         }  # fmt: skip
         if unique:

@@ -12,7 +12,7 @@ from tandemq.model.hashing import cached_java_hash
 
 LAYOUTS_MAX = 4096
 LAYOUT_BYTES_MAX = 2048
-_UNIQUE = b"UNIQ_KEY\x01"
+UNIQUE_NAME = b"UNIQ_KEY\x01"
 _UNUSUAL = frozenset((b"DELAY", b"TRAN_MSG", b"__CRC32#"))
 
 
@@ -54,12 +54,10 @@ class Layouts:
         return self._read(raw)
 
     def _read(self, raw: bytes) -> tuple[bytes | None, Layout]:
-        at = raw.rfind(_UNIQUE)
-        while at > 0 and raw[at - 1] != 2:
-            at = raw.rfind(_UNIQUE, 0, at + len(_UNIQUE) - 1)
+        at = unique_start(raw)
         if at < 0:
             return None, self._known.get((raw, b"")) or self._learn(raw, b"")
-        start = at + len(_UNIQUE)
+        start = at + len(UNIQUE_NAME)
         stop = raw.find(b"\x02", at)
         end = stop if stop >= 0 else len(raw)
         before, after = raw[:at], raw[end + 1 :]
@@ -78,7 +76,7 @@ class Layouts:
         noted = first | second
         tags = noted.get(b"TAGS")
         layout = Layout(
-            kept_before + _UNIQUE, b"\x02" + kept_after + self._closing,
+            kept_before + UNIQUE_NAME, b"\x02" + kept_after + self._closing,
             cached_java_hash(tags.decode("utf-8", "replace")) if tags else 0,
             noted.get(b"KEYS"), noted.get(b"WAIT", b"").lower() != b"false", _UNUSUAL.isdisjoint(noted),
         )  # fmt: skip
@@ -87,6 +85,14 @@ class Layouts:
                 self._known.clear()
             self._known[before, after] = layout
         return layout
+
+
+def unique_start(raw: bytes) -> int:
+    """Where the property with the unique key begins in raw properties, the last one if there are several; -1: none."""
+    at = raw.rfind(UNIQUE_NAME)
+    while at > 0 and raw[at - 1] != 2:
+        at = raw.rfind(UNIQUE_NAME, 0, at + len(UNIQUE_NAME) - 1)
+    return at
 
 
 def _kept(raw: bytes, drops: bytes) -> tuple[bytes, dict[bytes, bytes]]:

@@ -32,7 +32,7 @@ CRC_PROPERTY_BYTES = 20
 PROPERTIES_BYTES_MAX = 32767
 TOPIC_V1_BYTES_MAX = 127
 INFLATED_BYTES_MAX = 64 << 20
-_CRC_NAME = b"__CRC32#\x01"
+CRC_NAME = b"__CRC32#\x01"
 _CRC_MASK = 0x7FFFFFFF
 _V6_MASK = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 
@@ -120,7 +120,7 @@ def encode_record(
             body, topic_length, topic, _SHORT.pack(properties_length), properties,
         )
     )  # fmt: skip
-    return raw + _CRC_NAME + (b"%010d" % (crc32(raw) & _CRC_MASK))[::-1] + b"\x02"
+    return raw + CRC_NAME + (b"%010d" % (crc32(raw) & _CRC_MASK))[::-1] + b"\x02"
 
 
 def _host_flags(born_host: bytes, store_host: bytes) -> int:
@@ -181,19 +181,19 @@ def parse_message_id(text: str) -> tuple[str, int]:
 
 
 CRC_MIDDLE = [(b"%03d" % number)[::-1] for number in range(1000)]
-CRC_FIRST = [_CRC_NAME + digits for digits in CRC_MIDDLE]
+CRC_FIRST = [CRC_NAME + digits for digits in CRC_MIDDLE]
 CRC_LAST = [(b"%04d" % number)[::-1] + b"\x02" for number in range(_CRC_MASK // 1_000_000 + 1)]
 """The closing property in three pieces, digits backwards: of crc % 1000, of crc // 1000 % 1000, of the rest."""
 
 
 def crc_property(crc: int) -> bytes:
     """The closing property for a record whose bytes before it have this CRC."""
-    return _CRC_NAME + (b"%010d" % (crc & _CRC_MASK))[::-1] + b"\x02"
+    return CRC_NAME + (b"%010d" % (crc & _CRC_MASK))[::-1] + b"\x02"
 
 
 def has_record_crc(data: Buffer, start: int, size: int) -> bool:
     """Whether the record of `size` bytes at `start` closes with the CRC property."""
-    return data[start + size - CRC_PROPERTY_BYTES : start + size - 11] == _CRC_NAME
+    return data[start + size - CRC_PROPERTY_BYTES : start + size - 11] == CRC_NAME
 
 
 def record_fault(data: Buffer, start: int, size: int, body_start: int, body_end: int, body_crc: int) -> str | None:
@@ -204,7 +204,7 @@ def record_fault(data: Buffer, start: int, size: int, body_start: int, body_end:
     """
     view = memoryview(data)
     stop = start + size
-    if data[stop - CRC_PROPERTY_BYTES : stop - 11] == _CRC_NAME:
+    if data[stop - CRC_PROPERTY_BYTES : stop - 11] == CRC_NAME:
         digits = bytes(data[stop - 11 : stop - 1])
         if digits != (b"%010d" % (crc32(view[start : stop - CRC_PROPERTY_BYTES]) & _CRC_MASK))[::-1]:
             return "the record's CRC does not match its bytes"
@@ -228,7 +228,7 @@ def _has_properties(data: Buffer, start: int, stop: int, body_end: int) -> bool:
 
 def _resembles_crc_name(name: bytes) -> bool:
     """Whether all but a byte or two are those of the CRC property's name; no other property is called so."""
-    return len(name) == len(_CRC_NAME) and sum(map(eq, name, _CRC_NAME)) >= len(_CRC_NAME) - 2
+    return len(name) == len(CRC_NAME) and sum(map(eq, name, CRC_NAME)) >= len(CRC_NAME) - 2
 
 
 def parse_record(data: Buffer, start: int, end: int) -> Record | str:

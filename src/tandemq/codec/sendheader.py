@@ -35,13 +35,16 @@ class SendHeaders:
         """None known yet."""
         self._known: dict[tuple[bytes, ...], Match] = {}
 
-    def learn(self, header: bytes) -> Match | None:
+    def learn(self, header: bytes, *, has_key: bool = True) -> Match | None:
         """A pattern for headers like this one; None if its changing places are not all there exactly once.
+
+        `has_key`: whether there is a unique key among them; batches may do without.
 
         Cost: some hundred microseconds the first time, so learn only from what is likely to come again.
         """
         places = list(_PLACES.finditer(header))
-        if len(header) > HEADER_BYTES_MAX or sorted(str(place.lastgroup) for place in places) != sorted(_FORMS):
+        wanted = sorted(name for name in _FORMS if has_key or name != "key")
+        if len(header) > HEADER_BYTES_MAX or sorted(str(place.lastgroup) for place in places) != wanted:
             return None
         ends = [0, *(place.end() for place in places)]
         starts = [*(place.start() for place in places), len(header)]

@@ -121,6 +121,11 @@ class CommitLog:
             self._segment_end = self.end + self.segment_bytes
         return self.end
 
+    @property
+    def room(self) -> int:
+        """Bytes of records that fit behind the end of the log, in the same file."""
+        return max(0, self._segment_end - self.end - BLANK_BYTES_MIN)
+
     def append_run(self, rows: Sequence[Row], stored: bytes) -> list[tuple[int, int, int]]:
         """Append ordinary messages; the hot path: no call of ours and few objects per message.
 

@@ -120,6 +120,15 @@ class ConsumeQueue:
         self.next_offset += len(entries) // QUEUE_ENTRY_BYTES
         return True
 
+    def stage_next(self, entries: bytes) -> None:
+        """Stage entries of new messages, which took the queue's next offsets."""
+        count = len(entries) // QUEUE_ENTRY_BYTES
+        if self.staged:
+            self.staged += _packer(count).unpack(entries)
+        else:
+            self.packed += entries
+        self.next_offset += count
+
     def enter_staged(self) -> None:
         """The staged messages are in the log: enter them."""
         if self.packed:

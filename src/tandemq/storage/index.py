@@ -10,7 +10,7 @@ Source: docs/storage.md, "index"; RocketMQ IndexFile, IndexService.
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -186,6 +186,24 @@ class IndexFile:
         self._file.datasync()
 
 
+class _Rows(NamedTuple):
+    """ASCII keys of one topic and length, end to end, and their records' log offsets and store times."""
+
+    topic: str
+    keys: bytes
+    length: int
+    offsets: _Array
+    times: _Array
+
+    def singly(self) -> list[tuple[str, bytes, int, int]]:
+        """The same as `KeyIndex.pending` has them."""
+        pairs = zip(self.offsets.tolist(), self.times.tolist(), strict=True)
+        return [
+            (self.topic, self.keys[at * self.length : (at + 1) * self.length], offset, time_ms)
+            for at, (offset, time_ms) in enumerate(pairs)
+        ]
+
+
 class KeyIndex:
     """All index files, and the keys not yet absorbed."""
 
@@ -205,6 +223,8 @@ class KeyIndex:
                 log.warning("index: index/%s has another size than configured and is not used", name)
         self.pending: list[tuple[str, bytes, int, int]] = []
         """(topic, key, log offset, store time): appended by dispatch, in log order."""
+        self._rows: list[_Rows] = []
+        """Keys that came many at once, in log order; all before those in `pending`."""
 
     @property
     def end_offset(self) -> int:
@@ -226,12 +246,24 @@ class KeyIndex:
         file.close()
         self._disk.remove(file.path)
 
+    @property
+    def waiting(self) -> int:
+        """How many keys are not entered yet."""
+        return len(self.pending) + sum(len(rows.offsets) for rows in self._rows)
+
+    def forget_behind(self, log_end: int) -> None:
+        """Drop waiting keys of records at or behind `log_end`."""
+        self._rows_to_pending()
+        self.pending = [key for key in self.pending if key[2] < log_end]
+
     def absorb(self) -> None:
-        """Hash and enter the pending keys.
+        """Hash and enter the waiting keys.
 
         Raises:
-            DiskFull, DiskFailed: nothing of the batch is entered; the keys stay pending.
+            DiskFull, DiskFailed: keys that are not entered go on waiting.
         """
+        if self._rows:
+            self._absorb_rows()
         while self.pending:
             file = self._newest(self.pending[0][3])
             batch = self.pending[: file.entries_max - file.count]
@@ -241,16 +273,29 @@ class KeyIndex:
             if file.is_full:
                 file.release()
 
-    def add_rows(self, topic: str, rows: bytes, length: int, offsets: _Array, times: _Array) -> None:
-        """Enter many ASCII keys of one length and topic, laid end to end.
+    def add_rows(self, topic: str, keys: bytes, length: int, offsets: _Array, times: _Array) -> None:
+        """Take many ASCII keys of one length and topic, laid end to end; enter them once there are enough.
 
         Raises:
-            DiskFull, DiskFailed: keys that were not entered are pending.
+            DiskFull, DiskFailed: keys that were not entered wait.
         """
+        rows = _Rows(topic, keys, length, offsets, times)
+        if self.pending:
+            try:
+                self.absorb()
+            except StoreError:
+                self.pending += rows.singly()
+                raise
+        self._rows.append(rows)
+        if self.waiting >= PENDING_MAX:
+            self._absorb_rows()
+
+    def _absorb_rows(self) -> None:
         done = 0
+        hashes = _positive(np.concatenate([_hash_rows(rows.topic, rows.keys, rows.length) for rows in self._rows]))
+        offsets = np.concatenate([rows.offsets for rows in self._rows])
+        times = np.concatenate([rows.times for rows in self._rows])
         try:
-            self.absorb()
-            hashes = _positive(_hash_rows(topic, rows, length))
             while done < len(hashes):
                 file = self._newest(int(times[done]))
                 stop = min(len(hashes), done + file.entries_max - file.count)
@@ -259,11 +304,15 @@ class KeyIndex:
                 if file.is_full:
                     file.release()
         except StoreError:
-            self.pending += [
-                (topic, rows[at * length : (at + 1) * length], int(offsets[at]), int(times[at]))
-                for at in range(done, len(offsets))
-            ]  # fmt: skip
+            self._rows_to_pending()
+            del self.pending[:done]
             raise
+        self._rows.clear()
+
+    def _rows_to_pending(self) -> None:
+        """Turn what came many at once into single keys."""
+        self.pending = [key for rows in self._rows for key in rows.singly()] + self.pending
+        self._rows.clear()
 
     def _newest(self, wall_ms: int) -> IndexFile:
         if self.files and not self.files[-1].is_full:

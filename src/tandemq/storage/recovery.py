@@ -315,7 +315,7 @@ def set_aside_tail(store: Store, log_end: int) -> None:
     for queue in store.queues.values():
         queue.truncate_behind(log_end, wipes=True)
     if store.index is not None:
-        store.index.pending = [key for key in store.index.pending if key[2] < log_end]
+        store.index.forget_behind(log_end)
         store.index.recover(log_end)
     store.log.open_at(log_end, flushed=store.log.flushed_offset)
     store.note_marks()

@@ -145,6 +145,38 @@ class Store:
                 self._stage_keys(queue.topic, layout.keys, log_offset, store_ms)
         return placed
 
+    def put_encoded(
+        self, data: bytes, size: int, spans: list[tuple[ConsumeQueue, int]], layout: Layout, keys: bytes, store_ms: int
+    ) -> None:
+        """Append encoded records of `size` bytes each, which lie one behind the other at the log's end and fit there.
+
+        Args:
+            spans: how many of them go to which queue, in order; each took the next offset of its queue.
+            keys: their unique keys, all of one length and ASCII, end to end.
+        """
+        offsets = np.arange(self.log.end, self.log.end + len(data), size, dtype=np.int64)
+        self.log.append_copy(data)
+        self._staged_ms = store_ms
+        entries = np.empty(len(offsets), dtype=_ENTRY)
+        entries["log_offset"] = offsets
+        entries["size"] = size
+        entries["code"] = layout.tags_code
+        packed, at = entries.tobytes(), 0
+        for queue, count in spans:
+            if not queue.staged and not queue.packed:
+                self._touched.append(queue)
+            stop = at + count * QUEUE_ENTRY_BYTES
+            queue.stage_next(packed[at:stop])
+            at = stop
+        topic, length = spans[0][0].topic, len(keys) // len(offsets)
+        if not layout.keys and not self._staged_keys:
+            times = np.full(len(offsets), store_ms, dtype=np.int64)
+            self._staged_rows.append((topic, keys, length, offsets, times))
+            return
+        for number, offset in enumerate(offsets.tolist()):
+            self._staged_keys.append((topic, keys[number * length : (number + 1) * length], offset, store_ms))
+            self._stage_keys(topic, layout.keys or b"", offset, store_ms)
+
     def put(
         self, queue: ConsumeQueue, *, body: bytes, properties: bytes, flag: int, sys_flag: int, born_ms: int,
         born_host: bytes, store_ms: int, store_host: bytes, reconsume_times: int, prepared_offset: int = 0,
@@ -301,7 +333,7 @@ class Store:
                 try:
                     self.index.add_rows(topic, rows, length, offsets, times)
                 except StoreError as error:
-                    log.warning("index: %d keys wait for the disk: %s", len(self.index.pending), error)
+                    log.warning("index: %d keys wait for the disk: %s", self.index.waiting, error)
         self._staged_rows.clear()
 
     def _index_staged(self) -> None:
@@ -422,7 +454,7 @@ class Store:
         Raises:
             DiskFull, DiskFailed: what was not written stays in memory.
         """
-        if not self.dirty_queues and not (self.index is not None and self.index.pending):
+        if not self.dirty_queues and not (self.index is not None and self.index.waiting):
             return
         if self.index is not None:
             self.index.absorb()
