@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
-from tandemq.errors import ConfigError
+from tandemq.errors import ConfigError, LocalError
+from tandemq.registry import parse_address
 
 MEBIBYTE = 1 << 20
 GIBIBYTE = 1 << 30
@@ -113,6 +114,18 @@ class BrokerConfig:
     """After a stop that may have lost bytes: how long an ASYNC_MASTER waits for a slave that has them."""
     sync_from_last_file: bool = _key("syncFromLastFile", False)
     """Whether an empty TandemQ slave copies only the last file. Classic slaves always do."""
+
+    # A group with a registry.
+    registry_address: str = _key("registryAddr", "")
+    """Of the registry that decides the roles: "zookeeper://host:2181,…" or "namesrv://host:9876"; empty: the roles are
+    those of the settings."""
+    registry_session_ms: int = _key("registrySessionTimeout", 2_000)
+    min_in_sync: int = _key("minInSyncReplicas", 1)
+    """In an `elect` group: with fewer members in sync messages are refused before they are stored."""
+    lag_ms_max: int = _key("haMaxTimeSlaveNotCatchup", 15_000)
+    """In an `elect` group: a slave not caught up for longer leaves the in-sync set."""
+    unclean_hand_back_ms: int = _key("uncleanHandBackAfter", 0)
+    """In a `slave-consume` group: a master takes reading back from a reader gone for so long; 0: never."""
 
     # Consuming.
     long_polling: bool = _key("longPollingEnable", True)
@@ -266,6 +279,9 @@ _LOWEST = {
     "ha_lag_bytes_max": 1,
     "ha_bytes_per_second": 0,
     "in_sync_replicas": 1,
+    "min_in_sync": 1,
+    "registry_session_ms": 100,
+    "unclean_hand_back_ms": 0,
     "transfer_bytes_max": 1,
     "transfer_messages_max": 1,
 }
@@ -374,6 +390,11 @@ def _retention_problems(config: BrokerConfig) -> Iterator[Problem]:
 
 
 def _replication_problems(config: BrokerConfig) -> Iterator[Problem]:
+    if config.registry_address:
+        try:
+            parse_address(config.registry_address)
+        except LocalError as error:
+            yield "registry_address", str(error)
     if config.ha_master_address:
         yield from _address_problem("ha_master_address", config.ha_master_address)
     if config.ha_protocol not in HA_PROTOCOLS:

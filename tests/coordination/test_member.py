@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from tandemq.codec.ha import Heartbeat
 from tandemq.coordination import takeover
 from tandemq.coordination.lease import timing
 from tandemq.coordination.member import Member
-from tandemq.coordination.orders import Heartbeat, Stage
+from tandemq.coordination.orders import Stage
 from tandemq.coordination.records import (
     GroupMode,
     GroupState,

@@ -10,7 +10,7 @@ from tandemq.coordination.lease import FOREVER, Lease, drift_of, is_lonely, timi
 from tandemq.coordination.liveness import Checks, Peer
 from tandemq.coordination.permission import holder_of, right_of
 from tandemq.coordination.records import NOBODY, GroupMode, GroupState, Permission
-from tandemq.coordination.slave_consume import Position, may_take_reading, merge_offsets
+from tandemq.coordination.slave_consume import may_take_reading
 from tests.spec import spec
 
 NORMAL = GroupState(1, 0, (0, 1), GroupMode.NORMAL, 0)
@@ -124,16 +124,6 @@ def test_election_order_is_history_then_priority_then_id() -> None:
     assert not may_stand(is_in_sync=True, is_log_whole=False, is_forced=False)
     assert may_stand(is_in_sync=True, is_log_whole=True, is_forced=False)
     assert may_stand(is_in_sync=False, is_log_whole=False, is_forced=True)
-
-
-@spec("F22", "M07")
-def test_higher_offset_wins_and_a_reset_outranks_it() -> None:
-    ours = {("T", "G", 0): Position(0, 10), ("T", "G", 1): Position(0, 5), ("T", "G", 2): Position(0, 90)}
-    theirs = {("T", "G", 0): Position(0, 7), ("T", "G", 1): Position(0, 8), ("T", "G", 2): Position(1, 3),
-              ("T", "H", 0): Position(0, 1)}  # fmt: skip
-    merged = merge_offsets(ours, theirs)
-    assert [position.queue_offset for _, position in sorted(merged.items())] == [10, 8, 3, 1]
-    assert merge_offsets(theirs, ours) == merged
 
 
 # The in-sync set.

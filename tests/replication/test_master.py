@@ -488,8 +488,8 @@ def test_introduction_that_cannot_be_read_closes(body: bytes) -> None:
 
 def test_unknown_kind_of_frame_closes() -> None:
     session = introduced(FakeLog())
-    session.receive_data(b"\x02" + report(0), 0)
-    assert "kind 2" in closed_because(session)
+    session.receive_data(b"\x09" + report(0), 0)
+    assert "kind 9" in closed_because(session)
 
 
 # A tail that comes back.

@@ -49,7 +49,7 @@ class Slave:
                 self.session.proceed(event.hello, self.log.written_end)
             elif isinstance(event, Damaged):
                 self.damaged.append(event)
-            else:
+            elif isinstance(event, SessionClosed):
                 self.closed = event.reason
         self.session.stored(self.log.written_end, now_ms)
 

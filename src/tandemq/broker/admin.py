@@ -58,7 +58,7 @@ class _Admin:
         self._broker = broker
 
     def _slave_refusal(self, command: Command) -> Command | None:
-        if self._broker.config.role != "SLAVE":
+        if self._broker.is_master:
             return None
         return command.answer(ResponseCode.SYSTEM_ERROR, remark=SLAVE_REMARK)
 
@@ -212,7 +212,7 @@ class _Admin:
 
     def clean_topics(self, link: Link, command: Command, _now: Now) -> Command | None:
         """Delete queues of topics that are not there any more."""
-        if self._broker.config.role == "SLAVE":
+        if not self._broker.is_master:
             # A slave's log may hold topics that its table, copied less often, does not know yet.
             return command.answer(ResponseCode.SYSTEM_ERROR, remark="a slave's queues follow its log; ask its master")
         known = self._broker.topics.table

@@ -65,7 +65,7 @@ class _Consume:
             raise ProtocolError(f"heartbeat: {error}") from error
         for consumer in beat.consumers:
             group = broker.groups.find(consumer.group_name, now.wall_ms)
-            if group is not None and broker.config.broker_id == 0:
+            if group is not None and broker.is_master:
                 broker.topics.create_internal(
                     retry_topic(consumer.group_name), max(1, group.retry_queue_nums), now.wall_ms
                 )
@@ -120,9 +120,13 @@ class _Consume:
         far = self._broker.machine.memory_bytes * self._broker.config.memory_ratio_max // 100
         return self._broker.store.log.written_end - queue.entry(0).log_offset <= far
 
-    def commit_offset(self, _link: Link, command: Command, _now: Now) -> Command | None:
+    def commit_offset(self, link: Link, command: Command, _now: Now) -> Command | None:
         fields = read_fields(CommitOffsetFields, command.fields)
-        self._broker.offsets.commit(fields.topic, fields.consumer_group, fields.queue_id, fields.commit_offset)
+        offsets = self._broker.offsets
+        group = self._broker.clients.consumers.get(fields.consumer_group)
+        is_reset = group is None or link.number not in group.members  # no consumer's own: an operator's tool
+        change = offsets.reset if is_reset else offsets.commit
+        change(fields.topic, fields.consumer_group, fields.queue_id, fields.commit_offset)
         return command.answer(ResponseCode.SUCCESS)
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
@@ -131,7 +135,9 @@ class _Consume:
     def max_offset(self, _link: Link, command: Command, _now: Now) -> Command | None:
         fields = read_fields(QueueFields, command.fields)
         queue = self._queue(fields.topic, fields.queue_id)
-        return command.answer(ResponseCode.SUCCESS, fields={"offset": str(queue.max_offset if queue else 0)})
+        return command.answer(
+            ResponseCode.SUCCESS, fields={"offset": str(self._broker.pull.visible_end(queue) if queue else 0)}
+        )
 
     def min_offset(self, _link: Link, command: Command, _now: Now) -> Command | None:
         fields = read_fields(QueueFields, command.fields)
@@ -142,7 +148,10 @@ class _Consume:
         fields = read_fields(SearchOffsetFields, command.fields)
         queue = self._queue(fields.topic, fields.queue_id)
         upper = fields.boundary_type.lower() == "upper"
-        offset = self._broker.store.offset_by_time(queue, fields.timestamp, upper=upper) if queue else 0
+        offset = 0
+        if queue is not None:
+            offset = self._broker.store.offset_by_time(queue, fields.timestamp, upper=upper)
+            offset = min(offset, self._broker.pull.visible_end(queue))
         return command.answer(ResponseCode.SUCCESS, fields={"offset": str(offset)})
 
     def earliest(self, _link: Link, command: Command, _now: Now) -> Command | None:

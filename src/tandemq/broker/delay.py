@@ -14,7 +14,7 @@ from tandemq.boundary import Now
 from tandemq.broker.link import pack_host
 from tandemq.codec.fastjson import loads
 from tandemq.codec.record import decode_message, parse_record
-from tandemq.errors import DiskFailed, DiskFull, ProtocolError, StoreError
+from tandemq.errors import DiskFailed, DiskFull, ProtocolError, StoreDamaged, StoreError
 from tandemq.model.message import encode_properties
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue
@@ -57,6 +57,21 @@ class DelayedMessages:
         """Take progress from a table or from a master's answer."""
         self.progress = {int(level): int(offset) for level, offset in (raw.get("offsetTable") or {}).items()}
         self._dirty = True
+
+    def advance(self, raw: dict[str, Any]) -> None:
+        """Take progress from another member where it is further than ours.
+
+        Raises:
+            StoreDamaged: it is no table of progress.
+        """
+        try:
+            told = {int(level): int(offset) for level, offset in (raw.get("offsetTable") or {}).items()}
+        except (AttributeError, TypeError, ValueError) as error:
+            raise StoreDamaged(f"delay offsets: {error}") from error
+        for level, offset in told.items():
+            if offset > self.progress.get(level, 0):
+                self.progress[level] = offset
+                self._dirty = True
 
     def adopt_body(self, body: bytes) -> None:
         """Take progress from a master's answer.
@@ -109,7 +124,7 @@ class DelayedMessages:
     def deliver(self, now: Now) -> None:
         """Put what is due; runs within a turn, before its commit."""
         broker = self._broker
-        if broker.config.role == "SLAVE" or broker.send.refusal is not None:
+        if not broker.is_master or broker.send.refusal is not None:
             return
         room = BATCH_MESSAGES
         for level, delay_ms in enumerate(broker.store.config.delays_ms, start=1):

@@ -6,6 +6,7 @@ from tandemq.broker import (
     admin,
     connections,
     consume,
+    groupcalls,
     inspect,
     query,
     relay,
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 def install(broker: "Broker") -> "dict[int, Handler]":
     """All handlers of a broker; each is bound to it."""
     found: dict[int, Handler] = {}
-    for module in (consume, retry, query, tables, admin, connections, inspect, relay, reset, runtime, settings, twins):
+    modules = (
+        consume, retry, query, tables, admin, connections, inspect, relay, reset, runtime, settings, twins, groupcalls,
+    )  # fmt: skip
+    for module in modules:
         for code, handler in module.handlers(broker).items():
             assert code not in found, f"two handlers for {code}"
             found[int(code)] = handler

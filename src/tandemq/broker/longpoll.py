@@ -48,6 +48,14 @@ class HeldPulls:
         self.size -= len(pulls)
         return pulls
 
+    def take_all(self) -> "list[Pull]":
+        """Every pull held anywhere; none is held afterwards."""
+        pulls = [due[2] for due in self._deadlines if not due[2].is_answered and not due[2].is_waiting]
+        for pull in pulls:
+            self._forget(pull)
+        self._deadlines.clear()
+        return pulls
+
     def hold_again(self, queue: ConsumeQueue, pull: "Pull") -> None:
         """Put a pull back whose deadline is still known."""
         held = queue.held

@@ -8,7 +8,7 @@ from isal.isal_zlib import crc32
 
 from tandemq.boundary import Now, Turn
 from tandemq.broker.correction import correct_progress
-from tandemq.codec.ha import TAIL_CHECK_BYTES, TAIL_PAGE_BYTES, MasterHello, SlaveHello, page_crcs
+from tandemq.codec.ha import TAIL_CHECK_BYTES, TAIL_PAGE_BYTES, Heartbeat, MasterHello, SlaveHello, page_crcs
 from tandemq.errors import StoreError
 from tandemq.replication import master
 from tandemq.storage.epochs import common_end
@@ -30,11 +30,14 @@ STORE_LOST = "this master lost its store; start it on a copy of the slave's stor
 class MasterSide:
     """What a master knows of its slaves; idle on a slave, whose replication port refuses everybody."""
 
-    def __init__(self, broker: "Broker", owner: "Replication", now: Now, *, accept_loss: bool) -> None:
+    def __init__(self, broker: "Broker", owner: "Replication") -> None:
+        """Slaves that were known before; nobody is served before `begin`, but for `elect` groups."""
         self._broker = broker
         self._owner = owner
         self.sessions: dict[int, master.MasterSession] = {}
         self.peers: dict[int, str] = {}
+        self._links: dict[int, int] = {}
+        """In a group with a registry: members that copy from us, and their link."""
         self._speakers: dict[str, int] = {}
         self._refused_ms = -60_000
         self._refused_count = 0
@@ -43,12 +46,11 @@ class MasterSide:
         self._awaited: set[int] = {int(number) for number in saved.get("awaitedIds", [])}
         """Slaves that may hold what was lost here. Saved: a restart while they are awaited forgets none."""
         self._accept_at_ms: int | None = None
-        if broker.config.role != "SLAVE":
-            self._begin(now, accept_loss=accept_loss)
 
     # Taking back what a crash of the machine lost.
 
-    def _begin(self, now: Now, *, accept_loss: bool) -> None:
+    def begin(self, now: Now, *, accept_loss: bool) -> None:
+        """We are the master, by settings or by the group's configuration; once per life."""
         broker = self._broker
         if not self._owner.generations:
             self._owner.set_generations([(1, broker.store.log.start)])
@@ -128,9 +130,10 @@ class MasterSide:
             batch_bytes=config.ha_batch_bytes, bytes_per_second=config.ha_bytes_per_second,
         )  # fmt: skip
 
-    def closed(self, link: int, reason: str) -> None:
+    def closed(self, link: int, reason: str, now: Now) -> None:
         """It is gone, and its replica counts no more."""
         session = self.sessions.pop(link)
+        self._unlinked(link, session, now)
         peer = self.peers.pop(link)
         for key in [key for key, number in self._speakers.items() if number == link]:
             del self._speakers[key]
@@ -141,7 +144,23 @@ class MasterSide:
         """Reports, or a tail the master asked for."""
         session = self.sessions[link]
         session.receive_data(data, now.mono_ms)
+        if self._broker.failover is not None and session.hello is not None:
+            self._broker.failover.heard(session.hello.broker_id, now)
         self._events(link, session, turn, now)
+
+    def _linked(self, link: int, session: master.MasterSession, now: Now) -> None:
+        """A slave's history is ours, and it copies: in a group with a registry its member must know."""
+        if self._broker.failover is None or session.hello is None or session.state is not master.State.TRANSFER:
+            return
+        self._links[session.hello.broker_id] = link
+        self._broker.failover.linked(session.hello.broker_id, now, is_up=True)
+
+    def _unlinked(self, link: int, session: master.MasterSession, now: Now) -> None:
+        if self._broker.failover is None or session.hello is None:
+            return
+        if self._links.get(session.hello.broker_id) == link:
+            del self._links[session.hello.broker_id]
+            self._broker.failover.linked(session.hello.broker_id, now, is_up=False)
 
     def tick(self, turn: Turn, now: Now) -> None:
         """Time passed: silent slaves go, and an ASYNC_MASTER stops waiting for what it lost."""
@@ -157,8 +176,14 @@ class MasterSide:
         while (event := session.next_event()) is not None:
             if isinstance(event, master.Introduced):
                 session.welcome(self._decide(event.hello))
+                self._linked(link, session, now)
             elif isinstance(event, master.Acked):
                 self._acked(link, session)
+                self._reported(link, session, event.log_offset, 0, now)
+            elif isinstance(event, master.Promised):
+                self._reported(link, session, event.log_offset, event.number, now)
+            elif isinstance(event, master.Beaten):
+                self._beaten(link, session, event.heartbeat, now)
             elif isinstance(event, master.TailReceived):
                 if not self._take_back(link, event, turn):
                     session.forget_events()
@@ -169,6 +194,7 @@ class MasterSide:
                             self._broker.store.log.written_end)  # fmt: skip
                 self._answered(session.hello.broker_id)
                 session.begin_transfer(self._broker.store.log.written_end)
+                self._linked(link, session, now)
             elif isinstance(event, master.SessionClosed):
                 self._say_closed(link, event.reason, now)
                 turn.closes.append((link, event.reason))
@@ -183,6 +209,22 @@ class MasterSide:
             self._refused_ms = now.mono_ms
             log.warning("replication: %d strangers refused, last peer=%s reason=%r", self._refused_count,
                         self.peers[link], reason)  # fmt: skip
+
+    # Members of a group with a registry.
+
+    def _reported(self, link: int, session: master.MasterSession, acked: int, number: int, now: Now) -> None:
+        """What a slave has; `number`: of the heartbeat it promises by, 0 if none. Only its newest link counts."""
+        hello = session.hello
+        if self._broker.failover is not None and hello is not None and self._links.get(hello.broker_id) == link:
+            self._broker.failover.reported(hello.broker_id, acked, number, now)
+
+    def _beaten(self, link: int, session: master.MasterSession, heartbeat: Heartbeat, now: Now) -> None:
+        """A slave that is read from sent a heartbeat."""
+        hello = session.hello
+        if self._broker.failover is not None and hello is not None and self._links.get(hello.broker_id) == link:
+            number = self._broker.failover.beaten(hello.broker_id, heartbeat, now)
+            if number:
+                session.promise(self._broker.store.log.written_end, number, now.mono_ms)
 
     # Who counts.
 
@@ -220,7 +262,7 @@ class MasterSide:
         store_log = broker.store.log
         mine = MasterHello(
             config.broker_id, log_start=store_log.start, log_end=store_log.written_end,
-            generations=list(self._owner.generations),
+            generations=list(self._owner.generations), epoch=self._epoch,
         )  # fmt: skip
         mine.refused = self._refusal(hello)
         if mine.refused is not None:
@@ -268,14 +310,20 @@ class MasterSide:
             mine.truncate_to = same if same < hello.log_end else None
         return mine
 
+    @property
+    def _epoch(self) -> int:
+        return 0 if self._broker.failover is None else self._broker.failover.epoch
+
     def _refusal(self, hello: SlaveHello) -> str | None:
         config = self._broker.config
-        if config.role == "SLAVE":
+        if not self._broker.is_master:
             return "this broker is a slave itself"
         if (hello.cluster, hello.broker_name) != (config.cluster, config.broker_name):
             return f"it belongs to {hello.cluster}/{hello.broker_name}, not to {config.cluster}/{config.broker_name}"
-        if hello.broker_id <= 0:
-            return f"a slave's brokerId must be greater than 0, its is {hello.broker_id}"
+        if hello.broker_id < 0 or hello.broker_id == config.broker_id:
+            return f"a slave's brokerId must be another one than its master's, its is {hello.broker_id}"
+        if hello.epoch != self._epoch:
+            return f"it acts by epoch {hello.epoch} of the group, we by {self._epoch}"
         if hello.segment_bytes != config.segment_bytes:
             return f"its mappedFileSizeCommitLog is {hello.segment_bytes}, ours is {config.segment_bytes}"
         return None

@@ -56,6 +56,8 @@ class MetadataSync:
         self, master: str, code: Code, take: Callable[[bytes, Now], None]
     ) -> Callable[[Command | None, Now], None]:
         def on_answer(answer: Command | None, now: Now) -> None:
+            if self._broker.failover is not None and self._broker.failover.is_holder:
+                return  # our own tables are the ones that count now
             if answer is None or answer.code != ResponseCode.SUCCESS:
                 reason = "no answer" if answer is None else f"code {answer.code} {answer.remark}"
                 log.warning("metadata: %s from master=%s failed: %s", code.name, master, reason)
@@ -83,10 +85,15 @@ class MetadataSync:
             self._broker.groups.replace(parse_groups(raw), version)
 
     def _offsets(self, body: bytes, _now: Now) -> None:
-        table, version = parse_offsets_body(body)
-        self._broker.offsets.merge(table, version)
+        if self._broker.failover is not None:
+            self._broker.offsets.merge_positions(loads(body))
+        else:
+            self._broker.offsets.merge(*parse_offsets_body(body))
         self._broker.offsets.save()
 
     def _delays(self, body: bytes, _now: Now) -> None:
-        self._broker.delay.adopt_body(body)
+        if self._broker.failover is not None:
+            self._broker.delay.advance(loads(body))
+        else:
+            self._broker.delay.adopt_body(body)
         self._broker.delay.save()

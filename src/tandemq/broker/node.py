@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from random import Random
 
 from tandemq.boundary import Closed, Disk, Event, Job, JobDone, LinkKind, Now, Opened, Outbox, Turn
+from tandemq.broker.answers import doubtful, recode
 from tandemq.broker.changes import ChangedSettings
 from tandemq.broker.clientcalls import ClientCalls
 from tandemq.broker.clients import Clients, QueueLocks
 from tandemq.broker.delay import DelayedMessages
+from tandemq.broker.failover import Failover
 from tandemq.broker.groups import Groups
 from tandemq.broker.link import Link, pack_host
 from tandemq.broker.offsets import ConsumerOffsets
@@ -26,12 +28,13 @@ from tandemq.broker.send import Ack, SendPath
 from tandemq.broker.stats import Stats
 from tandemq.broker.topics import Topics
 from tandemq.broker.upkeep import Upkeep
-from tandemq.codec.frame import FrameDecoder, RawFrame, decode_command, encode_command
+from tandemq.codec.frame import RawFrame, decode_command, encode_command
 from tandemq.codec.header import FORM_JSON
 from tandemq.config import BrokerConfig
 from tandemq.errors import ProtocolError, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
+from tandemq.registry import parse_address
 from tandemq.replication.copies import copied_offset, enough_in_reach
 from tandemq.replication.waiters import Waiters
 from tandemq.storage.recovery import Recovered, open_store, set_aside_tail
@@ -119,8 +122,22 @@ class Broker:
         self._stopping = False
         self._sync_flush = config.flush_type == "SYNC_FLUSH"
         self.store.log.zero_ahead = self._sync_flush
+        self.failover: Failover | None = None
+        """Our part in a group with a registry; None without one."""
+        if config.registry_address:
+            self.failover = Failover(self, parse_address(config.registry_address))
         self.replication = Replication(self, now, accept_loss=accept_loss)
         self._install(now)
+
+    @property
+    def is_master(self) -> bool:
+        """Whether our log is the one that is copied."""
+        return self.config.role != "SLAVE" if self.failover is None else self.failover.is_master
+
+    @property
+    def is_elect(self) -> bool:
+        """Whether masters of our group are elected, so that messages wait for every member in sync."""
+        return self.failover is not None and self.failover.is_elect
 
     def _install(self, now: Now) -> None:
         from tandemq.broker import handlers  # noqa: PLC0415  # the handlers know the broker, which installs them
@@ -139,6 +156,8 @@ class Broker:
         """The shell listens: our addresses, "ip:port", as others shall use them."""
         self.registration.address = address
         self.registration.ha_address = ha_address
+        if self.failover is not None:
+            self.failover.listening(address, ha_address, now)
         self.send.set_store_host(pack_host(address))
         self.schedule.every(
             lambda: self.config.register_ms, lambda at: self.registration.register(self.turn_out, at),
@@ -171,9 +190,13 @@ class Broker:
     def turn(self, received: Sequence[tuple[int, bytes]], events: Sequence[Event], now: Now) -> Turn:
         """See `boundary.Node`."""
         turn = self.turn_out = Turn()
+        if self.failover is not None:
+            self.failover.begin_turn(turn, now)
         for event in events:
             if not isinstance(event, Closed):
                 self._on_event(event, turn, now)
+        if self.failover is not None:
+            self.failover.tick(turn, now)
         self.pull.begin_turn(turn)
         for number, data in received:
             try:
@@ -193,9 +216,14 @@ class Broker:
             self.client_calls.expire(now)
         self.pull.answer_due(turn, now)
         self.replication.tick(turn, now)
+        if self.failover is not None:
+            self.failover.tick(turn, now)
         self._commit(turn, now)
         self.replication.after_commit(turn, now)
+        if self.failover is not None:
+            self.failover.after_commit(turn, now)
         self.release(turn, now)
+        self._wake(turn)
         if self.topics.changed and self.registration.address:
             self.registration.register(turn, now)
         saving = self.saver.begin()
@@ -208,10 +236,13 @@ class Broker:
         times = (
             self.schedule.next_ms(), self.peers.deadline_ms(), self.pull.held.next_ms(), self.pull.waiting_ms(),
             self.waiters.deadline_ms(), self.replication.deadline_ms(), self.client_calls.deadline_ms(),
+            self.failover.deadline_ms() if self.failover is not None else None,
         )  # fmt: skip
         return min((time for time in times if time is not None), default=None)
 
     def _on_event(self, event: Event, turn: Turn, now: Now) -> None:
+        if self.failover is not None and self.failover.on_event(event, turn, now):
+            return
         if isinstance(event, Opened):
             if self.peers.owns(event.link):
                 self.peers.opened(event.link, event.local, turn)
@@ -225,6 +256,8 @@ class Broker:
             self._job_done(event, turn, now)
 
     def _closed(self, event: Closed, turn: Turn, now: Now) -> None:
+        if self.failover is not None and self.failover.on_event(event, turn, now):
+            return
         if self.peers.owns(event.link):
             address = self.peers.closed(event.link, now)
             if address in self.config.name_servers and not self._stopping:
@@ -234,6 +267,8 @@ class Broker:
         elif self.links.pop(event.link, None) is not None:
             self.pull.drop_link(event.link)
             self.client_calls.link_closed(event.link, now)
+            if self.failover is not None:
+                self.failover.drop_link(event.link)
             self.notify_members(self.clients.link_closed(event.link), turn)
 
     def _register_again(self, now: Now) -> None:
@@ -257,6 +292,8 @@ class Broker:
             self.replication.received(number, data, turn, now)
         elif self.peers.owns(number):
             self.peers.received(number, data, turn, now)
+        elif self.failover is not None and self.failover.registry.owns(number):
+            self.failover.registry.received(number, data, turn, now)
 
     def _receive(self, link: Link, data: bytes, turn: Turn, now: Now) -> None:
         link.seen_ms = now.mono_ms
@@ -297,6 +334,9 @@ class Broker:
         return True
 
     def _answer(self, link: Link, command: Command, turn: Turn, now: Now) -> Command | None:
+        refusal = self.failover.refusal(command.code) if self.failover is not None else None
+        if refusal is not None:
+            return command.answer(ResponseCode.NO_PERMISSION, remark=refusal)
         try:
             if command.code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
                 self.send.take(link, command, now)
@@ -313,6 +353,11 @@ class Broker:
         return command.answer(
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {command.code} not supported"
         )
+
+    def answer_later(self, link: int, answer: Command, turn: Turn) -> None:
+        """Answer a request that had to wait, if whoever asked is still there."""
+        if link in self.links:
+            turn.send(link, encode_command(answer))
 
     def answered(self, link: Link, command: Command, now: Now) -> None:
         """A client answered a request of ours."""
@@ -355,7 +400,13 @@ class Broker:
             self._unsaved_acks.append((acks, Now(now.mono_ms, now.wall_ms)))
         elif acks:
             self._acknowledge(acks, turn, now)
+
+    def _wake(self, turn: Turn) -> None:
+        """Pulls that wait for what was stored."""
         woken, self.store.woken = self.store.woken, []
+        if self.failover is not None:
+            self.failover.wake(woken, turn)
+            return
         for queue in woken:
             if queue.held is not None:
                 self.pull.wake(queue, turn)
@@ -371,7 +422,7 @@ class Broker:
 
     def _acknowledge(self, acks: list[Ack], turn: Turn, now: Now) -> None:
         taken, self._puts_seen = self.send.count - self._puts_seen, self.send.count
-        if self._sync_flush or self.config.role == "SYNC_MASTER":
+        if self._sync_flush or self.config.role == "SYNC_MASTER" or self.is_elect:
             self._acknowledge_later(acks, turn, now)
             return
         for link, answers, _, _, _ in acks:
@@ -393,6 +444,8 @@ class Broker:
 
     def replica_verdict(self) -> ResponseCode | None:
         """Whether a message stored now needs to wait for replicas: None if so, else what is known already."""
+        if self.failover is not None and self.failover.is_elect:
+            return self.failover.replica_verdict()
         if self.config.role != "SYNC_MASTER" or self.config.in_sync_replicas <= 1:
             return ResponseCode.SUCCESS
         acked = self.replication.masters.acked_offsets()
@@ -403,6 +456,8 @@ class Broker:
 
     def copied_offset(self) -> int:
         """The log offset up to which enough replicas have the bytes."""
+        if self.failover is not None and self.failover.is_elect:
+            return self.failover.confirm_offset
         return copied_offset(self.replication.masters.acked_offsets(), self.config.in_sync_replicas - 1)
 
     def release(self, turn: Turn, now: Now) -> None:
@@ -444,9 +499,11 @@ class Broker:
                 "store: a sync failed; nothing more is written or acknowledged until a restart: %s", event.error
             )
             self.store.flush_failed(event.error)
+            if self.failover is not None:
+                self.failover.doubt_log(f"a sync failed: {event.error}", now)
             self.send.refuse("disk failed", f"the disk failed: {event.error}")
             for link, answer in self.waiters.take_all():
-                turn.send(link, _doubtful(answer, event.error))
+                turn.send(link, doubtful(answer, event.error))
             return
         assert isinstance(event.job.token, FlushJob)
         self.store.end_flush(event.job.token)
@@ -454,6 +511,8 @@ class Broker:
     def _saved(self, error: Exception | None, turn: Turn, now: Now) -> None:
         """Tables are saved, or could not be: answers that waited for them may go."""
         settled = self.saver.settled
+        if self.failover is not None:
+            self.failover.saved(settled, error, now)
         for ticket, link, answer in self._unsaved:
             if ticket <= settled and error is not None:
                 answer = recode(answer, ResponseCode.SYSTEM_ERROR, remark=f"in effect, but not saved yet: {error}")
@@ -470,7 +529,7 @@ class Broker:
                     continue
                 for link, answers, end, _, _ in acks:
                     if answers:
-                        turn.send(link, _doubtful(answers, self.store.log.refused) if end else answers)
+                        turn.send(link, doubtful(answers, self.store.log.refused) if end else answers)
             self._unsaved_acks.clear()
 
     def _close_idle(self, now: Now) -> None:
@@ -491,11 +550,13 @@ class Broker:
 
     # Stopping.
 
-    def stop(self) -> Turn:
+    def stop(self, now: Now) -> Turn:
         """Say goodbye to the name servers; after its bytes have left call `close`."""
         turn = self.turn_out = Turn()
         self._stopping = True
         self.registration.unregister(turn)
+        if self.failover is not None:
+            self.failover.close(turn, now)
         return turn
 
     def close(self) -> None:
@@ -520,20 +581,3 @@ def _open(disk: Disk, config: BrokerConfig, machine: Machine, delays_ms: tuple[i
             config.index_entries, delays_ms, machine.boot_id,
         ),
     )  # fmt: skip
-
-
-def _doubtful(answers: bytes, error: Exception) -> bytes:
-    """Answers to messages of which nobody knows whether they are stored: the sender is to try elsewhere."""
-    remark = f"the disk failed, and whether the message is stored is unknown: {error}"
-    return recode(answers, ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark)
-
-
-def recode(answers: bytes, code: ResponseCode, remark: str | None = None) -> bytes:
-    """Prepared answers, one or several in a row, with another code."""
-    recoded: list[bytes] = []
-    for frame in FrameDecoder().feed(answers):
-        command = decode_command(frame)
-        command.code = code
-        command.remark = remark
-        recoded.append(encode_command(command))
-    return b"".join(recoded)

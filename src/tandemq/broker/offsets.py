@@ -12,6 +12,8 @@ from tandemq.errors import StoreDamaged
 from tandemq.storage.tables import DataVersion, load_table
 
 FILE = "consumerOffset.json"
+RESETS = "tandemResets"
+"""Beside RocketMQ's "offsetTable": how often an operator set an offset, where that ever happened."""
 SEPARATOR = "@"
 VERSION_STEP = 500
 
@@ -28,6 +30,7 @@ class ConsumerOffsets:
         self._saver = saver
         self.version = DataVersion(wall_ms)
         self.table: dict[str, dict[int, int]] = {}
+        self.resets: dict[str, dict[int, int]] = {}
         self.corrected: list[tuple[str, int, int, int]] = []
         """What `correct` changed when it was called last."""
         self._commits = 0
@@ -36,6 +39,7 @@ class ConsumerOffsets:
         if raw:
             self.version = DataVersion.from_json(raw.get("dataVersion"))
             self.table = parse_offsets(raw)
+            self.resets = parse_offsets(raw, RESETS)
 
     def commit(self, topic: str, group: str, queue_id: int, offset: int) -> None:
         """Remember an offset, as RocketMQ does: a lower one too (a reset comes this way)."""
@@ -45,6 +49,19 @@ class ConsumerOffsets:
         self._commits += 1
         if self._commits % VERSION_STEP == 0:
             self.version.next(self.version.timestamp)
+
+    def reset(self, topic: str, group: str, queue_id: int, offset: int) -> None:
+        """Set an offset for an operator; if it goes back it outranks higher ones when tables are merged."""
+        before = self.get(topic, group, queue_id)
+        if before is not None and offset < before:
+            self.count_reset(topic, group, queue_id)
+        self.commit(topic, group, queue_id, offset)
+
+    def count_reset(self, topic: str, group: str, queue_id: int) -> None:
+        """Consumers have been told to set their offset: what they commit next outranks what others remember."""
+        queues = self.resets.setdefault(f"{topic}{SEPARATOR}{group}", {})
+        queues[queue_id] = queues.get(queue_id, 0) + 1
+        self._dirty = True
 
     def get(self, topic: str, group: str, queue_id: int) -> int | None:
         """The offset, None if none was ever committed."""
@@ -67,12 +84,14 @@ class ConsumerOffsets:
         """Forget a group."""
         for topic in self.topics_of(group):
             del self.table[f"{topic}{SEPARATOR}{group}"]
+            self.resets.pop(f"{topic}{SEPARATOR}{group}", None)
             self._dirty = True
 
     def remove_topic(self, topic: str) -> None:
         """Forget a topic."""
         for group in self.groups_of(topic):
             del self.table[f"{topic}{SEPARATOR}{group}"]
+            self.resets.pop(f"{topic}{SEPARATOR}{group}", None)
             self._dirty = True
 
     def merge(self, table: dict[str, dict[int, int]], version: DataVersion | None) -> None:
@@ -83,6 +102,23 @@ class ConsumerOffsets:
                 self._dirty = True
         if version is not None:
             self.version = version
+
+    def merge_positions(self, raw: dict[str, Any]) -> None:
+        """Merge another member's table into ours: per queue the higher offset holds, unless an operator set it since.
+
+        Raises:
+            StoreDamaged: it is no such table.
+        """
+        theirs, resets = parse_offsets(raw), parse_offsets(raw, RESETS)
+        for key, queues in theirs.items():
+            own, own_resets = self.table.setdefault(key, {}), self.resets.get(key, {})
+            for queue_id, offset in queues.items():
+                count = resets.get(key, {}).get(queue_id, 0)
+                if (count, offset) > (own_resets.get(queue_id, 0), own.get(queue_id, -1)):
+                    own[queue_id] = offset
+                    if count:
+                        self.resets.setdefault(key, {})[queue_id] = count
+                    self._dirty = True
 
     def correct(self, ends: Mapping[tuple[str, int], int]) -> list[tuple[str, int, int, int]]:
         """Set every offset beyond the end of its queue, by (topic, queue id), to that end; a queue not named ends at 0.
@@ -104,7 +140,8 @@ class ConsumerOffsets:
 
     def as_json(self) -> dict[str, Any]:
         """The table as peers and the file have it."""
-        return {"dataVersion": self.version.as_json(), "offsetTable": self.table}
+        table = {"dataVersion": self.version.as_json(), "offsetTable": self.table}
+        return table | {RESETS: self.resets} if self.resets else table
 
     def save(self, *, is_awaited: bool = False) -> None:
         """Have the file written if something changed."""
@@ -113,8 +150,8 @@ class ConsumerOffsets:
             self._dirty = False
 
 
-def parse_offsets(raw: dict[str, Any]) -> dict[str, dict[int, int]]:
-    """The table from its JSON, whose queue ids may be unquoted.
+def parse_offsets(raw: dict[str, Any], name: str = "offsetTable") -> dict[str, dict[int, int]]:
+    """The table of this name from its JSON, whose queue ids may be unquoted.
 
     Raises:
         StoreDamaged: an entry is not a map of queue ids to offsets.
@@ -122,7 +159,7 @@ def parse_offsets(raw: dict[str, Any]) -> dict[str, dict[int, int]]:
     try:
         return {
             key: {int(queue_id): int(offset) for queue_id, offset in queues.items()}
-            for key, queues in (raw.get("offsetTable") or {}).items()
+            for key, queues in (raw.get(name) or {}).items()
         }
     except (AttributeError, ValueError, TypeError) as error:
         raise StoreDamaged(f"consumer offset table: {error}") from error

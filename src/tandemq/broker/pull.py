@@ -7,6 +7,7 @@ DefaultMessageStore.getMessage.
 """
 
 import logging
+from bisect import bisect_left
 from collections import deque
 from functools import lru_cache
 
@@ -41,6 +42,7 @@ TURN_BYTES_MAX = 16 << 20
 LINK_BYTES_MAX = 8 << 20
 """A link with so many bytes under way gets no more answers before it has taken them."""
 WAITING_PER_LINK_MAX = 4096
+NO_LIMIT = 1 << 62
 _HEADER = (
     b'{"code":%d,"extFields":{"suggestWhichBrokerId":"%d","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d"}'
     b',"flag":1,"language":"PYTHON","opaque":%d,"remark":"%b","serializeTypeCurrentRPC":"JSON","version":%d}'
@@ -105,6 +107,12 @@ class PullPath:
         """Bytes of answers built in this turn: all, and by link."""
         self._waiting: dict[int, deque[Pull]] = {}
         self.adopt_config(config)
+        self.refusal: str | None = None
+        """Why nothing may be read here at present."""
+        self.takes_commits = config.broker_id == 0
+        """Whether the offsets that come with pulls count."""
+        self.log_limit = NO_LIMIT
+        """Log offset up to which messages are shown; the rest is not safe from being cut yet."""
         self.held = HeldPulls()
         self.count = 0
         """Messages given since the start; `bytes` of their records."""
@@ -186,6 +194,8 @@ class PullPath:
     def _take(
         self, link: int, opaque: int, fields: PullFields, turn: Turn, now: Now, *, binary: bool
     ) -> tuple[int, str] | None:
+        if self.refusal is not None:
+            return ResponseCode.NO_PERMISSION, self.refusal
         if not self.permission & Permission.READ:
             return ResponseCode.NO_PERMISSION, f"the broker[{self._config.broker_name}] pulling message is forbidden"
         group = self._groups.table.get(fields.consumer_group) or self._groups.find(fields.consumer_group, now.wall_ms)
@@ -199,8 +209,7 @@ class PullPath:
         except _Unsubscribed as error:
             return error.code, str(error)
         pull = Pull(link, opaque, fields, codes, self._queue(fields), group, binary=binary)
-        is_master = self._config.broker_id == 0
-        if fields.sys_flag & COMMIT_OFFSET and is_master:
+        if fields.sys_flag & COMMIT_OFFSET and self.takes_commits:
             self._offsets.commit(fields.topic, fields.consumer_group, fields.queue_id, fields.commit_offset)
         if self.answer(pull, turn, is_last=not fields.sys_flag & SUSPEND):
             return None
@@ -263,7 +272,7 @@ class PullPath:
         """Answer a pull if there is something to say; False if it should wait. `is_last`: answer in any case."""
         queue = pull.queue
         offset = pull.fields.queue_offset
-        low, high = queue.min_offset, queue.max_offset
+        low, high = queue.min_offset, self.visible_end(queue)
         if (offset == high and high > 0) or (high == 0 and offset == 0):
             if not is_last:
                 return False
@@ -276,7 +285,7 @@ class PullPath:
             status, code, following = "OFFSET_TOO_SMALL", _MOVED, low
         else:
             status, code, following = "OFFSET_OVERFLOW_BADLY", _MOVED, high
-        if code == _MOVED and self._config.broker_id != 0 and offset > high:
+        if code == _MOVED and offset > high and (self._config.broker_id != 0 or offset <= queue.max_offset):
             code, following = _AGAIN, offset
         self.misses += 1
         self._send(pull, turn, code, status, following, [], 0)
@@ -326,9 +335,12 @@ class PullPath:
         spans: list[tuple[int, int]] = []
         count = total = 0
         start = end = -1
+        limit = self.log_limit
         for log_offset, size, code in self._store.entries(
             pull.queue, offset, most if codes is None else EXAMINED_ENTRIES_MAX
         ):
+            if log_offset >= limit:
+                break
             if size == PREFILL_SIZE or (codes is not None and code not in codes):
                 offset += 1
                 continue
@@ -372,13 +384,13 @@ class PullPath:
         if pull.binary:
             fields = {
                 "suggestWhichBrokerId": str(suggested), "nextBeginOffset": str(following),
-                "minOffset": str(queue.min_offset), "maxOffset": str(queue.max_offset),
+                "minOffset": str(queue.min_offset), "maxOffset": str(self.visible_end(queue)),
             }  # fmt: skip
             header = encode_header(Command(code, pull.opaque, FLAG_RESPONSE, status, fields, binary=True))
             form = 1 << 24
         else:
             header = _HEADER % (
-                code, suggested, following, queue.min_offset, queue.max_offset, pull.opaque, status.encode(),
+                code, suggested, following, queue.min_offset, self.visible_end(queue), pull.opaque, status.encode(),
                 VERSION_SPOKEN,
             )  # fmt: skip
             form = 0
@@ -399,7 +411,26 @@ class PullPath:
                 return pull.group.which_broker_when_consume_slowly
         return pull.group.broker_id
 
+    def visible_end(self, queue: ConsumeQueue) -> int:
+        """Queue offset behind the last message that may be shown."""
+        low, high = queue.min_offset, queue.max_offset
+        if self.log_limit >= self._store.log.written_end or low >= high:
+            return high
+        if queue.entry(high - 1).log_offset < self.log_limit:
+            return high
+        return bisect_left(range(high), self.log_limit, low, high, key=lambda at: queue.entry(at).log_offset)
+
     # Waking.
+
+    def refuse(self, why: str, turn: Turn) -> None:
+        """Nothing may be read here any more: say so to every pull that waits."""
+        self.refusal = why
+        pulls = [pull for waiting in self._waiting.values() for pull in waiting]
+        self._waiting.clear()
+        for pull in pulls + self.held.take_all():
+            pull.is_answered = True
+            answer = Command(ResponseCode.NO_PERMISSION, pull.opaque, FLAG_RESPONSE, why, binary=pull.binary)
+            turn.send(pull.link, encode_command(answer))
 
     def wake(self, queue: ConsumeQueue, turn: Turn) -> None:
         """A queue got messages: answer the pulls held on it that they match."""

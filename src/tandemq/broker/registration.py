@@ -32,6 +32,10 @@ class Registration:
         self._master_found = master_found
         self.address = ""
         self.ha_address = ""
+        self.broker_id: int | None = config.broker_id
+        """We register under it: 0 as the master. None: clients must not see us now."""
+        self.epoch = 0
+        """A name server that knows another address under our id takes the one of the higher epoch."""
         self.registered: set[str] = set()
         """Name servers whose last answer was yes."""
         self._said: dict[str, str] = {}
@@ -43,6 +47,8 @@ class Registration:
     def register(self, turn: Turn, now: Now) -> None:
         """Send our state to every name server."""
         self._topics.changed = False
+        if self.broker_id is None:
+            return
         body = dumps({"filterServerList": [], "topicConfigSerializeWrapper": self._wrapper()})
         fields = self._identity() | {
             "haServerAddr": self.ha_address,
@@ -56,12 +62,14 @@ class Registration:
     def _identity(self) -> dict[str, str]:
         return {
             "brokerName": self._config.broker_name, "brokerAddr": self.address, "clusterName": self._config.cluster,
-            "brokerId": str(self._config.broker_id),
+            "brokerId": str(self.broker_id),
         }  # fmt: skip
 
     def _wrapper(self) -> dict[str, object]:
         """Topics with our own permission applied, as 4.9 and 5.x name servers read them."""
         table = self._topics.as_json()
+        if self.epoch:
+            table["dataVersion"]["stateVersion"] = self.epoch
         allowed = self._config.permission
         if allowed & Permission.READ_WRITE != Permission.READ_WRITE:
             for topic in table["topicConfigTable"].values():
@@ -92,7 +100,16 @@ class Registration:
                 log.warning("registration: name_server=%s trouble=%r", server, trouble)
             else:
                 log.info("registration: name_server=%s registered as %s id=%d at %s", server,
-                         self._config.broker_name, self._config.broker_id, self.address)  # fmt: skip
+                         self._config.broker_name, self.broker_id, self.address)  # fmt: skip
+
+    def move(self, broker_id: int | None, epoch: int, turn: Turn, now: Now) -> None:
+        """Our part in the group changed: register anew, or not at all."""
+        if (broker_id, epoch) == (self.broker_id, self.epoch):
+            return
+        if broker_id != self.broker_id and self.broker_id is not None:
+            self.unregister(turn)
+        self.broker_id, self.epoch = broker_id, epoch
+        self.register(turn, now)
 
     def unregister(self, turn: Turn) -> None:
         """Tell every name server that we stop."""

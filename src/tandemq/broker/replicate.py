@@ -7,8 +7,10 @@ the one to a master.
 from typing import TYPE_CHECKING
 
 from tandemq.boundary import LinkKind, Now, Turn
+from tandemq.broker.correction import correct_progress
 from tandemq.broker.masterside import MasterSide
 from tandemq.broker.slaveside import SlaveSide
+from tandemq.codec.ha import Heartbeat
 from tandemq.config import BrokerConfig
 from tandemq.storage.epochs import Pairs, load_epochs, save_epochs
 
@@ -17,14 +19,73 @@ if TYPE_CHECKING:
 
 
 class Replication:
-    """Both sides; a broker is on one of them by its role."""
+    """Both sides; a broker is on one of them by its role: by its settings, or as the registry has it.
+
+    In a group with a registry the generations are the epochs of an `elect` group.
+    """
 
     def __init__(self, broker: "Broker", now: Now, *, accept_loss: bool) -> None:
-        """Sessions begin when links open."""
+        """Sessions begin when links open; in a group with a registry once our role is known."""
         self._broker = broker
+        self._accept_loss = accept_loss
         self.generations: Pairs = load_epochs(broker.disk)
-        self.masters = MasterSide(broker, self, now, accept_loss=accept_loss)
-        self.slave = SlaveSide(broker, self, now) if broker.config.role == "SLAVE" else None
+        self.masters = MasterSide(broker, self)
+        self.slave: SlaveSide | None = None
+        if broker.failover is None:
+            self.begin_by_settings(now)
+
+    def begin_by_settings(self, now: Now) -> None:
+        """Our settings say whether we are the master."""
+        if self._broker.config.role == "SLAVE":
+            self.slave = SlaveSide(self._broker, self, now)
+        else:
+            self.masters.begin(now, accept_loss=self._accept_loss)
+
+    # In a group with a registry.
+
+    def lead(self, now: Now, *, epoch: int | None) -> None:
+        """Our log is the one that counts: serve slaves. `epoch`: begin it at our log's end, if it is a new one.
+
+        Raises:
+            StoreError: that could not be saved.
+        """
+        if epoch is None:
+            self.masters.begin(now, accept_loss=self._accept_loss)
+            return
+        end = self._broker.store.log.written_end
+        pairs = [pair for pair in self.generations if pair[1] <= end]
+        if not pairs or pairs[-1][0] < epoch:
+            self.set_generations([*pairs, (epoch, end)])
+        correct_progress(self._broker)
+
+    def follow(self, master: int, epoch: int, address: str, ha_address: str, turn: Turn, now: Now) -> None:
+        """Copy the log of this member, "ip:port" or "" if that is not known yet, for as long as the epoch lasts."""
+        if self.slave is None:
+            self.slave = SlaveSide(self._broker, self, now)
+        self.slave.follow(master, epoch, address, ha_address, turn, now)
+
+    def let_go(self, turn: Turn, reason: str) -> None:
+        """Another epoch: all links of the one before are closed."""
+        for session in self.masters.sessions.values():
+            session.end(reason)
+        if self.slave is not None:
+            self.slave.let_go(turn, reason)
+
+    def beat(self, heartbeat: Heartbeat, turn: Turn, now: Now) -> None:
+        """Send a heartbeat on every link, behind what is on its way there."""
+        for session in self.masters.sessions.values():
+            session.beat(heartbeat, now.mono_ms)
+        self.masters.pump(turn, now)
+        if self.slave is not None and self.slave.session is not None:
+            self.slave.session.beat(heartbeat, now.mono_ms)
+
+    @property
+    def log_epoch(self) -> int:
+        """The last epoch of which our log has anything, or the one that begins at its end; 0: none."""
+        end = self._broker.store.log.written_end
+        return max((epoch for epoch, start in self.generations if start <= end), default=0)
+
+    # Generations and links.
 
     def set_generations(self, pairs: Pairs) -> None:
         """Take over a history once it is saved.
@@ -38,28 +99,28 @@ class Replication:
 
     def owns(self, link: int) -> bool:
         """Whether a link is a replication link."""
-        return link in self.masters.sessions or (self.slave is not None and self.slave.link == link)
+        return link in self.masters.sessions or (self.slave is not None and self.slave.owns(link))
 
     def opened(self, link: int, kind: LinkKind, peer: str, now: Now) -> None:
         """A replication link is open."""
         if kind is LinkKind.HA_MASTER:
             self.masters.opened(link, peer, now)
         elif self.slave is not None:
-            self.slave.opened(now)
+            self.slave.opened(link, now)
 
     def closed(self, link: int, reason: str, now: Now) -> None:
         """A replication link is gone."""
         if link in self.masters.sessions:
-            self.masters.closed(link, reason)
+            self.masters.closed(link, reason, now)
         elif self.slave is not None:
-            self.slave.closed(reason, now)
+            self.slave.closed(link, reason, now)
 
     def received(self, link: int, data: bytes, turn: Turn, now: Now) -> None:
         """Bytes on a replication link."""
         if link in self.masters.sessions:
             self.masters.received(link, data, turn, now)
         elif self.slave is not None:
-            self.slave.received(data, turn, now)
+            self.slave.received(link, data, turn, now)
 
     def tick(self, turn: Turn, now: Now) -> None:
         """Time passed."""

@@ -45,7 +45,7 @@ class _Reset:
     def reset(self, link: Link, command: Command, _now: Now) -> Command | None:
         fields = read_fields(ResetOffsetFields, command.fields)
         broker = self._broker
-        if broker.config.role == "SLAVE":
+        if not broker.is_master:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark="Can not reset offset in slave broker")
         topic = broker.topics.get(fields.topic)
         if topic is None:
@@ -63,10 +63,12 @@ class _Reset:
             targets, wrong = self._all_targets(fields, topic.config.write_queue_nums)
         if wrong is not None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=wrong)
-        if group is None:
-            for queue_id, offset in targets.items():
-                broker.offsets.commit(fields.topic, fields.group, queue_id, offset)
-        else:
+        for queue_id, offset in targets.items():
+            if group is None:
+                broker.offsets.reset(fields.topic, fields.group, queue_id, offset)
+            else:
+                broker.offsets.count_reset(fields.topic, fields.group, queue_id)
+        if group is not None:
             self._tell_members(group, fields, targets, is_cpp=command.language == CPP)
         log.warning("reset: group=%s topic=%s by %s: %s", fields.group, fields.topic, link.peer, targets)
         return command.answer(ResponseCode.SUCCESS, body=self._table(fields.topic, targets))
@@ -151,7 +153,7 @@ class _Reset:
         fields = read_fields(CloneOffsetFields, command.fields)
         broker = self._broker
         wrong = group_name_error(fields.dest_group)
-        if wrong is None and broker.config.role == "SLAVE":
+        if wrong is None and not broker.is_master:
             wrong = "Can not clone offsets in slave broker"
         if wrong is not None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=wrong)
@@ -161,6 +163,6 @@ class _Reset:
             if broker.topics.get(topic) is None or (wanted and topic not in wanted):
                 continue
             for queue_id, offset in broker.offsets.of_group(topic, fields.src_group).items():
-                broker.offsets.commit(topic, fields.dest_group, queue_id, offset)
+                broker.offsets.reset(topic, fields.dest_group, queue_id, offset)
         log.warning("reset: group=%s got the offsets of %s by %s", fields.dest_group, fields.src_group, link.peer)
         return command.answer(ResponseCode.SUCCESS)

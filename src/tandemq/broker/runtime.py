@@ -69,7 +69,7 @@ class _Runtime:
         return {
             "bootTimestamp": str(broker.started_ms),
             "runtime": runtime_text(now.wall_ms - broker.started_ms),
-            "brokerActive": str(broker.config.role != "SLAVE").lower(),
+            "brokerActive": str(broker.is_master).lower(),
             "brokerVersion": str(VERSION_SPOKEN),
             "brokerVersionDesc": VERSION_NAME,
             "startAcceptSendRequestTimeStamp": "0",
@@ -158,7 +158,7 @@ class _Runtime:
 
     def replication(self, _link: Link, command: Command, now: Now) -> Command | None:
         broker = self._broker
-        is_master = broker.config.role != "SLAVE"
+        is_master = broker.is_master
         slaves = self._slaves(now) if is_master else []
         body = {
             "master": is_master,

@@ -130,9 +130,9 @@ class SendPath:
         self._body_bytes_max = min(config.message_bytes_max, segment_bytes // 2)
         self._properties_bytes_max = min(PLAIN_PROPERTIES_BYTES_MAX, segment_bytes // 4)
 
-    def refuse(self, reason: str, remark: str) -> None:
+    def refuse(self, reason: str, remark: str, code: ResponseCode = ResponseCode.SERVICE_NOT_AVAILABLE) -> None:
         """Take no message for a reason ("disk full") until `admit` takes that reason back."""
-        self._refusals[reason] = (ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+        self._refusals[reason] = (code, remark)
         self.refusal = next(iter(self._refusals.values()))
 
     def admit(self, reason: str) -> None:

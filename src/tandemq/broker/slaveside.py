@@ -7,7 +7,7 @@ from isal.isal_zlib import crc32
 
 from tandemq.boundary import Connect, LinkKind, Now, Turn
 from tandemq.broker.metadata import MetadataSync
-from tandemq.codec.ha import TAIL_CHECK_BYTES, MasterHello, SlaveHello, page_crcs
+from tandemq.codec.ha import TAIL_CHECK_BYTES, Heartbeat, MasterHello, SlaveHello, page_crcs
 from tandemq.errors import OffsetGone, StoreDamaged, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 PROBE_TIMEOUT_MS = 3_000
 SUSPECT_AFTER = 3
+RECONNECT_MS = 200
+"""In a group with a registry, whose members find each other again as soon as they agree on the epoch."""
+TABLES_MS = 1_000
+"""How often tables are copied in a group with a registry: the slave may have to go on with them any moment."""
 
 
 class SlaveSide:
@@ -40,18 +44,72 @@ class SlaveSide:
         self._run_id = broker.random.getrandbits(48)
         self._bad: tuple[int, int] = (-1, 0)
         self.metadata = MetadataSync(broker)
-        broker.schedule.every(
-            broker.config.metadata_sync_ms, self._sync_metadata,
-            first_ms=now.mono_ms + min(3_000, broker.config.metadata_sync_ms),
-        )  # fmt: skip
-        broker.send.refuse("slave", "this broker is a slave: messages go to its master")
+        self.epoch = 0
+        self.master: int | None = None
+        """Its broker id, in a group with a registry; None: nobody is to be copied."""
+        self._is_linked = False
+        self._dropped: set[int] = set()
+        """Links given up that are not closed yet."""
+        tables_ms = broker.config.metadata_sync_ms
+        if broker.failover is not None:
+            tables_ms = min(tables_ms, TABLES_MS)
+            self.protocol, self.ha_address = "tandemq", ""
+        else:
+            broker.send.refuse("slave", "this broker is a slave: messages go to its master")
+        broker.schedule.every(tables_ms, self._sync_metadata, first_ms=now.mono_ms + min(3_000, tables_ms))
+
+    # In a group with a registry.
+
+    def follow(self, master: int, epoch: int, address: str, ha_address: str, turn: Turn, now: Now) -> None:
+        """Copy from this member as long as the epoch lasts; called again when its addresses become known."""
+        if (master, epoch) != (self.master, self.epoch):
+            self.let_go(turn, f"broker {master} is the master of epoch {epoch}")
+            self.master, self.epoch = master, epoch
+        self.master_address, self.ha_address = address, ha_address
+        self._connect_at_ms = now.mono_ms
+
+    def let_go(self, turn: Turn, reason: str) -> None:
+        """Copy from nobody."""
+        self.master, self.master_address, self.ha_address = None, "", ""
+        if self.link:
+            turn.closes.append((self.link, reason))
+            self._dropped.add(self.link)
+        self.link, self.session, self._is_linked = 0, None, False
+
+    def owns(self, link: int) -> bool:
+        """Whether it is a link to a master, of now or of before."""
+        return link == self.link or link in self._dropped
+
+    def _heard(self, now: Now) -> None:
+        failover, session = self._broker.failover, self.session
+        if failover is None or session is None or self.master is None:
+            return
+        if not self._is_linked and session.state is slave.State.TRANSFER:
+            self._is_linked = True
+            failover.linked(self.master, now, is_up=True)
+        failover.heard(self.master, now)
+
+    def _unlinked(self, now: Now) -> None:
+        if self._is_linked and self._broker.failover is not None and self.master is not None:
+            self._is_linked = False
+            self._broker.failover.linked(self.master, now, is_up=False)
+
+    def _beaten(self, heartbeat: Heartbeat, now: Now) -> None:
+        failover, session = self._broker.failover, self.session
+        if failover is not None and session is not None and self.master is not None and self._is_linked:
+            number = failover.beaten(self.master, heartbeat, now)
+            if number:
+                session.stored(self._safe_end(), now.mono_ms)
+                session.promise(number, now.mono_ms)
 
     def _sync_metadata(self, now: Now) -> None:
-        if self.master_address and self.master_address != self._broker.registration.address:
+        if not self._broker.is_master and self.master_address not in ("", self._broker.registration.address):
             self.metadata.sync(self.master_address, now)
 
     def master_found(self, address: str, ha_address: str, now: Now) -> None:
         """A name server told where the master is; "" means it knows none."""
+        if self._broker.failover is not None:
+            return
         is_news = bool(address) and address != self.master_address
         self.master_address = address
         if ha_address and not self._broker.config.ha_master_address:
@@ -83,7 +141,7 @@ class SlaveSide:
         """Time passed: connect, beat, or give up."""
         if self.session is not None:
             self.session.tick(now.mono_ms)
-            self._events(turn)
+            self._events(turn, now)
         elif self.link:
             if now.mono_ms >= self._give_up_ms:
                 self._give_up_ms = now.mono_ms + self._broker.config.ha_housekeeping_ms
@@ -120,8 +178,10 @@ class SlaveSide:
         log.info("replication: master=%s speaks %s", self.master_address, self.protocol)
         self._connect_at_ms = now.mono_ms
 
-    def opened(self, now: Now) -> None:
+    def opened(self, link: int, now: Now) -> None:
         """The link to the master is open."""
+        if link != self.link:
+            return
         config = self._broker.config
         self.session = slave.SlaveSession(
             self._broker.store.log, now.mono_ms, safe_end=self._safe_end(),
@@ -140,29 +200,36 @@ class SlaveSide:
             tail = b""
         return SlaveHello(
             config.cluster, config.broker_name, config.broker_id, self._run_id, store_log.start, end,
-            config.segment_bytes, list(self._owner.generations), start, crc32(tail), page_crcs(tail),
+            config.segment_bytes, list(self._owner.generations), start, crc32(tail), page_crcs(tail), self.epoch,
         )  # fmt: skip
 
-    def closed(self, reason: str, now: Now) -> None:
+    def closed(self, link: int, reason: str, now: Now) -> None:
         """The link is gone; try again soon if it was copying."""
+        if link in self._dropped:
+            self._dropped.discard(link)
+            return
+        self._unlinked(now)
         was_copying = self.session is not None and self.session.received_bytes > 0 and self._bad[1] < SUSPECT_AFTER
         log.info("replication: link to master=%s closed reason=%r", self.ha_address, reason)
         self.link = 0
         self.session = None
         wait = self._broker.config.ha_reconnect_ms
+        if self._broker.failover is not None:
+            wait = min(wait, RECONNECT_MS)
         self._connect_at_ms = now.mono_ms + (min(wait, 100) if was_copying else wait)
-        if self._broker.config.ha_protocol == "auto":
+        if self._broker.config.ha_protocol == "auto" and self._broker.failover is None:
             self.protocol = "auto"
 
     # What arrives.
 
-    def received(self, data: bytes, turn: Turn, now: Now) -> None:
+    def received(self, link: int, data: bytes, turn: Turn, now: Now) -> None:
         """Bytes of the master."""
-        if self.session is not None:
+        if self.session is not None and link == self.link:
             self.session.receive_data(data, now.mono_ms)
-            self._events(turn)
+            self._events(turn, now)
+            self._heard(now)
 
-    def _events(self, turn: Turn) -> None:
+    def _events(self, turn: Turn, now: Now) -> None:
         session = self.session
         assert session is not None, "events come from a session"
         while (event := session.next_event()) is not None:
@@ -173,8 +240,13 @@ class SlaveSide:
                 if not self._welcomed(event.hello, turn):
                     return
                 session.proceed(event.hello, self._safe_end())
+                self._heard(now)
             elif isinstance(event, slave.Begins):
                 self._broker.store.log.begin_at(event.log_offset)
+            elif isinstance(event, slave.Beaten):
+                self._beaten(event.heartbeat, now)
+            elif isinstance(event, slave.Promised):
+                self._promised(event, now)
             elif isinstance(event, slave.Damaged):
                 self._damaged(event)
             elif isinstance(event, slave.SessionClosed):
@@ -182,6 +254,10 @@ class SlaveSide:
         out = session.data_to_send()
         if out:
             turn.send(self.link, *out)
+
+    def _promised(self, event: slave.Promised, now: Now) -> None:
+        if self._broker.failover is not None and self.master is not None and self._is_linked:
+            self._broker.failover.reported(self.master, event.log_end, event.number, now)
 
     def _store(self, pieces: list[Piece], turn: Turn) -> bool:
         store = self._broker.store
@@ -201,6 +277,10 @@ class SlaveSide:
     def _welcomed(self, hello: MasterHello, turn: Turn) -> bool:
         store_log = self._broker.store.log
         to = hello.truncate_to
+        if hello.epoch != self.epoch:
+            turn.closes.append((self.link, f"it acts by epoch {hello.epoch} of the group, we by {self.epoch}"))
+            self.session = None
+            return False
         try:
             if to is not None and not store_log.start <= to <= store_log.written_end:
                 raise StoreDamaged(
@@ -208,6 +288,8 @@ class SlaveSide:
                 )
             if to is not None:
                 self._broker.set_aside(to)
+                if self._broker.failover is not None:
+                    self._broker.failover.log_changed()
             self._owner.set_generations(hello.generations)
         except StoreError as error:
             log.error("replication: cannot do what the master asks for: %s", error)

@@ -130,7 +130,7 @@ class Stats:
             self._sampled_ms = now.mono_ms
 
     def _count_puts(self) -> None:
-        if self._broker.config.role == "SLAVE":
+        if not self._broker.is_master:
             return
         cluster, puts = self._broker.config.cluster, 0
         for key, queue in self._broker.store.queues.items():

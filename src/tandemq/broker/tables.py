@@ -57,9 +57,18 @@ class _Tables:
         config = self._broker.config
         return command.answer(
             ResponseCode.SUCCESS,
-            fields={"brokerName": config.broker_name, "brokerId": str(config.broker_id), "role": config.role,
+            fields={"brokerName": config.broker_name, "brokerId": str(config.broker_id), "role": role_of(self._broker),
                     "logStart": str(self._broker.store.log.start), "logEnd": str(self._broker.store.log.written_end)},
         )  # fmt: skip
+
+
+def role_of(broker: "Broker") -> str:
+    """The role at this moment, in the words of the settings."""
+    if broker.failover is None:
+        return broker.config.role
+    if not broker.is_master:
+        return "SLAVE"
+    return "SYNC_MASTER" if broker.is_elect or broker.config.role == "SYNC_MASTER" else "ASYNC_MASTER"
 
 
 def _plain(table: dict[str, Any], entries: str, command: Command) -> dict[str, Any]:

@@ -136,7 +136,7 @@ class Upkeep:
     def _needed(self) -> dict[str, int]:
         needed = self._broker.replication.masters.needed()
         delayed = self._broker.delay.needed_from()
-        if delayed is not None and self._broker.config.role != "SLAVE":
+        if delayed is not None and self._broker.is_master:
             needed["delayed messages"] = delayed
         return needed
 

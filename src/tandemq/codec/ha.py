@@ -11,11 +11,20 @@ Between TandemQ brokers a hello comes first, both ways; its first 8 bytes can be
     slave → master   afterwards reports, or transfers of a tail the master asked for, each behind a kind byte:
                      kind 1 = 0: report, log end 8
                      kind 1 = 1: tail, log offset 8 · body size 4 · body
+                     kind 1 = 2: report with a promise, log end 8 · number of the heartbeat 8
+                     kind 1 = 3: heartbeat, of a slave that serves
+    master → slave   transfers, and with log offset -1 (CONTROL), in the body, behind a kind byte:
+                     kind 1 = 2: a promise, log end 8 · number of the heartbeat 8
+                     kind 1 = 3: heartbeat, of a master that serves
 
+    heartbeat        epoch 8 · number 8 · lease 4 · log end 8 · confirm offset 8
+
+Promises and heartbeats are spoken in groups with a registry only (docs/failover.md).
 Source: docs/ha.md; RocketMQ DefaultHAConnection, DefaultHAClient.
 """
 
 from struct import Struct
+from typing import NamedTuple
 
 import msgspec
 from isal.isal_zlib import crc32
@@ -30,10 +39,28 @@ HELLO_MARK = b"\xffTandemQ"
 HELLO_BYTES_MAX = 1 << 20
 KIND_REPORT = 0
 KIND_TAIL = 1
+KIND_PROMISE = 2
+KIND_HEARTBEAT = 3
+CONTROL = -1
+"""In place of a log offset: the body is for the member, not for the log."""
+PROMISE = Struct(">qq")
+HEARTBEAT = Struct(">qqiqq")
 TAIL_CHECK_BYTES = 64 * 1024
 """Of at most so many of its last bytes a slave tells the checksum."""
 TAIL_PAGE_BYTES = 4 * 1024
 _LENGTH = Struct(">i")
+
+
+class Heartbeat(NamedTuple):
+    """Sent by whoever serves a group with a registry, on every replication link."""
+
+    epoch: int
+    number: int
+    """Echoed by the receiver as a promise not to take over; never 0."""
+    lease_ms: int
+    log_end: int
+    """The sender's, bytes."""
+    confirm_offset: int
 
 
 class SlaveHello(msgspec.Struct, rename="camel"):
@@ -55,6 +82,8 @@ class SlaveHello(msgspec.Struct, rename="camel"):
     tail_start: int = 0
     tail_crc: int = 0
     tail_pages: list[int] = []
+    epoch: int = 0
+    """Of the mastership the slave knows, in a group with a registry; 0 without."""
 
 
 class MasterHello(msgspec.Struct, rename="camel"):
@@ -72,6 +101,7 @@ class MasterHello(msgspec.Struct, rename="camel"):
     send_tail: bool = False
     refused: str | None = None
     generations: list[tuple[int, int]] = []
+    epoch: int = 0
 
 
 def page_crcs(tail: bytes) -> list[int]:
@@ -121,6 +151,11 @@ def hello_length(data: bytes) -> int | None:
     if not 0 < length <= HELLO_BYTES_MAX:
         raise ProtocolError(f"a hello of {length} bytes; at most {HELLO_BYTES_MAX} are allowed")
     return int(len(HELLO_MARK) + 4 + length)
+
+
+def control_frame(kind: int, payload: bytes) -> bytes:
+    """What a master says to a slave besides log bytes."""
+    return TRANSFER.pack(CONTROL, 1 + len(payload)) + bytes([kind]) + payload
 
 
 def frame_transfer(log_offset: int, body: bytes, batch_bytes: int) -> list[bytes | memoryview]:

@@ -27,6 +27,7 @@ Source: docs/failover.md; requirements F09-F33, V17-V19, R11.
 from dataclasses import replace
 
 from tandemq.boundary import Now
+from tandemq.codec.ha import Heartbeat
 from tandemq.coordination.election import Candidate, place_of
 from tandemq.coordination.handover import Giver
 from tandemq.coordination.insync import InSync
@@ -37,7 +38,6 @@ from tandemq.coordination.orders import (
     BecomeSlave,
     CommandDone,
     Effect,
-    Heartbeat,
     MemberSettings,
     Note,
     PermissionChanged,
@@ -240,7 +240,7 @@ class Member:
         return heartbeat.number if promises else 0
 
     def heartbeat(self, now: Now) -> Heartbeat | None:
-        """The next heartbeat for all links; None while we serve nobody. Send it at once."""
+        """The next heartbeat for all links, behind log bytes; None while we serve nobody. Send it at once."""
         if self.stage not in (Stage.SERVING, Stage.HANDING) or self.view.state is None:
             return None
         number = self.lease.next_heartbeat(now.mono_ms)
@@ -265,7 +265,7 @@ class Member:
         self.think(now)
 
     def may_take_offsets(self, giver: int, token: int) -> bool:
-        """Whether offsets that a member hands over may be merged (`slave_consume.merge_offsets`) and saved."""
+        """Whether offsets that a member hands over may be merged and saved."""
         return self._giver.take(giver, token)
 
     def on_taken(self, giver: int, token: int, now: Now) -> None:
@@ -413,6 +413,8 @@ class Member:
         order = sorted(config.members, key=lambda one: (-one.priority, one.broker_id))
         first = config.master or order[0]
         if first.broker_id == self.id:
+            if self.log_end == 0:
+                self.is_log_whole = True  # nobody has acknowledged anything yet
             state = GroupState(max(1, self.log_epoch), self.id, (self.id,), GroupMode.NORMAL, self.id)
             self.propose(state, "the group begins", now)
 

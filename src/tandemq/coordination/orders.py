@@ -117,21 +117,6 @@ class Note(NamedTuple):
 Effect = Ask | BecomeMaster | BecomeSlave | PermissionChanged | HandOffsets | CommandDone | Note
 
 
-# Between members, over the replication link.
-
-
-class Heartbeat(NamedTuple):
-    """Sent by whoever serves, at least every `Member.heartbeat_ms`."""
-
-    epoch: int
-    number: int
-    """Echoed by the receiver as a promise not to take over; never 0."""
-    lease_ms: int
-    log_end: int
-    """The sender's, bytes. Must not overtake the log bytes before it on the same link."""
-    confirm_offset: int
-
-
 class Verdict(NamedTuple):
     """Answer to an operator's command. Accepted ones that are not done at once end with CommandDone."""
 

@@ -9,9 +9,7 @@ so that the master's own write for the old version can no longer succeed: never 
 Source: docs/failover.md, "Reading from the slave"; requirements F12-F30, M07.
 """
 
-from collections.abc import Mapping
 from enum import Enum
-from typing import NamedTuple
 
 from tandemq.coordination.records import GroupMode, GroupState, Permission
 
@@ -25,25 +23,6 @@ class HandStep(Enum):
     """Everything is refused; the offsets are on their way to the other."""
     WAIT = "wait"
     """The other has stored them; the record is about to change."""
-
-
-class Position(NamedTuple):
-    """How far a consumer group is in a queue; compared as a whole, so that an operator's reset outranks height."""
-
-    resets: int
-    """How often an operator has set it."""
-    queue_offset: int
-    """Next message to read."""
-
-
-def merge_offsets(
-    ours: Mapping[tuple[str, str, int], Position], theirs: Mapping[tuple[str, str, int], Position]
-) -> dict[tuple[str, str, int], Position]:
-    """Both tables in one, by (topic, consumer group, queue): nothing ever goes back, except by a reset."""
-    merged = dict(ours)
-    for key, position in theirs.items():
-        merged[key] = max(merged.get(key, position), position)
-    return merged
 
 
 def may_take_reading(state: GroupState, broker_id: int, mine: Permission, masters: Permission) -> bool:

@@ -102,6 +102,14 @@ class RequestCode(IntEnum):
     """TandemQ's own, slave to master: is this a TandemQ broker, and which? A Java broker answers 3."""
     TANDEM_LOG_DIGEST = 7_302
     """TandemQ's own, tool to broker: checksum of a range of the commit log, to compare twins while they run."""
+    TANDEM_FAILOVER_STATUS = 7_320
+    """TandemQ's own: where a broker stands in its group, why, and what happened before."""
+    TANDEM_SWITCH = 7_321
+    """TandemQ's own: another member is to become the master."""
+    TANDEM_FORCE_MASTER = 7_322
+    """TandemQ's own: this broker is to serve although that may lose or repeat something."""
+    TANDEM_HAND_OFFSETS = 7_323
+    """TandemQ's own: a member hands over what it knows of consumers and delayed messages."""
     TANDEM_REGISTRY_CONNECT = 7_310
     """TandemQ's own, broker to the name server that hosts the registry: begin a session, or take one up again."""
     TANDEM_REGISTRY_OPERATE = 7_311

@@ -18,15 +18,21 @@ from typing import NamedTuple, Protocol
 
 from tandemq.boundary import Buffer
 from tandemq.codec.ha import (
+    HEARTBEAT,
     HELLO_MARK,
+    KIND_HEARTBEAT,
+    KIND_PROMISE,
     KIND_REPORT,
     KIND_TAIL,
+    PROMISE,
     REPORT,
     REPORT_BYTES,
     TRANSFER,
     TRANSFER_BYTES,
+    Heartbeat,
     MasterHello,
     SlaveHello,
+    control_frame,
     decode_slave_hello,
     encode_hello,
     frame_transfer,
@@ -86,6 +92,19 @@ class Acked(NamedTuple):
     log_offset: int
 
 
+class Promised(NamedTuple):
+    """The slave has the log up to here, and promises by this heartbeat not to take over."""
+
+    log_offset: int
+    number: int
+
+
+class Beaten(NamedTuple):
+    """The slave serves the group, and sent a heartbeat."""
+
+    heartbeat: Heartbeat
+
+
 class TailReceived(NamedTuple):
     """Verified records the slave had and we had lost, from a log offset on."""
 
@@ -103,7 +122,7 @@ class SessionClosed(NamedTuple):
     reason: str
 
 
-Event = Introduced | Acked | TailReceived | TailComplete | SessionClosed
+Event = Introduced | Acked | Promised | Beaten | TailReceived | TailComplete | SessionClosed
 
 
 class MasterSession:
@@ -213,6 +232,19 @@ class MasterSession:
             data, self._in = self._in, b""
             self.receive_data(data, self.last_read_ms)
 
+    def beat(self, heartbeat: Heartbeat, now_ms: int) -> None:
+        """We serve the group: tell the slave."""
+        self._control(KIND_HEARTBEAT, HEARTBEAT.pack(*heartbeat), now_ms)
+
+    def promise(self, log_end: int, number: int, now_ms: int) -> None:
+        """The slave serves the group: echo its heartbeat."""
+        self._control(KIND_PROMISE, PROMISE.pack(log_end, number), now_ms)
+
+    def _control(self, kind: int, payload: bytes, now_ms: int) -> None:
+        if self.state is State.TRANSFER and not self.is_classic:
+            self._out.append(control_frame(kind, payload))
+            self.last_write_ms = now_ms
+
     def end(self, reason: str) -> None:
         """Send nothing more and close: the slave must introduce itself anew."""
         if self.state is not State.SHUTDOWN:
@@ -291,8 +323,24 @@ class MasterSession:
             elif kind == KIND_TAIL and self.state is State.TAIL:
                 if not self._read_tail():
                     return
+            elif kind in (KIND_PROMISE, KIND_HEARTBEAT) and self.state is State.TRANSFER:
+                if not self._read_control(kind):
+                    return
             else:
                 raise ProtocolError(f"a frame of kind {kind} is not expected")
+
+    def _read_control(self, kind: int) -> bool:
+        form = PROMISE if kind == KIND_PROMISE else HEARTBEAT
+        if len(self._in) < 1 + form.size:
+            return False
+        values = form.unpack_from(self._in, 1)
+        self._in = self._in[1 + form.size :]
+        if kind == KIND_HEARTBEAT:
+            self._events.append(Beaten(Heartbeat(*values)))
+            return True
+        self._acked(values[0])
+        self._events.append(Promised(*values))
+        return True
 
     def _whole_reports(self) -> int:
         """How many whole reports stand in a row: only the last of them counts. While a tail is awaited, one by one."""

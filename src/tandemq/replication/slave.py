@@ -16,12 +16,18 @@ from typing import NamedTuple
 
 from tandemq.boundary import Buffer
 from tandemq.codec.ha import (
+    CONTROL,
+    HEARTBEAT,
     HELLO_MARK,
+    KIND_HEARTBEAT,
+    KIND_PROMISE,
     KIND_REPORT,
     KIND_TAIL,
+    PROMISE,
     REPORT,
     TRANSFER,
     TRANSFER_BYTES,
+    Heartbeat,
     MasterHello,
     SlaveHello,
     decode_master_hello,
@@ -65,6 +71,19 @@ class Received(NamedTuple):
     pieces: list[Piece]
 
 
+class Promised(NamedTuple):
+    """The master promises by this heartbeat of ours not to take over."""
+
+    log_end: int
+    number: int
+
+
+class Beaten(NamedTuple):
+    """The master serves the group, and sent a heartbeat; what it sent before is stored."""
+
+    heartbeat: Heartbeat
+
+
 class Damaged(NamedTuple):
     """The master sent bytes that are no valid record."""
 
@@ -78,7 +97,7 @@ class SessionClosed(NamedTuple):
     reason: str
 
 
-Event = Begins | Welcomed | Received | Damaged | SessionClosed
+Event = Begins | Welcomed | Received | Promised | Beaten | Damaged | SessionClosed
 
 
 class SlaveSession:
@@ -172,6 +191,19 @@ class SlaveSession:
             self.reported = log_offset
             self._report(now_ms)
 
+    def promise(self, number: int, now_ms: int) -> None:
+        """Echo a heartbeat of the master, with what is stored."""
+        self._control(KIND_PROMISE, PROMISE.pack(self.reported, number), now_ms)
+
+    def beat(self, heartbeat: Heartbeat, now_ms: int) -> None:
+        """We serve the group: tell the master."""
+        self._control(KIND_HEARTBEAT, HEARTBEAT.pack(*heartbeat), now_ms)
+
+    def _control(self, kind: int, payload: bytes, now_ms: int) -> None:
+        if self.state is State.TRANSFER and not self.is_classic:
+            self._out.append(bytes([kind]) + payload)
+            self.last_write_ms = now_ms
+
     def _send_tail(self, start: int) -> None:
         end = self._log.written_end
         try:
@@ -234,6 +266,18 @@ class SlaveSession:
             if not 0 <= size <= FRAME_BYTES_MAX:
                 raise ProtocolError(f"a transfer of {size} bytes")
             self._wanted = TRANSFER_BYTES + size
+            if offset == CONTROL and not self.is_classic:
+                if end - at < TRANSFER_BYTES + size:
+                    break
+                if bodies:
+                    self._take(bodies)
+                    bodies = []
+                    if self.state is not State.TRANSFER:
+                        return
+                self._read_control(data[at + TRANSFER_BYTES : at + TRANSFER_BYTES + size])
+                at += TRANSFER_BYTES + size
+                self._wanted = TRANSFER_BYTES
+                continue
             if self._is_empty:
                 expected = self._begin(offset)
             if offset != expected:
@@ -248,6 +292,15 @@ class SlaveSession:
         self._keep(data[at:] if at else data)
         if bodies:
             self._take(bodies)
+
+    def _read_control(self, body: bytes) -> None:
+        kind, payload = body[:1], body[1:]
+        if kind == bytes([KIND_HEARTBEAT]) and len(payload) == HEARTBEAT.size:
+            self._events.append(Beaten(Heartbeat(*HEARTBEAT.unpack(payload))))
+        elif kind == bytes([KIND_PROMISE]) and len(payload) == PROMISE.size:
+            self._events.append(Promised(*PROMISE.unpack(payload)))
+        else:
+            raise ProtocolError(f"a control frame of kind {kind.hex()} and {len(body)} bytes is not expected")
 
     def _begin(self, offset: int) -> int:
         if offset % self._log.segment_bytes:

@@ -15,7 +15,9 @@ from tandemq.errors import ConfigError
 from tandemq.real.clock import read_clock
 from tandemq.real.disk import RealDisk
 from tandemq.real.loop import Loop
+from tandemq.registry import ZOOKEEPER, parse_address
 from tandemq.run.identity import claim
+from tandemq.run.registry import ClosableSession, open_zookeeper
 
 log = logging.getLogger(__name__)
 FAST_PORT_DISTANCE = 2
@@ -30,6 +32,7 @@ class BrokerProcess:
         self._accept_loss = accept_loss
         self._disk: RealDisk | None = None
         self._loop: Loop | None = None
+        self._registry: ClosableSession | None = None
         self._node: Broker | None = None
         self.port = self.fast_port = self.ha_port = 0
 
@@ -64,6 +67,7 @@ class BrokerProcess:
         try:
             claim(disk, self.config)
             self._listen(loop)
+            self._open_registry(loop)
             config = replace(self.config, listen_port=self.port, ha_port=self.ha_port)
             now = read_clock()
             delays = parse_delay_levels(config.delay_levels)
@@ -74,6 +78,14 @@ class BrokerProcess:
             self.close(clean=False)
             raise
         self._node.listening(self.address, self.ha_address, now)
+
+    def _open_registry(self, loop: Loop) -> None:
+        """ZooKeeper is spoken by the shell; the registry in a name server by the broker itself."""
+        text = self.config.registry_address
+        if not text or parse_address(text).kind != ZOOKEEPER:
+            return
+        session = open_zookeeper(parse_address(text), self.config.registry_session_ms, loop.wake)
+        self._registry = loop.registry = session
 
     def _connections_max(self) -> int:
         return (self.config if self._node is None else self._node.config).connections_max
@@ -109,14 +121,16 @@ class BrokerProcess:
     def close(self, *, clean: bool = True) -> None:
         """Say goodbye, save, close. `clean` False leaves everything as a crash would."""
         if self._node is not None and self._loop is not None and clean:
-            self._loop.finish(self._node.stop(), seconds=1.0)
+            self._loop.finish(self._node.stop(read_clock()), seconds=1.0)
+        if self._registry is not None:
+            self._registry.close()
         if self._loop is not None:
             self._loop.close()
         if self._node is not None and clean:
             self._node.close()
         if self._disk is not None:
             self._disk.unlock()
-        self._loop = self._node = self._disk = None
+        self._loop = self._node = self._disk = self._registry = None
 
 
 def read_machine() -> Machine:

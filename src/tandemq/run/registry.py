@@ -10,7 +10,7 @@ import logging
 import secrets
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -130,13 +130,22 @@ def begin_session(address: RegistryAddress, timeout_ms: int, wake: threading.Eve
     """
     if address.kind != ZOOKEEPER:
         return EmbeddedSession(address.hosts, f"tool-{secrets.token_hex(8)}", timeout_ms, wake)
+    return open_zookeeper(address, timeout_ms, wake.set)
+
+
+def open_zookeeper(address: RegistryAddress, timeout_ms: int, wake: Callable[[], None]) -> ClosableSession:
+    """Begin a session at ZooKeeper; `wake` is called, from other threads, when there are events.
+
+    Raises:
+        ConfigError: ZooKeeper's client is not installed.
+    """
     try:
         from tandemq.real.zookeeper import ZooKeeperRegistry  # noqa: PLC0415  # an extra
     except ImportError as error:
         raise ConfigError(
             f"{address} needs kazoo, which is not installed", hint="pip install 'tandemq[zookeeper]'"
         ) from error
-    session = ZooKeeperRegistry(address.hosts, timeout_ms, wake.set)
+    session = ZooKeeperRegistry(address.hosts, timeout_ms, wake)
     session.start()
     return session
 

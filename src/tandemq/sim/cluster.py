@@ -141,7 +141,7 @@ class Host:
         if self.process is None or self.broker is None:
             return
         process, broker = self.process, self.broker
-        process.carry_out(broker.stop())
+        process.carry_out(broker.stop(self.machine.now()))
         try:
             broker.close()
         except StoreError as error:

@@ -12,6 +12,7 @@ from typing import Any
 
 from tandemq.boundary import Turn
 from tandemq.broker import delay, masterside, node, offsets, pull, retry, slaveside
+from tandemq.broker.answers import recode
 from tandemq.client import consuming, links, routes, sending, window
 from tandemq.errors import NotConnected, ProtocolError
 from tandemq.model.codes import ResponseCode
@@ -214,7 +215,7 @@ def refused_and_stored() -> AbstractContextManager[Any]:
     def refuse(self: node.Broker, acks: Any, turn: Turn, now: Any) -> None:
         for at, (link, answers, end, *rest) in enumerate(acks):
             if answers and end and end % 5 == 0:
-                acks[at] = (link, node.recode(answers, ResponseCode.SYSTEM_ERROR), end, *rest)
+                acks[at] = (link, recode(answers, ResponseCode.SYSTEM_ERROR), end, *rest)
         acknowledge(self, acks, turn, now)
 
     return patched(node.Broker, "_acknowledge", refuse)
@@ -238,8 +239,8 @@ def slave_never_returns() -> AbstractContextManager[Any]:
     """A slave whose link is gone does not connect again."""
     closed = slaveside.SlaveSide.closed
 
-    def gone(self: Any, reason: str, now: Any) -> None:
-        closed(self, reason, now)
+    def gone(self: Any, link: int, reason: str, now: Any) -> None:
+        closed(self, link, reason, now)
         self._connect_at_ms = now.mono_ms + 10**9
 
     return patched(slaveside.SlaveSide, "closed", gone)

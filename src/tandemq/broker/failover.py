@@ -1,0 +1,424 @@
+"""A broker's part in a group whose roles come from a registry: its `Member` decides, this carries out.
+
+    registry ──events──► Member ──orders──► replication (lead, follow), send and pull (refuse, admit), registration
+    links    ──reports, heartbeats──► Member           timeline: what happened when, and why
+
+Before the group's configuration is read nothing is served. In mode `static` the broker then goes on by its settings,
+without a registry. What a broker may do ends with its lease, so it is looked up at the start of every turn.
+
+Kept on the disk: `config/failover.json`, whether the log may lack something it had reported; `config/timeline.json`.
+Owner: the node. Source: docs/failover.md, "A broker and its member".
+"""
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from tandemq.boundary import Event, Now, Turn
+from tandemq.broker.answers import doubtful
+from tandemq.broker.pull import NO_LIMIT
+from tandemq.broker.registry import BrokerRegistry
+from tandemq.codec.fastjson import dumps_java
+from tandemq.codec.ha import Heartbeat
+from tandemq.coordination.member import Member
+from tandemq.coordination.orders import (
+    BecomeMaster,
+    BecomeSlave,
+    CommandDone,
+    HandOffsets,
+    MemberSettings,
+    Note,
+    PermissionChanged,
+    Stage,
+)
+from tandemq.coordination.permission import holder_of
+from tandemq.coordination.records import Mode
+from tandemq.coordination.registry import Ask
+from tandemq.errors import StoreError
+from tandemq.model.codes import RequestCode as Code
+from tandemq.model.codes import ResponseCode
+from tandemq.model.command import Command
+from tandemq.registry import RegistryAddress
+from tandemq.storage.consumequeue import ConsumeQueue
+from tandemq.storage.tables import load_table, save_table
+
+if TYPE_CHECKING:
+    from tandemq.broker.node import Broker
+
+log = logging.getLogger(__name__)
+FILE = "failover.json"
+TIMELINE_FILE = "timeline.json"
+TIMELINE_MAX = 200
+"""Entries kept; the oldest go first."""
+HAND_TIMEOUT_MS = 2_000
+REASON = "failover"
+TOO_FEW = "in sync"
+MASTER_ID = 0
+_READ = frozenset({
+    Code.QUERY_CONSUMER_OFFSET, Code.GET_MAX_OFFSET, Code.GET_MIN_OFFSET, Code.SEARCH_OFFSET_BY_TIMESTAMP,
+    Code.GET_EARLIEST_MSG_STORETIME, Code.LOCK_BATCH_MQ,
+})  # fmt: skip
+_COMMIT = frozenset({Code.UPDATE_CONSUMER_OFFSET, Code.INVOKE_BROKER_TO_RESET_OFFSET, Code.CLONE_GROUP_OFFSET})
+_WRITE = frozenset({
+    Code.CONSUMER_SEND_MSG_BACK, Code.UPDATE_AND_CREATE_TOPIC, Code.UPDATE_AND_CREATE_TOPIC_LIST,
+    Code.DELETE_TOPIC_IN_BROKER, Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, Code.DELETE_SUBSCRIPTIONGROUP,
+})  # fmt: skip
+
+
+class Failover:
+    """What the group has decided for this broker, and what it does for the group."""
+
+    def __init__(self, broker: "Broker", address: RegistryAddress) -> None:
+        """Nothing is known, so nothing may be read or written. The registry is spoken to after `listening`."""
+        config = broker.config
+        self._broker = broker
+        client = f"{config.cluster}/{config.broker_name}/{config.broker_id}-{broker.random.getrandbits(48):012x}"
+        self.registry = BrokerRegistry(address, client, config.registry_session_ms, broker.next_link)
+        saved = load_table(broker.disk, FILE)
+        is_noted = bool(saved["isLogWhole"]) if "isLogWhole" in saved else broker.store.log.written_end > 0
+        self._is_whole = is_noted and not broker.recovered.may_have_lost
+        self._noted: bool | None = None
+        self._member: Member | None = None
+        self.is_master = False
+        self.epoch = 0
+        """Of the mastership we act by; 0: none yet."""
+        self.timeline: list[dict[str, Any]] = list(load_table(broker.disk, TIMELINE_FILE).get("entries", []))
+        """When (calendar ms), in which epoch, what; oldest first."""
+        self.commands: list[tuple[int, Command]] = []
+        """Operators' commands under way: link and request."""
+        self._may = (False, False, False)
+        self._is_short = False
+        self._beat_ms = 0
+        self._unseen: set[ConsumeQueue] = set()
+        """Queues with held pulls and messages that may not be shown yet."""
+        self._taken: list[tuple[int, int, int]] = []
+        """Offsets handed to us that are being saved: which change, giver, token."""
+        broker.registration.broker_id = None
+        broker.pull.takes_commits = False
+        why = "the group's configuration has not been read from the registry yet"
+        broker.send.refuse(REASON, why, ResponseCode.NO_PERMISSION)
+        broker.pull.refusal = why
+
+    def listening(self, address: str, ha_address: str, now: Now) -> None:
+        """Our addresses are known, so others may be told of us."""
+        broker, config = self._broker, self._broker.config
+        settings = MemberSettings(
+            config.cluster, config.broker_name, config.broker_id, address=address, ha_address=ha_address,
+            lag_ms_max=config.lag_ms_max, unclean_hand_back_after_ms=config.unclean_hand_back_ms,
+        )  # fmt: skip
+        self._member = Member(
+            settings, now, log_end=broker.store.log.written_end, log_epoch=broker.replication.log_epoch,
+            is_log_whole=self._is_whole,
+        )  # fmt: skip
+        self._note_whole()
+
+    @property
+    def member(self) -> Member:
+        """Who decides; there after `listening`."""
+        assert self._member is not None, "listen first"
+        return self._member
+
+    @property
+    def is_elect(self) -> bool:
+        """Whether masters are elected, and messages need every member in sync."""
+        return self._member is not None and self._member.mode is Mode.ELECT
+
+    @property
+    def is_holder(self) -> bool:
+        """Whether the record names us as the one who serves: our own tables are the ones that count."""
+        state = self._member.view.state if self._member is not None else None
+        return state is not None and holder_of(state) == self._broker.config.broker_id
+
+    # A turn.
+
+    def on_event(self, event: Event, turn: Turn, now: Now) -> bool:
+        """An event of the turn; whether it was the registry's."""
+        return self.registry.on_event(event, turn, now)
+
+    def tick(self, turn: Turn, now: Now) -> None:
+        """Take what the registry said, let the member think, do what it orders."""
+        member = self.member
+        self.registry.tick(turn, now)
+        for event in self.registry.take_events():
+            member.receive(event, now)
+        if now.mono_ms >= member.deadline_ms():
+            member.tick(now)
+        if member.mode is Mode.STATIC:
+            self._leave(turn, now)
+            return
+        self._carry_out(turn, now)
+
+    def _leave(self, turn: Turn, now: Now) -> None:
+        """Mode `static`: go on by the settings."""
+        broker = self._broker
+        log.info("failover: mode static is configured, so the settings say who is the master")
+        self.registry.close(turn, now)
+        broker.failover = None
+        broker.send.admit(REASON)
+        broker.pull.refusal = None
+        broker.pull.takes_commits = broker.config.broker_id == MASTER_ID
+        broker.replication.begin_by_settings(now)
+        broker.registration.move(broker.config.broker_id, 0, turn, now)
+
+    def _carry_out(self, turn: Turn, now: Now) -> None:
+        member = self.member
+        while effects := member.next_effects():
+            self._note_whole()
+            self.registry.ask([effect for effect in effects if isinstance(effect, Ask)], turn, now)
+            for effect in effects:
+                if isinstance(effect, BecomeMaster):
+                    self._lead(effect, turn, now)
+                elif isinstance(effect, BecomeSlave):
+                    self._follow(effect, turn, now)
+                elif isinstance(effect, PermissionChanged):
+                    self._say(now, _permission_text(effect))
+                elif isinstance(effect, HandOffsets):
+                    self._hand(effect, turn, now)
+                elif isinstance(effect, CommandDone):
+                    self._command_done(effect, turn)
+                elif isinstance(effect, Note):
+                    self._say(now, effect.text, effect.epoch)
+        self._permit(turn, now)
+        self._register(turn, now)
+
+    def _note_whole(self) -> None:
+        """On the disk before anybody else can know of it."""
+        if self.member.is_log_whole != self._noted:
+            save_table(self._broker.disk, FILE, {"isLogWhole": self.member.is_log_whole})
+            self._noted = self.member.is_log_whole
+
+    def _say(self, now: Now, text: str, epoch: int | None = None) -> None:
+        epoch = self.epoch if epoch is None else epoch
+        log.warning("failover: epoch=%d %s", epoch, text)
+        self.timeline = [*self.timeline[1 - TIMELINE_MAX :], {"ms": now.wall_ms, "epoch": epoch, "text": text}]
+        self._broker.saver.later(TIMELINE_FILE, lambda: {"entries": self.timeline}, is_awaited=False)
+
+    def _permit(self, turn: Turn, now: Now) -> None:
+        """What clients may do from this moment on."""
+        member, broker, at = self.member, self._broker, now.mono_ms
+        may = (member.may_read(at), member.may_write(at), member.may_commit(at))
+        if may != self._may:
+            (could_read, could_write, _), self._may = self._may, may
+            broker.pull.takes_commits = may[2]
+            if may[0]:
+                broker.pull.refusal = None
+            elif could_read:
+                broker.pull.refuse(member.why, turn)
+            if may[1]:
+                broker.send.admit(REASON)
+            elif could_write:
+                broker.send.refuse(REASON, member.why, ResponseCode.NO_PERMISSION)
+        if not may[0]:
+            broker.pull.refusal = member.why
+        is_short = self.is_elect and may[1] and member.in_sync_count < broker.config.min_in_sync
+        if is_short != self._is_short:
+            self._is_short = is_short
+            if is_short:
+                need = broker.config.min_in_sync
+                broker.send.refuse(TOO_FEW, f"{member.in_sync_count} members are in sync, {need} are needed")
+            else:
+                broker.send.admit(TOO_FEW)
+        broker.pull.log_limit = self.confirm_offset if self.is_elect and self.is_master else NO_LIMIT
+
+    def begin_turn(self, turn: Turn, now: Now) -> None:
+        """Time passed since the last turn: a lease may be over."""
+        self._permit(turn, now)
+
+    def refusal(self, code: int) -> str | None:
+        """Why a request of this code may not be answered now; None if it may, or is none of the group's business."""
+        may_read, may_write, may_commit = self._may
+        is_refused = (
+            (not may_read and code in _READ) or (not may_commit and code in _COMMIT)
+            or (not may_write and code in _WRITE)
+        )  # fmt: skip
+        return self.member.why if is_refused else None
+
+    def deadline_ms(self) -> int | None:
+        """When `tick` is needed."""
+        times = [self.member.deadline_ms(), self.registry.deadline_ms()]
+        if self.member.stage in (Stage.SERVING, Stage.HANDING):
+            times.append(self._beat_ms)
+        return min((time for time in times if time is not None), default=None)
+
+    # After the commit.
+
+    def log_changed(self) -> None:
+        """The log has grown, or was cut."""
+        broker = self._broker
+        self.member.on_log(broker.store.log.written_end, broker.replication.log_epoch)
+
+    def after_commit(self, turn: Turn, now: Now) -> None:
+        """Tell the member what was written; a heartbeat leaves behind it when it is time."""
+        self.log_changed()
+        if now.mono_ms >= self._beat_ms:
+            heartbeat = self.member.heartbeat(now)
+            if heartbeat is not None:
+                self._broker.replication.beat(heartbeat, turn, now)
+                self._beat_ms = now.mono_ms + self.member.heartbeat_ms
+
+    @property
+    def confirm_offset(self) -> int:
+        """Log offset below which a message of an `elect` group is safe."""
+        return self.member.confirm_offset
+
+    def replica_verdict(self) -> ResponseCode | None:
+        """Whether a message stored now waits for the members in sync (None), or what is known already."""
+        config = self.member.view.config
+        wanted = min(self._broker.config.in_sync_replicas, len(config.members) if config is not None else 1)
+        return None if self.member.in_sync_count >= wanted else ResponseCode.SLAVE_NOT_AVAILABLE
+
+    def wake(self, woken: list[ConsumeQueue], turn: Turn) -> None:
+        """Answer held pulls as far as messages may be shown."""
+        pull = self._broker.pull
+        if self.is_elect and self.is_master:
+            pull.log_limit = self.confirm_offset
+        self._unseen.update(woken)
+        for queue in list(self._unseen):
+            if queue.held is not None:
+                pull.wake(queue, turn)
+            if pull.visible_end(queue) >= queue.max_offset:
+                self._unseen.discard(queue)
+
+    # Roles.
+
+    def _lead(self, order: BecomeMaster, turn: Turn, now: Now) -> None:
+        broker, member = self._broker, self.member
+        if not self.is_master or self.epoch != order.epoch:
+            broker.replication.let_go(turn, f"broker {member.id} is the master of epoch {order.epoch}")
+            was_master, self.is_master, self.epoch = self.is_master, True, order.epoch
+            try:
+                if self.is_elect:
+                    broker.replication.lead(now, epoch=order.epoch)
+                elif not was_master:
+                    broker.replication.lead(now, epoch=None)
+            except StoreError as error:
+                self.is_master = False
+                self._say(now, f"the epoch cannot be begun: {error}")
+                member.doubt_log(f"the epoch could not be saved: {error}", now)
+                return
+        self.log_changed()
+        member.on_ready(order.epoch, broker.store.log.written_end, now)
+
+    def _follow(self, order: BecomeSlave, turn: Turn, now: Now) -> None:
+        broker = self._broker
+        if self.is_master or self.epoch != order.epoch:
+            broker.replication.let_go(turn, f"broker {order.master} is the master of epoch {order.epoch}")
+            self._drop_waiting(turn)
+        self.is_master, self.epoch = False, order.epoch
+        broker.replication.follow(order.master, order.epoch, order.address, order.ha_address, turn, now)
+
+    def _drop_waiting(self, turn: Turn) -> None:
+        """Messages that were to be copied: the new master may have them, or not."""
+        broker = self._broker
+        error = StoreError("another member of the group is the master now")
+        for link, answer in broker.waiters.take_all():
+            turn.send(link, doubtful(answer, error))
+        self._unseen.clear()
+
+    def _register(self, turn: Turn, now: Now) -> None:
+        """Tell the name servers our part: the one that may be written to is number 0; whom nobody may use is not there.
+
+        A slave with number 0 of its own takes that of its master meanwhile.
+        """
+        member, registration = self.member, self._broker.registration
+        state = member.view.state
+        if state is None or member.own is None or not registration.address:
+            return
+        broker_id: int | None
+        if state.master != member.id:
+            broker_id = member.id if member.id != MASTER_ID else state.master
+        elif member.stage in (Stage.SERVING, Stage.HANDING):
+            broker_id = MASTER_ID
+        else:
+            broker_id = registration.broker_id if registration.broker_id == MASTER_ID and self.is_master else None
+            broker_id = None if member.stage is Stage.AWAITING else broker_id
+        registration.move(broker_id, state.epoch, turn, now)
+
+    # What links bring.
+
+    def linked(self, peer: int, now: Now, *, is_up: bool) -> None:
+        """A replication link with a member is ready, or gone."""
+        self.log_changed()
+        self.member.on_link(peer, now, is_up=is_up)
+
+    def heard(self, peer: int, now: Now) -> None:
+        """Bytes came from a member."""
+        self.member.on_heard(peer, now)
+
+    def reported(self, peer: int, acked: int, number: int, now: Now) -> None:
+        """A member told what it has, and by which heartbeat of ours it promises; 0: by none."""
+        self.member.on_report(peer, acked, number, now)
+
+    def beaten(self, peer: int, heartbeat: Heartbeat, now: Now) -> int:
+        """A member that serves sent a heartbeat. Returns the number to echo; 0: no promise."""
+        self.log_changed()
+        return self.member.on_heartbeat(peer, heartbeat, now)
+
+    def doubt_log(self, why: str, now: Now) -> None:
+        """The log may lack, or have lost, something that was acknowledged."""
+        self.member.doubt_log(why, now)
+
+    # Handing over.
+
+    def _hand(self, order: HandOffsets, turn: Turn, now: Now) -> None:
+        broker, member = self._broker, self.member
+        record = (member.view.live or {}).get(order.to)
+        if record is None or not record.address:
+            member.on_handed(order.token, now, is_stored=False)
+            return
+        command = Command(
+            Code.TANDEM_HAND_OFFSETS, fields={"from": str(member.id), "token": str(order.token)},
+            body=dumps_java({"offsets": broker.offsets.as_json(), "delays": broker.delay.as_json()}),
+        )  # fmt: skip
+
+        def on_answer(answer: Command | None, at: Now) -> None:
+            is_stored = answer is not None and answer.code == ResponseCode.SUCCESS
+            member.on_handed(order.token, at, is_stored=is_stored)
+
+        broker.peers.call(record.address, command, HAND_TIMEOUT_MS, on_answer, turn, now)
+
+    def take_offsets(self, giver: int, token: int, table: dict[str, Any], now: Now) -> str | None:
+        """Merge what a member hands over; it may be answered when it is saved. Says why not, if so.
+
+        Raises:
+            StoreDamaged, ProtocolError: it is no table of offsets.
+        """
+        if not self.member.may_take_offsets(giver, token):
+            return f"broker {giver} does not hand anything over here now"
+        broker = self._broker
+        broker.offsets.merge_positions(table.get("offsets") or {})
+        broker.delay.advance(table.get("delays") or {})
+        broker.offsets.save(is_awaited=True)
+        broker.delay.save(is_awaited=True)
+        if broker.saver.is_behind:
+            self._taken.append((broker.saver.asked, giver, token))
+        else:  # nothing was news
+            self.member.on_taken(giver, token, now)
+        return None
+
+    def saved(self, settled: int, error: Exception | None, now: Now) -> None:
+        """Tables are on the disk, or could not be written."""
+        taken, self._taken = self._taken, [waiting for waiting in self._taken if waiting[0] > settled]
+        for ticket, giver, token in taken:
+            if ticket <= settled and error is None:
+                self.member.on_taken(giver, token, now)
+
+    def _command_done(self, done: CommandDone, turn: Turn) -> None:
+        code = ResponseCode.SUCCESS if done.is_done else ResponseCode.SYSTEM_ERROR
+        for link, command in self.commands:
+            self._broker.answer_later(link, command.answer(code, remark=done.text), turn)
+        self.commands.clear()
+
+    def drop_link(self, link: int) -> None:
+        """Whoever gave a command there does not wait for its end any more."""
+        self.commands = [waiting for waiting in self.commands if waiting[0] != link]
+
+    def close(self, turn: Turn, now: Now) -> None:
+        """The broker stops: others need not wait for its session to end."""
+        self.registry.close(turn, now)
+
+
+def _permission_text(change: PermissionChanged) -> str:
+    may = {(True, True): "be read and written", (True, False): "be read", (False, True): "be written"}
+    what = may.get((change.may_read, change.may_write))
+    return f"may {what}: {change.why}" if what else f"may neither be read nor written: {change.why}"
