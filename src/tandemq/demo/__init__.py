@@ -4,6 +4,7 @@
     tally     exact figures per tag, from the file and from the messages
     traffic   producer and consumer, and their books: acknowledged, delivered, twice, without delivery
     twins     two store directories compared byte by byte
+    pipeline  the logs through Spark: lake, audit, and the same figures as a gold table
     tale      how it is told, on a terminal and in a log
     play      the story itself: cluster, load, SIGKILL, return, reckoning
 

@@ -4,7 +4,8 @@
     load    ── producer ─────────────── 45 % ────────────────────── 70 % ──────────────── 100 %
                                          │ SIGKILL: master of broker-a   │ it is restarted
     group   ── mean per tag ── held ─────┴ reads broker-a from its slave ┴ both groups ────┘
-    then    ── acknowledged = delivered? · figures = the file's? · twins equal, byte by byte?
+    then    ── logs ─► lake ─► gold (Spark), audit of the twins
+    at last ── acknowledged = delivered? · figures = the file's? the lake's? · twins equal, byte by byte?
 
 The receiver is held for a moment before the kill, so that messages of broker-a are still unread then and must come from
 its slave. Everything is checked against the books of sender and receiver and against the file itself.
@@ -13,12 +14,13 @@ its slave. Everything is checked against the books of sender and receiver and ag
 import asyncio
 import contextlib
 import dataclasses
+import math
 import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -28,14 +30,19 @@ from tandemq.demo.tale import Tale
 from tandemq.demo.tally import Figures, Tally
 from tandemq.demo.traffic import Ledger, Receiver, Sender
 from tandemq.demo.twins import Comparison, compare_stores
-from tandemq.errors import LocalError, TandemError
+from tandemq.errors import ConfigError, LocalError, TandemError
 from tandemq.run.children import ChildCluster
+
+if TYPE_CHECKING:
+    from tandemq.demo.pipeline import Gold, Piped
 
 TOPIC = "Departures"
 QUEUES = 4
 KILLED = "broker-a"
 HOLD_AT, KILL_AT, BACK_AT = 0.35, 0.45, 0.70
 PATIENCE_S = 60.0
+CLOSE = 1e-9
+"""How far means of fractions may be apart, whose sums depend on the order; those of whole numbers may not."""
 _LOOK_S = 0.05
 _SETTINGS: dict[str, str | int | float | bool] = {
     "mappedFileSizeCommitLog": 64 << 20,
@@ -71,6 +78,8 @@ class Reckoning:
     twins_bytes: int = 0
     twins_differences: list[str] = field(default_factory=list)
     tags: dict[str, dict[str, Any]] = field(default_factory=dict)
+    pipeline: "Piped | None" = None
+    """What Spark made of the logs; None if it was left out."""
     seconds: float = 0.0
     faults: list[str] = field(default_factory=list)
 
@@ -86,6 +95,8 @@ class Stage:
     source: Source
     directory: Path | None = None
     """Where stores and logs go and stay; None: a temporary place that is removed if all went well."""
+    has_pipeline: bool = True
+    """Whether the logs go through the data pipeline at the end."""
 
 
 def run(stage: Stage, tale: Tale) -> Reckoning:
@@ -93,8 +104,11 @@ def run(stage: Stage, tale: Tale) -> Reckoning:
 
     Raises:
         LocalError: the input cannot be read.
+        ConfigError: the pipeline is wanted and cannot be: there is no Spark, or no Java.
         TandemError: the cluster cannot be started.
     """
+    if stage.has_pipeline:
+        _check_pipeline()
     tale.title(f"TandemQ demo: {stage.source.title}")
     expected = Tally(stage.source.columns.value).add_all(stage.source.values())
     if not expected.rows:
@@ -103,7 +117,11 @@ def run(stage: Stage, tale: Tale) -> Reckoning:
     directory = stage.directory or Path(tempfile.mkdtemp(prefix="tandemq-demo-"))
     if stage.directory is not None and directory.exists() and any(directory.iterdir()):
         raise LocalError(f"{directory} is not empty", hint="give a new directory")
-    reckoning = asyncio.run(_Play(stage.source, expected, directory, tale).run())
+    play = _Play(stage.source, expected, directory, tale)
+    asyncio.run(play.run())
+    if stage.has_pipeline:
+        play.run_pipeline()
+    reckoning = play.reckon()
     if stage.directory is not None or reckoning.faults:
         tale.step(f"stores, configuration and logs are in {directory}")
     else:
@@ -111,11 +129,24 @@ def run(stage: Stage, tale: Tale) -> Reckoning:
     return reckoning
 
 
+def _check_pipeline() -> None:
+    """Say what the last act lacks before the first one begins."""
+    try:
+        from tandemq.demo import pipeline  # noqa: PLC0415  # the rest of the story needs no Spark
+    except ImportError as error:
+        raise ConfigError(
+            f"Spark is not installed: {error}",
+            hint="pip install 'tandemq[spark]', or leave the pipeline out: --no-pipeline",
+        ) from error
+    pipeline.check_java()
+
+
 class _Play:
     def __init__(self, source: Source, expected: Tally, directory: Path, tale: Tale) -> None:
         self._source = source
         self._expected = expected
         self._tale = tale
+        self._directory = directory
         self._note = ""
         self._total = expected.rows
         self._seen = Tally(source.columns.value)
@@ -123,7 +154,7 @@ class _Play:
         self._ledger = Ledger()
         self._reckoning = Reckoning()
 
-    async def run(self) -> Reckoning:
+    async def run(self) -> None:
         tale, cluster = self._tale, self._cluster
         try:
             await asyncio.to_thread(cluster.start)
@@ -139,8 +170,18 @@ class _Play:
         tale.step("stopped all brokers")
         self._reckoning.faults += [f"{name} did not stop cleanly" for name in cluster.unclean]
         self._compare_twins()
-        self._reckon()
-        return self._reckoning
+
+    def run_pipeline(self) -> None:
+        """The logs through Spark. If that fails, it is a fault of the story and not its end."""
+        from tandemq.demo import pipeline  # noqa: PLC0415  # the rest of the story needs no Spark
+
+        stores = {name: (self._cluster.broker(name, 0).store, self._cluster.broker(name, 1).store)
+                  for name in self._groups()}  # fmt: skip
+        wanted = pipeline.Wanted(stores, TOPIC, self._source.columns.value, self._directory)
+        try:
+            self._reckoning.pipeline = pipeline.run(wanted, self._tale)
+        except TandemError as error:
+            self._reckoning.faults.append(f"the pipeline did not get to its end: {error}")
 
     # The load, and what happens meanwhile.
 
@@ -266,7 +307,7 @@ class _Play:
 
     def _compare_twins(self) -> None:
         total = Comparison()
-        for name in sorted({broker.broker_name for broker in self._cluster.brokers}):
+        for name in self._groups():
             found = compare_stores(self._cluster.broker(name, 0).store, self._cluster.broker(name, 1).store)
             total.files += found.files
             total.bytes += found.bytes
@@ -275,15 +316,16 @@ class _Play:
         self._reckoning.twins_differences = total.differences
         self._compared_files = total.files
 
-    def _reckon(self) -> None:
+    def _groups(self) -> list[str]:
+        return sorted({broker.broker_name for broker in self._cluster.brokers})
+
+    def reckon(self) -> Reckoning:
+        """Hold everything against everything, and tell it."""
         found, tale = self._reckoning, self._tale
         faults = found.faults
-        for tag in sorted({*self._expected.by_tag, *self._seen.by_tag}):
-            wanted, got = self._expected.by_tag.get(tag, Figures()), self._seen.by_tag.get(tag, Figures())
-            found.tags[tag] = {"rows": got.rows, "values": got.values, "mean": got.mean, "file_mean": wanted.mean,
-                               "equal": wanted == got}  # fmt: skip
-            if wanted != got:
-                faults.append(f"{tag}: the messages give {got}, the file {wanted}")
+        gold = found.pipeline.gold if found.pipeline is not None else {}
+        for tag in sorted({*self._expected.by_tag, *self._seen.by_tag, *gold}):
+            self._reckon_tag(tag, gold.get(tag))
         tale.table(self._table())
         unsent = self._total - found.sent
         unacknowledged = found.sent - found.acknowledged
@@ -294,8 +336,25 @@ class _Play:
         _check(faults, found.slave_was_read, f"{KILLED} was not read from its slave")
         _check(faults, found.consumed_meanwhile > 0, f"nothing of {KILLED} was consumed while its master was dead")
         faults += [f"twins: {text}" for text in found.twins_differences]
+        if found.pipeline is not None:
+            faults += found.pipeline.faults
         found.seconds = round(tale.seconds, 1)
         self._say(found)
+        return found
+
+    def _reckon_tag(self, tag: str, gold: "Gold | None") -> None:
+        found = self._reckoning
+        wanted, got = self._expected.by_tag.get(tag, Figures()), self._seen.by_tag.get(tag, Figures())
+        row = {"rows": got.rows, "values": got.values, "mean": got.mean, "file_mean": wanted.mean,
+               "equal": wanted == got}  # fmt: skip
+        if wanted != got:
+            found.faults.append(f"{tag}: the messages give {got}, the file {wanted}")
+        if found.pipeline is not None:
+            like = gold is not None and is_like(gold, got) and is_like(gold, wanted)
+            row |= {"gold_mean": gold.mean if gold is not None else None, "gold_equal": like}
+            if not like:
+                found.faults.append(f"{tag}: the lake gives {gold}, the messages {got}, the file {wanted}")
+        found.tags[tag] = row
 
     def _say(self, found: Reckoning) -> None:
         tale = self._tale
@@ -322,8 +381,25 @@ class _Play:
             f"twins {twins}: {found.twins_bytes / 1e6:,.0f} MB in {self._compared_files} files of each side",
             holds=not found.twins_differences,
         )
+        if found.pipeline is not None:
+            self._say_pipeline(found.pipeline)
         for fault in found.faults:
             tale.result(fault, holds=False)
+
+    def _say_pipeline(self, pipeline: "Piped") -> None:
+        tags = self._reckoning.tags
+        equal = all(row["gold_equal"] for row in tags.values())
+        self._tale.result(
+            f"the gold table's figures of {len(tags)} tags {'equal' if equal else 'differ from'} those of the consumer "
+            "and of the file",
+            holds=equal,
+        )
+        diverging = sum(count for counts in pipeline.divergences.values() for count in counts.values())
+        self._tale.result(
+            f"the audit finds {diverging or 'no'} records that differ in {pipeline.audited_bytes / 1e6:,.0f} MB of log "
+            f"of each side; the pipeline took {pipeline.seconds:g} s",
+            holds=not pipeline.faults,
+        )
 
     def _table(self) -> Table:
         names = self._source.names
@@ -332,17 +408,29 @@ class _Play:
         table.add_column(self._source.columns.tag)
         if names:
             table.add_column("name")
-        for heading in ("messages", "with a value", "from the messages", "from the file", ""):
+        has_gold = self._reckoning.pipeline is not None
+        for heading in ("messages", "with a value", "consumer's", *(["lake's"] if has_gold else []), "file's", ""):
             table.add_column(heading, justify="right")
         for tag, row in self._reckoning.tags.items():
             cells = [tag, *([names.get(tag, "")] if names else []), f"{row['rows']:,}", f"{row['values']:,}"]
-            table.add_row(*cells, _number(row["mean"]), _number(row["file_mean"]), "=" if row["equal"] else "≠")
+            means = [row["mean"], *([row["gold_mean"]] if has_gold else []), row["file_mean"]]
+            equal = row["equal"] and row.get("gold_equal", True)
+            table.add_row(*cells, *map(_number, means), "=" if equal else "≠")
         return table
 
 
 def _check(faults: list[str], holds: bool, text: str) -> None:
     if not holds:
         faults.append(text)
+
+
+def is_like(gold: "Gold", figures: Figures) -> bool:
+    """Whether the gold table says the same of a tag: to the last bit where all values are whole numbers."""
+    if (gold.messages, gold.values) != (figures.rows, figures.values):
+        return False
+    if gold.mean is None or figures.mean is None or isinstance(figures.total, int):
+        return gold.mean == figures.mean
+    return math.isclose(gold.mean, figures.mean, rel_tol=CLOSE, abs_tol=CLOSE)
 
 
 def _number(value: float | None) -> str:

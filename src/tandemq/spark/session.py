@@ -3,6 +3,7 @@
 Source: docs/pipeline.md, "Settings".
 """
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -56,6 +57,7 @@ def open_session(
     if running is not None:
         return running, None
     java = find_java()
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells every command it gets
     os.environ["JAVA_HOME"] = str(java.home)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)

@@ -1,0 +1,191 @@
+"""The last act: what the brokers stored, through the data pipeline, and the same figures once more.
+
+    logs of the masters ── archive ──► lake ── sound, of the topic, once per unique key ──► gold: figures per tag
+    logs of master and slave ── audit ──► the records in which twins differ
+
+The cluster is down by then: the pipeline reads files, and asks no broker. Gold is a Delta table of its own, made by
+Spark and read back; its figures know nothing of those the consumer kept. Needs the extra `spark`.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable, write_deltalake
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as fn
+from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.window import Window
+
+from tandemq.demo.tale import Tale
+from tandemq.errors import LocalError
+from tandemq.spark.archive import Archive, ArchiveOptions
+from tandemq.spark.audit import audit
+from tandemq.spark.java import find_java
+from tandemq.spark.lake import DeltaLake
+from tandemq.spark.session import SETTINGS, open_session
+
+UNIQUE_KEY = r"(?:^|\x02)UNIQ_KEY\x01([^\x02]*)"
+_SHORT_RUN = {
+    # Some seconds of work: less compiling is quicker.
+    "spark.driver.extraJavaOptions": f"{SETTINGS['spark.driver.extraJavaOptions']} -XX:TieredStopAtLevel=1",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the pipeline reads, and where it writes."""
+
+    stores: Mapping[str, tuple[Path, Path]]
+    """By broker group: the master's store directory and its slave's."""
+    topic: str
+    value_column: str
+    directory: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Gold:
+    """One row of the gold table. The mean is None without values."""
+
+    messages: int
+    values: int
+    mean: float | None
+
+
+@dataclass(slots=True)
+class Piped:
+    """What came of it. `faults`: what does not hold."""
+
+    java: str = ""
+    log_bytes: int = 0
+    rows: int = 0
+    """Records in the lake, of all topics."""
+    lake_bytes: int = 0
+    audited_bytes: int = 0
+    """Of one side of the twins."""
+    divergences: dict[str, dict[str, int]] = field(default_factory=dict)
+    """By broker group: records that are different, corrupt, missing, extra."""
+    gold: dict[str, Gold] = field(default_factory=dict)
+    seconds: float = 0.0
+    faults: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return asdict(self)
+
+
+def check_java() -> None:
+    """Look for a Java before anything is begun.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    find_java()
+
+
+def run(wanted: Wanted, tale: Tale) -> Piped:
+    """Archive, audit, and make the gold table.
+
+    Raises:
+        TandemError: the log cannot be read, the lake not be written, or Spark fails.
+    """
+    began = time.monotonic()
+    found = Piped()
+    spark, is_ours = _session(wanted.directory, found)
+    try:
+        tale.step(f"the pipeline: Spark {spark.version} on Java {found.java}")
+        _archive(spark, wanted, found)
+        tale.step(
+            f"archived the logs of {len(wanted.stores)} masters, {found.log_bytes / 1e6:,.0f} MB, into a Delta table: "
+            f"{found.rows:,} records, {found.lake_bytes / 1e6:,.0f} MB"
+        )
+        _audit(spark, wanted, found)
+        tale.step(f"audited the logs of the twins, {found.audited_bytes / 1e6:,.0f} MB of each side")
+        _make_gold(spark, wanted, found)
+        tale.step(f"gold table, from the lake: {sum(row.messages for row in found.gold.values()):,} messages")
+    except PySparkException as error:
+        raise LocalError(f"Spark: {str(error).splitlines()[0]}") from error
+    finally:
+        if is_ours:
+            spark.stop()
+    found.seconds = round(time.monotonic() - began, 1)
+    return found
+
+
+def _session(directory: Path, found: Piped) -> tuple[SparkSession, bool]:
+    """A session, and whether it was started here."""
+    scratch = directory / "spark"
+    scratch.mkdir()
+    settings = _SHORT_RUN | {"spark.local.dir": str(scratch), "spark.sql.warehouse.dir": str(scratch / "warehouse")}
+    with _errors_into(directory / "spark.log"):
+        spark, java = open_session("tandemq demo", settings=settings)
+    found.java = f"{java.version} from {java.origin}" if java is not None else "of a session that ran already"
+    return spark, java is not None
+
+
+@contextmanager
+def _errors_into(path: Path) -> Iterator[None]:
+    """What is started meanwhile writes its standard error into a file: a JVM greets everyone."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with path.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _archive(spark: SparkSession, wanted: Wanted, found: Piped) -> None:
+    lake = wanted.directory / "lake"
+    for broker_name, (store, _) in wanted.stores.items():
+        done = Archive(ArchiveOptions(store=store, lake=lake, broker_name=broker_name)).run(spark)
+        found.log_bytes += done.end - done.start
+        found.rows += done.rows
+        found.lake_bytes += done.bytes
+        if done.damaged:
+            found.faults.append(f"{broker_name}: {done.damaged} records of the master's log are damaged")
+
+
+def _audit(spark: SparkSession, wanted: Wanted, found: Piped) -> None:
+    for broker_name, twins in wanted.stores.items():
+        compared = audit(spark, *twins)
+        found.audited_bytes += compared.end - compared.start
+        found.divergences[broker_name] = compared.counts
+        if compared.diverges_at is not None:
+            kinds = ", ".join(f"{count} {kind}" for kind, count in compared.counts.items() if count)
+            found.faults.append(f"audit: {broker_name} diverges at log offset {compared.diverges_at}: {kinds}")
+        if compared.first_end != compared.second_end:
+            found.faults.append(
+                f"audit: the logs of {broker_name} end at {compared.first_end} and {compared.second_end}"
+            )
+
+
+def _make_gold(spark: SparkSession, wanted: Wanted, found: Piped) -> None:
+    """Write the table, and read it back."""
+    lake = spark.read.parquet(*DeltaLake(wanted.directory / "lake").data_files())
+    body = StructType([StructField(wanted.value_column, StringType())])
+    number = fn.from_json(fn.col("body").cast("string"), body).getField(wanted.value_column).try_cast("double")
+    key = fn.regexp_extract("properties", UNIQUE_KEY, 1)
+    first = Window.partitionBy("key").orderBy("brokerName", "commitLogOffset")
+    silver = (
+        lake.where(fn.col("verdict").isNull() & (fn.col("topic") == wanted.topic))
+        .select("tags", "brokerName", "commitLogOffset", number.alias("value"), key.alias("key"))
+        .withColumn("copy", fn.row_number().over(first))
+        .where("copy = 1")
+    )
+    gold = silver.groupBy("tags").agg(
+        fn.count("*").alias("messages"), fn.count("value").alias("values"), fn.avg("value").alias("mean")
+    )
+    place = str(wanted.directory / "gold")
+    write_deltalake(place, gold.toArrow())
+    for row in spark.read.parquet(*DeltaTable(place).file_uris()).collect():
+        found.gold[row["tags"]] = Gold(row["messages"], row["values"], row["mean"])
