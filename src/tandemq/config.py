@@ -99,6 +99,8 @@ class BrokerConfig:
     ha_classic_peers: tuple[str, ...] = _key("haClassicPeers", ())
     """IP addresses of Java slaves: served, and counted as one replica per address.
     Nobody else is let in unintroduced."""
+    ha_secret_file: str = _key("haSecretFile", "")
+    """File of the secrets that TandemQ brokers prove to each other before they replicate; empty: they prove nothing."""
     ha_heartbeat_ms: int = _key("haSendHeartbeatInterval", 5_000)
     ha_housekeeping_ms: int = _key("haHousekeepingInterval", 20_000)
     ha_reconnect_ms: int = _key("haReconnectInterval", 5_000)

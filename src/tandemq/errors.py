@@ -7,7 +7,8 @@ TandemError
 ├── RemoteError       the peer answered, and the answer is no
 │   ├── NoRoute       no name server knows the topic, or nobody offers what is needed of it
 │   └── ProtocolError the peer broke the protocol; its connection is closed
-│       └── FrameError
+│       ├── FrameError
+│       └── AuthenticationError  the peer did not prove that it knows the secret
 ├── NetworkError      nobody answered: refused, cut, timed out (the outcome of a request is unknown)
 │   ├── NotConnected  the request did not leave this machine: it was not carried out
 │   └── OutcomeUnknown it left, and no answer came: it may have been carried out
@@ -68,6 +69,10 @@ class ProtocolError(RemoteError):
 
 class FrameError(ProtocolError):
     """Bytes that are no frame: lengths that contradict each other or exceed the limit."""
+
+
+class AuthenticationError(ProtocolError):
+    """The peer did not prove that it knows the secret of replication."""
 
 
 class NetworkError(TandemError):

@@ -26,6 +26,7 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import FLAG_ONEWAY, FLAG_RESPONSE, Command
 from tandemq.model.message import StoredMessage, encode_properties
 from tandemq.real.disk import RealDisk
+from tandemq.replication.authentication import Keyring
 
 CLIENT = 1
 """The link that helpers use unless told otherwise; open from the start."""
@@ -51,7 +52,7 @@ class Harness:
 
     def __init__(
         self, path: Path | Disk, config: BrokerConfig | None = None, *, machine: Machine | None = None, seed: int = 1,
-        now: Now | None = None, accept_loss: bool = False, **changes: Any,
+        now: Now | None = None, accept_loss: bool = False, keyring: Keyring | None = None, **changes: Any,
     ) -> None:  # fmt: skip
         """`changes` go to `config.tiny` unless a whole configuration is given. Link 1 (`CLIENT`) is open."""
         self.now = now or Now(1_000, START_WALL_MS)
@@ -60,7 +61,7 @@ class Harness:
         self.config = config or tiny(**changes)
         self.node = Broker(
             self.config, self.disk, self.outbox, Random(seed), machine or Machine("boot-1", 8 << 30), self.now,
-            parse_delay_levels(self.config.delay_levels), accept_loss=accept_loss,
+            parse_delay_levels(self.config.delay_levels), accept_loss=accept_loss, keyring=keyring,
         )  # fmt: skip
         self.inbox: dict[int, list[Command]] = defaultdict(list)
         self.bytes_out: dict[int, bytearray] = defaultdict(bytearray)

@@ -18,6 +18,7 @@ from tandemq.boundary import Closed, Disk, Drained, LinkKind, Now, Turn
 from tandemq.broker.node import Machine
 from tandemq.config import tiny
 from tandemq.model.codes import RequestCode
+from tandemq.replication.authentication import Keyring
 from tests.broker.harness import ADDRESS, HA_ADDRESS, START_WALL_MS, Harness, send_fields
 
 FAST_ADDRESS = "127.0.0.1:10909"
@@ -120,10 +121,14 @@ class Group:
 
     def __init__(
         self, path: Path, *, role: str = "SYNC_MASTER", slaves: int = 1, boot_id: str = "boot-1", connects: bool = True,
-        slave_changes: dict[str, Any] | None = None, **changes: Any,
+        slave_changes: dict[str, Any] | None = None, secrets: dict[int, bytes] | None = None, **changes: Any,
     ) -> None:  # fmt: skip
-        """`changes` are settings of all members; `connects` False leaves the slaves without a connection for now."""
+        """`changes` are settings of all members; `connects` False leaves the slaves without a connection for now.
+
+        `secrets`: by broker id, what replication is proven with.
+        """
         self.path = path
+        self.secrets = secrets or {}
         self.master_disk: Disk | None = None
         """What the master starts on instead of its directory."""
         self.changes = changes
@@ -166,15 +171,21 @@ class Group:
             machine=Machine(boot_id, 8 << 30),
             now=self.now,
             accept_loss=accept_loss,
+            keyring=self._keyring(0),
         )
         return self.master
+
+    def _keyring(self, broker_id: int) -> Keyring | None:
+        secret = self.secrets.get(broker_id)
+        return None if secret is None else Keyring(lambda: (secret,), Random(1_000 + broker_id))
 
     def start_slave(self, number: int, *, boot_id: str = "boot-1", **changes: Any) -> Member:
         settings = {"ha_master_address": HA_ADDRESS} | self.changes | self.slave_changes | changes
         config = tiny(role="SLAVE", broker_id=number, **settings)
         slave = Member(
-            self.path / f"slave{number}", config, machine=Machine(boot_id, 8 << 30), now=self.now, seed=number
-        )
+            self.path / f"slave{number}", config, machine=Machine(boot_id, 8 << 30), now=self.now, seed=number,
+            keyring=self._keyring(number),
+        )  # fmt: skip
         slave.node.registration.address = f"127.0.0.{number + 1}:10911"
         return slave
 

@@ -8,9 +8,11 @@ from isal.isal_zlib import crc32
 
 from tandemq.boundary import Now, Turn
 from tandemq.broker.correction import correct_progress
+from tandemq.broker.refusals import Refusals
 from tandemq.codec.ha import TAIL_CHECK_BYTES, TAIL_PAGE_BYTES, Heartbeat, MasterHello, SlaveHello, page_crcs
 from tandemq.errors import StoreError
 from tandemq.replication import master
+from tandemq.replication.authentication import MasterProver
 from tandemq.storage.epochs import common_end
 from tandemq.storage.scan import Fault, faults_within
 from tandemq.storage.tables import load_table, save_table
@@ -39,8 +41,7 @@ class MasterSide:
         self._links: dict[int, int] = {}
         """In a group with a registry: members that copy from us, and their link."""
         self._speakers: dict[str, int] = {}
-        self._refused_ms = -60_000
-        self._refused_count = 0
+        self.refusals = Refusals()
         saved = load_table(broker.disk, REPLICAS_FILE)
         self._known: set[int] = {int(number) for number in saved.get("brokerIds", [])}
         self._awaited: set[int] = {int(number) for number in saved.get("awaitedIds", [])}
@@ -128,6 +129,7 @@ class MasterSide:
             self._broker.store.log, now.mono_ms, is_classic_admitted=address in config.ha_classic_peers,
             heartbeat_ms=config.ha_heartbeat_ms, housekeeping_ms=config.ha_housekeeping_ms,
             batch_bytes=config.ha_batch_bytes, bytes_per_second=config.ha_bytes_per_second,
+            prover=None if self._broker.keyring is None else MasterProver(self._broker.keyring, config.broker_id),
         )  # fmt: skip
 
     def closed(self, link: int, reason: str, now: Now) -> None:
@@ -200,15 +202,14 @@ class MasterSide:
                 turn.closes.append((link, event.reason))
 
     def _say_closed(self, link: int, reason: str, now: Now) -> None:
-        """One line per closed session, but strangers are counted and logged once a minute."""
+        """One line per closed session, but strangers are counted and logged once a minute per address."""
+        peer = self.peers[link]
         if self.sessions[link].next_offset >= 0 or self.sessions[link].hello is not None:
-            log.warning("replication: slave=%s closed reason=%r", self.peers[link], reason)
+            log.warning("replication: slave=%s closed reason=%r", peer, reason)
             return
-        self._refused_count += 1
-        if now.mono_ms - self._refused_ms >= 60_000:
-            self._refused_ms = now.mono_ms
-            log.warning("replication: %d strangers refused, last peer=%s reason=%r", self._refused_count,
-                        self.peers[link], reason)  # fmt: skip
+        times = self.refusals.note(_host_of(peer), now.mono_ms)
+        if times:
+            log.warning("replication: peer=%s refused times=%d reason=%r", peer, times, reason)
 
     # Members of a group with a registry.
 

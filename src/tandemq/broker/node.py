@@ -35,6 +35,7 @@ from tandemq.errors import ProtocolError, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.registry import parse_address
+from tandemq.replication.authentication import Keyring
 from tandemq.replication.copies import copied_offset, enough_in_reach
 from tandemq.replication.waiters import Waiters
 from tandemq.storage.recovery import Recovered, open_store, set_aside_tail
@@ -75,9 +76,9 @@ class Broker:
 
     def __init__(
         self, config: BrokerConfig, disk: Disk, outbox: Outbox, random: Random, machine: Machine, now: Now,
-        delays_ms: tuple[int, ...], *, accept_loss: bool = False,
+        delays_ms: tuple[int, ...], *, accept_loss: bool = False, keyring: Keyring | None = None,
     ) -> None:  # fmt: skip
-        """Open the store and load the tables; nothing is listened on yet.
+        """Open the store and load the tables; nothing is listened on yet. `keyring`: replication asks for proofs.
 
         Raises:
             StoreDamaged, DiskFailed: the store directory cannot be used.
@@ -90,6 +91,7 @@ class Broker:
         self.outbox = outbox
         self.random = random
         self.machine = machine
+        self.keyring = keyring
         self.started_ms = now.wall_ms
         self.store, self.recovered = _open(disk, config, machine, delays_ms)
         self.topics = Topics(self.saver, self.store, config, now.wall_ms)

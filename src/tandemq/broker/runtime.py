@@ -136,6 +136,7 @@ class _Runtime:
             "dispatchBehindBytes": "0",
             "dispatchMaxBuffer": "0",
             "pageCacheLockTimeMills": "0",
+            "haRefusedTimes": str(self._refused_times()),
         } | self._delays()
 
     def _earliest_ms(self, now: Now) -> int:
@@ -166,6 +167,7 @@ class _Runtime:
             "inSyncSlaveNums": sum(bool(slave["inSync"]) for slave in slaves),
             "haConnectionInfo": slaves,
             "haClientRuntimeInfo": self._own_link(now),
+            "refusedTimes": self._refused_times(),
         }
         return command.answer(ResponseCode.SUCCESS, body=dumps(body))
 
@@ -184,10 +186,16 @@ class _Runtime:
                 "transferFromWhere": max(0, session.next_offset),
                 "transferredByteInSecond": self._broker.stats.ha_rates.get(link, 0),
                 "brokerId": session.hello.broker_id if session.hello is not None else -1,
+                "authenticated": session.is_authenticated,
                 "lastReadTimestamp": calendar + session.last_read_ms,
                 "lastWriteTimestamp": calendar + session.last_write_ms,
             })  # fmt: skip
         return found
+
+    def _refused_times(self) -> int:
+        """Connections that replication refused, here or by the master, since the start. TandemQ's own addition."""
+        both = self._broker.replication
+        return both.masters.refusals.count + (both.slave.refusals.count if both.slave is not None else 0)
 
     def _own_link(self, now: Now) -> dict[str, object]:
         """Our link to a master; a master has none."""
@@ -196,6 +204,7 @@ class _Runtime:
         calendar = now.wall_ms - now.mono_ms
         return {
             "activated": session is not None and session.state is SlaveState.TRANSFER,
+            "authenticated": session is not None and session.is_authenticated,
             "lastReadTimestamp": calendar + session.last_read_ms if session is not None else 0,
             "lastWriteTimestamp": calendar + session.last_write_ms if session is not None else 0,
             "masterAddr": own.ha_address if own is not None else "",

@@ -7,11 +7,13 @@ from isal.isal_zlib import crc32
 
 from tandemq.boundary import Connect, LinkKind, Now, Turn
 from tandemq.broker.metadata import MetadataSync
+from tandemq.broker.refusals import Refusals
 from tandemq.codec.ha import TAIL_CHECK_BYTES, Heartbeat, MasterHello, SlaveHello, page_crcs
 from tandemq.errors import OffsetGone, StoreDamaged, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.replication import slave
+from tandemq.replication.authentication import SlaveProver
 from tandemq.replication.records import Piece
 
 if TYPE_CHECKING:
@@ -43,6 +45,9 @@ class SlaveSide:
         self._give_up_ms = 0
         self._run_id = broker.random.getrandbits(48)
         self._bad: tuple[int, int] = (-1, 0)
+        self.refusals = Refusals()
+        self._is_refused = False
+        """Whether the present session ended with a refusal, or with a master that did not prove itself."""
         self.metadata = MetadataSync(broker)
         self.epoch = 0
         self.master: int | None = None
@@ -83,6 +88,8 @@ class SlaveSide:
     def _heard(self, now: Now) -> None:
         failover, session = self._broker.failover, self.session
         if failover is None or session is None or self.master is None:
+            return
+        if self._broker.keyring is not None and not session.is_authenticated:
             return
         if not self._is_linked and session.state is slave.State.TRANSFER:
             self._is_linked = True
@@ -150,6 +157,9 @@ class SlaveSide:
             self._connect(turn, now)
 
     def _connect(self, turn: Turn, now: Now) -> None:
+        if self.protocol == "auto" and self._broker.keyring is not None:
+            # Who answers the question whether the master is Java's has proven nothing.
+            self.protocol = "tandemq"
         if self.protocol == "auto":
             if self.master_address:
                 self._probing = True
@@ -182,11 +192,16 @@ class SlaveSide:
         """The link to the master is open."""
         if link != self.link:
             return
-        config = self._broker.config
+        self._is_refused = False
+        config, keyring = self._broker.config, self._broker.keyring
+        is_classic = self.protocol == "classic"
         self.session = slave.SlaveSession(
             self._broker.store.log, now.mono_ms, safe_end=self._safe_end(),
-            hello=None if self.protocol == "classic" else self._hello(),
+            hello=None if is_classic else self._hello(),
             heartbeat_ms=config.ha_heartbeat_ms, housekeeping_ms=config.ha_housekeeping_ms,
+            prover=None if is_classic or keyring is None else SlaveProver(
+                keyring, config.cluster, config.broker_name, config.broker_id
+            ),
         )  # fmt: skip
         log.info("replication: connected to master=%s log_end=%d", self.ha_address, self._broker.store.log.written_end)
 
@@ -210,7 +225,7 @@ class SlaveSide:
             return
         self._unlinked(now)
         was_copying = self.session is not None and self.session.received_bytes > 0 and self._bad[1] < SUSPECT_AFTER
-        log.info("replication: link to master=%s closed reason=%r", self.ha_address, reason)
+        self._say_closed(reason, now)
         self.link = 0
         self.session = None
         wait = self._broker.config.ha_reconnect_ms
@@ -219,6 +234,16 @@ class SlaveSide:
         self._connect_at_ms = now.mono_ms + (min(wait, 100) if was_copying else wait)
         if self._broker.config.ha_protocol == "auto" and self._broker.failover is None:
             self.protocol = "auto"
+
+    def _say_closed(self, reason: str, now: Now) -> None:
+        """A refusal comes again with every attempt: it is a warning, once a minute."""
+        if not self._is_refused:
+            log.info("replication: link to master=%s closed reason=%r", self.ha_address, reason)
+            return
+        self._is_refused = False
+        times = self.refusals.note(self.ha_address, now.mono_ms)
+        if times:
+            log.warning("replication: link to master=%s refused times=%d reason=%r", self.ha_address, times, reason)
 
     # What arrives.
 
@@ -250,6 +275,7 @@ class SlaveSide:
             elif isinstance(event, slave.Damaged):
                 self._damaged(event)
             elif isinstance(event, slave.SessionClosed):
+                self._is_refused = event.is_refusal
                 turn.closes.append((self.link, event.reason))
         out = session.data_to_send()
         if out:

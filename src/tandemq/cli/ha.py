@@ -99,7 +99,7 @@ def _status(member: Member) -> dict[str, Any]:
     row: dict[str, Any] = {
         "broker": member.broker, "id": member.broker_id, "role": "", "address": member.address, "state": "no answer",
         "logStart": None, "logEnd": None, "lagBytes": None, "slavesInSync": None,
-        "lastReadS": None, "lastWriteS": None, "slaves": [],
+        "refused": None, "secured": None, "lastReadS": None, "lastWriteS": None, "slaves": [],
     }  # fmt: skip
     try:
         answer = _ask(member.address, RequestCode.TANDEM_PEER_INFO)
@@ -130,9 +130,24 @@ def _links(answer: Any) -> dict[str, Any]:
     told = loads(answer.body)
     if told.get("master"):
         slaves = [_slave_link(link) for link in told.get("haConnectionInfo") or []]
-        return {"slavesInSync": int(told.get("inSyncSlaveNums", 0)), "slaves": slaves}
+        return {
+            "slavesInSync": int(told.get("inSyncSlaveNums", 0)),
+            "slaves": slaves,
+            "refused": told.get("refusedTimes"),
+        }
     own = told.get("haClientRuntimeInfo") or {}
-    return {"state": "copies" if own.get("activated") else "has no link to its master", **_ages(own)}
+    is_copying = bool(own.get("activated"))
+    return {
+        "state": "copies" if is_copying else "has no link to its master", "refused": told.get("refusedTimes"),
+        "secured": _secured(own) if is_copying else None, **_ages(own),
+    }  # fmt: skip
+
+
+def _secured(link: dict[str, Any]) -> str | None:
+    """What protects a link; None if that is not told, as by a Java broker."""
+    if "authenticated" not in link:
+        return None
+    return "secret" if link["authenticated"] else "open"
 
 
 def _slave_link(link: dict[str, Any]) -> dict[str, Any]:
@@ -140,7 +155,7 @@ def _slave_link(link: dict[str, Any]) -> dict[str, Any]:
     return {
         "slave": int(link["brokerId"]) if known else None, "address": str(link.get("addr", "")),
         "ackedOffset": int(link.get("slaveAckOffset", 0)), "behindBytes": int(link.get("diff", 0)),
-        "inSync": bool(link.get("inSync")), **_ages(link),
+        "inSync": bool(link.get("inSync")), "secured": _secured(link), **_ages(link),
     }  # fmt: skip
 
 

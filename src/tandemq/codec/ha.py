@@ -20,11 +20,17 @@ Between TandemQ brokers a hello comes first, both ways; its first 8 bytes can be
     heartbeat        epoch 8 · number 8 · lease 4 · log end 8 · confirm offset 8
 
 Promises and heartbeats are spoken in groups with a registry only (docs/failover.md).
+
+With a secret (replication.authentication) both prove that they know it before the hellos, which are sealed then:
+
+    step             mark 8 = 0xFF "TandemP" · length 4 · JSON       opening, challenge, slave's proof, master's proof
+    sealed hello     hello · seal 32
+
 Source: docs/ha.md; RocketMQ DefaultHAConnection, DefaultHAClient.
 """
 
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from isal.isal_zlib import crc32
@@ -37,6 +43,14 @@ REPORT_BYTES = 8
 TRANSFER_BYTES = 12
 HELLO_MARK = b"\xffTandemQ"
 HELLO_BYTES_MAX = 1 << 20
+PROOF_MARK = b"\xffTandemP"
+STEP_BYTES_MAX = 1 << 10
+"""Of what a stranger may say."""
+SEAL_BYTES = 32
+TLS_BEGIN = b"\x16\x03"
+"""How TLS begins: what arrives at a port without it."""
+TLS_ALERT = b"\x15\x03"
+"""How a port with TLS answers to what is none."""
 KIND_REPORT = 0
 KIND_TAIL = 1
 KIND_PROMISE = 2
@@ -104,6 +118,40 @@ class MasterHello(msgspec.Struct, rename="camel"):
     epoch: int = 0
 
 
+class Opening(msgspec.Struct, rename="camel"):
+    """Who a slave says it is, before anything is proven. The nonce is fresh, as the challenge's is."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    nonce: bytes
+
+
+class Challenge(msgspec.Struct, rename="camel", omit_defaults=True):
+    """A master's nonce, or why it will not go on: the only thing it says to somebody who has proven nothing."""
+
+    nonce: bytes = b""
+    refused: str | None = None
+
+
+class SlaveProof(msgspec.Struct, rename="camel"):
+    """A slave's proof."""
+
+    proof: bytes
+
+
+class MasterProof(msgspec.Struct, rename="camel", omit_defaults=True):
+    """A master's proof, and who it is; or why it refuses the slave's."""
+
+    broker_id: int = -1
+    proof: bytes = b""
+    refused: str | None = None
+
+
+Step = Opening | Challenge | SlaveProof | MasterProof
+_AnyStep = TypeVar("_AnyStep", Opening, Challenge, SlaveProof, MasterProof)
+
+
 def page_crcs(tail: bytes) -> list[int]:
     """Checksums of a tail's pages; the last one may be shorter."""
     return [crc32(tail[at : at + TAIL_PAGE_BYTES]) for at in range(0, len(tail), TAIL_PAGE_BYTES)]
@@ -111,8 +159,29 @@ def page_crcs(tail: bytes) -> list[int]:
 
 def encode_hello(hello: SlaveHello | MasterHello) -> bytes:
     """A hello as bytes."""
-    body = msgspec.json.encode(hello)
-    return HELLO_MARK + _LENGTH.pack(len(body)) + body
+    return _marked(HELLO_MARK, hello)
+
+
+def encode_step(step: Step) -> bytes:
+    """A step of the proofs as bytes."""
+    return _marked(PROOF_MARK, step)
+
+
+def _marked(mark: bytes, what: SlaveHello | MasterHello | Step) -> bytes:
+    body = msgspec.json.encode(what)
+    return mark + _LENGTH.pack(len(body)) + body
+
+
+def decode_step(frame: bytes, kind: type[_AnyStep]) -> _AnyStep:
+    """A whole step, its mark and length before it.
+
+    Raises:
+        ProtocolError: it is not one of this kind.
+    """
+    try:
+        return msgspec.json.decode(frame[len(PROOF_MARK) + 4 :], type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"unreadable {kind.__name__}: {error}") from error
 
 
 def decode_slave_hello(body: bytes) -> SlaveHello:
@@ -145,11 +214,24 @@ def hello_length(data: bytes) -> int | None:
     Raises:
         ProtocolError: the length is out of bounds.
     """
+    return _whole_length(data, "hello", HELLO_BYTES_MAX)
+
+
+def step_length(data: bytes) -> int | None:
+    """Whole length of the step that `data` begins with, None if that cannot be told yet.
+
+    Raises:
+        ProtocolError: the length is out of bounds.
+    """
+    return _whole_length(data, "step", STEP_BYTES_MAX)
+
+
+def _whole_length(data: bytes, what: str, most: int) -> int | None:
     if len(data) < len(HELLO_MARK) + 4:
         return None
     (length,) = _LENGTH.unpack_from(data, len(HELLO_MARK))
-    if not 0 < length <= HELLO_BYTES_MAX:
-        raise ProtocolError(f"a hello of {length} bytes; at most {HELLO_BYTES_MAX} are allowed")
+    if not 0 < length <= most:
+        raise ProtocolError(f"a {what} of {length} bytes; at most {most} are allowed")
     return int(len(HELLO_MARK) + 4 + length)
 
 

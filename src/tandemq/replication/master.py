@@ -6,7 +6,8 @@
       └── classic slave (admitted): first report ─────────────────► TRANSFER
 
 A classic slave reports 8 bytes, its log end; it is let in only if its address is configured. A TandemQ slave
-introduces itself. Nothing is sent before either. A report counts only up to what was sent on this very connection.
+introduces itself, behind a proof if there is a secret. Nothing is sent before either. A report counts only up to what
+was sent on this very connection.
 
 Own writes never prove that the slave lives: reads and writes have clocks of their own.
 Source: docs/ha.md; requirements H06-H19, H25, T01-T08, T16-T18, W09.
@@ -25,25 +26,33 @@ from tandemq.codec.ha import (
     KIND_REPORT,
     KIND_TAIL,
     PROMISE,
+    PROOF_MARK,
     REPORT,
     REPORT_BYTES,
+    SEAL_BYTES,
+    TLS_BEGIN,
     TRANSFER,
     TRANSFER_BYTES,
+    Challenge,
     Heartbeat,
     MasterHello,
     SlaveHello,
     control_frame,
     decode_slave_hello,
     encode_hello,
+    encode_step,
     frame_transfer,
     hello_length,
+    step_length,
 )
-from tandemq.errors import ProtocolError, StoreError
+from tandemq.errors import AuthenticationError, ProtocolError, StoreError
+from tandemq.replication.authentication import MasterProver
 from tandemq.replication.records import Piece, RecordStream
 
 CHUNK_BYTES = 1 << 20
 BACKLOG_BYTES_MAX = 4 << 20
 TAIL_FRAME_BYTES_MAX = 8 << 20
+STRANGER = "it did not introduce itself, and its address is not in haClassicPeers"
 
 
 class LogView(Protocol):
@@ -71,7 +80,7 @@ class State(Enum):
     READY = "ready"
     """Nothing heard yet."""
     HANDSHAKE = "handshake"
-    """A hello is arriving, or waits for the owner's decision."""
+    """Proofs and a hello are arriving, or the hello waits for the owner's decision."""
     TAIL = "tail"
     """The slave sends what we lost."""
     TRANSFER = "transfer"
@@ -130,10 +139,11 @@ class MasterSession:
 
     def __init__(
         self, log: LogView, now_ms: int, *, is_classic_admitted: bool, heartbeat_ms: int, housekeeping_ms: int,
-        batch_bytes: int, bytes_per_second: int = 0,
+        batch_bytes: int, bytes_per_second: int = 0, prover: MasterProver | None = None,
     ) -> None:  # fmt: skip
-        """A connection that has just been accepted."""
+        """A connection that has just been accepted. `prover` None: nobody has to prove anything."""
         self._log = log
+        self._prover = prover
         self._admits_classic = is_classic_admitted
         self._heartbeat_ms = heartbeat_ms
         self._housekeeping_ms = housekeeping_ms
@@ -156,6 +166,11 @@ class MasterSession:
         self._out: list[Buffer] = []
         self._events: list[Event] = []
 
+    @property
+    def is_authenticated(self) -> bool:
+        """Whether both sides have proven that they know the secret."""
+        return self._prover is not None and self._prover.is_proven
+
     def limit_rate(self, bytes_per_second: int) -> None:
         """Change how much may be sent per second; 0: no limit. Holds from the next second on."""
         self._rate = bytes_per_second
@@ -171,11 +186,13 @@ class MasterSession:
         try:
             if self.state is State.READY:
                 self._first_bytes()
-            if self.state is State.HANDSHAKE:
+            if self.state is State.HANDSHAKE and self._reads_proofs():
                 self._read_hello()
             elif self.state in (State.TRANSFER, State.TAIL):
                 self._read_reports()
         except (ProtocolError, StructError) as error:
+            if isinstance(error, AuthenticationError):
+                self._out.append(encode_step(Challenge(refused=str(error))))
             self._close(str(error))
 
     def tick(self, now_ms: int) -> None:
@@ -219,7 +236,8 @@ class MasterSession:
     def welcome(self, answer: MasterHello) -> None:
         """Answer a slave's introduction."""
         assert self.state is State.HANDSHAKE and self.hello is not None, "nobody was introduced"
-        self._out.append(encode_hello(answer))
+        mine = encode_hello(answer)
+        self._out += [mine] if self._prover is None else [mine, self._prover.seal(mine)]
         if answer.refused is not None:
             self._close(f"refused: {answer.refused}")
         elif answer.send_tail:
@@ -267,15 +285,20 @@ class MasterSession:
     # In.
 
     def _first_bytes(self) -> None:
-        mark = self._in[: len(HELLO_MARK)]
-        if mark == HELLO_MARK[: len(mark)]:
-            if len(mark) == len(HELLO_MARK):
+        mark, wanted = self._in[: len(HELLO_MARK)], HELLO_MARK if self._prover is None else PROOF_MARK
+        if mark == wanted[: len(mark)]:
+            if len(mark) == len(wanted):
                 self.state = State.HANDSHAKE
-            return
-        if not self._admits_classic:
-            self._close("it did not introduce itself, and its address is not in haClassicPeers")
-            return
-        if len(self._in) >= REPORT_BYTES:
+        elif mark == PROOF_MARK:
+            raise AuthenticationError("a proof is offered, and this master has no haSecretFile")
+        elif mark == HELLO_MARK:
+            refusal = "a proof is required: set haSecretFile, with the secret of this master"
+            self._out.append(encode_hello(MasterHello(-1, refused=refusal)))
+            self._close(refusal)
+        elif not self._admits_classic:
+            is_tls = mark.startswith(TLS_BEGIN)
+            self._close("it speaks TLS, and this port does not: set haTlsCertFile here as well" if is_tls else STRANGER)
+        elif len(self._in) >= REPORT_BYTES:
             self.is_classic = True
             self._begin_classic()
 
@@ -295,13 +318,33 @@ class MasterSession:
         self._events.append(Acked(offset))
         self._read_reports()
 
+    def _reads_proofs(self) -> bool:
+        """Take what is there of the proofs; whether the hello comes next."""
+        while self._prover is not None and not self._prover.is_proven:
+            if self._in[: len(PROOF_MARK)] != PROOF_MARK[: len(self._in)]:
+                raise ProtocolError("it broke off its proof")
+            length = step_length(self._in)
+            if length is None or len(self._in) < length:
+                return False
+            frame, self._in = self._in[:length], self._in[length:]
+            self._out.append(self._prover.take(frame))
+        return True
+
     def _read_hello(self) -> None:
         length = hello_length(self._in)
-        if length is None or len(self._in) < length or self.hello is not None:
+        if length is None or self.hello is not None:
             return
-        self.hello = decode_slave_hello(self._in[len(HELLO_MARK) + 4 : length])
-        self._in = self._in[length:]
-        self._events.append(Introduced(self.hello))
+        whole = length if self._prover is None else length + SEAL_BYTES
+        if len(self._in) < whole:
+            return
+        if self._prover is not None:
+            self._prover.check_hello(self._in[:length], self._in[length:whole])
+        hello = decode_slave_hello(self._in[len(HELLO_MARK) + 4 : length])
+        if self._prover is not None and not self._prover.is_of(hello):
+            raise ProtocolError("its hello is another broker's than its opening")
+        self.hello = hello
+        self._in = self._in[whole:]
+        self._events.append(Introduced(hello))
 
     def _read_reports(self) -> None:
         if self.is_classic:

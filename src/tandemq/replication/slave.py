@@ -3,6 +3,7 @@
     CONNECTING ── link open ──► HANDSHAKE ── master's hello ──► TRANSFER ──► SHUTDOWN
                      └────────── classic: report at once ─────────┘
 
+With a secret the hello waits until the master has proven that it knows it.
 What arrives must continue exactly where the last byte ended, else the link is closed. Only whole records whose
 checksums hold are handed out; `stored` then makes the report. The master's silence closes the link; our own reports
 prove nothing.
@@ -24,7 +25,10 @@ from tandemq.codec.ha import (
     KIND_REPORT,
     KIND_TAIL,
     PROMISE,
+    PROOF_MARK,
     REPORT,
+    SEAL_BYTES,
+    TLS_ALERT,
     TRANSFER,
     TRANSFER_BYTES,
     Heartbeat,
@@ -33,8 +37,10 @@ from tandemq.codec.ha import (
     decode_master_hello,
     encode_hello,
     hello_length,
+    step_length,
 )
-from tandemq.errors import OffsetGone, ProtocolError
+from tandemq.errors import AuthenticationError, OffsetGone, ProtocolError
+from tandemq.replication.authentication import SlaveProver
 from tandemq.replication.master import LogView
 from tandemq.replication.records import Piece, RecordStream
 
@@ -92,9 +98,10 @@ class Damaged(NamedTuple):
 
 
 class SessionClosed(NamedTuple):
-    """The session is over; the link must be closed."""
+    """The session is over; the link must be closed. `is_refusal`: they will not have us, or proved nothing."""
 
     reason: str
+    is_refusal: bool = False
 
 
 Event = Begins | Welcomed | Received | Promised | Beaten | Damaged | SessionClosed
@@ -105,13 +112,17 @@ class SlaveSession:
 
     def __init__(
         self, log: LogView, now_ms: int, *, safe_end: int, hello: SlaveHello | None, heartbeat_ms: int,
-        housekeeping_ms: int,
+        housekeeping_ms: int, prover: SlaveProver | None = None,
     ) -> None:  # fmt: skip
         """A link that has just opened. `hello` None: the master speaks the classic protocol only.
 
         `safe_end`: below it the log is stored as safely as configured; more is never reported.
+        `prover`: both must prove themselves before the hello is sent; None: without a secret.
         """
+        assert hello is not None or prover is None, "the classic protocol has no proofs"
         self._log = log
+        self._prover = prover
+        self._hello = b"" if hello is None else encode_hello(hello)
         self._heartbeat_ms = heartbeat_ms
         self._housekeeping_ms = housekeeping_ms
         self.is_classic = hello is None
@@ -127,7 +138,12 @@ class SlaveSession:
         self._stream = RecordStream(log.written_end, log.segment_bytes)
         self._is_empty = log.written_end == 0
         self._events: list[Event] = []
-        self._out: list[Buffer] = [self._report_frame() if hello is None else encode_hello(hello)]
+        self._out: list[Buffer] = [self._report_frame() if hello is None else prover.opening if prover else self._hello]
+
+    @property
+    def is_authenticated(self) -> bool:
+        """Whether both sides have proven that they know the secret."""
+        return self._prover is not None and self._prover.is_proven
 
     # The five verbs.
 
@@ -139,12 +155,12 @@ class SlaveSession:
         self._in.append(data)
         self._in_bytes += len(data)
         try:
-            if self.state is State.HANDSHAKE:
+            if self.state is State.HANDSHAKE and self._reads_proofs():
                 self._read_hello()
             if self.state is State.TRANSFER:
                 self._read_transfers()
         except ProtocolError as error:
-            self._close(str(error))
+            self._close(str(error), is_refusal=isinstance(error, AuthenticationError))
 
     def tick(self, now_ms: int) -> None:
         """Time passed."""
@@ -235,20 +251,46 @@ class SlaveSession:
             self._in.append(data)
             self._in_bytes = len(data)
 
+    def _reads_proofs(self) -> bool:
+        """Take what is there of the proofs; whether the hello comes next."""
+        while self._prover is not None and not self._prover.is_proven:
+            if not self._in:
+                return False
+            data = self._joined()
+            self._expect(PROOF_MARK, data)
+            length = step_length(data)
+            if length is None or len(data) < length:
+                self._keep(data)
+                return False
+            self._keep(data[length:])
+            answer = self._prover.take(data[:length])
+            self._out += [answer] if answer else [self._hello, self._prover.seal(self._hello)]
+        return bool(self._in)
+
+    def _expect(self, mark: bytes, data: bytes) -> None:
+        if data[: len(mark)] == mark[: len(data)]:
+            return
+        if data[: len(HELLO_MARK)] == HELLO_MARK:
+            raise AuthenticationError("the master does not prove itself: it has no haSecretFile, or is none of ours")
+        if data.startswith(TLS_ALERT):
+            raise ProtocolError("the master speaks TLS, and we do not: set haTlsCertFile here as well")
+        raise ProtocolError("the master does not answer as a TandemQ broker; set haProtocol = classic if it is Java's")
+
     def _read_hello(self) -> None:
         data = self._joined()
-        if data[: len(HELLO_MARK)] != HELLO_MARK[: len(data)]:
-            raise ProtocolError(
-                "the master does not answer as a TandemQ broker; set haProtocol = classic if it is Java's"
-            )
+        self._expect(HELLO_MARK, data)
         length = hello_length(data)
-        if length is None or len(data) < length:
+        whole = 0 if length is None else length if self._prover is None else length + SEAL_BYTES
+        if length is None or len(data) < whole:
             self._keep(data)
             return
+        if self._prover is not None:
+            self._prover.check_hello(data[:length], data[length:whole])
         hello = decode_master_hello(data[len(HELLO_MARK) + 4 : length])
-        self._keep(data[length:])
+        self._keep(data[whole:])
         if hello.refused is not None:
-            raise ProtocolError(f"the master refuses us: {hello.refused}")
+            self._close(f"the master refuses us: {hello.refused}", is_refusal=True)
+            return
         self._events.append(Welcomed(hello))
 
     def _read_transfers(self) -> None:
@@ -321,6 +363,6 @@ class SlaveSession:
             self._events.append(Damaged(corrupt.log_offset, corrupt.reason))
             self._close(f"the master sent a damaged record at {corrupt.log_offset}: {corrupt.reason}")
 
-    def _close(self, reason: str) -> None:
+    def _close(self, reason: str, *, is_refusal: bool = False) -> None:
         self.state = State.SHUTDOWN
-        self._events.append(SessionClosed(reason))
+        self._events.append(SessionClosed(reason, is_refusal))

@@ -5,6 +5,7 @@ import os
 import socket
 import time
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 from random import Random
 
@@ -18,6 +19,7 @@ from tandemq.real.loop import Loop
 from tandemq.registry import ZOOKEEPER, parse_address
 from tandemq.run.identity import claim
 from tandemq.run.registry import ClosableSession, open_zookeeper
+from tandemq.run.secret import open_keyring
 
 log = logging.getLogger(__name__)
 FAST_PORT_DISTANCE = 2
@@ -66,17 +68,20 @@ class BrokerProcess:
         self._loop = loop
         try:
             claim(disk, self.config)
+            keyring = open_keyring(self.config.ha_secret_file)
             self._listen(loop)
             self._open_registry(loop)
             config = replace(self.config, listen_port=self.port, ha_port=self.ha_port)
             now = read_clock()
             delays = parse_delay_levels(config.delay_levels)
             self._node = Broker(
-                config, disk, loop, Random(), read_machine(), now, delays, accept_loss=self._accept_loss
+                config, disk, loop, Random(), read_machine(), now, delays, accept_loss=self._accept_loss,
+                keyring=keyring,
             )  # fmt: skip
         except BaseException:
             self.close(clean=False)
             raise
+        say_what_is_open(config)
         self._node.listening(self.address, self.ha_address, now)
 
     def _open_registry(self, loop: Loop) -> None:
@@ -131,6 +136,17 @@ class BrokerProcess:
         if self._disk is not None:
             self._disk.unlock()
         self._loop = self._node = self._disk = self._registry = None
+
+
+def say_what_is_open(config: BrokerConfig) -> None:
+    """One line for each way in which replication trusts whoever speaks."""
+    if config.ha_classic_peers:
+        log.warning("replication: the classic protocol is open, without any proof, to haClassicPeers %s",
+                    ";".join(config.ha_classic_peers))  # fmt: skip
+    if config.role == "SLAVE" and config.ha_protocol == "classic":
+        log.warning("replication: haProtocol = classic: the master does not prove who it is")
+    if not config.ha_secret_file and not ip_address(config.bind_address).is_loopback:
+        log.warning("replication: no haSecretFile: whoever reaches port %d can copy the log", config.ha_port)
 
 
 def read_machine() -> Machine:

@@ -5,6 +5,7 @@
                   ├─ Child "broker-a-1"    …
                   └─ Child "broker-b-0"    …
 
+They share directory/replication.secret, which is made once.
 Each child is the program a user would start by hand, with a configuration file to look at. A child stops when its
 standard input closes, so that none outlives a parent that was killed. Ports: given, or any free ones, which the child
 tells in its first line and gets again when it is restarted.
@@ -29,6 +30,7 @@ from tandemq.errors import ConfigError, LocalError, NetworkError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.run.ask import try_ask
+from tandemq.run.secret import SECRET_FILE_NAME, make_secret_file
 
 Setting = str | int | float | bool
 LOOPBACK = "127.0.0.1"
@@ -54,6 +56,7 @@ class Child:
         """What it said of itself when it was ready: addresses, process id."""
         self._arguments = arguments
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_ready = False
         self._is_told_to_stop = False
 
     @property
@@ -93,6 +96,7 @@ class Child:
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )  # fmt: skip
         self._process = process
+        self._is_ready = False
         self._is_told_to_stop = False
 
     def wait_ready(self) -> None:
@@ -103,6 +107,7 @@ class Child:
         if not first:
             raise self._did_not_start(process)
         self.told = json.loads(first)
+        self._is_ready = True
 
     def _did_not_start(self, process: subprocess.Popen[bytes]) -> LocalError:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -138,7 +143,9 @@ class Child:
                 self._process.wait(STOP_SECONDS)
             except subprocess.TimeoutExpired:
                 self._process.kill()
-        return self.end() == 0
+        code = self.end()
+        # Before it listens nothing was begun that could end uncleanly, and a signal may come before it heeds any.
+        return code == 0 or (not self._is_ready and code == -signal.SIGTERM)
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -248,6 +255,7 @@ class ChildCluster:
 
     def _start(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
+        make_secret_file(self.directory / SECRET_FILE_NAME)
         self.name_server.start()
         groups, slaves = self._shape
         for broker_id in range(slaves + 1):
@@ -271,6 +279,7 @@ class ChildCluster:
             "namesrvAddr": self.name_servers,
             "listenPort": listen,
             "haListenPort": replication,
+            "haSecretFile": str(self.directory / SECRET_FILE_NAME),
             "brokerRole": "SLAVE" if broker_id else "SYNC_MASTER" if slaves else "ASYNC_MASTER",
         }
         return BrokerChild(group_name(number), broker_id, self.directory, {**settings, **self._settings})

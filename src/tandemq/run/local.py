@@ -26,6 +26,7 @@ from tandemq.errors import LocalError, NetworkError
 from tandemq.run.broker import BrokerProcess
 from tandemq.run.children import group_name
 from tandemq.run.nameserver import NameServerProcess
+from tandemq.run.secret import SECRET_FILE_NAME, make_secret_file
 
 Setting = str | int | float | bool
 LOOPBACK = "127.0.0.1"
@@ -209,6 +210,8 @@ class LocalCluster:
     def _start(self) -> None:
         groups, slaves = self._shape
         data_path = str(self.directory / "namesrv")
+        self.directory.mkdir(parents=True, exist_ok=True)
+        make_secret_file(self.directory / SECRET_FILE_NAME)
         server = NameServerProcess(NameServerConfig(bind_address=LOOPBACK, listen_port=0, data_path=data_path))
         server.open()
         self._name_server, self._name_server_thread = server, _run(server.run, "name-server")
@@ -225,6 +228,7 @@ class LocalCluster:
     def _config_of(self, name: str, broker_id: int) -> BrokerConfig:
         _, slaves = self._shape
         settings: dict[str, Setting] = {**_SMALL, "brokerRole": "SYNC_MASTER" if slaves else "ASYNC_MASTER"}
+        settings["haSecretFile"] = str(self.directory / SECRET_FILE_NAME)
         settings |= self._settings
         settings |= {
             "brokerName": name,
