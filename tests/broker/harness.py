@@ -52,7 +52,8 @@ class Harness:
 
     def __init__(
         self, path: Path | Disk, config: BrokerConfig | None = None, *, machine: Machine | None = None, seed: int = 1,
-        now: Now | None = None, accept_loss: bool = False, keyring: Keyring | None = None, **changes: Any,
+        now: Now | None = None, accept_loss: bool = False, keyring: Keyring | None = None, address: str = ADDRESS,
+        ha_address: str = HA_ADDRESS, **changes: Any,
     ) -> None:  # fmt: skip
         """`changes` go to `config.tiny` unless a whole configuration is given. Link 1 (`CLIENT`) is open."""
         self.now = now or Now(1_000, START_WALL_MS)
@@ -73,7 +74,7 @@ class Harness:
         self._decoders: dict[int, FrameDecoder] = {}
         self._kinds: dict[int, LinkKind] = {}
         self._opaque = 0
-        self.node.listening(ADDRESS, HA_ADDRESS, self.now)
+        self.node.listening(address, ha_address, self.now)
         self.open(CLIENT)
 
     # Turns.

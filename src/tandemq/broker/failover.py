@@ -95,9 +95,9 @@ class Failover:
         """Offsets handed to us that are being saved: which change, giver, token."""
         broker.registration.broker_id = None
         broker.pull.takes_commits = False
-        why = "the group's configuration has not been read from the registry yet"
-        broker.send.refuse(REASON, why, ResponseCode.NO_PERMISSION)
-        broker.pull.refusal = why
+        self._why = "the group's configuration has not been read from the registry yet"
+        broker.send.refuse(REASON, self._why, ResponseCode.NO_PERMISSION)
+        broker.pull.refusal = self._why
 
     def listening(self, address: str, ha_address: str, now: Now) -> None:
         """Our addresses are known, so others may be told of us."""
@@ -178,6 +178,8 @@ class Failover:
                     self._command_done(effect, turn)
                 elif isinstance(effect, Note):
                     self._say(now, effect.text, effect.epoch)
+            if member.stage is Stage.HANDING and not self._broker.clients.consumers:
+                member.on_drained(now)  # nobody is there to commit anything
         self._permit(turn, now)
         self._register(turn, now)
 
@@ -197,19 +199,17 @@ class Failover:
         """What clients may do from this moment on."""
         member, broker, at = self.member, self._broker, now.mono_ms
         may = (member.may_read(at), member.may_write(at), member.may_commit(at))
-        if may != self._may:
-            (could_read, could_write, _), self._may = self._may, may
+        why = "" if may[0] and may[1] else f"broker {member.id} ({member.stage.value}) may not serve this: {member.why}"
+        if may != self._may or why != self._why:
+            could_read, self._may, self._why = self._may[0], may, why
             broker.pull.takes_commits = may[2]
-            if may[0]:
-                broker.pull.refusal = None
-            elif could_read:
-                broker.pull.refuse(member.why, turn)
+            if could_read and not may[0]:
+                broker.pull.refuse(why, turn)
+            broker.pull.refusal = None if may[0] else why
             if may[1]:
                 broker.send.admit(REASON)
-            elif could_write:
-                broker.send.refuse(REASON, member.why, ResponseCode.NO_PERMISSION)
-        if not may[0]:
-            broker.pull.refusal = member.why
+            else:
+                broker.send.refuse(REASON, why, ResponseCode.NO_PERMISSION)
         is_short = self.is_elect and may[1] and member.in_sync_count < broker.config.min_in_sync
         if is_short != self._is_short:
             self._is_short = is_short
@@ -231,7 +231,7 @@ class Failover:
             (not may_read and code in _READ) or (not may_commit and code in _COMMIT)
             or (not may_write and code in _WRITE)
         )  # fmt: skip
-        return self.member.why if is_refused else None
+        return self._why if is_refused else None
 
     def deadline_ms(self) -> int | None:
         """When `tick` is needed."""

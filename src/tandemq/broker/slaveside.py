@@ -53,6 +53,8 @@ class SlaveSide:
         self.master: int | None = None
         """Its broker id, in a group with a registry; None: nobody is to be copied."""
         self._is_linked = False
+        self._failed = ""
+        """Why the link closed last: the same again is not said again."""
         self._dropped: set[int] = set()
         """Links given up that are not closed yet."""
         tables_ms = broker.config.metadata_sync_ms
@@ -110,7 +112,9 @@ class SlaveSide:
                 session.promise(number, now.mono_ms)
 
     def _sync_metadata(self, now: Now) -> None:
-        if not self._broker.is_master and self.master_address not in ("", self._broker.registration.address):
+        if self._broker.failover is not None and not self._is_linked:
+            return
+        if self.master_address not in ("", self._broker.registration.address):
             self.metadata.sync(self.master_address, now)
 
     def master_found(self, address: str, ha_address: str, now: Now) -> None:
@@ -236,9 +240,12 @@ class SlaveSide:
             self.protocol = "auto"
 
     def _say_closed(self, reason: str, now: Now) -> None:
-        """A refusal comes again with every attempt: it is a warning, once a minute."""
+        """A refusal comes again with every attempt: it is a warning, once a minute. What else repeats is not repeated."""
         if not self._is_refused:
-            log.info("replication: link to master=%s closed reason=%r", self.ha_address, reason)
+            is_news = self.session is not None or reason != self._failed
+            log.log(logging.INFO if is_news else logging.DEBUG, "replication: link to master=%s closed reason=%r",
+                    self.ha_address, reason)  # fmt: skip
+            self._failed = reason
             return
         self._is_refused = False
         times = self.refusals.note(self.ha_address, now.mono_ms)

@@ -183,7 +183,7 @@ class Giver:
     def take(self, giver: int, token: int) -> bool:
         """Whether offsets of this member, for this version, may be merged into ours and stored."""
         state = self._member.view.state
-        if state is None or holder_of(state) != giver:
+        if state is None or holder_of(state) != giver or giver == self._member.id:
             return False
         return token >= self._member.view.version
 

@@ -1,0 +1,248 @@
+"""Brokers of one group on an ideal registry, in one box: replication and peer links are wires, one clock for all.
+
+group = ElectedGroup(tmp_path, Mode.ELECT)        members 0 and 1, in sync, one of them serving
+group.pass_time(5_000)                            clocks, deadlines, sessions, wires
+group.kill(0); group.start(0)                     its session ends by itself
+group.registry_is_up = False                      nobody's requests are answered any more
+"""
+
+from pathlib import Path
+from typing import Any
+
+from tandemq.boundary import Closed, LinkKind, Now, Turn
+from tandemq.broker.failover import Failover
+from tandemq.broker.node import Machine
+from tandemq.config import tiny
+from tandemq.coordination.records import GroupConfig, Mode, Permission, Role, config_path, config_to_json
+from tandemq.coordination.records import Member as Configured
+from tandemq.coordination.tree import Tree
+from tandemq.model.codes import RequestCode
+from tandemq.registry import (
+    Answer,
+    Ask,
+    Changed,
+    Confirmed,
+    Create,
+    Done,
+    RegistryEvent,
+    SessionLost,
+    SessionSuspended,
+    SessionUp,
+    Unknown,
+)
+from tests.broker.harness import START_WALL_MS, send_fields
+from tests.replication.group import Member, Wire
+
+SESSION_MS = 2_000
+CONFIRM_MS = 300
+STEP_MS = 20
+
+
+class Broker(Member):
+    """A member of the group; asks the registry what its turns ask."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        self.asks: list[Ask] = []
+        super().__init__(*arguments, **named)
+
+    def _take(self, turn: Turn) -> None:
+        self.asks += turn.asks
+        super()._take(turn)
+
+    @property
+    def failover(self) -> Failover:
+        assert self.node.failover is not None
+        return self.node.failover
+
+    @property
+    def may(self) -> str:
+        """What it may do for clients at this moment: "", "R", "W" or "RW"."""
+        member, now = self.failover.member, self.now.mono_ms
+        return "R" * member.may_read(now) + "W" * member.may_write(now)
+
+    @property
+    def stage(self) -> str:
+        return self.failover.member.stage.value
+
+
+class ElectedGroup:
+    """Members 0, 1, …; 0 is the configured master in `slave-consume`."""
+
+    def __init__(self, path: Path, mode: Mode, *, members: int = 2, settles: bool = True, **changes: Any) -> None:
+        self.path, self.mode, self.changes = path, mode, changes
+        self.now = Now(1_000, START_WALL_MS)
+        self.tree = Tree()
+        self.registry_is_up = True
+        self.cut_off: set[int] = set()
+        """Members that do not reach the registry."""
+        self.apart: set[int] = set()
+        """Members whose links to others break."""
+        self.sessions: dict[int, int] = {}
+        self.confirm_ms: dict[int, int] = {}
+        self.brokers: dict[int, Broker] = {}
+        self.wires: list[Wire] = []
+        self._links = 1_000
+        self.configure(members)
+        for number in range(members):
+            self.start(number)
+        if settles:
+            self.pass_time(4_000)
+
+    def configure(self, members: int) -> None:
+        slave = Permission.FULL if self.mode is Mode.ELECT else Permission.READ
+        config = GroupConfig(self.mode, tuple(
+            Configured(n, Role.MASTER if n == 0 else Role.SLAVE, Permission.FULL if n == 0 else slave)
+            for n in range(members)
+        ))  # fmt: skip
+        tool = self.tree.open_session(SESSION_MS, "tool", self.now.mono_ms)
+        path = config_path("DefaultCluster", "broker-a")
+        assert isinstance(self.tree.execute(tool, Create(path, config_to_json(config))), Done)
+        self.tree.close_session(tool)
+
+    # Members come and go.
+
+    def start(self, number: int, *, boot_id: str = "boot-1", **changes: Any) -> Broker:
+        config = tiny(
+            broker_id=number, role="SLAVE" if number else "SYNC_MASTER", registry_address="zookeeper://box:2181",
+            **(self.changes | changes),
+        )  # fmt: skip
+        broker = Broker(
+            self.path / f"b{number}", config, machine=Machine(boot_id, 8 << 30), now=self.now, seed=number,
+            address=f"10.1.0.{number}:10911", ha_address=f"10.1.0.{number}:10912",
+        )  # fmt: skip
+        self.brokers[number] = broker
+        return broker
+
+    def kill(self, number: int) -> None:
+        """Its links break, its session ends by itself later."""
+        broker = self.brokers.pop(number)
+        for wire in [wire for wire in self.wires if broker in (wire.top, wire.bottom)]:
+            wire.end("killed")
+        self.sessions.pop(number, None)
+
+    # The registry.
+
+    def _serve_registry(self) -> bool:
+        moved = False
+        for number, broker in list(self.brokers.items()):
+            if broker.node.failover is None:
+                continue
+            reachable = self.registry_is_up and number not in self.cut_off
+            if not reachable:
+                asks, broker.asks = broker.asks, []
+                if broker.failover.registry.is_up:
+                    broker.turn([], [SessionSuspended()])
+                if asks:
+                    broker.turn([], [Answer(ask.token, Unknown(), self.now.mono_ms) for ask in asks])
+                continue
+            moved |= self._connect(number, broker)
+            moved |= self._answer(number, broker)
+        for session, path in self.tree.take_fired():
+            for number, mine in self.sessions.items():
+                if mine == session and number in self.brokers:
+                    self.brokers[number].turn([], [Changed(path)])
+                    moved = True
+        return moved
+
+    def _connect(self, number: int, broker: Broker) -> bool:
+        session = self.sessions.get(number)
+        if session is not None and broker.failover.registry.is_up:
+            return False
+        events: list[RegistryEvent] = []
+        if session is not None and not self.tree.resume_session(session, f"b{number}", self.now.mono_ms):
+            events.append(SessionLost())
+            session = None
+        if session is None:
+            session = self.sessions[number] = self.tree.open_session(SESSION_MS, f"b{number}", self.now.mono_ms)
+        broker.turn([], [*events, SessionUp(session, SESSION_MS)])
+        return True
+
+    def _answer(self, number: int, broker: Broker) -> bool:
+        session = self.sessions[number]
+        asks, broker.asks = broker.asks, []
+        for ask in asks:
+            self.tree.touch(session, self.now.mono_ms)
+            outcome = self.tree.execute(session, ask.operation)
+            broker.turn([], [Answer(ask.token, outcome, self.now.mono_ms)])
+        if self.now.mono_ms - self.confirm_ms.get(number, 0) >= CONFIRM_MS:
+            self.confirm_ms[number] = self.now.mono_ms
+            self.tree.touch(session, self.now.mono_ms)
+            broker.turn([], [Confirmed(self.now.mono_ms)])
+            return True
+        return bool(asks)
+
+    # What travels.
+
+    def settle(self) -> None:
+        """Let everything travel until nothing moves; no time passes."""
+        for _ in range(10_000):
+            moved = sum(self._plug(number, broker) for number, broker in list(self.brokers.items())) > 0
+            moved = sum(wire.carry(None) for wire in self.wires if wire.is_open) > 0 or moved
+            moved = self._serve_registry() or moved
+            self.wires = [wire for wire in self.wires if wire.is_open]
+            if not moved:
+                return
+        raise AssertionError("it never comes to rest")
+
+    def _plug(self, number: int, broker: Broker) -> bool:
+        moved = False
+        while broker.seen_connects < len(broker.connects):
+            connect = broker.connects[broker.seen_connects]
+            broker.seen_connects += 1
+            host, _, port = connect.address.rpartition(":")
+            other = self.brokers.get(int(host.rpartition(".")[2])) if host.startswith("10.1.0.") else None
+            if other is None or self.apart & {number, int(host.rpartition(".")[2])}:
+                broker.turn([], [Closed(connect.link, "connection refused")])
+            else:
+                self._links += 1
+                accepted = LinkKind.HA_MASTER if port == "10912" else LinkKind.REMOTING
+                wire = Wire(other, self._links, broker, connect.link, accepted)
+                self.wires.append(wire)
+                other.wired.add(self._links)
+                broker.wired.add(connect.link)
+                other.open(self._links, accepted, f"10.1.0.{number}:{20_000 + self._links}")
+                broker.open(connect.link, connect.kind, connect.address)
+            moved = True
+        while broker.seen_closes < len(broker.closes):
+            link, reason = broker.closes[broker.seen_closes]
+            broker.seen_closes += 1
+            for wire in [w for w in self.wires if (broker, link) in
+                         ((w.top, w.top_link), (w.bottom, w.bottom_link))]:  # fmt: skip
+                wire.flush(broker)
+                wire.end(reason)
+                moved = True
+        return moved
+
+    def pass_time(self, ms: int) -> None:
+        """Move the clock of all in small steps; checks that never two may read, or write."""
+        end = self.now.mono_ms + ms
+        for wire in self.wires:
+            if any(self.brokers.get(number) in (wire.top, wire.bottom) for number in self.apart):
+                wire.end("cut")
+        self.settle()
+        while self.now.mono_ms < end:
+            step = min(STEP_MS, end - self.now.mono_ms)
+            self.now = Now(self.now.mono_ms + step, self.now.wall_ms + step)
+            self.tree.expire(self.now.mono_ms)
+            for broker in list(self.brokers.values()):
+                broker.now = self.now
+                due = broker.node.deadline_ms()
+                if due is not None and due <= self.now.mono_ms:
+                    broker.turn()
+            self.settle()
+            for what in "RW":
+                holders = [number for number, broker in self.brokers.items() if what in broker.may]
+                assert len(holders) <= 1, f"brokers {holders} have {what} at once"
+
+    @property
+    def serving(self) -> Broker:
+        """The one member that may do anything."""
+        (found,) = [broker for broker in self.brokers.values() if broker.may]
+        return found
+
+    def send(self, broker: Broker, body: bytes = b"body", *, topic: str = "TopicA") -> int | None:
+        """Send; the code of the answer once everything has travelled, None while it waits."""
+        opaque = broker.tell(RequestCode.SEND_MESSAGE_V2, send_fields(topic, 0, {}), body)
+        self.settle()
+        answer = broker.answer_to(opaque)
+        return None if answer is None else answer.code

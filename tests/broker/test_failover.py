@@ -1,0 +1,327 @@
+"""A broker in a group with a registry: what its member decides is what clients, slaves and name servers meet."""
+
+from pathlib import Path
+
+import pytest
+
+from tandemq.broker.offsets import ConsumerOffsets
+from tandemq.broker.saver import Saver
+from tandemq.codec.fastjson import loads
+from tandemq.coordination.records import Mode
+from tandemq.model.codes import RequestCode as Code
+from tandemq.model.codes import ResponseCode
+from tandemq.real.disk import RealDisk
+from tests.broker.elected import Broker, ElectedGroup
+from tests.broker.harness import messages_in
+from tests.spec import spec
+
+NO_PERMISSION = ResponseCode.NO_PERMISSION
+OFFSET = {"consumerGroup": "group", "topic": "TopicA", "queueId": 0}
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> ElectedGroup:
+    return ElectedGroup(tmp_path, Mode.ELECT)
+
+
+def commit(broker: Broker, offset: int) -> int:
+    return broker.ask(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": offset}).code
+
+
+def committed(broker: Broker) -> int:
+    return int(broker.ask(Code.QUERY_CONSUMER_OFFSET, OFFSET).fields["offset"])
+
+
+def test_group_begins_with_one_member_that_serves_and_one_that_copies(pair: ElectedGroup) -> None:
+    assert (pair.brokers[0].may, pair.brokers[1].may) == ("RW", "")
+    assert pair.send(pair.brokers[0]) == ResponseCode.SUCCESS
+    assert pair.brokers[0].failover.member.must_ack == {0, 1}
+    assert pair.brokers[0].log_bytes() == pair.brokers[1].log_bytes() != b""
+
+
+@spec("F06", "F12")
+def test_whoever_may_not_serve_refuses_every_request_of_clients_and_says_why(pair: ElectedGroup) -> None:
+    pair.send(pair.brokers[0])
+    pair.pass_time(2_000)
+    slave = pair.brokers[1]
+    queue = {"topic": "TopicA", "queueId": 0}
+    answers = [
+        slave.send("TopicA"), slave.pull("TopicA"),
+        slave.ask(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": 1}),
+        slave.ask(Code.QUERY_CONSUMER_OFFSET, OFFSET), slave.ask(Code.GET_MAX_OFFSET, queue),
+        slave.ask(Code.CONSUMER_SEND_MSG_BACK, {"offset": 0, "group": "group", "delayLevel": 0}),
+    ]  # fmt: skip
+    for answer in answers:
+        assert answer is not None
+        assert answer.code == NO_PERMISSION
+        assert str(answer.remark) == "broker 1 (slave) may not serve this: the group begins"
+
+
+@spec("F19")
+def test_elected_slave_goes_on_with_writing_reading_and_offsets(pair: ElectedGroup) -> None:
+    for number in range(5):
+        assert pair.send(pair.brokers[0], b"%d" % number) == ResponseCode.SUCCESS
+    assert commit(pair.brokers[0], 3) == ResponseCode.SUCCESS
+    pair.pass_time(1_500)
+    pair.kill(0)
+    pair.pass_time(2_000)
+    assert pair.brokers[1].may == ""
+    pair.pass_time(2_000)
+    master = pair.serving
+    assert master is pair.brokers[1]
+    assert master.node.replication.generations[-1] == (2, master.log_end)
+    assert committed(master) == 3
+    # Alone in sync: stored, and that the second copy is missing is said.
+    assert pair.send(master, b"5") == ResponseCode.SLAVE_NOT_AVAILABLE
+    answers = [master.pull("TopicA", start) for start in (0, 5)]
+    bodies = [message.body for answer in answers if answer is not None for message in messages_in(answer)]
+    assert bodies == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_old_master_cuts_what_nobody_acknowledged_and_follows(pair: ElectedGroup) -> None:
+    old = pair.brokers[0]
+    pair.send(old, b"kept")
+    for wire in pair.wires:
+        wire.stalls_down = True
+    assert pair.send(old, b"lost") is None, "no answer without the slave"
+    before = old.log_end
+    pair.kill(0)
+    pair.pass_time(4_000)
+    new = pair.serving
+    assert new.log_end < before
+    pair.send(new, b"new")
+    old = pair.start(0)
+    pair.pass_time(1_000)
+    assert old.stage == "slave"
+    assert old.log_bytes() == new.log_bytes()
+    assert b"lost" not in old.log_bytes()
+    assert new.failover.member.must_ack == {0, 1}
+    assert pair.send(new, b"both") == ResponseCode.SUCCESS
+    assert old.node.replication.generations == new.node.replication.generations
+
+
+def test_messages_are_shown_only_when_all_in_sync_hold_them(pair: ElectedGroup) -> None:
+    master = pair.brokers[0]
+    pair.send(master, b"0")
+    held = master.tell(Code.PULL_MESSAGE, {
+        "consumerGroup": "group", "topic": "TopicA", "queueId": 0, "queueOffset": 1, "maxMsgNums": 32, "sysFlag": 6,
+        "commitOffset": 0, "suspendTimeoutMillis": 20_000, "subscription": "*", "subVersion": 0,
+        "expressionType": "TAG",
+    })  # fmt: skip
+    for wire in pair.wires:
+        wire.stalls_up = True
+    assert pair.send(master, b"1") is None
+    assert master.answer_to(held) is None
+    answer = master.pull("TopicA")
+    assert answer is not None
+    assert [message.body for message in messages_in(answer)] == [b"0"]
+    assert answer.fields["maxOffset"] == "1"
+    assert master.ask(Code.GET_MAX_OFFSET, {"topic": "TopicA", "queueId": 0}).fields["offset"] == "1"
+    for wire in pair.wires:
+        wire.stalls_up = False
+    pair.settle()
+    answer = master.answer_to(held)
+    assert answer is not None, "the held pull is answered as soon as the message is safe"
+    assert [message.body for message in messages_in(answer)] == [b"1"]
+
+
+def test_held_pulls_are_refused_when_the_right_to_be_read_ends(pair: ElectedGroup) -> None:
+    master = pair.brokers[0]
+    pair.send(master)
+    master.pull("TopicA", 1, wait_ms=30_000)
+    held = master._opaque
+    pair.cut_off.add(0)
+    pair.apart.add(0)
+    pair.pass_time(5_000)
+    answer = master.answer_to(held)
+    assert answer is not None
+    assert answer.code == NO_PERMISSION
+    assert pair.serving is pair.brokers[1]
+
+
+@spec("F15")
+def test_master_without_registry_serves_on_while_its_slave_hears_it(pair: ElectedGroup) -> None:
+    pair.registry_is_up = False
+    pair.pass_time(10_000)
+    assert pair.brokers[0].may == "RW"
+    assert pair.send(pair.brokers[0]) == ResponseCode.SUCCESS
+
+
+@spec("F16")
+def test_lonely_master_stops(pair: ElectedGroup) -> None:
+    pair.registry_is_up = False
+    pair.kill(1)
+    pair.pass_time(2_000)
+    assert pair.brokers[0].may == ""
+    answer = pair.brokers[0].send("TopicA")
+    assert answer.code == NO_PERMISSION
+    assert "lonely" in str(answer.remark)
+
+
+def test_nothing_is_served_before_the_registry_was_read(tmp_path: Path) -> None:
+    group = ElectedGroup(tmp_path, Mode.ELECT, settles=False)
+    group.registry_is_up = False
+    group.pass_time(5_000)
+    assert [broker.may for broker in group.brokers.values()] == ["", ""]
+    assert group.brokers[0].send("TopicA").code == NO_PERMISSION
+    group.registry_is_up = True
+    group.pass_time(3_000)
+    assert group.serving.may == "RW"
+
+
+def test_mode_static_goes_by_the_settings(tmp_path: Path) -> None:
+    group = ElectedGroup(tmp_path, Mode.STATIC, settles=False)
+    group.settle()
+    master, slave = group.brokers[0].node, group.brokers[1].node
+    assert master.failover is None
+    assert slave.failover is None
+    assert (master.is_master, slave.is_master) == (True, False)
+    assert (master.registration.broker_id, slave.registration.broker_id) == (0, 1)
+    assert group.brokers[0].send("TopicA").code == ResponseCode.SLAVE_NOT_AVAILABLE
+
+
+def test_too_few_in_sync_refuse_before_storing(tmp_path: Path) -> None:
+    group = ElectedGroup(tmp_path, Mode.ELECT, min_in_sync=2)
+    master = group.brokers[0]
+    assert group.send(master) == ResponseCode.SUCCESS
+    group.kill(1)
+    group.pass_time(6_000)
+    end = master.log_end
+    answer = master.send("TopicA")
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert "2 are needed" in str(answer.remark)
+    assert master.log_end == end
+    group.start(1)
+    group.pass_time(3_000)
+    assert group.send(master) == ResponseCode.SUCCESS
+
+
+def test_names_at_the_name_server_follow_the_roles(tmp_path: Path) -> None:
+    group = ElectedGroup(tmp_path, Mode.ELECT)
+    names = [broker.node.registration.broker_id for broker in group.brokers.values()]
+    assert names == [0, 1]
+    group.kill(0)
+    group.pass_time(4_000)
+    assert group.brokers[1].node.registration.broker_id == 0
+    assert group.brokers[1].node.registration.epoch == 2
+    group.start(0)
+    group.pass_time(1_000)
+    assert group.brokers[0].node.registration.broker_id == 1, "the one its master does not use"
+
+
+# Planned switch.
+
+
+@spec("V18")
+def test_switch_moves_the_mastership_with_offsets_at_once(pair: ElectedGroup) -> None:
+    for number in range(3):
+        pair.send(pair.brokers[0], b"%d" % number)
+    pair.pass_time(1_200)
+    commit(pair.brokers[0], 2)
+    asked = pair.brokers[0].tell(Code.TANDEM_SWITCH, {"target": 1})
+    pair.pass_time(400)
+    answer = pair.brokers[0].answer_to(asked)
+    assert answer is not None
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    assert pair.serving is pair.brokers[1]
+    assert committed(pair.brokers[1]) == 2
+    pair.pass_time(1_000)
+    assert pair.send(pair.brokers[1]) == ResponseCode.SUCCESS
+
+
+@spec("V19")
+def test_switch_that_cannot_be_is_refused_with_the_reason(pair: ElectedGroup) -> None:
+    refusals = {
+        pair.brokers[0].ask(Code.TANDEM_SWITCH, {"target": 7}).remark,
+        pair.brokers[1].ask(Code.TANDEM_SWITCH, {"target": 1}).remark,
+    }
+    assert refusals == {
+        "broker 7 is no member of the group", "broker 1 is not the serving master; the record names broker 0",
+    }  # fmt: skip
+    assert pair.brokers[0].ask(Code.TANDEM_SWITCH, {"target": 0}).code == ResponseCode.SUCCESS
+
+
+# Reading from the slave.
+
+
+@spec("F09", "F22", "F26")
+def test_slave_reads_for_its_dead_master_and_hands_its_offsets_back(tmp_path: Path) -> None:
+    group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
+    master = group.brokers[0]
+    for number in range(6):
+        assert group.send(master, b"%d" % number) == ResponseCode.SUCCESS
+    commit(master, 2)
+    group.pass_time(1_500)
+    group.kill(0)
+    group.pass_time(4_000)
+    slave = group.brokers[1]
+    assert slave.may == "R"
+    assert slave.send("TopicA").code == NO_PERMISSION
+    assert committed(slave) == 2
+    answer = slave.pull("TopicA", 2)
+    assert answer is not None
+    assert [message.body for message in messages_in(answer)] == [b"2", b"3", b"4", b"5"]
+    assert commit(slave, 5) == ResponseCode.SUCCESS
+    master = group.start(0)
+    group.pass_time(3_000)
+    assert (master.may, slave.may) == ("RW", "")
+    assert committed(master) == 5
+    assert group.send(master) == ResponseCode.SUCCESS
+
+
+def test_returning_master_is_not_told_to_clients_before_the_hand_back(tmp_path: Path) -> None:
+    group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
+    group.send(group.brokers[0])
+    group.brokers[1].heartbeat("group", {"TopicA": "*"})
+    group.kill(0)
+    group.pass_time(4_000)
+    group.brokers[1].heartbeat("group", {"TopicA": "*"})
+    master = group.start(0)
+    group.pass_time(500)
+    assert master.stage == "awaiting hand-back"
+    assert master.node.registration.broker_id is None
+    group.pass_time(2_500)
+    assert master.node.registration.broker_id == 0
+
+
+@spec("F22", "M07")
+def test_higher_offset_wins_and_a_reset_outranks_it(tmp_path: Path) -> None:
+    ours, theirs = (ConsumerOffsets(Saver(RealDisk(tmp_path / name)), 0) for name in ("ours", "theirs"))
+    for queue_id, offset in enumerate([10, 5, 90]):
+        ours.commit("T", "G", queue_id, offset)
+    for queue_id, offset in enumerate([7, 8, 4]):
+        theirs.commit("T", "G", queue_id, offset)
+    theirs.reset("T", "G", 2, 3)
+    theirs.commit("T", "H", 0, 1)
+    before = loads(bytes(str(ours.as_json()).replace("'", '"'), "ascii"))
+    ours.merge_positions(theirs.as_json())
+    assert ours.table == {"T@G": {0: 10, 1: 8, 2: 3}, "T@H": {0: 1}}
+    theirs.merge_positions(before)
+    assert theirs.table == ours.table
+
+
+def test_offsets_that_nobody_may_hand_over_change_nothing(pair: ElectedGroup) -> None:
+    pair.send(pair.brokers[0])
+    commit(pair.brokers[0], 1)
+    body = b'{"offsets":{"offsetTable":{"TopicA@group":{0:1000}}},"delays":{}}'
+    for giver, token in ((1, 0), (0, 99), (1, 99)):
+        answer = pair.brokers[0].ask(Code.TANDEM_HAND_OFFSETS, {"from": giver, "token": token}, body)
+        assert answer.code != ResponseCode.SUCCESS
+    assert committed(pair.brokers[0]) == 1
+
+
+# What is told.
+
+
+def test_status_and_timeline_say_who_serves_since_when_and_why(pair: ElectedGroup) -> None:
+    status = pair.brokers[1].json(Code.TANDEM_FAILOVER_STATUS)
+    assert (status["mode"], status["stage"], status["epoch"], status["master"]) == ("elect", "slave", 1, 0)
+    assert status["inSync"] == [0, 1]
+    assert (status["mayRead"], status["mayWrite"], status["registry"]) == (False, False, "up")
+    pair.kill(0)
+    pair.pass_time(4_000)
+    status = pair.brokers[1].json(Code.TANDEM_FAILOVER_STATUS)
+    assert (status["stage"], status["mayWrite"], status["epoch"]) == ("serving", True, 2)
+    assert "broker 1 follows 0" in status["why"]
+    assert status["timeline"][-1]["text"].startswith("may be read and written")
+    assert {"ms", "epoch", "text"} == set(status["timeline"][-1])
