@@ -240,7 +240,7 @@ class SlaveSide:
             self.protocol = "auto"
 
     def _say_closed(self, reason: str, now: Now) -> None:
-        """A refusal comes again with every attempt: it is a warning, once a minute. What else repeats is not repeated."""
+        """A refusal comes again with every attempt: a warning, once a minute. What else repeats is said once."""
         if not self._is_refused:
             is_news = self.session is not None or reason != self._failed
             log.log(logging.INFO if is_news else logging.DEBUG, "replication: link to master=%s closed reason=%r",
