@@ -92,6 +92,12 @@ class BrokerConfig:
     """Above it sends are refused with SERVICE_NOT_AVAILABLE until there is room again."""
     clean_force_enable: bool = _key("cleanFileForciblyEnable", True)
 
+    # Integrity.
+    scrub_bytes_per_second: int = _key("scrubBytesPerSecond", 4 * MEBIBYTE)
+    """How much of the commit log is read again and verified per second; 0: none."""
+    scrub_interval_ms: int = _key("scrubInterval", 86_400_000)
+    """From the beginning of one pass over the log to that of the next, unless that takes longer."""
+
     # Replication.
     ha_master_address: str = _key("haMasterAddress", "")
     ha_protocol: str = _key("haProtocol", "auto")
@@ -278,6 +284,7 @@ _LOWEST = {
     "query_messages_max": 1,
     "query_default_max": 1,
     "reserved_hours": 1,
+    "scrub_bytes_per_second": 0,
     "ha_lag_bytes_max": 1,
     "ha_bytes_per_second": 0,
     "in_sync_replicas": 1,

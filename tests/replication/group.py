@@ -235,6 +235,11 @@ class Group:
             connect = member.connects[member.seen_connects]
             member.seen_connects += 1
             kinds = {HA_ADDRESS: LinkKind.HA_MASTER, ADDRESS: LinkKind.REMOTING, FAST_ADDRESS: LinkKind.FAST}
+            asked = [slave for slave in self.slaves if slave.node.registration.address == connect.address]
+            if asked and not self.refuses:
+                self._join(member, connect.link, connect.kind, LinkKind.REMOTING, asked[0])
+                moved = True
+                continue
             if self.is_silent:
                 continue
             if self.refuses or connect.address not in kinds:
@@ -255,13 +260,16 @@ class Group:
                 member.turn([], [Closed(link, reason)])
         return moved
 
-    def _join(self, member: Member, link: int, kind: LinkKind, accepted: LinkKind) -> None:
+    def _join(
+        self, member: Member, link: int, kind: LinkKind, accepted: LinkKind, top: Member | None = None
+    ) -> None:  # fmt: skip
         self._links += 1
-        wire = Wire(self.master, self._links, member, link, accepted)
+        top = top or self.master
+        wire = Wire(top, self._links, member, link, accepted)
         self.all_wires.append(wire)
-        self.master.wired.add(self._links)
+        top.wired.add(self._links)
         member.wired.add(link)
-        self.master.open(self._links, accepted, f"10.0.1.{self.members.index(member)}:{40_000 + self._links % 20_000}")
+        top.open(self._links, accepted, f"10.0.1.{self.members.index(member)}:{40_000 + self._links % 20_000}")
         member.open(link, kind, HA_ADDRESS)
 
     def cut(self, member: Member | None = None) -> None:

@@ -10,9 +10,11 @@ from tandemq.broker import (
     inspect,
     query,
     relay,
+    repair,
     reset,
     retry,
     runtime,
+    scrubber,
     settings,
     tables,
     twins,
@@ -27,6 +29,7 @@ def install(broker: "Broker") -> "dict[int, Handler]":
     found: dict[int, Handler] = {}
     modules = (
         consume, retry, query, tables, admin, connections, inspect, relay, reset, runtime, settings, twins, groupcalls,
+        repair, scrubber,
     )  # fmt: skip
     for module in modules:
         for code, handler in module.handlers(broker).items():

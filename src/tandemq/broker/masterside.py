@@ -42,6 +42,11 @@ class MasterSide:
         """In a group with a registry: members that copy from us, and their link."""
         self._speakers: dict[str, int] = {}
         self.refusals = Refusals()
+        self._addresses: dict[int, str] = {}
+        """Where each slave takes requests, as it said when it introduced itself."""
+        self._waits_for_absent = True
+        self._refused_ms = -60_000
+        self._refused_count = 0
         saved = load_table(broker.disk, REPLICAS_FILE)
         self._known: set[int] = {int(number) for number in saved.get("brokerIds", [])}
         self._awaited: set[int] = {int(number) for number in saved.get("awaitedIds", [])}
@@ -53,6 +58,7 @@ class MasterSide:
     def begin(self, now: Now, *, accept_loss: bool) -> None:
         """We are the master, by settings or by the group's configuration; once per life."""
         broker = self._broker
+        self._waits_for_absent = not accept_loss
         if not self._owner.generations:
             self._owner.set_generations([(1, broker.store.log.start)])
         if not broker.recovered.may_have_lost and not self._awaited:
@@ -177,7 +183,10 @@ class MasterSide:
     def _events(self, link: int, session: master.MasterSession, turn: Turn, now: Now) -> None:
         while (event := session.next_event()) is not None:
             if isinstance(event, master.Introduced):
-                session.welcome(self._decide(event.hello))
+                answer = self._decide(event.hello)
+                if answer.refused is None:
+                    self._addresses[event.hello.broker_id] = event.hello.address
+                session.welcome(answer)
                 self._linked(link, session, now)
             elif isinstance(event, master.Acked):
                 self._acked(link, session)
@@ -251,6 +260,11 @@ class MasterSide:
         found = [self.sessions[link] for link in self._speakers.values() if link in self.sessions]
         return [session.acked_offset for session in found if session.state is master.State.TRANSFER]
 
+    def addresses(self) -> dict[int, str]:
+        """Where each known slave takes requests, by id; "" if it has not been here since the start."""
+        absent = dict.fromkeys(self._known, "") if self._waits_for_absent else {}
+        return absent | self._addresses
+
     def needed(self) -> dict[str, int]:
         """From which log offset each connected slave still needs the log."""
         return {
@@ -263,7 +277,7 @@ class MasterSide:
         store_log = broker.store.log
         mine = MasterHello(
             config.broker_id, log_start=store_log.start, log_end=store_log.written_end,
-            generations=list(self._owner.generations), epoch=self._epoch,
+            generations=list(self._owner.generations), epoch=self._epoch, address=broker.registration.address,
         )  # fmt: skip
         mine.refused = self._refusal(hello)
         if mine.refused is not None:

@@ -13,6 +13,7 @@ from tandemq.broker.answers import doubtful, recode
 from tandemq.broker.changes import ChangedSettings
 from tandemq.broker.clientcalls import ClientCalls
 from tandemq.broker.clients import Clients, QueueLocks
+from tandemq.broker.damages import Damages
 from tandemq.broker.delay import DelayedMessages
 from tandemq.broker.failover import Failover
 from tandemq.broker.groups import Groups
@@ -24,6 +25,7 @@ from tandemq.broker.registration import Registration
 from tandemq.broker.replicate import Replication
 from tandemq.broker.saver import Saver
 from tandemq.broker.schedule import Schedule
+from tandemq.broker.scrubber import Scrubber
 from tandemq.broker.send import Ack, SendPath
 from tandemq.broker.stats import Stats
 from tandemq.broker.topics import Topics
@@ -102,10 +104,12 @@ class Broker:
         self.locks = QueueLocks(config.lock_live_ms)
         self.schedule = Schedule()
         self.peers = Peers(self.next_link)
+        self.damages = Damages()
         self.send = SendPath(config, self.store, self.topics, self.groups, random, pack_host("127.0.0.1:0"))
         self.pull = PullPath(
-            config, self.store, self.topics, self.groups, self.clients, self.offsets, machine.memory_bytes, outbox
-        )
+            config, self.store, self.topics, self.groups, self.clients, self.offsets, machine.memory_bytes, outbox,
+            self.damages,
+        )  # fmt: skip
         self.registration = Registration(config, self.topics, self.peers, self._master_found)
         self.delay = DelayedMessages(self, now)
         self.handlers: dict[int, Handler] = {}
@@ -151,6 +155,7 @@ class Broker:
         every(lambda: self.config.offsets_persist_ms, lambda _: self.offsets.save(),
               first_ms=now.mono_ms + config.offsets_persist_ms)  # fmt: skip
         self.upkeep = Upkeep(self, now)
+        self.scrubber = Scrubber(self, now)
         self.stats = Stats(self, now)
         every(lambda: self.config.flush_interval_ms, self._begin_flush, first_ms=now.mono_ms + config.flush_interval_ms)
 
@@ -179,6 +184,7 @@ class Broker:
         self.registration.adopt_config(config)
         self.upkeep.adopt_config(config)
         self.replication.adopt_config(config)
+        self.scrubber.adopt_config(now)
         if config.permission != before.permission:
             self.topics.touch(now.wall_ms)
 
@@ -493,22 +499,29 @@ class Broker:
             self._saved(event.error, turn, now)
             return
         if event.job is not self._flushing:
-            self.upkeep.job_done(event.job, event.error)
+            if not self.scrubber.job_done(event, turn, now):
+                self.upkeep.job_done(event.job, event.error)
             return
         self._flushing = None
         if event.error is not None:
-            log.critical(
-                "store: a sync failed; nothing more is written or acknowledged until a restart: %s", event.error
-            )
-            self.store.flush_failed(event.error)
-            if self.failover is not None:
-                self.failover.doubt_log(f"a sync failed: {event.error}", now)
-            self.send.refuse("disk failed", f"the disk failed: {event.error}")
-            for link, answer in self.waiters.take_all():
-                turn.send(link, doubtful(answer, event.error))
+            self.disk_failed(event.error, turn, now)
             return
         assert isinstance(event.job.token, FlushJob)
         self.store.end_flush(event.job.token)
+
+    def disk_failed(self, error: Exception, turn: Turn, now: Now) -> None:
+        """A sync of the log failed, or a write in its middle: nobody knows what the system dropped."""
+        log.critical("store: a sync failed; nothing more is written or acknowledged until a restart: %s", error)
+        self.store.flush_failed(error)
+        self.send.refuse("disk failed", f"the disk failed: {error}")
+        for link, answer in self.waiters.take_all():
+            turn.send(link, doubtful(answer, error))
+        self.doubt(f"the disk failed: {error}", now)
+
+    def doubt(self, why: str, now: Now) -> None:
+        """The log may lack something that was acknowledged: the group must know."""
+        if self.failover is not None:
+            self.failover.doubt_log(why, now)
 
     def _saved(self, error: Exception | None, turn: Turn, now: Now) -> None:
         """Tables are saved, or could not be: answers that waited for them may go."""
@@ -571,6 +584,7 @@ class Broker:
         self.delay.save()
         self.topics.save()
         self.groups.save()
+        self.scrubber.save()
         self.saver.finish()
         self.store.close()
 

@@ -9,21 +9,25 @@ DefaultMessageStore.getMessage.
 import logging
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Callable
 from functools import lru_cache
+from struct import Struct
 
 import msgspec
 
 from tandemq.boundary import Buffer, Now, Outbox, Turn
 from tandemq.broker.clients import Clients
+from tandemq.broker.damages import WAITS, Damages
 from tandemq.broker.groups import Groups
 from tandemq.broker.longpoll import HeldPulls
 from tandemq.broker.offsets import ConsumerOffsets
 from tandemq.broker.topics import Topics
 from tandemq.codec.frame import encode_command
 from tandemq.codec.header import encode_header
+from tandemq.codec.record import MAGIC_V1, MAGIC_V2
 from tandemq.codec.requests import PullFields, decode_pull_frame, read_fields
 from tandemq.config import BrokerConfig
-from tandemq.errors import OffsetGone, StoreError
+from tandemq.errors import OffsetGone, StoreDamaged, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import FLAG_ONEWAY, FLAG_RESPONSE, VERSION_SPOKEN, Command
 from tandemq.model.group import SubscriptionGroupConfig, parse_tag_expression, tag_codes
@@ -43,6 +47,8 @@ LINK_BYTES_MAX = 8 << 20
 """A link with so many bytes under way gets no more answers before it has taken them."""
 WAITING_PER_LINK_MAX = 4096
 NO_LIMIT = 1 << 62
+_BEGINNING = Struct(">I20xq")
+"""Of a record, behind its size: magic and log offset."""
 _HEADER = (
     b'{"code":%d,"extFields":{"suggestWhichBrokerId":"%d","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d"}'
     b',"flag":1,"language":"PYTHON","opaque":%d,"remark":"%b","serializeTypeCurrentRPC":"JSON","version":%d}'
@@ -92,9 +98,9 @@ class PullPath:
 
     def __init__(
         self, config: BrokerConfig, store: Store, topics: Topics, groups: Groups, clients: Clients,
-        offsets: ConsumerOffsets, memory_bytes: int, outbox: Outbox,
+        offsets: ConsumerOffsets, memory_bytes: int, outbox: Outbox, damages: Damages,
     ) -> None:  # fmt: skip
-        """`memory_bytes`: the machine's memory, by which "far behind" is judged."""
+        """`memory_bytes`: the machine's memory, by which "far behind" is judged; `damages`: of the log, not given."""
         self._store = store
         self._topics = topics
         self._groups = groups
@@ -102,6 +108,9 @@ class PullPath:
         self._offsets = offsets
         self._memory_bytes = memory_bytes
         self._outbox = outbox
+        self._damages = damages
+        self.suspects: Callable[[int, str], None] | None = None
+        """Told where a record should begin and none can: log offset, and why."""
         self._spent = 0
         self._sent: dict[int, int] = {}
         """Bytes of answers built in this turn: all, and by link."""
@@ -301,6 +310,9 @@ class PullPath:
             following = max(pull.fields.queue_offset + 1, low)
             self._send(pull, turn, _AGAIN, "MESSAGE_WAS_REMOVING", following, [], 0)
             return True
+        except StoreDamaged as error:
+            self._send(pull, turn, int(ResponseCode.SYSTEM_ERROR), str(error), pull.fields.queue_offset, [], 0)
+            return True
         except StoreError as error:
             log.error("pull: topic=%s queue=%d cannot be read: %s", pull.fields.topic, pull.fields.queue_id, error)
             self._send(pull, turn, int(ResponseCode.SYSTEM_ERROR), "the store failed", pull.fields.queue_offset, [], 0)
@@ -336,11 +348,19 @@ class PullPath:
         count = total = 0
         start = end = -1
         limit = self.log_limit
+        has_damage = bool(self._damages.ranges)
         for log_offset, size, code in self._store.entries(
             pull.queue, offset, most if codes is None else EXAMINED_ENTRIES_MAX
         ):
             if log_offset >= limit:
                 break
+            if has_damage and (fate := self._damages.fate_of(log_offset, size)):
+                if fate == WAITS:
+                    if count:
+                        break
+                    raise StoreDamaged(f"the message at log offset {log_offset} is damaged and waits for its repair")
+                offset += 1
+                continue
             if size == PREFILL_SIZE or (codes is not None and code not in codes):
                 offset += 1
                 continue
@@ -368,12 +388,26 @@ class PullPath:
             if start < block_start or end > block_end:
                 found = store_log.block(start)
                 if found is None or end > found[0] + BLOCK_BYTES:
-                    buffers.append(store_log.view(start, end - start))
+                    buffers.append(self._seen(store_log.view(start, end - start), start))
                     continue
                 block_start, block = found
                 block_end = block_start + BLOCK_BYTES
-            buffers.append(block[start - block_start : end - block_start])
+            buffers.append(self._seen(block[start - block_start : end - block_start], start))
         return buffers
+
+    def _seen(self, data: Buffer, log_offset: int) -> Buffer:
+        """Records to be given, if they begin like one; checksums are the scrubber's and the client's.
+
+        Raises:
+            StoreDamaged: what lies there says that it lies elsewhere, or is no record.
+        """
+        magic, stated = _BEGINNING.unpack_from(data, 4)
+        if stated != log_offset or magic not in (MAGIC_V1, MAGIC_V2):
+            reason = f"magic {magic:#x} and log offset {stated} where a record should begin"
+            if self.suspects is not None:
+                self.suspects(log_offset, reason)
+            raise StoreDamaged(f"the message at log offset {log_offset} is damaged: {reason}")
+        return data
 
     def _send(
         self, pull: Pull, turn: Turn, code: int, status: str, following: int, buffers: list[Buffer], size: int

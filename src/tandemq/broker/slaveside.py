@@ -38,6 +38,8 @@ class SlaveSide:
         self.link = 0
         self.session: slave.SlaveSession | None = None
         self.master_address = ""
+        self._told_address = ""
+        """Where the master takes requests, as it said when it answered our introduction."""
         self.ha_address = broker.config.ha_master_address
         self.protocol = broker.config.ha_protocol
         self._probing = False
@@ -132,6 +134,10 @@ class SlaveSide:
                 self.protocol = self._broker.config.ha_protocol
             self._sync_metadata(now)
 
+    def asked_at(self) -> str:
+        """Where the master takes requests; "" while that is unknown."""
+        return self.master_address or self._told_address
+
     # The link.
 
     def deadline_ms(self) -> int | None:
@@ -220,6 +226,7 @@ class SlaveSide:
         return SlaveHello(
             config.cluster, config.broker_name, config.broker_id, self._run_id, store_log.start, end,
             config.segment_bytes, list(self._owner.generations), start, crc32(tail), page_crcs(tail), self.epoch,
+            self._broker.registration.address,
         )  # fmt: skip
 
     def closed(self, link: int, reason: str, now: Now) -> None:
@@ -324,6 +331,7 @@ class SlaveSide:
                 if self._broker.failover is not None:
                     self._broker.failover.log_changed()
             self._owner.set_generations(hello.generations)
+            self._told_address = hello.address
         except StoreError as error:
             log.error("replication: cannot do what the master asks for: %s", error)
             turn.closes.append((self.link, f"cannot do what the master asks for: {error}"))
@@ -338,6 +346,9 @@ class SlaveSide:
         log.log(level, "replication: damaged record from master=%s log_offset=%d times=%d reason=%r%s", self.ha_address,
                 event.log_offset, self._bad[1], event.reason,
                 "; the master's copy is suspect" if self._bad[1] >= SUSPECT_AFTER else "")  # fmt: skip
+        if self._bad[1] >= SUSPECT_AFTER:
+            repairs, (offset, reason) = self._broker.scrubber.repairs, event
+            self._broker.schedule.at(0, lambda now: repairs.tell_suspect(offset, reason, now))
 
     def _safe_end(self) -> int:
         """Log offset below which everything is stored as safely as this broker is configured."""

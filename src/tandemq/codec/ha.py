@@ -83,6 +83,7 @@ class SlaveHello(msgspec.Struct, rename="camel"):
     `generations` are (number, start offset) pairs: the history its log belongs to. `run_id` differs per process.
     `tail_crc` is the CRC of its bytes `[tail_start, log_end)`, by which the master sees whether both logs are the same;
     `tail_pages` has those of every `TAIL_PAGE_BYTES` of them, for a master with damage of its own among its last bytes.
+    `address`: where it takes requests, "ip:port"; the master's likewise.
     """
 
     cluster: str
@@ -98,6 +99,7 @@ class SlaveHello(msgspec.Struct, rename="camel"):
     tail_pages: list[int] = []
     epoch: int = 0
     """Of the mastership the slave knows, in a group with a registry; 0 without."""
+    address: str = ""
 
 
 class MasterHello(msgspec.Struct, rename="camel"):
@@ -116,6 +118,7 @@ class MasterHello(msgspec.Struct, rename="camel"):
     refused: str | None = None
     generations: list[tuple[int, int]] = []
     epoch: int = 0
+    address: str = ""
 
 
 class Opening(msgspec.Struct, rename="camel"):

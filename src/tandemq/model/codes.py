@@ -102,6 +102,12 @@ class RequestCode(IntEnum):
     """TandemQ's own, slave to master: is this a TandemQ broker, and which? A Java broker answers 3."""
     TANDEM_LOG_DIGEST = 7_302
     """TandemQ's own, tool to broker: checksum of a range of the commit log, to compare twins while they run."""
+    TANDEM_LOG_RECORDS = 7_303
+    """TandemQ's own, twin to twin: whole records of a range of the commit log, verified by whoever answers."""
+    TANDEM_LOG_SUSPECT = 7_304
+    """TandemQ's own, slave to master: your record at this offset came damaged again and again; look at it."""
+    TANDEM_SCRUB = 7_305
+    """TandemQ's own, operator to broker: how the commit log is, and whether to verify all of it now."""
     TANDEM_FAILOVER_STATUS = 7_320
     """TandemQ's own: where a broker stands in its group, why, and what happened before."""
     TANDEM_SWITCH = 7_321

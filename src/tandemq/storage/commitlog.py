@@ -314,6 +314,19 @@ class CommitLog:
         self._blocks[start] = block
         return start, block
 
+    def overwrite(self, data: bytes, offset: int) -> File:
+        """Put the good bytes of a twin in place of damaged ones, within one file and below `written_end`.
+
+        Returns the file, which is to be synced.
+
+        Raises:
+            DiskFailed: the device failed; what lies there now is unknown.
+        """
+        assert self.start <= offset and offset + len(data) <= self.written_end, "repair stays within the log"
+        self._segments.write(data, offset)
+        self._blocks.clear()
+        return self._segments.files_between(offset, offset + 1)[0]
+
     def files_to_sync(self) -> list[File]:
         """Files that hold bytes between `flushed_offset` and `written_end`."""
         return self._segments.files_between(self.flushed_offset, self.written_end)

@@ -179,6 +179,22 @@ class ConsumeQueue:
         self.next_offset = self.max_offset
         return True
 
+    def correct(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> None:
+        """Replace an entry between `min_offset` and `max_offset` that is not what the log says.
+
+        Raises:
+            DiskFailed, DiskFull: it could not be written.
+        """
+        assert self.min_offset <= queue_offset < self.max_offset, "an entry that is there"
+        packed = _pack(log_offset, size, tags_code)
+        if queue_offset >= self._tail_start:
+            at = (queue_offset - self._tail_start) * QUEUE_ENTRY_BYTES
+            self._tail[at : at + QUEUE_ENTRY_BYTES] = packed
+        else:
+            self._segments.write(packed, queue_offset * QUEUE_ENTRY_BYTES)
+        if queue_offset == self.max_offset - 1:
+            self.last_log_end = log_offset + size
+
     def _begin_anew(self, queue_offset: int, log_offset: int) -> None:
         """A first message behind all others: the topic was deleted on the master and created again."""
         if queue_offset or not self.next_offset or log_offset < self.last_log_end:

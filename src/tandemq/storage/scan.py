@@ -120,19 +120,24 @@ def find_next_record(read: Reader, start: int, end: int, segment_bytes: int) -> 
     return None
 
 
+def boundary_before(read: Reader, offset: int, segment_bytes: int) -> int:
+    """Where a record is known to begin, at or before an offset: at a valid record near it, or at its file's start."""
+    first = offset - offset % segment_bytes
+    back = _LOOK_BACK_BYTES
+    while offset - back > first:
+        found = find_next_record(read, offset - back, offset + 1, segment_bytes)
+        if found is not None:
+            return found
+        back *= 16
+    return first
+
+
 def faults_within(read: Reader, start: int, end: int, segment_bytes: int) -> list[Fault]:
     """What is damaged of the records that overlap `[start, end)`, a range of one file that ends on a record boundary.
 
     Cost: reads the range, and before it as far back as the record around `start` begins.
     """
-    first = start - start % segment_bytes
-    position, back = first, _LOOK_BACK_BYTES
-    while start - back > first:
-        found = find_next_record(read, start - back, start + 1, segment_bytes)
-        if found is not None:
-            position = found
-            break
-        back *= 16
+    position = boundary_before(read, start, segment_bytes)
     faults: list[Fault] = []
     walker = Walker(read, segment_bytes, position)
     while True:

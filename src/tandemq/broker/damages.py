@@ -1,0 +1,125 @@
+"""Ranges of the commit log known to be damaged, and those that were repaired; kept in `config/scrub.json`.
+
+Their bytes are left in place until good ones are there. While a range waits for its repair, messages in it are not
+given to consumers; once every twin has said that it has not got the good bytes either, consumers pass over them.
+
+Source: docs/storage.md, "scrubbing".
+"""
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from tandemq.storage.consumequeue import PREFILL_SIZE
+
+WAITS = "waits"
+LOST = "lost"
+REPAIRED_MAX = 50
+"""So many of the last repairs are remembered."""
+RANGES_MAX = 10_000
+"""A log with more damage than this is beyond repair range by range."""
+
+
+class Damage(msgspec.Struct, rename="camel", eq=False):
+    """`[start, end)` lies in one file; both are boundaries of records. Times are the calendar's, ms."""
+
+    start: int
+    end: int
+    reason: str
+    found_ms: int
+    trouble: str = ""
+    """Why it is not repaired yet, in the words of the last attempt."""
+    is_lost: bool = False
+    """Nobody has the good bytes."""
+
+
+class Repair(msgspec.Struct, rename="camel", frozen=True):
+    """A range that is good again, and from whom; "" if it was found sound by itself."""
+
+    start: int
+    end: int
+    source: str
+    repaired_ms: int
+
+
+_Range = TypeVar("_Range", Damage, Repair)
+
+
+class Damages:
+    """The list."""
+
+    def __init__(self) -> None:
+        """Nothing is known to be damaged."""
+        self.ranges: list[Damage] = []
+        self.repairs: list[Repair] = []
+        self.repaired_total = 0
+
+    def add(self, start: int, end: int, reason: str, wall_ms: int) -> Damage | None:
+        """Note a range; None if it is known, or there are too many. What overlaps it becomes one with it."""
+        touched = [known for known in self.ranges if known.start < end and start < known.end]
+        if any(known.start <= start and end <= known.end for known in touched) or len(self.ranges) >= RANGES_MAX:
+            return None
+        if touched:
+            start = min(start, *(known.start for known in touched))
+            end = max(end, *(known.end for known in touched))
+        found = Damage(start, end, reason, wall_ms)
+        self.ranges = sorted([known for known in self.ranges if known not in touched] + [found], key=_start_of)
+        return found
+
+    def shrink(self, damage: Damage, start: int, source: str, wall_ms: int) -> None:
+        """A range is good up to `start`; it is taken off the list if that is its end."""
+        repair = Repair(damage.start, start, source, wall_ms)
+        last = self.repairs[-1] if self.repairs else None
+        if last is not None and (last.end, last.source) == (repair.start, source):
+            self.repairs[-1] = Repair(last.start, start, source, wall_ms)
+        else:
+            self.repairs = [*self.repairs, repair][-REPAIRED_MAX:]
+        damage.start = start
+        if start >= damage.end:
+            self.repaired_total += 1
+            self.ranges = [known for known in self.ranges if known is not damage]
+
+    def fate_of(self, log_offset: int, size: int) -> str:
+        """What becomes of a message that is to be given: "" it is given, it WAITS, or is LOST and passed over.
+
+        A hole in a queue stands behind the message before it, so it may be of any range behind that.
+        """
+        is_hole = size == PREFILL_SIZE
+        known = [one for one in self.ranges if one.end > log_offset and (is_hole or one.start < log_offset + size)]
+        if any(not one.is_lost for one in known):
+            return WAITS
+        return LOST if known and not is_hole else ""
+
+    def forget_outside(self, start: int, end: int) -> bool:
+        """Drop ranges the log does not hold any more; whether there were such."""
+        kept = [known for known in self.ranges if known.start >= start and known.end <= end]
+        changed = len(kept) < len(self.ranges)
+        self.ranges = kept
+        return changed
+
+    def as_json(self) -> dict[str, Any]:
+        """As the file has it."""
+        return {
+            "damaged": msgspec.to_builtins(self.ranges),
+            "repaired": msgspec.to_builtins(self.repairs),
+            "repairedTotal": self.repaired_total,
+        }
+
+    def load(self, table: dict[str, Any]) -> None:
+        """Take what a file has; what cannot be is left out: a pass finds it again."""
+        self.ranges = sorted(_read(Damage, table.get("damaged")), key=_start_of)[:RANGES_MAX]
+        self.repairs = _read(Repair, table.get("repaired"))[-REPAIRED_MAX:]
+        total = table.get("repairedTotal")
+        self.repaired_total = total if isinstance(total, int) else 0
+
+
+def _start_of(damage: Damage) -> int:
+    return damage.start
+
+
+def _read(kind: type[_Range], found: Any) -> list[_Range]:
+    try:
+        ranges = [msgspec.convert(one, kind) for one in (found if isinstance(found, list) else [])]
+    except msgspec.ValidationError:
+        return []
+    return [one for one in ranges if 0 <= one.start < one.end]

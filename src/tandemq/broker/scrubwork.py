@@ -1,0 +1,346 @@
+"""What workers do for the scrubber: read the commit log from its files and verify it, elsewhere than in a turn.
+
+    CheckWork    the next records of a pass: sound up to where, or damaged from where to where
+    ServeWork    records for a twin: whole ones that verify here, or why there are none
+    WeighWork    a twin's bytes for a damaged range: what of them is fit to be written, or why nothing is
+    SettleWork   what was written in place: synced, read again, compared
+
+Nothing is written here. Files are read by handles of their own; what lies between `start` and `limit` does not change
+meanwhile, but for a cut of the log, after which the owner drops the result.
+
+Source: docs/storage.md, "scrubbing".
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from isal.isal_zlib import crc32
+
+from tandemq.boundary import Disk, File
+from tandemq.codec.entries import BLANK_BYTES_MIN, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from tandemq.codec.record import peek, tags_code
+from tandemq.errors import DiskFailed
+from tandemq.model.topic import SCHEDULE_TOPIC
+from tandemq.replication.records import Corrupt, Piece, RecordStream
+from tandemq.storage.scan import boundary_before, find_next_record
+
+PAGE_BYTES = 4096
+CONTEXT_BYTES = 256
+"""So many bytes before and behind a damaged range must be the twin's as well."""
+_TRANSACTION_BITS = 0xC
+_UNQUEUED = (0x4, 0xC)
+"""Prepared and rolled back: such records are in no queue."""
+_SCHEDULE = SCHEDULE_TOPIC.encode()
+_pack = QUEUE_ENTRY.pack
+
+
+class LogReader:
+    """Reads a row of log files as one byte space; what the device cannot read comes as zeroes, page by page."""
+
+    def __init__(self, disk: Disk, segment_bytes: int) -> None:
+        """No file is open yet."""
+        self._disk = disk
+        self._segment_bytes = segment_bytes
+        self._open: tuple[int, File] | None = None
+        self.unreadable = ""
+        """What the device said last of bytes it could not read."""
+
+    def __call__(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes, not beyond the file that holds the offset.
+
+        Raises:
+            DiskFailed: there is no such file.
+        """
+        start = offset - offset % self._segment_bytes
+        size = min(size, start + self._segment_bytes - offset)
+        file = self.file(start)
+        try:
+            return file.pread(size, offset - start)
+        except DiskFailed:
+            return b"".join(
+                self._page(file, at, min(PAGE_BYTES - at % PAGE_BYTES, offset - start + size - at))
+                for at in _page_starts(offset - start, size)
+            )
+
+    def _page(self, file: File, position: int, size: int) -> bytes:
+        try:
+            return file.pread(size, position)
+        except DiskFailed as error:
+            self.unreadable = str(error)
+            return bytes(size)
+
+    def file(self, start: int) -> File:
+        """The open file that begins at an offset. Raises DiskFailed."""
+        if self._open is None or self._open[0] != start:
+            self.close()
+            self._open = start, self._disk.open(f"commitlog/{start:020d}")
+        return self._open[1]
+
+    def close(self) -> None:
+        """Give the file back."""
+        if self._open is not None:
+            self._open[1].close()
+            self._open = None
+
+
+def _page_starts(position: int, size: int) -> list[int]:
+    first = position - position % PAGE_BYTES + PAGE_BYTES
+    return [position, *range(first, position + size, PAGE_BYTES)]
+
+
+class Entries(NamedTuple):
+    """What a queue must hold from an offset on, by the log: packed entries, one behind the other."""
+
+    topic: bytes
+    queue_id: int
+    queue_offset: int
+    packed: bytes
+
+
+class Checked(NamedTuple):
+    """`[start, end)` is sound. With a fault what follows is not, up to `resumes`, where a record begins again."""
+
+    start: int
+    end: int
+    records: int
+    entries: list[Entries]
+    fault: str = ""
+    resumes: int = 0
+
+
+class Context(NamedTuple):
+    """Bytes next to a range: how many were looked at, and their CRC."""
+
+    size: int
+    crc: int
+
+
+class Served(NamedTuple):
+    """Verified records for a twin, or none and why; and what stands before and behind the range it asked for."""
+
+    data: bytes
+    before: Context
+    behind: Context
+    fault: str = ""
+
+
+class Weighed(NamedTuple):
+    """What to write: `data` from `offset` on; b"" if nothing is to be: it is refused with a `reason`, or sound here.
+
+    `end`: up to here the range is sound, or will be once `data` is there.
+    """
+
+    offset: int
+    data: bytes
+    end: int
+    entries: list[Entries]
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class _Walked:
+    """Whole records from a place on: where they end, and what is wrong there if something is."""
+
+    end: int
+    pieces: list[Piece] = field(default_factory=list)
+    corrupt: Corrupt | None = None
+
+
+def _walk(reader: LogReader, start: int, limit: int, size: int, segment_bytes: int) -> _Walked:
+    """Verify about `size` bytes of whole records, at least one; `limit` is a record boundary nothing may cross."""
+    limit = min(limit, start - start % segment_bytes + segment_bytes)
+    data = reader(start, min(size, limit - start))
+    stream = RecordStream(start, segment_bytes)
+    pieces, corrupt = stream.feed(data)
+    if corrupt is None and stream.position == start and BLANK_BYTES_MIN <= len(data) < limit - start:
+        claimed, _ = peek(data, 0)
+        pieces, corrupt = stream.feed(reader(start + len(data), min(claimed, limit - start) - len(data)))
+    if corrupt is None and stream.received_end == limit and stream.position < limit:
+        corrupt = Corrupt(stream.position, "what lies there reaches beyond the end of the file or of the log")
+    if corrupt is None and stream.position == start:
+        corrupt = Corrupt(start, "the file ends here")
+    if corrupt is not None and reader.unreadable:
+        corrupt = Corrupt(corrupt.log_offset, f"it cannot be read: {reader.unreadable}")
+    return _Walked(stream.position, pieces, corrupt)
+
+
+def walk_bytes(data: bytes, start: int, segment_bytes: int) -> tuple[list[Piece], str | None]:
+    """The whole records that bytes consist of, or why they do not consist of such."""
+    stream = RecordStream(start, segment_bytes)
+    pieces, corrupt = stream.feed(data)
+    if corrupt is not None:
+        return pieces, f"at {corrupt.log_offset}: {corrupt.reason}"
+    if stream.position != start + len(data):
+        return pieces, f"the last record begins at {stream.position} and is not whole"
+    return pieces, None
+
+
+def entries_of(pieces: list[Piece]) -> list[Entries]:
+    """What queues must hold of some records; in the schedule topic without the time of delivery: settings decide it."""
+    found: dict[tuple[bytes, int], tuple[int, list[bytes]]] = {}
+    done: list[Entries] = []
+    for data, run in pieces:
+        for size, queue_id, queue_offset, log_offset, sys_flag, start, stop, properties, end in zip(
+            run.sizes, run.queue_ids, run.queue_offsets, run.log_offsets, run.sys_flags, run.topic_starts,
+            run.topic_ends, run.properties_starts, run.ends, strict=True,
+        ):  # fmt: skip
+            if sys_flag & _TRANSACTION_BITS in _UNQUEUED:
+                continue
+            topic = data[start:stop]
+            first, packed = found.get((topic, queue_id), (queue_offset, []))
+            if queue_offset != first + len(packed):
+                done.append(Entries(topic, queue_id, first, b"".join(packed)))
+                first, packed = queue_offset, []
+            packed.append(_pack(log_offset, size, 0 if topic == _SCHEDULE else tags_code(data[properties:end])))
+            found[topic, queue_id] = first, packed
+    done += [Entries(topic, number, first, b"".join(packed)) for (topic, number), (first, packed) in found.items()]
+    return done
+
+
+def entries_in(entries: Entries) -> list[tuple[int, int, int, int]]:
+    """(Queue offset, log offset, size, tags code) of each."""
+    return [
+        (entries.queue_offset + at // QUEUE_ENTRY_BYTES, *QUEUE_ENTRY.unpack_from(entries.packed, at))
+        for at in range(0, len(entries.packed), QUEUE_ENTRY_BYTES)
+    ]
+
+
+class CheckWork(NamedTuple):
+    """Verify records from `position` on, a boundary; `near`: from a boundary at or before it, up to behind it."""
+
+    disk: Disk
+    segment_bytes: int
+    position: int
+    limit: int
+    size: int
+    cut_count: int
+    near: bool = False
+
+    def run(self) -> Checked:
+        """Raises DiskFailed if there is no such file."""
+        reader = LogReader(self.disk, self.segment_bytes)
+        try:
+            start, size = self.position, self.size
+            if self.near:
+                start = boundary_before(reader, self.position, self.segment_bytes)
+                size += self.position - start
+            walked = _walk(reader, start, self.limit, size, self.segment_bytes)
+            records, entries = sum(len(piece.run) for piece in walked.pieces), entries_of(walked.pieces)
+            if walked.corrupt is None:
+                return Checked(start, walked.end, records, entries)
+            file_end = walked.end - walked.end % self.segment_bytes + self.segment_bytes
+            end = min(file_end, self.limit)
+            resumes = find_next_record(reader, walked.end + 1, end, self.segment_bytes)
+            return Checked(start, walked.end, records, entries, walked.corrupt.reason, resumes or end)
+        finally:
+            reader.close()
+
+
+class Wanted(NamedTuple):
+    """A damaged range `[start, end)` of one file, and how much next to it is known to be sound."""
+
+    start: int
+    end: int
+    before: int
+    behind: int
+
+
+def context_of(reader: LogReader, start: int, end: int) -> Context:
+    """What lies in a range."""
+    data = reader(start, end - start) if end > start else b""
+    return Context(len(data), crc32(data))
+
+
+class ServeWork(NamedTuple):
+    """Records for a twin. `limit`: our log's end; `size`: the most bytes of an answer, one record at least."""
+
+    disk: Disk
+    segment_bytes: int
+    wanted: Wanted
+    log_start: int
+    limit: int
+    size: int
+    record_bytes_max: int
+
+    def run(self) -> Served:
+        """Raises DiskFailed if there is no such file."""
+        reader = LogReader(self.disk, self.segment_bytes)
+        start, end, before, behind = self.wanted
+        try:
+            first = start - start % self.segment_bytes
+            stood = context_of(reader, max(first, self.log_start, start - before), start)
+            stands = context_of(reader, end, min(first + self.segment_bytes, self.limit, end + behind))
+            walked = _walk(reader, start, self.limit, min(self.size, end - start), self.segment_bytes)
+            if walked.end > end:
+                return Served(b"", stood, stands, f"here a record reaches from {start} to {walked.end}")
+            if walked.end == start:
+                reason = walked.corrupt.reason if walked.corrupt is not None else "nothing"
+                return Served(b"", stood, stands, f"damaged at {start} as well: {reason}")
+            data = b"".join(piece.data for piece in walked.pieces)
+            if len(data) > self.record_bytes_max:
+                return Served(b"", stood, stands, f"the record at {start} is too long for an answer")
+            return Served(data, stood, stands)
+        finally:
+            reader.close()
+
+
+class WeighWork(NamedTuple):
+    """Judge what a twin answered. `before` and `behind` are its bytes next to the range."""
+
+    disk: Disk
+    segment_bytes: int
+    wanted: Wanted
+    data: bytes
+    before: Context
+    behind: Context
+    cut_count: int
+
+    def run(self) -> Weighed:
+        """Raises DiskFailed if there is no such file."""
+        start, end, data = self.wanted.start, self.wanted.end, self.data
+        pieces, fault = walk_bytes(data, start, self.segment_bytes)
+        if fault is not None:
+            return Weighed(start, b"", start, [], f"it sent bytes that are no records, {fault}")
+        if start + len(data) > end:
+            return Weighed(start, b"", start, [], f"it sent {len(data)} bytes for {end - start}")
+        reader = LogReader(self.disk, self.segment_bytes)
+        try:
+            if context_of(reader, start - self.before.size, start) != self.before or (
+                context_of(reader, end, end + self.behind.size) != self.behind
+            ):
+                return Weighed(start, b"", start, [], "its bytes next to the range are not ours: another history")
+            return self._beside_ours(reader, pieces)
+        finally:
+            reader.close()
+
+    def _beside_ours(self, reader: LogReader, pieces: list[Piece]) -> Weighed:
+        """What verifies here by itself is never overwritten, and must be the twin's too."""
+        start, data = self.wanted.start, self.data
+        walked = _walk(reader, start, self.wanted.end, len(data), self.segment_bytes)
+        if walked.corrupt is None:
+            return Weighed(walked.end, b"", walked.end, entries_of(walked.pieces))
+        sound = b"".join(piece.data for piece in walked.pieces)
+        if sound != data[: len(sound)]:
+            return Weighed(start, b"", start, [], "its records are not those that are sound here: another history")
+        return Weighed(walked.end, data[len(sound) :], max(walked.end, start + len(data)), entries_of(pieces))
+
+
+class SettleWork(NamedTuple):
+    """Make what was written in place safe, and read it again."""
+
+    disk: Disk
+    segment_bytes: int
+    offset: int
+    data: bytes
+    file: File
+
+    def run(self) -> None:
+        """Raises DiskFailed if the device does, or gives other bytes than were written."""
+        self.file.datasync()
+        reader = LogReader(self.disk, self.segment_bytes)
+        try:
+            found = reader(self.offset, len(self.data))
+        finally:
+            reader.close()
+        if found != self.data:
+            raise DiskFailed(f"commitlog: what was written at {self.offset} is not what is read there")
