@@ -39,6 +39,7 @@ from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.registry import RegistryAddress
 from tandemq.storage.consumequeue import ConsumeQueue
+from tandemq.storage.epochs import Pairs
 from tandemq.storage.tables import load_table, save_table
 
 if TYPE_CHECKING:
@@ -87,6 +88,11 @@ class Failover:
         self.commands: list[tuple[int, Command]] = []
         """Operators' commands under way: link and request."""
         self._may = (False, False, False)
+        self._due_ms = 0
+        self._permitted_until_ms = 0
+        self._log_end = -1
+        self._generations: Pairs | None = None
+        """Log end and epochs as the member knows them."""
         self._is_short = False
         self._beat_ms = 0
         self._unseen: set[ConsumeQueue] = set()
@@ -138,6 +144,8 @@ class Failover:
     def tick(self, turn: Turn, now: Now) -> None:
         """Take what the registry said, let the member think, do what it orders."""
         member = self.member
+        if now.mono_ms < self._due_ms and not member.has_effects and not self.registry.has_events:
+            return
         self.registry.tick(turn, now)
         for event in self.registry.take_events():
             member.receive(event, now)
@@ -147,6 +155,9 @@ class Failover:
             self._leave(turn, now)
             return
         self._carry_out(turn, now)
+        registry_ms = self.registry.deadline_ms()
+        member_ms = member.deadline_ms()
+        self._due_ms = member_ms if registry_ms is None else min(member_ms, registry_ms)
 
     def _leave(self, turn: Turn, now: Now) -> None:
         """Mode `static`: go on by the settings."""
@@ -196,7 +207,7 @@ class Failover:
         self._broker.saver.later(TIMELINE_FILE, lambda: {"entries": self.timeline}, is_awaited=False)
 
     def _permit(self, turn: Turn, now: Now) -> None:
-        """What clients may do from this moment on."""
+        """What clients may do from this moment on, and until when that holds if nothing happens."""
         member, broker, at = self.member, self._broker, now.mono_ms
         may = (member.may_read(at), member.may_write(at), member.may_commit(at))
         why = "" if may[0] and may[1] else f"broker {member.id} ({member.stage.value}) may not serve this: {member.why}"
@@ -219,10 +230,12 @@ class Failover:
             else:
                 broker.send.admit(TOO_FEW)
         broker.pull.log_limit = self.confirm_offset if self.is_elect and self.is_master else NO_LIMIT
+        self._permitted_until_ms = member.permit_until_ms(at)
 
     def begin_turn(self, turn: Turn, now: Now) -> None:
         """Time passed since the last turn: a lease may be over."""
-        self._permit(turn, now)
+        if now.mono_ms >= self._permitted_until_ms:
+            self._permit(turn, now)
 
     def refusal(self, code: int) -> str | None:
         """Why a request of this code may not be answered now; None if it may, or is none of the group's business."""
@@ -233,19 +246,20 @@ class Failover:
         )  # fmt: skip
         return self._why if is_refused else None
 
-    def deadline_ms(self) -> int | None:
-        """When `tick` is needed."""
-        times = [self.member.deadline_ms(), self.registry.deadline_ms()]
-        if self.member.stage in (Stage.SERVING, Stage.HANDING):
-            times.append(self._beat_ms)
-        return min((time for time in times if time is not None), default=None)
+    def deadline_ms(self) -> int:
+        """When a turn is needed."""
+        due_ms = min(self._due_ms, self._permitted_until_ms)
+        return min(due_ms, self._beat_ms) if self.member.stage in (Stage.SERVING, Stage.HANDING) else due_ms
 
     # After the commit.
 
     def log_changed(self) -> None:
-        """The log has grown, or was cut."""
+        """The log has grown, or was cut, or belongs to another epoch."""
         broker = self._broker
-        self.member.on_log(broker.store.log.written_end, broker.replication.log_epoch)
+        end, generations = broker.store.log.written_end, broker.replication.generations
+        if end != self._log_end or generations is not self._generations:
+            self._log_end, self._generations = end, generations
+            self.member.on_log(end, broker.replication.log_epoch)
 
     def after_commit(self, turn: Turn, now: Now) -> None:
         """Tell the member what was written; a heartbeat leaves behind it when it is time."""
@@ -339,6 +353,7 @@ class Failover:
     def linked(self, peer: int, now: Now, *, is_up: bool) -> None:
         """A replication link with a member is ready, or gone."""
         self.log_changed()
+        self._due_ms = 0
         self.member.on_link(peer, now, is_up=is_up)
 
     def heard(self, peer: int, now: Now) -> None:

@@ -85,6 +85,11 @@ class BrokerRegistry:
         """When `tick` is needed."""
         return self._embedded.deadline_ms() if self._embedded is not None else None
 
+    @property
+    def has_events(self) -> bool:
+        """Whether something happened since the last call of `take_events`."""
+        return bool(self._events) or (self._embedded is not None and self._embedded.has_events)
+
     def take_events(self) -> list[RegistryEvent]:
         """What happened since the last call, in order."""
         if self._embedded is not None:

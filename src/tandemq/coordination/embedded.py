@@ -121,6 +121,11 @@ class EmbeddedRegistry:
             return
         self._send(encode_operation(self.session, ask.operation), turn, now, ask.token)
 
+    @property
+    def has_events(self) -> bool:
+        """Whether something happened since the last call of `take_events`."""
+        return bool(self._events)
+
     def take_events(self) -> list[RegistryEvent]:
         """What happened since the last call, in order."""
         events, self._events = self._events, []

@@ -169,6 +169,10 @@ class Member:
         to consumers. On a slave: as far as its master told and it has copied itself."""
         return self._sync.confirm_offset
 
+    def permit_until_ms(self, now_ms: int) -> int:
+        """When something that is permitted now ends, if nothing prolongs it."""
+        return min((until for until in self._until if until > now_ms), default=FOREVER)
+
     @property
     def heartbeat_ms(self) -> int:
         """How often to send `heartbeat` on every link, at least."""
@@ -306,6 +310,11 @@ class Member:
                  self.view.deadline_ms()]  # fmt: skip
         times += [until for until in self._until if self._thought_ms < until < FOREVER]
         return max(min(time for time in times if time is not None), self._thought_ms + 1)
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether there is something to do."""
+        return bool(self._effects)
 
     def next_effects(self) -> list[Effect]:
         """What to do, in order; registry operations are `Ask`."""
