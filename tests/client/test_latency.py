@@ -28,9 +28,8 @@ def test_speaking_again_does_not_lift_slowness() -> None:
     assert not latency.is_available("a", 1)
 
 
-def test_least_bad_is_free_first() -> None:
+def test_of_several_the_one_that_is_free_first_is_told() -> None:
     latency = Latency()
     latency.failed("a", 0)
     latency.answered("b", 600, 0)
-    assert latency.least_bad(["a", "b"]) == "b"
-    assert latency.least_bad(["a", "c"]) == "c"
+    assert latency.free_ms("c") < latency.free_ms("b") < latency.free_ms("a")

@@ -91,7 +91,7 @@ def test_unknown_outcome_stays_unknown_when_later_attempts_cannot_connect() -> N
     ticket = producer.send(Message("T", b"x"), world.now)
     world.settle()
     broker.refuse()
-    world.until(lambda: ticket.done)
+    world.until(lambda: ticket.done, 16_000)
     assert isinstance(ticket.error, OutcomeUnknown)
 
 
@@ -101,7 +101,7 @@ def test_refused_connections_say_that_nothing_was_sent() -> None:
     world.topic("T", 1)
     broker.refuse()
     ticket = producer_in(world).send(Message("T", b"x"), world.now)
-    world.until(lambda: ticket.done)
+    world.until(lambda: ticket.done, 16_000)
     assert isinstance(ticket.error, NotConnected)
 
 

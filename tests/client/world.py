@@ -34,6 +34,13 @@ STEP_MS = 20
 """The clock goes on by at most this, so that a test that looks at it sees what happened when."""
 
 
+_NEEDS: dict[int, str] = {
+    Code.SEND_MESSAGE_V2: "w", Code.SEND_BATCH_MESSAGE: "w", Code.CONSUMER_SEND_MSG_BACK: "w", Code.PULL_MESSAGE: "r",
+    Code.QUERY_CONSUMER_OFFSET: "r", Code.UPDATE_CONSUMER_OFFSET: "r", Code.LOCK_BATCH_MQ: "r",
+}  # fmt: skip
+"""The right that a request needs of a broker in a group that fails over."""
+
+
 class Health(Enum):
     """How a server takes connections and requests."""
 
@@ -64,10 +71,17 @@ class Server:
                 self.said.append(command)
                 continue
             self.requests.append(command)
+            self.world.trace.append((self.address, command))
             handler = self.handlers.get(command.code)
-            answer = handler(command) if handler else command.answer(Answered.REQUEST_CODE_NOT_SUPPORTED)
+            answer = self.refusal(command)
+            if answer is None:
+                answer = handler(command) if handler else command.answer(Answered.REQUEST_CODE_NOT_SUPPORTED)
             if answer is not None and not command.is_oneway:
                 self.say(link, answer)
+
+    def refusal(self, _command: Command) -> Command | None:
+        """The answer of a server that may not serve."""
+        return None
 
     def say(self, link: int, command: Command) -> None:
         self.world.received.append((link, encode_command(command)))
@@ -115,6 +129,14 @@ class Group:
         self.name = name
         self.queues: dict[tuple[str, int], Queue] = {}
         self.members: dict[int, Broker] = {}
+        """As the name servers list them."""
+        self.told: dict[str, object] = {}
+        """What else the name servers tell of it."""
+        self.perm = 7
+
+    def list_as(self, **members: "Broker") -> None:
+        """List other ids: list_as(id0=slave, id1=master)."""
+        self.members = {int(key[2:]): broker for key, broker in members.items()}
 
 
 class Broker(Server):
@@ -131,6 +153,8 @@ class Broker(Server):
         self.sent_back: list[Command] = []
         self.is_holding = True
         self.suggested: int | None = None
+        self.rights: str | None = None
+        """In a group that fails over: "" (nothing), "r", "w" or "rw"; None: `static`."""
         self.handlers = {
             Code.SEND_MESSAGE_V2: self.send,
             Code.SEND_BATCH_MESSAGE: self.send,
@@ -147,6 +171,22 @@ class Broker(Server):
             Code.UNLOCK_BATCH_MQ: self.unlock,
             Code.CONSUMER_SEND_MSG_BACK: self.send_back,
         }
+
+    def refusal(self, command: Command) -> Command | None:
+        if self.rights is None or _NEEDS.get(command.code, "") in self.rights:
+            return None
+        return command.answer(Answered.NO_PERMISSION, remark=f"{self.address} may not serve now")
+
+    def permit(self, rights: str) -> None:
+        """From now on it may do this; held pulls that it may not answer any more are refused."""
+        self.rights = rights
+        waiting, self.held = self.held, []
+        for link, command in waiting:
+            refused = self.refusal(command)
+            if refused is None:
+                self.held.append((link, command))
+            elif link in self.links:
+                self.say(link, refused)
 
     def queue(self, command: Command) -> Queue:
         return self.group.queues.setdefault((command.fields["topic"], int(command.fields["queueId"])), Queue())
@@ -289,11 +329,15 @@ class NameServer(Server):
         for name in names:
             members = self.world.groups[name].members
             listed = {str(i): b.address for i, b in members.items() if not (self.drops and b.health is Health.REFUSING)}
-            brokers.append({"brokerAddrs": listed, "brokerName": name, "cluster": "c"})
+            told = self.world.groups[name].told
+            brokers.append({"brokerAddrs": listed, "brokerName": name, "cluster": "c", **told})
         datas = [
-            {"brokerName": name, "perm": 7, "readQueueNums": queues, "writeQueueNums": queues, "topicSysFlag": 0}
+            {
+                "brokerName": name, "perm": self.world.groups[name].perm, "readQueueNums": queues,
+                "writeQueueNums": queues, "topicSysFlag": 0,
+            }
             for name in names
-        ]
+        ]  # fmt: skip
         return command.answer(0, body=dumps({"brokerDatas": brokers, "queueDatas": datas}))
 
 
@@ -308,6 +352,8 @@ class World:
         self.received: list[tuple[int, bytes]] = []
         self.events: list[Event] = []
         self.decoder: FrameDecoder | None = None
+        self.trace: list[tuple[str, Command]] = []
+        """All requests that arrived anywhere, in order."""
         addresses = tuple(f"127.0.0.1:{9876 + n}" for n in range(name_servers))
         self.name_servers = [NameServer(self, address) for address in addresses]
         self.servers.update({server.address: server for server in self.name_servers})

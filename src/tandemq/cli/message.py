@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tandemq.model.message import SendResult, StoredMessage
 
 LINES_PER_BATCH = 64
+RETRY_MS = 3_000
+"""How long a message is tried again that nobody takes: somebody waits at the terminal."""
 FAR_FUTURE_MS = 1 << 52
 
 
@@ -87,7 +89,7 @@ async def _send(name_servers: str, group: str, messages: list[Any]) -> "list[Sen
     from tandemq.client.producer import Producer  # noqa: PLC0415
 
     results = []
-    async with Producer(name_servers, group=group) as producer:
+    async with Producer(name_servers, group=group, retry_ms=RETRY_MS) as producer:
         for at in range(0, len(messages), LINES_PER_BATCH):
             some = messages[at : at + LINES_PER_BATCH]
             # Delayed messages cannot travel in a batch.

@@ -99,6 +99,7 @@ class PushCore:
         self.on_subscribed: Callable[[Now], None] = lambda _now: None
         """Called when brokers should hear of a new subscription."""
         self.shares = Shares(kit, options, local, self._arrived, self._dropped)
+        self.shares.on_locked = self._offer
         kit.routes.on_change.append(self._route_changed)
         timers, mono_ms = kit.timers, now.mono_ms
         timers.every(options.rebalance_ms, self.shares.rebalance, first_ms=mono_ms + options.rebalance_ms)
@@ -243,8 +244,7 @@ class PushCore:
             waiting.popleft()
         if not waiting or share in self._current:
             return
-        if not self.shares.locks.holds(share.queue, now):
-            self.shares.lock_lost(share, now)
+        if not self.shares.may_consume(share, now):
             return
         delivery = self._current[share] = waiting.popleft()
         self._ready.append(delivery)
@@ -260,8 +260,7 @@ class PushCore:
         if self._is_closed:
             return
         for share in self.shares.active():
-            if not locks.holds(share.queue, now):
-                self.shares.lock_lost(share, now)
+            self.shares.may_consume(share, now)
         locks.renew([share.queue for share in self.shares.active()], now)
 
     # What the node brings.

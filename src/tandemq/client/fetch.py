@@ -2,12 +2,16 @@
 
     pull ─► messages, or none: again at the offset the answer names
          ─► offset moved: told by the master, obeyed; told by a slave, which may lag, asked again
-         ─► refused: leave this member alone for a while; another one, if there is one, is asked at once
+         ─► NO_PERMISSION: this member may not serve now, if a check says so too; the next is asked at once
+         ─► refused otherwise: leave this member alone for a while; another one, if there is one, is asked at once
          ─► no answer: the links hold it for down, the next member is asked at once
 
-Which member: the one the last answer suggested, the master without a suggestion; one that is down or refused comes
-last. So reading moves to a slave in the turn in which the master's connection breaks, and back with the first pull
-after the master has spoken again.
+Which member: the one the last answer suggested, the master without a suggestion, then by what they may do as far as
+known (FULL, WRITE, READ, NONE); one that is down or refused comes last. So reading moves to a slave in the turn in
+which the master's connection breaks, and back with the first pull after the master has spoken again.
+
+The position moves with the consumer: another member is asked from where the last one was left. That the queue ends
+before that position is believed of a master only, and of a new one only if it says so twice, a pause apart.
 
 Nothing is pulled while the window is full; who makes room calls `pull`.
 Source: docs/requests.md, "pull"; RocketMQ PullAPIWrapper.
@@ -16,11 +20,13 @@ Source: docs/requests.md, "pull"; RocketMQ PullAPIWrapper.
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from tandemq.boundary import Now
 from tandemq.client.calls import Timer
 from tandemq.client.kit import Kit
 from tandemq.client.links import Answer
+from tandemq.client.offsets import offset_question
 from tandemq.client.routes import MASTER_ID
 from tandemq.client.settings import ConsumerOptions
 from tandemq.client.steps import refusal
@@ -80,6 +86,10 @@ class Fetch:
         self.read_from = ""
         """The address of the last pull."""
         self.pulled_ms = 0
+        self.on_refused: Callable[[Now], None] = lambda _now: None
+        """Called when a member says that it may not serve: what was consumed should be told it while it listens."""
+        self._served_by = ""
+        self._told_back: tuple[str, int] | None = None
 
     def stop(self) -> None:
         """Pull no more; what arrives is dropped."""
@@ -112,12 +122,14 @@ class Fetch:
 
     def _choose(self, now: Now) -> str | None:
         kit, queue = self._kit, self._window.queue
-        addresses = kit.routes.read_addresses(queue.broker_name, self._suggested_id)
+        addresses = kit.routes.read_addresses(queue.broker_name, self._suggested_id, queue.topic)
         for address in addresses:
             if kit.links.is_down(address):
                 kit.links.want(address, now)
-        usable = [address for address in addresses if not kit.links.is_down(address)]
+        usable = [a for a in addresses if not kit.links.is_down(a) and kit.standing.serves(a)]
         if not usable:
+            for address in addresses:
+                kit.standing.want(address, now)
             kit.routes.refresh(queue.topic, now)
             self._rest_for(ALL_DOWN_PAUSE_MS, now)
             return None
@@ -184,12 +196,16 @@ class Fetch:
             log.info("pull refused queue=%s address=%s error=%s", self._window.queue, address, error)
             if error.refresh_route:
                 self._kit.routes.refresh(self._window.queue.topic, now)
-            self._refused(address, now)
+            if code == ResponseCode.NO_PERMISSION:
+                self._doubted(address, now)
+            else:
+                self._refused(address, now)
             return
         self._suggested_id = int(answer.fields.get("suggestWhichBrokerId", MASTER_ID))
 
     def _found(self, answer: Command, now: Now) -> None:
         self._empty_answers = 0
+        self._served_by = self.read_from
         window = self._window
         messages = decode_messages(answer.body)
         next_offset = int(answer.fields["nextBeginOffset"])
@@ -220,8 +236,20 @@ class Fetch:
             # A slave that lags has not got what was read from the master already.
             self._refused(address, now)
             return
+        is_back = next_offset < self._window.next_offset
+        if is_back and address != self._served_by != "" and self._told_back != (address, next_offset):
+            self._told_back = (address, next_offset)
+            self._refused(address, now)
+            return
         log.warning("offset moved queue=%s from=%d to=%d", queue, self._window.next_offset, next_offset)
+        self._told_back = None
         self._window.reset(next_offset)
+
+    def _doubted(self, address: str, now: Now) -> None:
+        """It may not serve, or not this queue: until the check has told which, no queue is asked of it."""
+        self.on_refused(now)
+        check = partial(offset_question, self._options.group, self._window.queue)
+        self._kit.standing.refused(address, check, now, lambda at: self._refused(address, at))
 
     def _refused(self, address: str, now: Now) -> None:
         self._refused_ms[address] = now.mono_ms + self._options.error_pause_ms

@@ -1,4 +1,4 @@
-"""What every machine of one client shares: its links, routes, timers, and who it is."""
+"""What every machine of one client shares: its links, routes, timers, who said no, and who it is."""
 
 from dataclasses import dataclass
 from random import Random
@@ -8,6 +8,7 @@ from tandemq.client.ids import UniqueKeys
 from tandemq.client.links import Links
 from tandemq.client.routes import Routes
 from tandemq.client.settings import ClientConfig
+from tandemq.client.standing import Standing
 from tandemq.client.steps import Runner
 
 
@@ -20,5 +21,6 @@ class Kit:
     timers: Timers
     runner: Runner
     routes: Routes
+    standing: Standing
     keys: UniqueKeys
     random: Random

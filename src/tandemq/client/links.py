@@ -62,8 +62,8 @@ class Peer:
     """An address, and the link to it if there is one."""
 
     __slots__ = (
-        "address", "decoder", "failures", "is_down", "kept", "link", "probe_ms", "read_ms", "state", "waiting",
-        "wanted_ms",
+        "address", "decoder", "failures", "is_down", "is_leaving", "kept", "link", "probe_ms", "read_ms", "state",
+        "waiting", "wanted_ms",
     )  # fmt: skip
 
     def __init__(self, address: str) -> None:
@@ -76,6 +76,7 @@ class Peer:
         self.kept: list[tuple[int, bytes]] = []
         self.read_ms = -1
         self.is_down = False
+        self.is_leaving = False
         self.failures = 0
         self.probe_ms = 0
         self.wanted_ms = 0
@@ -238,10 +239,15 @@ class Links:
                 else:
                     self._asked(peer, command, now)
         except ProtocolError as error:
-            self.drop(peer, str(error), now)
+            if peer.link == link:
+                self.drop(peer, str(error), now)
+            return
+        if peer.link != link:
             return
         if peer.decoder.error is not None:
             self.drop(peer, str(peer.decoder.error), now)
+        elif peer.is_leaving and not peer.waiting:
+            self._part(peer, "nothing is under way any more")
 
     def _up(self, peer: Peer, now: Now) -> None:
         log.info("up address=%s", peer.address)
@@ -278,6 +284,25 @@ class Links:
             if peer.state is PeerState.OPEN:
                 self.drop(peer, "it owes an answer and is silent", now)
 
+    def leave(self, address: str, reason: str) -> None:
+        """Close a link, if there is one, after what is under way has ended. The address is not down: it is connected
+        again when it is needed."""
+        peer = self._by_address.get(address)
+        if peer is None or peer.state is not PeerState.OPEN:
+            return
+        if peer.waiting:
+            peer.is_leaving = True
+        else:
+            self._part(peer, reason)
+
+    def _part(self, peer: Peer, reason: str) -> None:
+        log.info("left address=%s reason=%s", peer.address, reason)
+        self._turn.closes.append((peer.link, reason))
+        del self._by_link[peer.link]
+        peer.state = PeerState.IDLE
+        peer.link = 0
+        peer.is_leaving = False
+
     def drop(self, peer: Peer, reason: str, now: Now) -> None:
         """Close a link; everybody who waits on it hears that nobody answered."""
         self._turn.closes.append((peer.link, reason))
@@ -290,6 +315,7 @@ class Links:
         peer.state = PeerState.IDLE
         peer.link = 0
         peer.kept.clear()
+        peer.is_leaving = False
         peer.is_down = True
         peer.failures += 1
         waiting, peer.waiting = peer.waiting, {}

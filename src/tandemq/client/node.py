@@ -31,6 +31,7 @@ from tandemq.client.pulling import PullCore
 from tandemq.client.routes import MASTER_ID, Routes, TopicRoute
 from tandemq.client.sending import ProducerCore
 from tandemq.client.settings import ClientConfig, ConsumerOptions, ProducerOptions
+from tandemq.client.standing import Standing
 from tandemq.client.steps import Ask, Runner, Steps, ask_all, pause, request, tell_now, wait
 from tandemq.client.told import Told
 from tandemq.errors import ConfigError, TandemError
@@ -50,10 +51,11 @@ class ClientNode:
         timers = Timers()
         links = Links(config, timers)
         runner = Runner(links, timers)
-        routes = Routes(config, links, timers, runner, now)
+        standing = Standing(links, timers, random)
+        routes = Routes(config, links, timers, runner, standing, random, now)
         keys = UniqueKeys(config.ip, config.pid, random.getrandbits(32))
         self.config = config
-        self.kit = Kit(config, links, timers, runner, routes, keys, random)
+        self.kit = Kit(config, links, timers, runner, routes, standing, keys, random)
         self._local = local if local is not None else MemoryOffsets()
         self._producers: dict[str, ProducerCore] = {}
         self._consumers: dict[str, PushCore] = {}
@@ -64,6 +66,8 @@ class ClientNode:
         links.on_up = self._up
         links.on_request = told.asked
         routes.on_change.append(self._route_changed)
+        routes.on_better.append(self._serves_now)
+        standing.on_open.append(self._serves_now)
         timers.every(config.heartbeat_ms, self.beat, first_ms=now.mono_ms + config.heartbeat_ms)
         probe_ms = max(1, config.silence_probe_ms // 4)
         timers.every(probe_ms, self._probe_silent, first_ms=now.mono_ms + probe_ms)
@@ -91,7 +95,9 @@ class ClientNode:
             raise ConfigError(f"this client has a consumer of the group {options.group} already")
         inner = self._producers.get(INNER_PRODUCER)
         if inner is None:
-            inner = self._producers[INNER_PRODUCER] = ProducerCore(self.kit, ProducerOptions(group=INNER_PRODUCER))
+            # What it cannot send soon stays with the consumer, which keeps it from being forgotten.
+            options_of_inner = ProducerOptions(group=INNER_PRODUCER, retry_ms=0)
+            inner = self._producers[INNER_PRODUCER] = ProducerCore(self.kit, options_of_inner)
         consumer = self._consumers[options.group] = PushCore(self.kit, options, inner, self._local, now)
         consumer.on_subscribed = self.beat
         return consumer
@@ -197,11 +203,16 @@ class ClientNode:
                 if not self.kit.links.is_open(address):
                     self._beat(address, now)
 
+    def _serves_now(self, address: str, now: Now) -> None:
+        """A broker that did not serve does: it hears who is here before it is asked for messages."""
+        if self._consumers and not self.kit.links.is_down(address):
+            self._beat(address, now)
+        self._up(address, now)
+
     def _up(self, address: str, now: Now) -> None:
-        name = self.kit.routes.name_of(address)
-        if name is not None:
+        if self.kit.routes.name_of(address) is not None:
             for producer in self._producers.values():
-                producer.address_up(name)
+                producer.address_up(address)
             for consumer in self._consumers.values():
                 consumer.shares.commit(now)
 

@@ -1,17 +1,19 @@
 """Offsets of a group: asked for when a queue is taken over, told to the broker while it is read.
 
-Asked of and told to the master; to a slave when the master is down. What was told to a slave is told again to the
-master when it is back, because where an offset was told is remembered beside it.
+Asked of and told to the master; to a slave when the master is down or may not serve. What was told to a slave is told
+again to the master when it is back, because where an offset was told is remembered beside it. A member that refuses it
+with NO_PERMISSION may serve nobody now: the next one is asked.
 
 Source: docs/requests.md, "offsets"; RocketMQ RemoteBrokerOffsetStore, RebalancePushImpl.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from tandemq.client.kit import Kit
 from tandemq.client.settings import ConsumeFrom, ConsumerOptions
-from tandemq.client.steps import Steps, ask_any_code, number, refusal, request
+from tandemq.client.steps import Steps, ask_any_code, number, refusal, request, tell_now
 from tandemq.errors import NetworkError, NotConnected
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
@@ -45,19 +47,40 @@ class MemoryOffsets:
         self.groups[group] = dict(offsets)
 
 
-def ask_member(kit: Kit, broker_name: str, make: Callable[[], Command]) -> Steps[Command]:
+def ask_member(
+    kit: Kit, broker_name: str, make: Callable[[], Command], *, check: Callable[[], Command] | None = None
+) -> Steps[Command]:
     """The answer of the first member of a broker group that answers, the master first; whatever its code.
 
+    Args:
+        check: given for what only a broker that may not serve refuses with NO_PERMISSION, consumer offsets: then it
+            counts as shut until it answers this, and the next member is asked.
     Raises:
         NetworkError: nobody answers.
     """
-    last: NetworkError = NotConnected(f"no address of {broker_name} is known")
+    last: NetworkError | None = None
+    refused: Command | None = None
     for address in kit.routes.read_addresses(broker_name):
         try:
-            return (yield from ask_any_code(address, make()))
+            answer = yield from ask_any_code(address, make())
         except NetworkError as error:
             last = error
-    raise last
+            continue
+        if check is None or answer.code != ResponseCode.NO_PERMISSION:
+            return answer
+        refused = answer
+        kit.standing.shut(address, check, (yield from tell_now()))
+    if refused is not None:
+        return refused
+    raise last or NotConnected(f"no address of {broker_name} is known")
+
+
+def offset_question(group: str, queue: MessageQueue) -> Command:
+    """The request that asks for a group's offset; a broker that may not serve refuses it."""
+    return request(
+        RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup=group, topic=queue.topic, queueId=queue.queue_id,
+        bname=queue.broker_name,
+    )  # fmt: skip
 
 
 def committed_offset(kit: Kit, group: str, queue: MessageQueue) -> Steps[int | None]:
@@ -66,12 +89,8 @@ def committed_offset(kit: Kit, group: str, queue: MessageQueue) -> Steps[int | N
     Raises:
         NetworkError, RemoteError: it cannot be told now.
     """
-    answer = yield from ask_member(
-        kit,
-        queue.broker_name,
-        lambda: request(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup=group, topic=queue.topic,
-                        queueId=queue.queue_id, bname=queue.broker_name),
-    )  # fmt: skip
+    question = partial(offset_question, group, queue)
+    answer = yield from ask_member(kit, queue.broker_name, question, check=question)
     if answer.code == ResponseCode.QUERY_NOT_FOUND:
         return None
     if answer.code != ResponseCode.SUCCESS:

@@ -10,6 +10,7 @@ class ProducerKeywords(TypedDict, total=False):
 
     timeout_ms: int
     retries: int
+    retry_ms: int
     retry_when_not_stored_ok: bool
     compress_above_bytes: int
     compress_level: int
@@ -17,6 +18,7 @@ class ProducerKeywords(TypedDict, total=False):
     batch_bytes_max: int
     queues_per_new_topic: int
     latency_aware: bool
+    zone: str
 
 
 class ConsumerKeywords(TypedDict, total=False):

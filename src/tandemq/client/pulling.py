@@ -17,7 +17,7 @@ from tandemq.client.calls import Ticket
 from tandemq.client.consuming import make_subscription
 from tandemq.client.fetch import Fetch, Subscription
 from tandemq.client.kit import Kit
-from tandemq.client.offsets import ask_member, commit_request, starting_offset
+from tandemq.client.offsets import ask_member, commit_request, offset_question, starting_offset
 from tandemq.client.settings import ConsumerOptions
 from tandemq.client.steps import Steps, checked, pause, tell_now, wait
 from tandemq.client.window import Window
@@ -169,7 +169,10 @@ class PullCore:
 
     def _tell(self, queue: MessageQueue, offset: int) -> Steps[None]:
         answer = yield from ask_member(
-            self._kit, queue.broker_name, lambda: commit_request(self.options.group, queue, offset)
+            self._kit,
+            queue.broker_name,
+            lambda: commit_request(self.options.group, queue, offset),
+            check=lambda: offset_question(self.options.group, queue),
         )
         checked(answer)
 

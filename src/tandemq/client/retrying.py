@@ -1,6 +1,6 @@
 """Messages that could not be consumed: sent back to come again later, or for good into the dead letter topic.
 
-    send back (36) to the master of the message's broker
+    send back (36) to the master of the message's broker group
       └► it cannot: send a new message to %RETRY%group, on whichever broker takes it
            └► nobody does: the message stays with its consumer and is delivered again
 
@@ -11,7 +11,6 @@ import logging
 
 from tandemq.client.kit import Kit
 from tandemq.client.outgoing import Outgoing
-from tandemq.client.routes import MASTER_ID
 from tandemq.client.sending import ProducerCore
 from tandemq.client.settings import ConsumerOptions
 from tandemq.client.steps import Steps, ask, request, tell_now, wait
@@ -54,7 +53,7 @@ def send_back(
     Returns:
         whether somebody has taken it: only then it may be acknowledged.
     """
-    address = kit.routes.members(queue.broker_name).get(MASTER_ID)
+    address = kit.routes.leader(queue.broker_name)
     if address is not None and not kit.links.is_down(address):
         command = request(
             RequestCode.CONSUMER_SEND_MSG_BACK, offset=message.log_offset, group=options.group, delayLevel=level,

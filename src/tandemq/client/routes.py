@@ -3,8 +3,13 @@
     route of a topic = broker groups (name, member addresses by id) + per group: permission, queue numbers
 
 What a name server no longer tells is kept: a topic that is unknown now (its only broker is down) keeps its last route,
-and an address that vanished keeps its place until another takes it, so that a member that returns is found by the
-links' own probing and not by the next poll. Only sending looks at what is *listed* now.
+and an address that vanished stays known, so that a member that returns, or takes over, is found without any name
+server. Only sending looks at what is *listed* now.
+
+Members of a group are tried in the order of what they may do for a topic as far as the newest routes tell: FULL, WRITE,
+READ, NONE. Those that are down or said that they may not serve come last.
+
+However many say that a route looks wrong, the name servers are asked one question at a time, `REFRESH_GAP_MS` apart.
 
 Owner: the node. Does not know: who uses the routes. Source: docs/requests.md; RocketMQ MQClientInstance.
 """
@@ -12,12 +17,14 @@ Owner: the node. Does not know: who uses the routes. Source: docs/requests.md; R
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 from tandemq.boundary import Now
 from tandemq.client.calls import Ticket, Timers
 from tandemq.client.links import Links
 from tandemq.client.settings import ClientConfig
+from tandemq.client.standing import Standing
 from tandemq.client.steps import Runner, Steps, ask_any_code, refusal, request, tell_now
 from tandemq.codec.fastjson import loads
 from tandemq.errors import NetworkError, NoRoute, NotConnected, ProtocolError
@@ -29,7 +36,15 @@ from tandemq.model.topic import AUTO_CREATE_TOPIC, Permission
 log = logging.getLogger(__name__)
 MASTER_ID = 0
 REFRESH_GAP_MS = 200
-"""A topic is not asked for more often than this because of errors."""
+"""Between two questions that errors made necessary, at most; at random up to a half less."""
+PAST_MAX = 8
+"""Addresses remembered per broker group besides those listed."""
+WEIGHT_DEFAULT = 100
+WEIGHT_MAX = 1_000_000
+LEASED_MODES = frozenset({"slave-consume", "elect"})
+"""Failover modes in which a broker serves only while it holds a lease."""
+FULL, WRITE, READ, NONE = range(4)
+"""In this order members are tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +54,44 @@ class BrokerGroup:
     cluster: str
     name: str
     members: dict[int, str]
+    weight: int = WEIGHT_DEFAULT
+    """Share of the writes among groups; told by TandemQ's name servers only."""
+    zone: str = ""
+    """Where it stands, if it says so."""
+    mode: str = ""
+    """Its failover mode, if it is another than static and a TandemQ name server tells."""
+
+
+class _Known:
+    """All addresses of a broker group: listed now by id, and listed before with their last id."""
+
+    __slots__ = ("group", "listed", "past")
+
+    def __init__(self) -> None:
+        self.group = BrokerGroup("", "", {})
+        self.listed: dict[int, str] = {}
+        self.past: dict[str, int] = {}
+
+    def learn(self, group: BrokerGroup) -> list[str]:
+        """Take the newest listing; returns the addresses that stand better than before: new ones, a new master."""
+        before, listed = self.listed, group.members
+        for broker_id, address in before.items():
+            self.past[address] = broker_id
+        for address in listed.values():
+            self.past.pop(address, None)
+        while len(self.past) > PAST_MAX:
+            del self.past[next(iter(self.past))]
+        self.group, self.listed = group, listed
+        old = before.values()
+        return [a for broker_id, a in listed.items() if a not in old or broker_id == MASTER_ID != _id_of(a, before)]
+
+    def members(self) -> dict[int, str]:
+        """Address by id; one that vanished keeps its place until another takes it."""
+        return {broker_id: address for address, broker_id in self.past.items()} | self.listed
+
+
+def _id_of(address: str, members: dict[int, str]) -> int:
+    return next((broker_id for broker_id, known in members.items() if known == address), -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +114,20 @@ class TopicRoute:
     order: str = ""
     """For topics of global order "name:queues;…": only these take messages, master or not."""
 
-    def publish_queues(self) -> list[MessageQueue]:
-        """Queues that take messages now: writable, with a master; sorted by broker name."""
+    def publish_queues(self, has_master: Callable[[str], bool] | None = None) -> list[MessageQueue]:
+        """Queues that take messages now: writable, with a master; sorted by broker name.
+
+        Args:
+            has_master: whether a broker group has one, for who knows it from a newer route of another topic.
+        """
         if self.order:
             pairs = [piece.split(":") for piece in self.order.split(";") if ":" in piece]
             return [MessageQueue(self.topic, name, queue_id) for name, n in pairs for queue_id in range(int(n))]
         return [
             MessageQueue(self.topic, data.broker_name, queue_id)
             for data in self.queues
-            if data.perm & Permission.WRITE and MASTER_ID in self._members(data)
+            if data.perm & Permission.WRITE
+            and (has_master(data.broker_name) if has_master else MASTER_ID in self._members(data))
             for queue_id in range(data.write_queue_nums)
         ]
 
@@ -105,7 +163,16 @@ def decode_route(topic: str, body: bytes) -> TopicRoute:
 def decode_group(item: dict[str, Any]) -> BrokerGroup:
     """One of a route's broker groups."""
     members = {int(broker_id): str(address) for broker_id, address in item["brokerAddrs"].items()}
-    return BrokerGroup(item.get("cluster") or "", item["brokerName"], dict(sorted(members.items())))
+    return BrokerGroup(
+        item.get("cluster") or "", item["brokerName"], dict(sorted(members.items())), weight_of(item.get("weight")),
+        item.get("zoneName") or "", item.get("failoverMode") or "",
+    )  # fmt: skip
+
+
+def weight_of(value: object) -> int:
+    """A group's weight as a route tells it; what is none counts as the default."""
+    is_weight = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= WEIGHT_MAX
+    return value if is_weight else WEIGHT_DEFAULT  # type: ignore[return-value]
 
 
 def _queue_data(item: dict[str, Any]) -> QueueData:
@@ -115,19 +182,31 @@ def _queue_data(item: dict[str, Any]) -> QueueData:
 class Routes:
     """The routes one client knows."""
 
-    def __init__(self, config: ClientConfig, links: Links, timers: Timers, runner: Runner, now: Now) -> None:
+    def __init__(
+        self, config: ClientConfig, links: Links, timers: Timers, runner: Runner, standing: Standing, random: Random,
+        now: Now,
+    ) -> None:  # fmt: skip
         """None yet."""
         self._config = config
         self._links = links
+        self._timers = timers
         self._runner = runner
+        self._standing = standing
+        self._random = random
         self._routes: dict[str, TopicRoute] = {}
         self._wanted: dict[str, None] = {}
-        self._asked_ms: dict[str, int] = {}
         self._underway: dict[str, Ticket[TopicRoute]] = {}
-        self._members: dict[str, dict[int, str]] = {}
+        self._groups: dict[str, _Known] = {}
+        self._masters: set[str] = set()
+        self._stale: dict[str, None] = {}
+        self._is_refreshing = False
         self._name_server = 0
+        self.version = 0
+        """Changes with every route and every broker group."""
         self.on_change: list[Callable[[TopicRoute, Now], None]] = []
         """Called with a route that is new or differs from the one before."""
+        self.on_better: list[Callable[[str, Now], None]] = []
+        """Called with an address that the newest route lists for the first time, or as the master."""
         timers.every(config.route_poll_ms, self._poll, first_ms=now.mono_ms + config.route_poll_ms)
 
     def get(self, topic: str) -> TopicRoute | None:
@@ -142,24 +221,81 @@ class Routes:
         """Topics that are polled."""
         return list(self._wanted)
 
+    # Members of broker groups.
+
+    def group(self, broker_name: str) -> BrokerGroup:
+        """A broker group as it is listed in the newest of all routes that tell of it."""
+        known = self._groups.get(broker_name)
+        return known.group if known is not None else BrokerGroup("", broker_name, {})
+
     def members(self, broker_name: str) -> dict[int, str]:
         """Addresses of a broker group by id, those last known included."""
-        return self._members.get(broker_name, {})
+        known = self._groups.get(broker_name)
+        return known.members() if known is not None else {}
 
     def broker_names(self) -> list[str]:
         """All broker groups heard of."""
-        return list(self._members)
+        return list(self._groups)
 
     def name_of(self, address: str) -> str | None:
         """The group an address belongs to."""
-        return next((name for name, members in self._members.items() if address in members.values()), None)
+        return next(
+            (n for n, known in self._groups.items() if address in known.listed.values() or address in known.past), None
+        )
 
-    def read_addresses(self, broker_name: str, preferred_id: int = MASTER_ID) -> list[str]:
-        """Addresses to read from, best first: the preferred member, then by id; those that are down come last."""
-        members = self.members(broker_name)
-        order = sorted(members, key=lambda broker_id: (self._links.is_down(members[broker_id]),
-                                                       broker_id != preferred_id, broker_id))  # fmt: skip
-        return [members[broker_id] for broker_id in order]
+    def has_master(self, broker_name: str) -> bool:
+        """Whether a broker group is listed with a master now."""
+        return MASTER_ID in self.group(broker_name).members
+
+    def is_master(self, address: str) -> bool:
+        """Whether an address is listed as some group's master now."""
+        return address in self._masters
+
+    def is_leased(self, broker_name: str) -> bool:
+        """Whether at most one member of a broker group serves at a time: its mode says so, or a member has shown it."""
+        known = self._groups.get(broker_name)
+        if known is None:
+            return False
+        return known.group.mode in LEASED_MODES or any(
+            self._standing.is_leased(address) for address in (*known.listed.values(), *known.past)
+        )
+
+    def read_addresses(self, broker_name: str, preferred_id: int = MASTER_ID, topic: str = "") -> list[str]:
+        """All addresses of a group, best first: the preferred member, then by what they may do (FULL, WRITE, READ,
+        NONE), then by id. Those that may not serve come behind, those that are down last."""
+        known = self._groups.get(broker_name)
+        if known is None:
+            return []
+        members = known.members()
+        entries = [(broker_id, address, self._rank(known, broker_id, topic)) for broker_id, address in members.items()]
+        entries += [(broker_id, a, NONE) for a, broker_id in known.past.items() if members[broker_id] != a]
+        if preferred_id == MASTER_ID:
+            entries.sort(key=lambda e: (self._links.is_down(e[1]), self._standing.is_shut(e[1]), e[2], e[0]))
+        else:
+            entries.sort(key=lambda e: (self._links.is_down(e[1]), self._standing.is_shut(e[1]),
+                                        e[0] != preferred_id, e[2], e[0]))  # fmt: skip
+        return [address for _, address, _ in entries]
+
+    def _rank(self, known: _Known, broker_id: int, topic: str) -> int:
+        route = self._routes.get(topic)
+        perm = int(Permission.READ_WRITE)
+        if route is not None:
+            perm = next((data.perm for data in route.queues if data.broker_name == known.group.name), perm)
+        may_read, may_write = bool(perm & Permission.READ), bool(perm & Permission.WRITE)
+        if broker_id == MASTER_ID and may_write:
+            return FULL if may_read else WRITE
+        return READ if may_read else NONE
+
+    def leader(self, broker_name: str) -> str | None:
+        """Who does what only one member of a group may do: give locks, take messages back. In a group that fails over
+        that is who serves now, elsewhere the master; None if there is nobody."""
+        if not self.is_leased(broker_name):
+            return self.members(broker_name).get(MASTER_ID)
+        first = next(iter(self.read_addresses(broker_name)), None)
+        is_usable = first is not None and not self._standing.is_shut(first) and not self._links.is_down(first)
+        return first if is_usable else None
+
+    # Asking.
 
     def fetch(self, topic: str, now: Now) -> Ticket[TopicRoute]:
         """Ask for a route now; whoever asks meanwhile gets the same answer.
@@ -168,7 +304,6 @@ class Routes:
         """
         ticket = self._underway.get(topic)
         if ticket is None:
-            self._asked_ms[topic] = now.mono_ms
             ticket = self._underway[topic] = self._runner.start(self._ask(topic), now)
             ticket.then(lambda _done: self._ended(topic))
             if ticket.done:
@@ -179,8 +314,18 @@ class Routes:
         self._underway.pop(topic, None)
 
     def refresh(self, topic: str, now: Now) -> None:
-        """Something looks wrong: ask soon, unless that was just done."""
-        if now.mono_ms - self._asked_ms.get(topic, -REFRESH_GAP_MS) >= REFRESH_GAP_MS:
+        """Something looks wrong: ask at once, or as soon as it is this topic's turn."""
+        self._stale[topic] = None
+        if not self._is_refreshing:
+            self._refresh_next(now)
+
+    def _refresh_next(self, now: Now) -> None:
+        topic = next(iter(self._stale), None)
+        self._is_refreshing = topic is not None
+        if topic is not None:
+            del self._stale[topic]
+            gap_ms = REFRESH_GAP_MS - int(self._random.random() * REFRESH_GAP_MS / 2)
+            self._timers.at(now.mono_ms + gap_ms, self._refresh_next)
             self.fetch(topic, now)
 
     def _poll(self, now: Now) -> None:
@@ -220,12 +365,23 @@ class Routes:
 
     def _learn(self, route: TopicRoute, now: Now) -> None:
         known = self._routes.get(route.topic)
+        better: list[str] = []
         for name, group in route.brokers.items():
-            self._members[name] = self._members.get(name, {}) | group.members
+            of_group = self._groups.setdefault(name, _Known())
+            if of_group.group != group:
+                self.version += 1
+                better += of_group.learn(group)
+                self._masters = {known.listed.get(MASTER_ID, "") for known in self._groups.values()}
+        if known != route:
+            self.version += 1
+            self._routes[route.topic] = route
+        for address in better:
+            self._standing.trust(address, now)
+            for told in self.on_better:
+                told(address, now)
         if known == route:
             return
         log.info("route topic=%s brokers=%s", route.topic, {n: g.members for n, g in route.brokers.items()})
-        self._routes[route.topic] = route
         for tell in self.on_change:
             tell(route, now)
 

@@ -1,29 +1,33 @@
 """The producer's machine: chooses a queue, sends, and tries again elsewhere.
 
-    send ─► route known? ─► choose a queue ─► request ─► stored: settle
-             └► ask, park      ▲                ├► refused, retriable ─┐
-                               └────────────────┴► no answer ──────────┘   same unique key, another broker
+    send ─► route known? ─► choose a target ─► request ─► stored: settle
+             └► ask, park    ▲       ▼             ├► refused, retriable ─┐
+                             │   nobody: wait ◄────┴► no answer ──────────┤   same unique key
+                             └────────┴───────────────── another broker ──┘
+
+It is over when `retries` further attempts have failed and `retry_ms` have passed since it began: so a message outlives
+a failover, in which for some seconds nobody takes it. Those that wait cost nothing but a look every `WAIT_MS`.
 
 What always holds: a message keeps its unique key through all attempts. If the outcome of any attempt is unknown and no
 later one succeeded, the error says OutcomeUnknown: it may be stored. A status is never better than what a broker said.
 
 A queue that the caller chose is not exchanged for another: then a failed attempt is the end.
 
-Owner: the node. Source: docs/requests.md, "sending"; RocketMQ DefaultMQProducerImpl.
+Owner: the node. Source: docs/requests.md, "sending"; docs/failover.md, "Clients"; RocketMQ DefaultMQProducerImpl.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tandemq.boundary import Now
-from tandemq.client.calls import Ticket
+from tandemq.client.calls import Ticket, Timer
 from tandemq.client.kit import Kit
-from tandemq.client.latency import Latency
 from tandemq.client.links import Answer
 from tandemq.client.outgoing import Outgoing, prepare, prepare_batches
-from tandemq.client.routes import MASTER_ID, TEMPLATE_TOPIC, TopicRoute, new_topic_route
+from tandemq.client.routes import TEMPLATE_TOPIC, TopicRoute, new_topic_route
 from tandemq.client.settings import ProducerOptions
 from tandemq.client.steps import Steps, refusal, tell_now, void, wait
+from tandemq.client.targets import Publishing, Targets
 from tandemq.errors import ClosedError, LocalError, NoRoute, OutcomeUnknown, TandemError
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
@@ -35,8 +39,8 @@ Select = Callable[[list[MessageQueue]], MessageQueue]
 """Chooses one of a topic's queues, which come sorted."""
 
 PARKED_MAX = 100_000
-RETRY_PAUSE_MS = 100
-"""Before the same broker is tried again because there is no other."""
+WAIT_MS = 100
+"""Between two looks whether a message that nobody takes can go somewhere, at most; at random up to a half less."""
 FRESH_TOPIC_REFRESH_MS = 300
 _STATUS = {
     int(ResponseCode.SUCCESS): SendStatus.SEND_OK,
@@ -55,28 +59,27 @@ def by_hash(key: str) -> Select:
 class _Sending:
     """One message, or batch, on its way."""
 
-    __slots__ = ("attempts_left", "last_broker", "message", "oneway", "select", "stored", "ticket", "unknown")
+    __slots__ = (
+        "attempts_left", "error", "give_up_ms", "last_broker", "message", "oneway", "select", "stored", "ticket",
+        "unknown",
+    )  # fmt: skip
 
-    def __init__(self, message: Outgoing, ticket: Ticket[Any], attempts: int, select: Select | None) -> None:
+    def __init__(self, message: Outgoing, ticket: Ticket[Any], select: Select | None) -> None:
         self.message = message
         self.ticket = ticket
-        self.attempts_left = attempts
+        self.attempts_left = 0
+        self.give_up_ms = 0
         self.select = select
         self.oneway = False
         self.last_broker = ""
         self.stored: list[SendResult] | None = None
         self.unknown: OutcomeUnknown | None = None
+        self.error: TandemError | None = None
+        """Why the last attempt that went to a broker failed."""
 
-
-class _Publishing:
-    """The queues of one topic, and whose turn it is."""
-
-    __slots__ = ("position", "queues", "route")
-
-    def __init__(self, route: TopicRoute, position: int) -> None:
-        self.route = route
-        self.queues = route.publish_queues()
-        self.position = position
+    def is_over(self, now: Now) -> bool:
+        """Whether no further attempt is to be made after one that failed."""
+        return self.attempts_left <= 0 and now.mono_ms >= self.give_up_ms
 
 
 class ProducerCore:
@@ -86,8 +89,10 @@ class ProducerCore:
         """Nothing is sent yet."""
         self.options = options
         self._kit = kit
-        self._latency = Latency()
-        self._topics: dict[str, _Publishing] = {}
+        self._targets = Targets(kit, options)
+        self._topics: dict[str, Publishing] = {}
+        self._waiting: list[_Sending] = []
+        self._look_timer: Timer | None = None
         self._parked: dict[str, list[_Sending]] = {}
         self._is_closed = False
         self.in_flight = 0
@@ -111,7 +116,7 @@ class ProducerCore:
     def send_prepared(self, outgoing: Outgoing, now: Now, *, select: Select | None = None) -> Ticket[SendResult]:
         """Send what is encoded already, as one message."""
         ticket: Ticket[SendResult] = Ticket()
-        self._begin(_Sending(outgoing, ticket, 0 if select else self.options.retries, select), now)
+        self._begin(_Sending(outgoing, ticket, select), now)
         return ticket
 
     def send_batch(
@@ -126,7 +131,7 @@ class ProducerCore:
         tickets: list[Ticket[list[SendResult]]] = []
         for outgoing in prepare_batches(messages, keys, self.options):
             ticket: Ticket[list[SendResult]] = Ticket()
-            self._begin(_Sending(outgoing, ticket, 0 if select else self.options.retries, select), now)
+            self._begin(_Sending(outgoing, ticket, select), now)
             tickets.append(ticket)
         return tickets
 
@@ -138,7 +143,7 @@ class ProducerCore:
         """
         outgoing = prepare(message, self._kit.keys.next(now.wall_ms), self.options)
         ticket: Ticket[None] = Ticket()
-        sending = _Sending(outgoing, ticket, 0, select)
+        sending = _Sending(outgoing, ticket, select)
         sending.oneway = True
         self._begin(sending, now)
         return ticket
@@ -162,9 +167,10 @@ class ProducerCore:
         for topic in list(self._parked):
             self._fail_parked(topic, ClosedError("the producer was closed"))
 
-    def address_up(self, broker_name: str) -> None:
-        """A broker that was down speaks again."""
-        self._latency.lift(broker_name)
+    def address_up(self, address: str) -> None:
+        """A broker that was down speaks again, or one that did not serve does: try it with what waits."""
+        self._targets.lift(address)
+        self._look_now()
 
     # Routes.
 
@@ -172,15 +178,22 @@ class ProducerCore:
         if self._is_closed:
             raise ClosedError("the producer is closed")
         self.in_flight += 1
+        sending.give_up_ms = now.mono_ms
+        if sending.select is None and not sending.oneway and self.options.retries > 0:
+            sending.attempts_left = self.options.retries
+            sending.give_up_ms += self.options.retry_ms
         self._try(sending, now)
 
-    def _publishing(self, topic: str) -> _Publishing | None:
+    def _publishing(self, topic: str) -> Publishing | None:
         known = self._topics.get(topic)
-        route = self._kit.routes.get(topic)
-        if route is None or (known is not None and known.route is route):
+        routes = self._kit.routes
+        if known is not None and known.version == routes.version:
+            return known
+        route = routes.get(topic)
+        if route is None:
             return known
         position = known.position if known is not None else self._kit.random.randrange(1 << 16)
-        fresh = self._topics[topic] = _Publishing(route, position)
+        fresh = self._topics[topic] = Publishing(route, routes, position)
         return fresh
 
     def _park(self, sending: _Sending, now: Now) -> None:
@@ -206,7 +219,7 @@ class ProducerCore:
         route = new_topic_route(topic, template, self.options.queues_per_new_topic)
         if not route.publish_queues():
             raise NoRoute(f"no broker creates the topic {topic}", hint="create it with `tandemq topic create`")
-        self._topics[topic] = _Publishing(route, kit.random.randrange(1 << 16))
+        self._topics[topic] = Publishing(route, kit.routes, kit.random.randrange(1 << 16))
         return route
 
     def _fetched(self, topic: str) -> Steps[TopicRoute]:
@@ -234,22 +247,25 @@ class ProducerCore:
         if publishing is None:
             self._park(sending, now)
             return
-        if not publishing.queues:
+        target = self._target(sending, publishing, now)
+        if target is None:
             self._kit.routes.refresh(message.topic, now)
-            self._failed(sending, "", NoRoute(f"no broker takes messages for {message.topic} now"), now)
-            return
-        if sending.select is not None:
-            queue = sending.select(publishing.queues)
+            self._failed(sending, None, "", _nobody(message.topic), now)
         else:
-            queue = self._choose(publishing, sending.last_broker, now)
+            self._send(sending, *target, now)
+
+    def _target(self, sending: _Sending, publishing: Publishing, now: Now) -> tuple[MessageQueue, str] | None:
+        if not publishing.queues:
+            return None
+        if sending.select is None:
+            return self._targets.choose(publishing, sending.last_broker, now)
+        queue = sending.select(publishing.queues)
+        address = self._targets.member(queue.broker_name, queue.topic, now)
+        return None if address is None else (queue, address)
+
+    def _send(self, sending: _Sending, queue: MessageQueue, address: str, now: Now) -> None:
         sending.last_broker = queue.broker_name
-        group = publishing.route.brokers.get(queue.broker_name)
-        address = group.members.get(MASTER_ID) if group is not None else None
-        if address is None:
-            self._kit.routes.refresh(message.topic, now)
-            self._failed(sending, queue.broker_name, NoRoute(f"{queue.broker_name} has no master now"), now)
-            return
-        command = message.command(
+        command = sending.message.command(
             self.options.group, queue.broker_name, queue.queue_id, now.wall_ms, self.options.queues_per_new_topic
         )
         if sending.oneway:
@@ -258,75 +274,93 @@ class ProducerCore:
             return
         sent_ms = now.mono_ms
         self._kit.links.request(
-            address, command, now, lambda answer, at: self._answered(sending, queue, sent_ms, answer, at),
+            address, command, now, lambda answer, at: self._answered(sending, queue, address, sent_ms, answer, at),
             timeout_ms=self.options.timeout_ms,
         )  # fmt: skip
 
-    def _choose(self, publishing: _Publishing, last_broker: str, now: Now) -> MessageQueue:
-        queues, count = publishing.queues, len(publishing.queues)
-        if not self.options.latency_aware and not last_broker:
-            publishing.position += 1
-            return queues[publishing.position % count]
-        for _ in range(count):
-            publishing.position += 1
-            queue = queues[publishing.position % count]
-            if queue.broker_name != last_broker and self._is_available(publishing.route, queue.broker_name, now):
-                return queue
-        # Nobody is fine: the least bad one, and still one queue after the other.
-        publishing.position += 1
-        names = list(dict.fromkeys(queue.broker_name for queue in queues))
-        others = [name for name in names if name != last_broker] or names
-        chosen = self._latency.least_bad(others)
-        of_chosen = [queue for queue in queues if queue.broker_name == chosen]
-        return of_chosen[publishing.position % len(of_chosen)]
-
-    def _is_available(self, route: TopicRoute, broker_name: str, now: Now) -> bool:
-        address = route.brokers[broker_name].members.get(MASTER_ID, "") if broker_name in route.brokers else ""
-        return self._latency.is_available(broker_name, now.mono_ms) and not self._kit.links.is_down(address)
-
-    def _answered(self, sending: _Sending, queue: MessageQueue, sent_ms: int, answer: Answer, now: Now) -> None:
+    def _answered(
+        self, sending: _Sending, queue: MessageQueue, address: str, sent_ms: int, answer: Answer, now: Now
+    ) -> None:
         if isinstance(answer, TandemError):
-            self._failed(sending, queue.broker_name, answer, now)
+            self._failed(sending, queue, address, answer, now)
             return
         status = _STATUS.get(answer.code)
         if status is None:
-            self._failed(sending, queue.broker_name, refusal(answer), now)
+            self._failed(sending, queue, address, refusal(answer), now)
             return
         try:
             sending.stored = _results(answer, status, queue, sending.message)
         except (KeyError, ValueError) as error:
             unreadable = OutcomeUnknown(f"{queue.broker_name} says stored, and its answer cannot be read: {error!r}")
-            self._failed(sending, queue.broker_name, unreadable, now)
+            self._failed(sending, queue, address, unreadable, now)
             return
         if status is SendStatus.SEND_OK:
-            self._latency.answered(queue.broker_name, now.mono_ms - sent_ms, now.mono_ms)
+            if self._targets.answered(address, queue.topic, now.mono_ms - sent_ms, now):
+                self._look_now()
         elif self.options.retry_when_not_stored_ok and sending.attempts_left > 0:
             self._again(sending, now)
             return
         self._finish(sending, None)
 
-    def _failed(self, sending: _Sending, broker_name: str, error: TandemError, now: Now) -> None:
-        if error.retriable and broker_name:
-            self._latency.failed(broker_name, now.mono_ms)
+    def _failed(
+        self, sending: _Sending, queue: MessageQueue | None, address: str, error: TandemError, now: Now
+    ) -> None:
+        if queue is not None:
+            sending.error = error
+            if error.retriable:
+                self._targets.failed(address, queue, error, now)
         if error.refresh_route:
             self._kit.routes.refresh(sending.message.topic, now)
         if isinstance(error, OutcomeUnknown):
             sending.unknown = error
-        if error.retriable and sending.attempts_left > 0 and not self._is_closed:
+        if error.retriable and not sending.is_over(now) and not self._is_closed:
             self._again(sending, now)
         else:
-            self._finish(sending, sending.unknown or error)
+            self._finish(sending, sending.unknown or sending.error or error)
 
     def _again(self, sending: _Sending, now: Now) -> None:
         sending.attempts_left -= 1
         publishing = self._publishing(sending.message.topic)
-        names = {queue.broker_name for queue in publishing.queues} if publishing is not None else set()
-        if publishing is not None and any(
-            name != sending.last_broker and self._is_available(publishing.route, name, now) for name in names
-        ):
+        if publishing is not None and self._targets.has_other(publishing, sending.last_broker, now):
             self._try(sending, now)
-        else:
-            self._kit.timers.at(now.mono_ms + RETRY_PAUSE_MS, lambda at: self._try(sending, at))
+            return
+        self._waiting.append(sending)
+        if self._look_timer is None:
+            self._look_later(now)
+
+    def _look_later(self, now: Now) -> None:
+        pause_ms = WAIT_MS - int(self._kit.random.random() * WAIT_MS / 2)
+        self._look_timer = self._kit.timers.at(now.mono_ms + pause_ms, self._look)
+
+    def _look_now(self) -> None:
+        if self._look_timer is not None:
+            self._look_timer.cancel()
+            self._look_timer = self._kit.timers.at(0, self._look)
+
+    def _look(self, now: Now) -> None:
+        """Send on what can go somewhere, give up what has waited too long."""
+        self._look_timer = None
+        waiting, self._waiting = self._waiting, []
+        blocked: set[str] = set()
+        for sending in waiting:
+            topic = sending.message.topic
+            publishing = self._publishing(topic)
+            target = None
+            if publishing is not None and topic not in blocked and not self._is_closed:
+                target = self._target(sending, publishing, now)
+            if target is not None:
+                self._send(sending, *target, now)
+                continue
+            blocked.add(topic)
+            if sending.is_over(now) or self._is_closed:
+                self._finish(sending, sending.unknown or sending.error or _nobody(topic))
+            else:
+                sending.attempts_left -= 1
+                self._waiting.append(sending)
+        for topic in blocked:
+            self._kit.routes.refresh(topic, now)
+        if self._waiting and self._look_timer is None:
+            self._look_later(now)
 
     def _finish(self, sending: _Sending, error: TandemError | None) -> None:
         self.in_flight -= 1
@@ -336,6 +370,10 @@ class ProducerCore:
             sending.ticket.fail(error)
         else:
             sending.ticket.settle(None)
+
+
+def _nobody(topic: str) -> NoRoute:
+    return NoRoute(f"no broker takes messages for {topic} now")
 
 
 def _results(answer: Command, status: SendStatus, queue: MessageQueue, message: Outgoing) -> list[SendResult]:

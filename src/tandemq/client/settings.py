@@ -57,7 +57,10 @@ class ProducerOptions:
     timeout_ms: int = 3_000
     """Per attempt."""
     retries: int = 2
-    """Further attempts after the first, on other brokers if there are any."""
+    """Further attempts after the first, on other brokers if there are any. 0: one attempt, whatever `retry_ms` says."""
+    retry_ms: int = 15_000
+    """How long a message is tried again if nobody takes it, even when `retries` are used up: so it outlives a failover.
+    An attempt begun before may last its `timeout_ms` beyond. 0: until `retries` are used up."""
     retry_when_not_stored_ok: bool = False
     """Whether a status other than SEND_OK makes it send again elsewhere, under the same unique key."""
     compress_above_bytes: int = 4096
@@ -67,14 +70,19 @@ class ProducerOptions:
     """A list of messages is cut into requests of at most this size."""
     queues_per_new_topic: int = 4
     latency_aware: bool = True
+    """Whether brokers that answer slowly are left alone for a while."""
+    zone: str = ""
+    """Where this producer stands: brokers that say they stand there too come first, others when none of them can."""
 
     def __post_init__(self) -> None:
         """Check.
 
         Raises:
-            ConfigError: the group's name cannot be one.
+            ConfigError: the group's name cannot be one, or a time is negative.
         """
         check_group(self.group)
+        if self.retry_ms < 0:
+            raise ConfigError(f"retry_ms is {self.retry_ms}; 0 is the least")
 
 
 class MessageModel(Enum):

@@ -6,7 +6,8 @@
     OPENING ─► ACTIVE ─► DROPPED        DROPPED is the end; a queue that comes back is a new share
 
 What always holds: a queue is pulled only after its offset was learnt, in orderly mode only under a lock; offsets are
-told only for ACTIVE shares, and never beyond what was acknowledged.
+told only for ACTIVE shares, and never beyond what was acknowledged. A share keeps its position when another broker of
+the group serves it: offsets are told to whoever serves now, never asked for again.
 
 Rebalancing starts when a broker says that members changed, when a route changed, when a member vanished, and every
 `rebalance_ms`; until everything could be asked it is tried again, ever less often.
@@ -17,6 +18,7 @@ Owner: the consumer. Source: docs/requests.md, "group membership"; RocketMQ Reba
 import logging
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 
 from tandemq.boundary import Now
 from tandemq.client.balance import allocate
@@ -25,7 +27,7 @@ from tandemq.client.commits import Commits
 from tandemq.client.fetch import Fetch, Subscription
 from tandemq.client.kit import Kit
 from tandemq.client.locks import QueueLocks
-from tandemq.client.offsets import LocalOffsets, first_offset, starting_offset
+from tandemq.client.offsets import LocalOffsets, first_offset, offset_question, starting_offset
 from tandemq.client.routes import TopicRoute
 from tandemq.client.settings import ConsumerOptions, MessageModel
 from tandemq.client.steps import Steps, ask_any_code, json_object, pause, request, tell_now, wait
@@ -38,6 +40,8 @@ log = logging.getLogger(__name__)
 RETRY_MS = 200
 RETRY_MAX_MS = 5_000
 OPEN_RETRY_MS = 500
+CLOSE_ATTEMPTS = 3
+"""How often offsets are told that nobody took, before a consumer closes without."""
 
 
 class ShareState(Enum):
@@ -53,7 +57,7 @@ class ShareState(Enum):
 class Share:
     """One queue that this consumer reads."""
 
-    __slots__ = ("fetch", "queue", "state", "told", "window")
+    __slots__ = ("fetch", "is_locking", "queue", "state", "told", "window")
 
     def __init__(self, queue: MessageQueue, window: Window, fetch: Fetch) -> None:
         """Not pulled yet."""
@@ -61,6 +65,7 @@ class Share:
         self.window = window
         self.fetch = fetch
         self.state = ShareState.OPENING
+        self.is_locking = False
         self.told: tuple[int, str] | None = None
         """The offset last told and the address it was told to."""
 
@@ -88,8 +93,11 @@ class Shares:
         self._is_wanted_again = False
         self._round = 0
         self._is_closed = False
+        self._is_committing = False
         self._commits = Commits(kit.links, options.group)
         self.locks = QueueLocks(kit, options) if options.orderly else None
+        self.on_locked: Callable[[Share, Now], None] = lambda _share, _now: None
+        """Called when a queue's lock was taken again."""
 
     # What is read.
 
@@ -194,8 +202,9 @@ class Shares:
         ranked = sorted(
             (broker_id, address) for group in route.brokers.values() for broker_id, address in group.members.items()
         )
-        addresses = [address for _, address in ranked]
-        return [address for address in addresses if not self._kit.links.is_down(address)] or addresses
+        links, standing = self._kit.links, self._kit.standing
+        addresses = sorted((address for _, address in ranked), key=standing.is_shut)
+        return [address for address in addresses if not links.is_down(address)] or addresses
 
     def _assign(self, topic: str, mine: list[MessageQueue], now: Now) -> None:
         wanted = set(mine)
@@ -211,6 +220,7 @@ class Shares:
             self._kit, self._options, self._subscriptions[queue.topic], window,
             lambda messages, at: self._on_messages(share, messages, at),
         )  # fmt: skip
+        fetch.on_refused = self._commit_soon
         share = self._shares[queue] = Share(queue, window, fetch)
         log.info("share taken group=%s queue=%s", self._options.group, queue)
         self._kit.runner.start(self._begin(share), now)
@@ -265,8 +275,43 @@ class Shares:
         del self._shares[share.queue]
         self._on_dropped(share)
 
-    def lock_lost(self, share: Share, now: Now) -> None:
-        """Another member holds the lock: forget what was pulled, and get in line again."""
+    def may_consume(self, share: Share, now: Now) -> bool:
+        """Whether an orderly queue's lock holds. One that a broker gave which does not serve any more is taken again at
+        the next; if it is another member's there, or has expired, what was pulled is forgotten and the queue gets in
+        line again."""
+        assert self.locks is not None
+        if self.locks.holds(share.queue, now):
+            return True
+        if not self.locks.is_moved(share.queue, now):
+            self._lock_lost(share, now)
+        elif not share.is_locking:
+            share.is_locking = True
+            self._kit.runner.start(self._lock_again(share), now)
+        return False
+
+    def _lock_again(self, share: Share) -> Steps[None]:
+        assert self.locks is not None
+        while share.state is ShareState.ACTIVE:
+            now = yield from tell_now()
+            if self.locks.holds(share.queue, now):
+                break
+            if not self.locks.is_moved(share.queue, now):
+                self._lock_lost(share, now)
+                break
+            try:
+                granted = yield from self.locks.acquire(share.queue)
+            except TandemError as error:
+                log.info("lock waits group=%s queue=%s reason=%s", self._options.group, share.queue, error)
+                self._kit.routes.refresh(share.queue.topic, now)
+                yield from pause(RETRY_MS)
+                continue
+            if not granted and share.state is ShareState.ACTIVE:
+                self._lock_lost(share, (yield from tell_now()))
+        share.is_locking = False
+        if share.state is ShareState.ACTIVE:
+            self.on_locked(share, (yield from tell_now()))
+
+    def _lock_lost(self, share: Share, now: Now) -> None:
         self._let_go(share)
         if not self._is_closed:
             self._open(share.queue, now)
@@ -291,16 +336,47 @@ class Shares:
             # Tried again with the next commit; until then a restart would deliver again what was consumed since.
             log.warning("offsets not saved group=%s reason=%s", self._options.group, error)
 
+    def _commit_soon(self, now: Now) -> None:
+        """A broker stops serving: it may still take what was acknowledged until now."""
+        if not self._is_committing:
+            self._is_committing = True
+            self._kit.timers.at(now.mono_ms, self._commit_now)
+
+    def _commit_now(self, now: Now) -> None:
+        self._is_committing = False
+        if self._options.model is MessageModel.CLUSTERING:
+            self.commit(now)
+
     def _tell(self, share: Share, now: Now) -> None:
         news = self._news(share)
-        if news is None:
-            return
+        if news is not None:
+            self._tell_to(share, news, now)
 
+    def _tell_to(self, share: Share, news: tuple[int, str], now: Now) -> None:
         def heard(ticket: Ticket[None]) -> None:
-            if ticket.error is None:
+            error = ticket.error
+            if error is None:
                 share.told = news
+            else:
+                self._kit.timers.at(0, lambda at: self._not_told(share, news, error, at))
 
         self._commits.tell(share.queue, *news, now).then(heard)
+
+    def _not_told(self, share: Share, news: tuple[int, str], error: TandemError, now: Now) -> None:
+        """Tell the next holder, if there is one: who failed is down or shut now, so that this ends. Of a queue that was
+        given back only what was refused is told again: later its next reader may have told more."""
+        if error.code == ResponseCode.NO_PERMISSION:
+            check = partial(offset_question, self._options.group, share.queue)
+            self._kit.standing.shut(news[1], check, now)
+            self._kit.routes.refresh(share.queue.topic, now)
+        following: tuple[int, str] | None = None
+        if share.state is ShareState.ACTIVE:
+            following = self._news(share)
+        elif error.code == ResponseCode.NO_PERMISSION:
+            addresses = self._kit.routes.read_addresses(share.queue.broker_name)
+            following = (news[0], addresses[0]) if addresses else None
+        if following is not None and following[1] != news[1] and not self._kit.standing.is_shut(following[1]):
+            self._tell_to(share, following, now)
 
     def _news(self, share: Share) -> tuple[int, str] | None:
         addresses = self._kit.routes.read_addresses(share.queue.broker_name)
@@ -317,8 +393,16 @@ class Shares:
         return self._kit.runner.start(self._closing(), now)
 
     def _closing(self) -> Steps[None]:
-        self.commit((yield from tell_now()))
-        yield from wait(self._commits.idle())
+        for _ in range(CLOSE_ATTEMPTS):
+            self.commit((yield from tell_now()))
+            yield from wait(self._commits.idle())
+            # What was refused may be on its way to the next holder by now.
+            yield from pause(0)
+            yield from wait(self._commits.idle())
+            untold = [news for share in self.active() if (news := self._news(share)) is not None]
+            if not any(self._kit.standing.is_shut(address) for _, address in untold):
+                break
+            yield from pause(OPEN_RETRY_MS)
         queues = list(self._shares)
         for share in list(self._shares.values()):
             self._let_go(share)

@@ -13,7 +13,7 @@ from typing import Any
 from tandemq.boundary import Turn
 from tandemq.broker import delay, masterside, node, offsets, pull, retry, slaveside
 from tandemq.broker.answers import recode
-from tandemq.client import consuming, links, routes, sending, window
+from tandemq.client import consuming, links, routes, sending, targets, window
 from tandemq.errors import NotConnected, ProtocolError
 from tandemq.model.codes import ResponseCode
 from tandemq.replication import master, records
@@ -282,12 +282,13 @@ def client_makes_new_keys() -> AbstractContextManager[Any]:
 def client_sends_to_one_broker() -> AbstractContextManager[Any]:
     """The client tries a message again where it failed."""
 
-    def stubborn(_self: Any, publishing: Any, last_broker: str, _now: Any) -> Any:
+    def stubborn(self: Any, publishing: Any, last_broker: str, _now: Any) -> Any:
         of_last = [queue for queue in publishing.queues if queue.broker_name == last_broker] or publishing.queues
         publishing.position += 1
-        return of_last[publishing.position % len(of_last)]
+        queue = of_last[publishing.position % len(of_last)]
+        return queue, self._kit.routes.members(queue.broker_name)[0]
 
-    return patched(sending.ProducerCore, "_choose", stubborn)
+    return patched(targets.Targets, "choose", stubborn)
 
 
 def client_commits_ahead() -> AbstractContextManager[Any]:
@@ -321,7 +322,7 @@ def client_skips_messages() -> AbstractContextManager[Any]:
 def client_waits_for_its_master() -> AbstractContextManager[Any]:
     """The client reads from masters only."""
 
-    def master_only(self: routes.Routes, broker_name: str, _preferred_id: int = 0) -> list[str]:
+    def master_only(self: routes.Routes, broker_name: str, _preferred_id: int = 0, _topic: str = "") -> list[str]:
         return [address for number, address in self.members(broker_name).items() if number == 0]
 
     return patched(routes.Routes, "read_addresses", master_only)

@@ -45,7 +45,7 @@ class ProducingApplication(Application):
         self._maker = Maker(around.world, name, random, kinds)
         self._pace_ms = pace_ms
         self._options = ProducerOptions(
-            group=f"P-{name}", timeout_ms=2_500, retries=random.randrange(1, 4), queues_per_new_topic=3,
+            group=f"P-{name}", timeout_ms=2_500, retries=random.randrange(1, 4), retry_ms=0, queues_per_new_topic=3,
             retry_when_not_stored_ok=random.random() < 0.5, latency_aware=random.random() < 0.8,
         )  # fmt: skip
         self.is_stopped = False
