@@ -16,8 +16,9 @@ from typing import Any
 
 from tests.interop.java import LOOPBACK, wait_until
 
-GET_BROKER_CLUSTER_INFO = 106
+QUERY_OFFSET = 14
 GET_ROUTE = 105
+GET_BROKER_CLUSTER_INFO = 106
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Operators set a group's offsets: back or forward by time, to an offset, or like another group's.
 
-A group that is online is told its new offsets and sets them itself, or it would overwrite what was set here. To a group
-that is offline the answer for a whole topic is CONSUMER_NOT_ONLINE, and the tools then set the offsets one by one.
+Members that are online are told the new offsets and set them again, or they would overwrite what is set here; a queue
+that no member has just now, because they share anew, begins with what is set here. To a group that is offline the
+answer for a whole topic is CONSUMER_NOT_ONLINE, and the tools then set the offsets one by one.
 Source: docs/requests.md, "administration"; RocketMQ Broker2Client, ConsumerOffsetManager.
 """
 
@@ -64,10 +65,7 @@ class _Reset:
         if wrong is not None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=wrong)
         for queue_id, offset in targets.items():
-            if group is None:
-                broker.offsets.reset(fields.topic, fields.group, queue_id, offset)
-            else:
-                broker.offsets.count_reset(fields.topic, fields.group, queue_id)
+            broker.offsets.reset(fields.topic, fields.group, queue_id, offset)
         if group is not None:
             self._tell_members(group, fields, targets, is_cpp=command.language == CPP)
         log.warning("reset: group=%s topic=%s by %s: %s", fields.group, fields.topic, link.peer, targets)
