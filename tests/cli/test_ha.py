@@ -82,6 +82,47 @@ def test_comparison_can_begin_behind_a_difference(run: Run, pair: LocalCluster) 
     assert (found.start, found.differs_at) == (1, None)
 
 
+def flip(path: Path, at: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+
+
+@pytest.mark.parametrize("broker_id", [0, 1])
+def test_scrub_finds_damage_and_repairs_it_from_the_twin(run: Run, pair: LocalCluster, broker_id: int) -> None:
+    flip(pair.broker(broker_id=broker_id).store / "commitlog" / f"{0:020d}", 1_234_567)
+    assert rows_of(run, pair, "verify", code=3)[0]["equal"] is False
+    rows = {row["id"]: row for row in rows_of(run, pair, "scrub")}
+    assert [(rows[number]["state"], rows[number]["records"] + rows[number]["found"]) for number in (0, 1)] == [
+        ("verified", 500)
+    ] * 2
+    assert (rows[broker_id]["found"], rows[broker_id]["damaged"], rows[broker_id]["repaired"]) == (1, 0, 1)
+    assert rows[1 - broker_id]["found"] == 0
+    [verified] = rows_of(run, pair, "verify")
+    assert (verified["equal"], verified["damaged"]) == (True, 0)
+    status = {row["id"]: row for row in rows_of(run, pair, "status")}
+    assert (status[broker_id]["repaired"], status[broker_id]["damaged"], status[broker_id]["verifiedH"]) == (1, 0, 0.0)
+    assert "verified" in run("ha", "scrub", "--rate", "1000", "-n", pair.name_servers).stdout
+
+
+def test_damage_that_both_have_is_shown_and_ends_with_3(run: Run, pair: LocalCluster) -> None:
+    for number in (0, 1):
+        flip(pair.broker(broker_id=number).store / "commitlog" / f"{0:020d}", 1_234_567)
+    rows = rows_of(run, pair, "scrub", code=3)
+    assert [row["damaged"] for row in rows] == [1, 1]
+    assert rows[0]["ranges"][0]["start"] <= 1_234_567 < rows[0]["ranges"][0]["end"]
+    text = run("ha", "status", "-n", pair.name_servers).stdout
+    assert "Damaged ranges of logs" in text
+    assert "damaged at" in text
+    [verified] = rows_of(run, pair, "verify", code=3)
+    assert (verified["equal"], verified["damaged"]) == (True, 2)
+    pair.broker().stop()
+    offline = json.loads(run("log", "verify", pair.broker().store, "--json", code=3).stdout)
+    assert (offline["damages"], offline["knownDamages"], offline["repaired"]) == (1, 1, 0)
+
+
 def test_group_without_a_slave_is_neither_equal_nor_different(run: Run, tandemq_broker: LocalCluster) -> None:
     [found] = rows_of(run, tandemq_broker, "verify")
     assert found["equal"] is None

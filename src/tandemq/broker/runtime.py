@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 VERSION_NAME = "V4_9_8"
 NO_LIMIT = (1 << 31) - 1
+SHOWN_RANGES_MAX = 20
 _BUCKETS = (
     ("[<=0ms]", 0, 1), ("[0~10ms]", 1, 10), ("[10~50ms]", 10, 50), ("[50~100ms]", 50, 100), ("[100~200ms]", 100, 200),
     ("[200~500ms]", 200, 500), ("[500ms~1s]", 500, 1_000), ("[1~2s]", 1_000, 2_000), ("[2~3s]", 2_000, 3_000),
@@ -122,22 +123,39 @@ class _Runtime:
         broker = self._broker
         store_log, usage = broker.store.log, broker.disk.usage()
         ratio = f"{usage.ratio:.4f}"
+        return (
+            {
+                "commitLogMinOffset": str(store_log.start),
+                "commitLogMaxOffset": str(store_log.written_end),
+                "commitLogDiskRatio": ratio,
+                f"commitLogDiskRatio_{broker.config.store_path}/commitlog": ratio,
+                "consumeQueueDiskRatio": ratio,
+                "commitLogDirCapacity": capacity_text(usage),
+                "remainHowManyDataToFlush": bytes_text(store_log.written_end - store_log.flushed_offset),
+                "remainHowManyDataToCommit": bytes_text(0),
+                "remainTransientStoreBufferNumbs": str(NO_LIMIT),
+                "earliestMessageTimeStamp": str(self._earliest_ms(now)),
+                "dispatchBehindBytes": "0",
+                "dispatchMaxBuffer": "0",
+                "pageCacheLockTimeMills": "0",
+                "haRefusedTimes": str(self._refused_times()),
+            }
+            | self._delays()
+            | self._integrity()
+        )
+
+    def _integrity(self) -> dict[str, str]:
+        """TandemQ's own: how the commit log was when it was verified last."""
+        scrubber = self._broker.scrubber
+        ranges = self._broker.damages.ranges
         return {
-            "commitLogMinOffset": str(store_log.start),
-            "commitLogMaxOffset": str(store_log.written_end),
-            "commitLogDiskRatio": ratio,
-            f"commitLogDiskRatio_{broker.config.store_path}/commitlog": ratio,
-            "consumeQueueDiskRatio": ratio,
-            "commitLogDirCapacity": capacity_text(usage),
-            "remainHowManyDataToFlush": bytes_text(store_log.written_end - store_log.flushed_offset),
-            "remainHowManyDataToCommit": bytes_text(0),
-            "remainTransientStoreBufferNumbs": str(NO_LIMIT),
-            "earliestMessageTimeStamp": str(self._earliest_ms(now)),
-            "dispatchBehindBytes": "0",
-            "dispatchMaxBuffer": "0",
-            "pageCacheLockTimeMills": "0",
-            "haRefusedTimes": str(self._refused_times()),
-        } | self._delays()
+            "scrubLastPassTimestamp": str(scrubber.last.ended_ms),
+            "scrubLastPassBytes": str(scrubber.last.bytes),
+            "scrubPosition": str(scrubber.position),
+            "logDamagedRanges": ";".join(f"{one.start}-{one.end}" for one in ranges[:SHOWN_RANGES_MAX]),
+            "logDamagedRangesTotal": str(len(ranges)),
+            "logRepairedRangesTotal": str(self._broker.damages.repaired_total),
+        }
 
     def _earliest_ms(self, now: Now) -> int:
         """Store time of the first record in the log; -1 if there is none."""

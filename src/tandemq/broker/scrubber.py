@@ -1,6 +1,6 @@
 """The scrubber: the commit log is read again from its files, at a limited rate, and every record verified.
 
-    begin a pass ── step ── step ── … ── end of the log as it was flushed ── wait until the next pass is due
+    begin a pass ── step ── step ── … ── end of the log as it was then ── wait until the next pass is due
                      │ a worker reads and verifies (scrubwork.CheckWork); what it found comes back to a turn
                      ├─ damage: noted in `damages`, said once, handed to `repair`
                      └─ queue entries that are not what the log says: corrected from it
@@ -74,7 +74,7 @@ def handlers(broker: "Broker") -> "dict[Code, Handler]":
 
 
 class Pass(msgspec.Struct, rename="camel"):
-    """One pass over the log, up to where that was flushed when it began; `ended_ms` 0 while it runs. Times: ms."""
+    """One pass over the log, up to where that ended when it began; `ended_ms` 0 while it runs. Times: ms."""
 
     until: int = 0
     began_ms: int = 0
@@ -154,7 +154,7 @@ class Scrubber:
         due = self.this.began_ms + self._broker.config.scrub_interval_ms
         return self.as_json() | {
             "state": "running" if self._runs else "waiting" if rate else "off",
-            "bytesPerSecond": rate, "logStart": store_log.start, "logEnd": store_log.flushed_offset,
+            "bytesPerSecond": rate, "logStart": store_log.start, "logEnd": store_log.written_end,
             "nextPassMs": max(due, now.wall_ms) if rate and not self._runs else 0,
             "suspicion": msgspec.to_builtins(self.suspicion),
         }  # fmt: skip
@@ -206,7 +206,7 @@ class Scrubber:
         self._plan(now.mono_ms + min(IDLE_MS, self._broker.config.scrub_interval_ms), now)
 
     def _begin_pass(self, now: Now) -> None:
-        self.this = Pass(self._broker.store.log.flushed_offset, now.wall_ms)
+        self.this = Pass(self._broker.store.log.written_end, now.wall_ms)
         self.position, self._is_boundary = self._broker.store.log.start, True
 
     def _next(self, now: Now) -> None:
@@ -225,10 +225,10 @@ class Scrubber:
             return
         if self.position < store_log.start:
             self.position, self._is_boundary = store_log.start, True
-        if self.position >= min(self.this.until, store_log.flushed_offset):
+        if self.position >= min(self.this.until, store_log.written_end):
             self._end_pass(now)
             return
-        self._check(self.position, store_log.flushed_offset)
+        self._check(self.position, store_log.written_end)
 
     def _is_due(self, now: Now) -> bool:
         since = now.wall_ms - self.this.began_ms

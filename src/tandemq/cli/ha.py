@@ -15,6 +15,7 @@ import click
 
 from tandemq.cli.ask import namesrv_option
 from tandemq.cli.ha_config import config
+from tandemq.cli.scrub import damage_rows, health_columns, scrub, show_damages, try_log_health
 from tandemq.cli.show import json_option, show_json, show_rows
 from tandemq.errors import NetworkError, RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -30,6 +31,7 @@ def ha() -> None:
 
 
 ha.add_command(config)
+ha.add_command(scrub)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ def members_of(name_servers: str) -> list[Member]:
 @namesrv_option
 @json_option
 def status(broker: str | None, name_servers: str, as_json: bool) -> None:
-    """Show roles, log ends, lag in bytes, and when each end of each link last read and wrote."""
+    """Show roles, log ends, lag in bytes, when each end of each link last read and wrote, and damage in logs."""
     rows = [_status(member) for member in members_of(name_servers) if broker in (None, member.broker)]
     ends = {row["broker"]: row["logEnd"] for row in rows if row["id"] == 0}
     for row in rows:
@@ -89,10 +91,12 @@ def status(broker: str | None, name_servers: str, as_json: bool) -> None:
         show_json(rows)
         return
     links = [{"broker": row["broker"]} | link for row in rows for link in row.pop("slaves")]
+    damages = [damage for row in rows for damage in damage_rows(row["broker"], row["id"], row.pop("log"))]
     show_rows(rows, as_json=False, empty="no broker is registered")
     if links:
         click.echo("\nAs the masters see their slaves:\n")
         show_rows(links, as_json=False, empty="")
+    show_damages(damages)
 
 
 def _status(member: Member) -> dict[str, Any]:
@@ -100,6 +104,7 @@ def _status(member: Member) -> dict[str, Any]:
         "broker": member.broker, "id": member.broker_id, "role": "", "address": member.address, "state": "no answer",
         "logStart": None, "logEnd": None, "lagBytes": None, "slavesInSync": None,
         "refused": None, "secured": None, "lastReadS": None, "lastWriteS": None, "slaves": [],
+        "log": None, **health_columns(None),
     }  # fmt: skip
     try:
         answer = _ask(member.address, RequestCode.TANDEM_PEER_INFO)
@@ -110,6 +115,8 @@ def _status(member: Member) -> dict[str, Any]:
             row |= {"role": "SLAVE" if member.broker_id else "MASTER", "state": "answers; no TandemQ broker"}
             row |= _java_log(member)
         row |= _links(_ask(member.address, RequestCode.GET_BROKER_HA_STATUS))
+        row["log"] = try_log_health(member.address)
+        row |= health_columns(row["log"])
     except NetworkError:
         return row
     return row
@@ -177,7 +184,7 @@ def _ages(link: dict[str, Any]) -> dict[str, float | None]:
 @namesrv_option
 @json_option
 def verify(broker: str | None, start: int, name_servers: str, as_json: bool) -> None:
-    """Compare the logs of every master and its slaves while they run; exit code 3 if they differ."""
+    """Compare the logs of every master and its slaves while they run; exit code 3 if they differ or are damaged."""
     groups: dict[str, list[Member]] = {}
     for member in members_of(name_servers):
         if broker in (None, member.broker):
@@ -186,19 +193,24 @@ def verify(broker: str | None, start: int, name_servers: str, as_json: bool) -> 
     for name, members in groups.items():
         if len(members) < 2:
             rows.append({"broker": name, "twins": str(members[0].broker_id), "from": None, "to": None, "bytes": 0,
-                         "equal": None, "differsAt": None})  # fmt: skip
+                         "equal": None, "differsAt": None, "damaged": _damaged(members)})  # fmt: skip
         first = members[0]
         for other in members[1:]:
             found = compare(first.address, other.address, start, _progress(name) if not as_json else _quiet)
             rows.append({"broker": name, "twins": f"{first.broker_id}, {other.broker_id}", "from": found.start,
                          "to": found.end, "bytes": found.end - found.start, "equal": found.differs_at is None,
-                         "differsAt": found.differs_at})  # fmt: skip
+                         "differsAt": found.differs_at, "damaged": _damaged([first, other])})  # fmt: skip
     if as_json:
         show_json(rows)
     else:
         show_rows(rows, as_json=False, empty="no broker is registered")
-    if any(row["equal"] is False for row in rows):
+    if any(row["equal"] is False or row["damaged"] for row in rows):
         raise click.exceptions.Exit(EXIT_FAULTS)
+
+
+def _damaged(members: list[Member]) -> int:
+    """How many ranges of their logs the members know to be damaged."""
+    return sum(len(found["damaged"]) for member in members if (found := try_log_health(member.address)) is not None)
 
 
 Progress = Callable[[int, int], None]

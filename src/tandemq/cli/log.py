@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tandemq.cli.show import json_option, show_facts, show_json, time_text
+from tandemq.errors import StoreError
 
 if TYPE_CHECKING:
     from tandemq.cli.derivedcheck import Derived
@@ -90,6 +91,7 @@ def verify(store: Path, jobs: int | None, derived: bool, slots: int, entries: in
         "segments": len(reports), "records": sum(report.records for report in reports), "bytes": size,
         "damages": len(damages), "seconds": round(seconds, 3), "MB/s": round(size / 1e6 / seconds, 1),
     }  # fmt: skip
+    facts |= _noted(store)
     found = None
     if derived:
         damaged = [(damage.start, damage.end) for report in reports for damage in report.damages]
@@ -111,6 +113,22 @@ def verify(store: Path, jobs: int | None, derived: bool, slots: int, entries: in
         show_facts(facts, as_json=False)
     if damages or (found is not None and found.faults):
         raise click.exceptions.Exit(EXIT_FAULTS)
+
+
+def _noted(store: Path) -> dict[str, int]:
+    """How many ranges the broker itself knows to be damaged, and how many it repaired from a twin."""
+    from tandemq.broker.damages import Damages  # noqa: PLC0415  # see verify
+    from tandemq.real.disk import RealDisk  # noqa: PLC0415
+    from tandemq.storage.tables import load_table  # noqa: PLC0415
+
+    damages = Damages()
+    try:
+        damages.load(load_table(RealDisk(store), "scrub.json"))
+    except StoreError:
+        return {}
+    if not (damages.ranges or damages.repaired_total):
+        return {}
+    return {"knownDamages": len(damages.ranges), "repaired": damages.repaired_total}
 
 
 def _check_derived(
