@@ -124,3 +124,16 @@ def test_light():
     )
     users.runpytest_subprocess("-p", "no:hypothesispytest").assert_outcomes(passed=1)
     assert "tandemq.pytest_plugin" in sys.modules
+
+
+def test_marker_says_what_happens_when_a_master_dies(users: pytest.Pytester) -> None:
+    passes(
+        users,
+        """
+@pytest.mark.tandemq(mode="elect", messageDelayLevel="1s 1s 1s")
+def test_order(tandemq_pair):
+    assert tandemq_pair.registry
+    tandemq_pair.master().kill()
+    assert tandemq_pair.master().broker_id == 1
+""",
+    )

@@ -7,6 +7,8 @@ Each test gets its own, with stores under its `tmp_path` and free ports. Brokers
 
     @pytest.mark.tandemq(messageDelayLevel="1s 1s 1s", autoCreateTopicEnable=False)
 
+and what happens when a master dies, "static" if nothing is said: @pytest.mark.tandemq(mode="elect").
+
 Nothing of TandemQ is imported before a fixture is asked for. Source: docs/testing.md.
 """
 
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
 def pytest_configure(config: pytest.Config) -> None:
     """Make the marker known."""
     config.addinivalue_line(
-        "markers", "tandemq(**settings): broker settings, under RocketMQ's names, for the tandemq_ fixtures of a test"
+        "markers",
+        "tandemq(mode, **settings): failover mode, and broker settings under RocketMQ's names, for a test's fixtures",
     )
 
 
@@ -56,4 +59,5 @@ def _cluster(request: pytest.FixtureRequest, directory: Path, *, groups: int, sl
     settings: dict[str, str | int | float | bool] = {}
     for marker in request.node.iter_markers("tandemq"):
         settings = {**marker.kwargs, **settings}
-    return LocalCluster(directory / "tandemq", groups=groups, slaves=slaves, settings=settings)
+    mode = str(settings.pop("mode", "static"))
+    return LocalCluster(directory / "tandemq", groups=groups, slaves=slaves, mode=mode, settings=settings)

@@ -76,3 +76,23 @@ def test_cluster_stops_when_a_process_ends_by_itself(tmp_path: Path) -> None:
     with started(tmp_path) as (process, told):
         os.kill(told["brokers"][0]["pid"], signal.SIGKILL)
         assert process.wait(20) == 1
+
+
+def test_mode_is_said_once(tmp_path: Path) -> None:
+    words = ["up", "--brokers", "1", "--port", "0", "--data", str(tmp_path), "--json"]
+    for more, mode in (
+        (["--mode", "slave-consume"], "slave-consume"),
+        ([], "slave-consume"),
+        (["--mode", "elect"], "elect"),
+    ):
+        with subprocess.Popen(
+            [sys.executable, "-m", "tandemq", *words, *more], stdout=subprocess.PIPE, text=True
+        ) as up:
+            try:
+                assert up.stdout is not None
+                told = json.loads(up.stdout.readline())
+                assert (told["mode"], told["registry"]) == (mode, f"namesrv://{told['nameServer']}")
+                up.send_signal(signal.SIGINT)
+                assert up.wait(20) == 0
+            finally:
+                up.kill()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tandemq.coordination.records import Mode
 from tandemq.errors import ConfigError
 from tandemq.run.children import ChildCluster
 
@@ -27,6 +28,28 @@ def test_pair_of_processes_starts_comes_back_after_sigkill_and_stops_cleanly(tmp
         cluster.wait_until(cluster.in_sync)
     assert cluster.unclean == []
     assert not (master.store / "abort").exists()
+
+
+@pytest.mark.parametrize("mode", [Mode.SLAVE_CONSUME, Mode.ELECT])
+def test_pair_with_a_registry_comes_back_into_its_part_after_sigkill(tmp_path: Path, mode: Mode) -> None:
+    with ChildCluster(tmp_path, groups=1, slaves=1, mode=mode) as cluster:
+        first, second = cluster.brokers
+        assert cluster.masters() == [first]
+        assert cluster.registry == f"namesrv://{cluster.name_servers}"
+        first.kill()
+        takes = {Mode.SLAVE_CONSUME: "mayRead", Mode.ELECT: "mayWrite"}[mode]
+        cluster.wait_until(lambda: bool(second.standing().get(takes)))
+        assert first.standing() == {}
+        assert cluster.master_of("broker-a") is (second if mode is Mode.ELECT else None)
+        first.start()
+        cluster.wait_until(cluster.in_sync)
+        cluster.wait_until(cluster.all_registered)
+        assert cluster.masters() == [second if mode is Mode.ELECT else first]
+    assert cluster.unclean == []
+    # Without a word about the mode it is what it was.
+    with ChildCluster(tmp_path, groups=1, slaves=1, mode=None) as cluster:
+        assert cluster.mode is mode
+        assert [broker.broker_id for broker in cluster.masters()] == [1 if mode is Mode.ELECT else 0]
 
 
 def test_child_that_cannot_start_tells_why(tmp_path: Path) -> None:

@@ -67,3 +67,50 @@ def test_cluster_that_cannot_start_leaves_nothing_running(tmp_path: Path) -> Non
     with pytest.raises(Exception, match="broker-a-0"):
         cluster.start()
     assert cluster.brokers == []
+
+
+@pytest.mark.parametrize("mode", ["slave-consume", "elect"])
+def test_groups_with_a_registry_start_in_sync_and_continue(tmp_path: Path, mode: str) -> None:
+    for run in range(2):
+        with LocalCluster(tmp_path, groups=2, slaves=1, mode=mode) as cluster:
+            assert all(broker.is_registered() for broker in cluster.brokers)
+            assert [cluster.master(name).broker_id for name in ("broker-a", "broker-b")] == [0, 0]
+            assert cluster.master().members_in_sync() == 2
+            assert cluster.registry == f"namesrv://{cluster.name_servers}"
+            assert send(cluster, b"%d" % run) == "SEND_OK"
+
+
+def test_slave_that_was_in_sync_for_a_moment_only_is_elected(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, slaves=1, mode="elect") as cluster:
+        master = cluster.master()
+        assert send(cluster, b"x") == "SEND_OK"
+        master.kill()
+        assert cluster.master() is cluster.broker(broker_id=1)
+        assert cluster.address == cluster.broker(broker_id=1).address
+        master.start()
+        cluster.wait_in_sync()
+        assert not master.is_master()
+        cluster.wait_until(master.is_registered)
+        assert send(cluster, b"y") == "SEND_OK"
+    with LocalCluster(tmp_path, slaves=1, mode="elect") as cluster:
+        assert cluster.master().broker_id == 1
+    with pytest.raises(ConfigError, match="broker 1 is its master"), LocalCluster(tmp_path, slaves=1):
+        pass
+
+
+def test_reader_of_a_group_hands_back_before_it_is_in_sync(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, slaves=1, mode="slave-consume") as cluster:
+        master, slave = cluster.master(), cluster.broker(broker_id=1).node
+        master.kill()
+        cluster.wait_until(lambda: slave.failover is not None and slave.failover.is_holder)
+        cluster.wait_in_sync()
+        master.start()
+        cluster.wait_in_sync()
+        cluster.wait_until(master.is_registered)
+        assert slave.failover is not None
+        assert not slave.failover.is_holder
+
+
+def test_mode_that_is_none_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'vote' is no mode.*use one of static, slave-consume, elect"):
+        LocalCluster(tmp_path, mode="vote")

@@ -95,6 +95,8 @@ class Failover:
         """Log end and epochs as the member knows them."""
         self._is_short = False
         self._beat_ms = 0
+        self._greeted: set[int] = set()
+        """Members that got a heartbeat at once when they had caught up, and so know that their log is whole."""
         self._unseen: set[ConsumeQueue] = set()
         """Queues with held pulls and messages that may not be shown yet."""
         self._taken: list[tuple[int, int, int]] = []
@@ -354,6 +356,7 @@ class Failover:
         """A replication link with a member is ready, or gone."""
         self.log_changed()
         self._due_ms = 0
+        self._greeted.discard(peer)
         self.member.on_link(peer, now, is_up=is_up)
 
     def heard(self, peer: int, now: Now) -> None:
@@ -362,6 +365,9 @@ class Failover:
 
     def reported(self, peer: int, acked: int, number: int, now: Now) -> None:
         """A member told what it has, and by which heartbeat of ours it promises; 0: by none."""
+        if acked >= self.member.log_end and peer not in self._greeted:
+            self._greeted.add(peer)
+            self._beat_ms = now.mono_ms
         self.member.on_report(peer, acked, number, now)
 
     def beaten(self, peer: int, heartbeat: Heartbeat, now: Now) -> int:

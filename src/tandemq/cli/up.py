@@ -46,14 +46,23 @@ def ports_of(group: int, broker_id: int) -> tuple[int, int]:
     type=click.IntRange(0, 65535),
     help="Port of the name server; brokers are at 10911 and up. 0: any free ports for all.",
 )
+@click.option(
+    "--mode",
+    type=click.Choice(["static", "slave-consume", "elect"]),
+    help="What happens when a master dies; default: as the data had it, at first elect; static without slaves.",
+)
 @set_option
 @click.option("--json", "as_json", is_flag=True, help="Tell addresses as one line of JSON when everything is ready.")
-def up(brokers: int, slaves: int, data: Path, port: int, pairs: tuple[str, ...], as_json: bool) -> None:
+def up(
+    brokers: int, slaves: int, data: Path, port: int, mode: str | None, pairs: tuple[str, ...], as_json: bool
+) -> None:  # fmt: skip
     """Run a cluster on this machine until Ctrl-C; its data stay.
 
     A name server, and broker groups of one SYNC_MASTER (ASYNC_MASTER without slaves) and its slaves, each a process of
-    its own. --set gives all brokers a setting.
+    its own. With slaves the name server hosts the registry, and a slave becomes master when the master dies; --mode
+    slave-consume lets it serve reads alone, --mode static does neither. --set gives all brokers a setting.
     """
+    from tandemq.coordination.records import Mode  # noqa: PLC0415
     from tandemq.run.children import ChildCluster  # noqa: PLC0415  # see `tandemq broker`
 
     settings = {}
@@ -67,6 +76,7 @@ def up(brokers: int, slaves: int, data: Path, port: int, pairs: tuple[str, ...],
     cluster = ChildCluster(
         data, groups=brokers, slaves=slaves, port=port, settings=settings,
         broker_ports=ports_of if port else lambda _group, _id: (0, 0),
+        mode=Mode(mode) if mode is not None else None if slaves else Mode.STATIC,
     )  # fmt: skip
     for number in _SIGNALS:
         signal.signal(number, _interrupt)
@@ -93,6 +103,8 @@ def _tell(cluster: "ChildCluster", *, as_json: bool) -> None:
     if as_json:
         show_json({
             "nameServer": cluster.name_servers,
+            "mode": cluster.mode.value,
+            "registry": cluster.registry,
             "brokers": [
                 {"broker": b.broker_name, "id": b.broker_id, "address": b.address, "pid": b.pid, "store": str(b.store)}
                 for b in cluster.brokers
@@ -100,7 +112,10 @@ def _tell(cluster: "ChildCluster", *, as_json: bool) -> None:
         })  # fmt: skip
         return
     click.echo(f"name server  {cluster.name_servers}")
+    if cluster.registry:
+        click.echo(f"registry     {cluster.registry}, mode {cluster.mode.value}")
+    masters = cluster.masters()
     for broker in cluster.brokers:
-        role = "slave" if broker.broker_id else "master"
+        role = "master" if broker in masters else "slave"
         click.echo(f"{broker.name:<12} {broker.address}  {role}, process {broker.pid}")
     click.echo(f"stores, configuration and logs: {cluster.directory}; Ctrl-C stops it")

@@ -8,7 +8,8 @@
 They share directory/replication.secret, which is made once.
 Each child is the program a user would start by hand, with a configuration file to look at. A child stops when its
 standard input closes, so that none outlives a parent that was killed. Ports: given, or any free ones, which the child
-tells in its first line and gets again when it is restarted.
+tells in its first line and gets again when it is restarted. In the modes `slave-consume` and `elect` the name server
+hosts the registry, and the groups are configured there before the brokers start.
 """
 
 import contextlib
@@ -19,17 +20,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
 from tandemq.codec.fastjson import loads
+from tandemq.coordination.orders import Stage
+from tandemq.coordination.records import Mode
 from tandemq.errors import ConfigError, LocalError, NetworkError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.run.ask import try_ask
+from tandemq.run.groups import configure, has_registry
 from tandemq.run.secret import SECRET_FILE_NAME, make_secret_file
 
 Setting = str | int | float | bool
@@ -198,6 +201,11 @@ class BrokerChild(Child):
         answer = try_ask(self.address, Command(RequestCode.TANDEM_PEER_INFO))
         return int(answer.fields["logEnd"]) if answer is not None and answer.code == ResponseCode.SUCCESS else -1
 
+    def standing(self) -> dict[str, Any]:
+        """What it says of itself as a member of its group (docs/requests.md); empty if it does not answer."""
+        answer = try_ask(self.address, Command(RequestCode.TANDEM_FAILOVER_STATUS)) if self.is_running else None
+        return loads(answer.body) if answer is not None and answer.code == ResponseCode.SUCCESS else {}
+
 
 class ChildCluster:
     """A name server and `groups` groups of one master and `slaves` slaves each; use it with `with`.
@@ -206,18 +214,20 @@ class ChildCluster:
         directory: stores, configuration files and logs.
         port: of the name server; 0 for any free one.
         broker_ports: listen and replication port of a broker by (group number, id), (0, 0) for any free ones.
+        mode: what happens when a master dies (docs/failover.md); None: what the groups had before, `elect` at first.
         settings: broker settings under RocketMQ's names, for all brokers.
     """
 
     def __init__(
         self, directory: str | Path, *, groups: int = 2, slaves: int = 1, port: int = 0,
         broker_ports: Callable[[int, int], tuple[int, int]] = lambda _group, _id: (0, 0),
-        settings: Mapping[str, Setting] | None = None,
+        mode: Mode | None = Mode.STATIC, settings: Mapping[str, Setting] | None = None,
     ) -> None:  # fmt: skip
         """Nothing runs yet."""
         self.directory = Path(directory)
         self._shape = (groups, slaves)
         self._ports = broker_ports
+        self._mode = mode
         self._settings = dict(settings or {})
         self.name_server = Child("namesrv", self.directory, lambda told: self._name_server_command(told, port))
         self.brokers: list[BrokerChild] = []
@@ -229,7 +239,22 @@ class ChildCluster:
         if told:
             port = int(told["address"].rpartition(":")[2])
         data = f"kvConfigPath={self.directory / 'namesrv'}"
-        return ["namesrv", "--port", str(port), "--set", f"bindAddress={LOOPBACK}", "--set", data]
+        words = ["namesrv", "--port", str(port), "--set", f"bindAddress={LOOPBACK}", "--set", data]
+        return [*words, "--set", "registryEnable=true"] if self._hosts_registry() else words
+
+    def _hosts_registry(self) -> bool:
+        return self._mode is not Mode.STATIC or has_registry(self.directory / "namesrv")
+
+    @property
+    def mode(self) -> Mode:
+        """What happens when a master dies. Known once it runs."""
+        assert self._mode is not None, "start first"
+        return self._mode
+
+    @property
+    def registry(self) -> str:
+        """Where the registry is, "namesrv://ip:port"; "" in mode static."""
+        return "" if self._mode is Mode.STATIC else f"namesrv://{self.name_servers}"
 
     @property
     def name_servers(self) -> str:
@@ -258,16 +283,24 @@ class ChildCluster:
         make_secret_file(self.directory / SECRET_FILE_NAME)
         self.name_server.start()
         groups, slaves = self._shape
+        if self._hosts_registry():
+            names = map(group_name, range(groups))
+            self._mode = configure(f"namesrv://{self.name_servers}", names, self._mode, slaves + 1)
         for broker_id in range(slaves + 1):
             for number in range(groups):
                 broker = self._make(number, broker_id)
                 self.brokers.append(broker)
                 broker.spawn()
-            for broker in self.brokers[-groups:]:
-                broker.wait_ready()
-            # A slave learns from its first registration where its master is.
-            self.wait_until(self.all_registered)
+            if self._mode is Mode.STATIC:  # a slave learns from its first registration where its master is
+                self._wait_registered()
+        self._wait_registered()
         self.wait_until(self.in_sync)
+
+    def _wait_registered(self) -> None:
+        for broker in self.brokers:
+            if not broker.told:
+                broker.wait_ready()
+        self.wait_until(self.all_registered)
 
     def _make(self, number: int, broker_id: int) -> BrokerChild:
         _, slaves = self._shape
@@ -282,27 +315,48 @@ class ChildCluster:
             "haSecretFile": str(self.directory / SECRET_FILE_NAME),
             "brokerRole": "SLAVE" if broker_id else "SYNC_MASTER" if slaves else "ASYNC_MASTER",
         }
+        if self.registry:
+            settings["registryAddr"] = self.registry
         return BrokerChild(group_name(number), broker_id, self.directory, {**settings, **self._settings})
 
     def all_registered(self) -> bool:
-        """Whether the name server knows every running broker by its present address."""
+        """Whether the name server knows every running broker by its present address: by its own id with fixed roles,
+        else a master under 0 and the others under any."""
         answer = try_ask(self.name_servers, Command(RequestCode.GET_BROKER_CLUSTER_INFO))
         if answer is None or answer.code != ResponseCode.SUCCESS:
             return False
         table = loads(answer.body).get("brokerAddrTable", {})
-        return all(
-            table.get(broker.broker_name, {}).get("brokerAddrs", {}).get(str(broker.broker_id)) == broker.address
-            for broker in self.brokers
-            if broker.is_running
-        )
+        for broker in self.brokers:
+            known = table.get(broker.broker_name, {}).get("brokerAddrs", {})
+            ids = [number for number, address in known.items() if address == broker.address]
+            if broker.is_running and not (ids if self._mode is Mode.ELECT else str(broker.broker_id) in ids):
+                return False
+        return True
+
+    def master_of(self, broker_name: str) -> BrokerChild | None:
+        """The running broker that serves the group as its master now."""
+        members = [broker for broker in self.brokers if broker.broker_name == broker_name and broker.is_running]
+        if self._mode is Mode.STATIC:
+            return next((broker for broker in members if broker.broker_id == 0), None)
+        return next((broker for broker in members if _is_serving_master(broker.standing())), None)
 
     def in_sync(self) -> bool:
-        """Whether every running slave is connected to its running master and holds what that holds."""
-        running = [broker for broker in self.brokers if broker.is_running]
-        slaves = Counter(broker.broker_name for broker in running if broker.broker_id)
-        return all(
-            copies_of(broker.address) >= slaves[broker.broker_name] for broker in running if broker.broker_id == 0
-        )
+        """Whether every running slave is connected to its running master and holds what that holds.
+
+        With a registry, the group's record must say so; with elected masters, every group must have one."""
+        groups: dict[str, list[BrokerChild]] = {}
+        for broker in self.brokers:
+            if broker.is_running:
+                groups.setdefault(broker.broker_name, []).append(broker)
+        return all(map(self._is_group_in_sync, groups.values()))
+
+    def _is_group_in_sync(self, running: list[BrokerChild]) -> bool:
+        master = self.master_of(running[0].broker_name)
+        if master is None:  # fixed roles: the slaves of a master that is away have nothing to catch up with
+            return self._mode is not Mode.ELECT and all(broker.broker_id for broker in running)
+        if self._mode is not Mode.STATIC and len(master.standing().get("inSync", ())) < len(running):
+            return False
+        return copies_of(master.address) >= len(running) - 1
 
     def wait_until(self, condition: Callable[[], bool], seconds: float = START_SECONDS) -> None:
         """Wait for a state of the cluster.
@@ -327,13 +381,18 @@ class ChildCluster:
 
     def close(self) -> None:
         """Stop everything cleanly: masters, then what copies from them, then the name server. The files stay."""
-        for broker_id in range(self._shape[1] + 1):
-            members = [broker for broker in self.brokers if broker.broker_id == broker_id]
+        masters = self.masters()
+        for members in (masters, [broker for broker in self.brokers if broker not in masters]):
             for broker in members:
                 broker.signal_stop()
             self.unclean += [broker.name for broker in members if not broker.stop()]
         if not self.name_server.stop():
             self.unclean.append(self.name_server.name)
+
+    def masters(self) -> list[BrokerChild]:
+        """The running masters, by group."""
+        names = {broker.broker_name for broker in self.brokers}
+        return [master for name in sorted(names) if (master := self.master_of(name)) is not None]
 
     def __enter__(self) -> Self:
         """Start."""
@@ -345,6 +404,10 @@ class ChildCluster:
     ) -> None:
         """Stop."""
         self.close()
+
+
+def _is_serving_master(standing: Mapping[str, Any]) -> bool:
+    return bool(standing.get("isMaster")) and standing.get("stage") == Stage.SERVING.value
 
 
 def copies_of(address: str) -> int:

@@ -7,8 +7,9 @@
 
 For tests, ours and those of users (`pytest_plugin`): everything listens on free ports of 127.0.0.1, files are small,
 brokers register at once and slaves copy settings several times a second. `start` returns when every broker is
-registered and every slave in sync. Threads share one interpreter; where the speed of a whole cluster or a real kill
-matters, `run.children` starts the same nodes as processes.
+registered and every slave in sync. In the modes `slave-consume` and `elect` the name server hosts the registry, and the
+groups are configured there before brokers start. Threads share one interpreter; where the speed of a whole cluster or
+a real kill matters, `run.children` starts the same nodes as processes.
 """
 
 import threading
@@ -22,9 +23,12 @@ from typing import Self
 from tandemq.broker.node import Broker
 from tandemq.config import BrokerConfig, NameServerConfig
 from tandemq.config_file import load_broker_config
-from tandemq.errors import LocalError, NetworkError
+from tandemq.coordination.orders import Stage
+from tandemq.coordination.records import Mode
+from tandemq.errors import ConfigError, LocalError, NetworkError
 from tandemq.run.broker import BrokerProcess
 from tandemq.run.children import group_name
+from tandemq.run.groups import configure, has_registry
 from tandemq.run.nameserver import NameServerProcess
 from tandemq.run.secret import SECRET_FILE_NAME, make_secret_file
 
@@ -70,7 +74,7 @@ class LocalBroker:
 
     @property
     def broker_id(self) -> int:
-        """0: the master."""
+        """Within its group. 0: the master, unless masters are elected."""
         return self._config.broker_id
 
     @property
@@ -138,8 +142,22 @@ class LocalBroker:
             process.close(clean=clean)
 
     def is_registered(self) -> bool:
-        """Whether every name server it knows has taken its registration."""
-        return self.node.registration.registered == set(self._config.name_servers)
+        """Whether every name server it knows has taken its registration. Never while its group lets nobody use it."""
+        registration = self.node.registration
+        return registration.broker_id is not None and registration.registered == set(self._config.name_servers)
+
+    def is_master(self) -> bool:
+        """Whether it runs and takes messages for its group now: by its settings, or because the group says so."""
+        if not self.is_running:
+            return False
+        node = self.node
+        return node.is_master and (node.failover is None or node.failover.member.stage is Stage.SERVING)
+
+    def members_in_sync(self) -> int:
+        """How many members the group's record lists as in sync, as this broker knows it."""
+        failover = self.node.failover
+        state = None if failover is None else failover.member.view.state
+        return 0 if state is None else len(state.in_sync)
 
     def slaves_in_sync(self) -> int:
         """How many slaves hold all that this broker's log holds."""
@@ -156,16 +174,19 @@ class LocalCluster:
 
     Args:
         directory: stores and tables go here; those of an earlier run are opened again.
+        mode: what happens when a master dies: "static", "slave-consume" or "elect" (docs/failover.md).
         settings: broker settings under RocketMQ's names, for all brokers, above those of this module.
     Raises:
         ConfigError: a setting is unknown or malformed.
     """
 
     def __init__(
-        self, directory: str | Path, *, groups: int = 1, slaves: int = 0, settings: Mapping[str, Setting] | None = None
-    ) -> None:
+        self, directory: str | Path, *, groups: int = 1, slaves: int = 0, mode: str = "static",
+        settings: Mapping[str, Setting] | None = None,
+    ) -> None:  # fmt: skip
         """Nothing runs yet."""
         self.directory = Path(directory)
+        self.mode = mode_of(mode)
         self._shape = (groups, slaves)
         self._settings = dict(settings or {})
         self._name_server: NameServerProcess | None = None
@@ -189,10 +210,24 @@ class LocalCluster:
                 return found
         raise LocalError(f"there is no broker {name}/{broker_id}", hint=f"there are {self.brokers}")
 
+    def master(self, name: str = "broker-a") -> LocalBroker:
+        """The broker of a group that is its master now; waits until there is one.
+
+        Raises:
+            NetworkError: there is none in time.
+        """
+        self.wait_until(lambda: any(broker.name == name and broker.is_master() for broker in self.brokers))
+        return next(broker for broker in self.brokers if broker.name == name and broker.is_master())
+
     @property
     def address(self) -> str:
         """The "ip:port" of the first group's master."""
-        return self.broker().address
+        return self.master().address
+
+    @property
+    def registry(self) -> str:
+        """Where the registry is, "namesrv://ip:port"; "" in mode static."""
+        return "" if self.mode is Mode.STATIC else f"namesrv://{self.name_servers}"
 
     def start(self) -> None:
         """Start everything; return when all brokers are registered and all slaves in sync.
@@ -209,21 +244,30 @@ class LocalCluster:
 
     def _start(self) -> None:
         groups, slaves = self._shape
-        data_path = str(self.directory / "namesrv")
         self.directory.mkdir(parents=True, exist_ok=True)
         make_secret_file(self.directory / SECRET_FILE_NAME)
-        server = NameServerProcess(NameServerConfig(bind_address=LOOPBACK, listen_port=0, data_path=data_path))
+        data = self.directory / "namesrv"
+        is_hosted = self.mode is not Mode.STATIC or has_registry(data)
+        server = NameServerProcess(
+            NameServerConfig(bind_address=LOOPBACK, listen_port=0, data_path=str(data), registry_enable=is_hosted)
+        )
         server.open()
         self._name_server, self._name_server_thread = server, _run(server.run, "name-server")
+        names = [group_name(number) for number in range(groups)]
+        if is_hosted:
+            configure(f"namesrv://{server.address}", names, self.mode, slaves + 1)
         for broker_id in range(slaves + 1):
-            members = [LocalBroker(self._config_of(group_name(number), broker_id)) for number in range(groups)]
+            members = [LocalBroker(self._config_of(name, broker_id)) for name in names]
             self.brokers += members
             for member in members:
                 member.start()
-            # A slave learns from its first registration where its master is.
-            for member in members:
-                self.wait_until(member.is_registered)
+            if self.mode is Mode.STATIC:  # a slave learns from its first registration where its master is
+                self._wait_registered()
+        self._wait_registered()
         self.wait_in_sync()
+
+    def _wait_registered(self) -> None:
+        self.wait_until(lambda: all(broker.is_registered() for broker in self.brokers))
 
     def _config_of(self, name: str, broker_id: int) -> BrokerConfig:
         _, slaves = self._shape
@@ -236,6 +280,8 @@ class LocalCluster:
             "storePathRootDir": str(self.directory / f"{name}-{broker_id}"),
             "namesrvAddr": self._name_server.address if self._name_server is not None else "",
         }
+        if self._name_server is not None:
+            settings["registryAddr"] = self.registry
         if broker_id:
             settings["brokerRole"] = "SLAVE"
         texts = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in settings.items()}
@@ -244,18 +290,28 @@ class LocalCluster:
     def wait_in_sync(self, seconds: float = START_SECONDS) -> None:
         """Wait until every running master's slaves hold what it holds and know its topics, groups and offsets.
 
+        With a registry the group's record lists them as in sync as well; with elected masters every group has one.
+
         Raises:
             NetworkError: that did not happen in time.
         """
         self.wait_until(self._is_in_sync, seconds)
 
     def _is_in_sync(self) -> bool:
-        running = [broker for broker in self.brokers if broker.is_running]
-        for master in (broker for broker in running if broker.broker_id == 0):
-            slaves = [broker for broker in running if broker.name == master.name and broker.broker_id]
-            if master.slaves_in_sync() < len(slaves) or not all(map(_has_tables, slaves)):
-                return False
-        return True
+        groups: dict[str, list[LocalBroker]] = {}
+        for broker in self.brokers:
+            if broker.is_running:
+                groups.setdefault(broker.name, []).append(broker)
+        return all(map(self._is_group_in_sync, groups.values()))
+
+    def _is_group_in_sync(self, running: list[LocalBroker]) -> bool:
+        master = next((broker for broker in running if broker.is_master()), None)
+        if master is None:  # fixed roles: the slaves of a master that is away have nothing to catch up with
+            return self.mode is not Mode.ELECT and all(broker.broker_id for broker in running)
+        if self.mode is not Mode.STATIC and master.members_in_sync() < len(running):
+            return False
+        slaves = [broker for broker in running if broker is not master]
+        return master.slaves_in_sync() >= len(slaves) and all(map(_has_tables, slaves))
 
     def wait_until(self, condition: Callable[[], bool], seconds: float = START_SECONDS) -> None:
         """Wait for a state of the cluster.
@@ -291,6 +347,18 @@ class LocalCluster:
     ) -> None:
         """Stop."""
         self.close()
+
+
+def mode_of(name: str) -> Mode:
+    """The mode of this name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    try:
+        return Mode(name)
+    except ValueError:
+        raise ConfigError(f"{name!r} is no mode", hint=f"use one of {', '.join(m.value for m in Mode)}") from None
 
 
 def _has_tables(slave: LocalBroker) -> bool:

@@ -1,0 +1,142 @@
+"""Groups of a cluster on one machine: configured before brokers start, kept, and not led into losing something."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tandemq.config import NameServerConfig
+from tandemq.coordination.records import (
+    GroupConfig,
+    GroupMode,
+    GroupState,
+    Member,
+    Mode,
+    Permission,
+    Role,
+    check_config,
+    config_from_json,
+    config_path,
+    config_to_json,
+    state_from_json,
+    state_path,
+    state_to_json,
+)
+from tandemq.errors import ConfigError, RemoteError
+from tandemq.registry import Create, Found, Read, Write, parse_address
+from tandemq.run.groups import CLUSTER, configure, has_registry, new_group
+from tandemq.run.local import LocalCluster
+from tandemq.run.nameserver import NameServerProcess
+from tandemq.run.registry import RegistryClient
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[str]:
+    """A registry without brokers."""
+    config = NameServerConfig(bind_address="127.0.0.1", listen_port=0, data_path=str(tmp_path), registry_enable=True)
+    server = NameServerProcess(config)
+    server.open()
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    yield f"namesrv://{server.address}"
+    server.stop()
+    thread.join()
+    server.close()
+
+
+def stored(address: str, name: str = "broker-a") -> GroupConfig:
+    with RegistryClient(parse_address(address)) as client:
+        found = client.do(Read(config_path(CLUSTER, name)))
+    assert isinstance(found, Found)
+    return config_from_json(name, found.data)
+
+
+def put_state(address: str, state: GroupState) -> None:
+    with RegistryClient(parse_address(address)) as client:
+        client.do(Create(state_path(CLUSTER, "broker-a"), state_to_json(state)))
+
+
+def in_sync(address: str) -> tuple[int, ...]:
+    with RegistryClient(parse_address(address)) as client:
+        found = client.do(Read(state_path(CLUSTER, "broker-a")))
+    assert isinstance(found, Found)
+    return state_from_json("broker-a", found.data).in_sync
+
+
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("members", [1, 2, 3])
+def test_new_group_does_not_contradict_itself(mode: Mode, members: int) -> None:
+    config = check_config("broker-a", new_group(mode, members))
+    assert config.master is not None
+    assert (config.master.broker_id, len(config.members)) == (0, members)
+
+
+def test_new_groups_are_elected_unless_said_otherwise(registry: str) -> None:
+    assert configure(registry, ["broker-a", "broker-b"], None, 2) is Mode.ELECT
+    assert configure(registry, ["broker-c"], Mode.SLAVE_CONSUME, 2) is Mode.SLAVE_CONSUME
+    assert stored(registry, "broker-b") == new_group(Mode.ELECT, 2)
+    with pytest.raises(ConfigError, match=r"different modes \(broker-b: elect, broker-c: slave-consume\)"):
+        configure(registry, ["broker-b", "broker-c"], None, 2)
+
+
+def test_what_was_configured_stays_and_new_members_are_added(registry: str) -> None:
+    members = (Member(0, Role.MASTER, weight=7), Member(1, Role.SLAVE, Permission.FULL, priority=5))
+    config = GroupConfig(Mode.ELECT, members)
+    with RegistryClient(parse_address(registry)) as client:
+        client.do(Create(config_path(CLUSTER, "broker-a"), config_to_json(config)))
+    assert configure(registry, ["broker-a"], None, 2) is Mode.ELECT
+    assert stored(registry) == config
+    configure(registry, ["broker-a"], None, 3)
+    assert stored(registry) == GroupConfig(Mode.ELECT, (*members, Member(2, Role.SLAVE)))
+    configure(registry, ["broker-a"], Mode.SLAVE_CONSUME, 2)
+    assert stored(registry) == GroupConfig(
+        Mode.SLAVE_CONSUME,
+        (members[0], Member(1, Role.SLAVE, Permission.READ, priority=5), Member(2, Role.SLAVE, Permission.READ)),
+    )
+
+
+@pytest.mark.parametrize("after", [Mode.STATIC, Mode.SLAVE_CONSUME])
+def test_group_with_another_master_than_broker_0_does_not_get_fixed_roles(registry: str, after: Mode) -> None:
+    configure(registry, ["broker-a"], Mode.ELECT, 2)
+    put_state(registry, GroupState(4, 1, (0, 1), reader=1))
+    with pytest.raises(ConfigError, match=r"broker 1 is its master.*tandemq ha switch"):
+        configure(registry, ["broker-a"], after, 2)
+    assert stored(registry).mode is Mode.ELECT
+
+
+@pytest.mark.parametrize("after", [Mode.STATIC, Mode.ELECT])
+def test_group_whose_slave_has_offsets_stays_until_they_are_handed_back(registry: str, after: Mode) -> None:
+    configure(registry, ["broker-a"], Mode.SLAVE_CONSUME, 2)
+    put_state(registry, GroupState(1, 0, (0, 1), GroupMode.SLAVE_CONSUME, 1))
+    with pytest.raises(ConfigError, match="broker 1 still has consumers' offsets"):
+        configure(registry, ["broker-a"], after, 2)
+
+
+def test_nobody_but_the_master_is_in_sync_for_certain_after_static(registry: str) -> None:
+    configure(registry, ["broker-a"], Mode.STATIC, 2)
+    put_state(registry, GroupState(2, 0, (0, 1), reader=0))
+    configure(registry, ["broker-a"], Mode.STATIC, 2)
+    assert in_sync(registry) == (0, 1)
+    configure(registry, ["broker-a"], Mode.ELECT, 2)
+    assert in_sync(registry) == (0,)
+
+
+def test_configuration_that_cannot_be_read_is_not_written_over(registry: str) -> None:
+    configure(registry, ["broker-a"], Mode.ELECT, 2)
+    with RegistryClient(parse_address(registry)) as client:
+        client.do(Write(config_path(CLUSTER, "broker-a"), b"rubbish", 0))
+    with pytest.raises(ConfigError, match="configuration of group broker-a"):
+        configure(registry, ["broker-a"], Mode.ELECT, 2)
+
+
+def test_group_of_a_name_the_registry_refuses_is_told(registry: str) -> None:
+    with pytest.raises(RemoteError, match="the registry does not tell"):
+        configure(registry, ["x" * 5_000], Mode.ELECT, 2)
+
+
+def test_registry_of_an_earlier_run_is_found(tmp_path: Path) -> None:
+    assert not has_registry(tmp_path / "namesrv")
+    with LocalCluster(tmp_path, slaves=1, mode="elect"):
+        pass
+    assert has_registry(tmp_path / "namesrv")
