@@ -57,7 +57,7 @@ def test_whoever_may_not_serve_refuses_every_request_of_clients_and_says_why(pai
         assert str(answer.remark) == "broker 1 (slave) may not serve this: the group begins"
 
 
-@spec("F19")
+@spec("R11")
 def test_elected_slave_goes_on_with_writing_reading_and_offsets(pair: ElectedGroup) -> None:
     for number in range(5):
         assert pair.send(pair.brokers[0], b"%d" % number) == ResponseCode.SUCCESS
@@ -78,6 +78,7 @@ def test_elected_slave_goes_on_with_writing_reading_and_offsets(pair: ElectedGro
     assert bodies == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
+@spec("F04")
 def test_old_master_cuts_what_nobody_acknowledged_and_follows(pair: ElectedGroup) -> None:
     old = pair.brokers[0]
     pair.send(old, b"kept")
@@ -212,7 +213,7 @@ def test_names_at_the_name_server_follow_the_roles(tmp_path: Path) -> None:
 # Planned switch.
 
 
-@spec("V18")
+@spec("V18", "V19", "V17")
 def test_switch_moves_the_mastership_with_offsets_at_once(pair: ElectedGroup) -> None:
     for number in range(3):
         pair.send(pair.brokers[0], b"%d" % number)
@@ -225,11 +226,12 @@ def test_switch_moves_the_mastership_with_offsets_at_once(pair: ElectedGroup) ->
     assert answer.code == ResponseCode.SUCCESS, answer.remark
     assert pair.serving is pair.brokers[1]
     assert committed(pair.brokers[1]) == 2
+    assert pair.brokers[0].send("TopicA").code == NO_PERMISSION
     pair.pass_time(1_000)
     assert pair.send(pair.brokers[1]) == ResponseCode.SUCCESS
 
 
-@spec("V19")
+@spec("V18")
 def test_switch_that_cannot_be_is_refused_with_the_reason(pair: ElectedGroup) -> None:
     refusals = {
         pair.brokers[0].ask(Code.TANDEM_SWITCH, {"target": 7}).remark,
@@ -269,6 +271,7 @@ def test_slave_reads_for_its_dead_master_and_hands_its_offsets_back(tmp_path: Pa
     assert group.send(master) == ResponseCode.SUCCESS
 
 
+@spec("F23")
 def test_returning_master_is_not_told_to_clients_before_the_hand_back(tmp_path: Path) -> None:
     group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
     group.send(group.brokers[0])
@@ -325,3 +328,39 @@ def test_status_and_timeline_say_who_serves_since_when_and_why(pair: ElectedGrou
     assert "broker 1 follows 0" in status["why"]
     assert status["timeline"][-1]["text"].startswith("may be read and written")
     assert {"ms", "epoch", "text"} == set(status["timeline"][-1])
+
+
+# What follows the log.
+
+
+def test_commits_and_new_topics_are_on_the_slave_at_once(pair: ElectedGroup) -> None:
+    master, slave = pair.brokers[0], pair.brokers[1]
+    master.create_topic("TopicB", queues=2)
+    pair.send(master)
+    master.heartbeat("group", {"TopicA": "*"})
+    assert commit(master, 1) == ResponseCode.SUCCESS
+    pair.settle()
+    assert slave.node.offsets.get("TopicA", "group", 0) == 1
+    assert "TopicB" in slave.node.topics.table
+    assert commit(master, 0) == ResponseCode.SUCCESS
+    pair.settle()
+    assert slave.node.offsets.get("TopicA", "group", 0) == 0, "also where a consumer goes back"
+
+
+def test_offsets_of_before_the_link_follow_when_it_is_there(pair: ElectedGroup) -> None:
+    pair.send(pair.brokers[0])
+    pair.kill(1)
+    commit(pair.brokers[0], 1)
+    slave = pair.start(1)
+    pair.pass_time(1_000)
+    assert slave.node.offsets.get("TopicA", "group", 0) == 1
+
+
+def test_tables_that_a_slave_cannot_read_are_said_and_left(
+    pair: ElectedGroup, caplog: pytest.LogCaptureFixture
+) -> None:
+    failover = pair.brokers[1].failover
+    for kind, payload in ((5, b"[1]"), (5, b"{"), (5, b'{"offsetTable":{"T@G":7}}'), (6, b'{"offsetTable":[1]}')):
+        failover.told(kind, payload, pair.now)
+    assert caplog.text.count("are unusable") == 4
+    assert pair.brokers[1].node.offsets.table == {}

@@ -17,6 +17,7 @@ from tandemq.boundary import Event, Now, Turn
 from tandemq.broker.answers import doubtful
 from tandemq.broker.pull import NO_LIMIT
 from tandemq.broker.registry import BrokerRegistry
+from tandemq.broker.tablestream import TableStream
 from tandemq.codec.fastjson import dumps_java
 from tandemq.codec.ha import Heartbeat
 from tandemq.coordination.member import Member
@@ -88,6 +89,7 @@ class Failover:
         self.commands: list[tuple[int, Command]] = []
         """Operators' commands under way: link and request."""
         self._may = (False, False, False)
+        self._stream = TableStream(broker)
         self._due_ms = 0
         self._permitted_until_ms = 0
         self._log_end = -1
@@ -266,6 +268,7 @@ class Failover:
     def after_commit(self, turn: Turn, now: Now) -> None:
         """Tell the member what was written; a heartbeat leaves behind it when it is time."""
         self.log_changed()
+        self._stream.pump(turn, now, is_serving=self.is_master and self._may[2])
         if now.mono_ms >= self._beat_ms:
             heartbeat = self.member.heartbeat(now)
             if heartbeat is not None:
@@ -374,6 +377,11 @@ class Failover:
         """A member that serves sent a heartbeat. Returns the number to echo; 0: no promise."""
         self.log_changed()
         return self.member.on_heartbeat(peer, heartbeat, now)
+
+    def told(self, kind: int, payload: bytes, now: Now) -> None:
+        """The master told of its tables; whoever serves itself knows better."""
+        if not self.is_holder:
+            self._stream.take(kind, payload, now)
 
     def doubt_log(self, why: str, now: Now) -> None:
         """The log may lack, or have lost, something that was acknowledged."""

@@ -38,6 +38,8 @@ class MetadataSync:
             Code.GET_ALL_DELAY_OFFSET: self._delays,
             Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._groups,
         }
+        if broker.failover is not None:  # these follow the log (`tablestream`)
+            del self._takers[Code.GET_ALL_CONSUMER_OFFSET], self._takers[Code.GET_ALL_DELAY_OFFSET]
         self.synced_ms: dict[Code, int] = {}
         """When each table was last taken, calendar ms."""
 
@@ -85,15 +87,9 @@ class MetadataSync:
             self._broker.groups.replace(parse_groups(raw), version)
 
     def _offsets(self, body: bytes, _now: Now) -> None:
-        if self._broker.failover is not None:
-            self._broker.offsets.merge_positions(loads(body))
-        else:
-            self._broker.offsets.merge(*parse_offsets_body(body))
+        self._broker.offsets.merge(*parse_offsets_body(body))
         self._broker.offsets.save()
 
     def _delays(self, body: bytes, _now: Now) -> None:
-        if self._broker.failover is not None:
-            self._broker.delay.advance(loads(body))
-        else:
-            self._broker.delay.adopt_body(body)
+        self._broker.delay.adopt_body(body)
         self._broker.delay.save()

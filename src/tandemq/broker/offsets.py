@@ -31,6 +31,8 @@ class ConsumerOffsets:
         self.version = DataVersion(wall_ms)
         self.table: dict[str, dict[int, int]] = {}
         self.resets: dict[str, dict[int, int]] = {}
+        self.changed: dict[str, set[int]] | None = None
+        """Queue ids by "topic@group" that changed since somebody looked; None: nobody looks."""
         self.corrected: list[tuple[str, int, int, int]] = []
         """What `correct` changed when it was called last."""
         self._commits = 0
@@ -46,6 +48,8 @@ class ConsumerOffsets:
         queues = self.table.setdefault(f"{topic}{SEPARATOR}{group}", {})
         queues[queue_id] = offset
         self._dirty = True
+        if self.changed is not None:
+            self.changed.setdefault(f"{topic}{SEPARATOR}{group}", set()).add(queue_id)
         self._commits += 1
         if self._commits % VERSION_STEP == 0:
             self.version.next(self.version.timestamp)
@@ -102,6 +106,26 @@ class ConsumerOffsets:
                 self._dirty = True
         if version is not None:
             self.version = version
+
+    def changes(self) -> dict[str, Any]:
+        """What changed since this was called last, as `follow` takes it."""
+        changed, self.changed = self.changed or {}, {}
+        found = {
+            key: {queue_id: self.table[key][queue_id] for queue_id in queue_ids if queue_id in self.table[key]}
+            for key, queue_ids in changed.items() if key in self.table
+        }  # fmt: skip
+        return {"offsetTable": found, RESETS: {key: self.resets[key] for key in found if key in self.resets}}
+
+    def follow(self, raw: dict[str, Any]) -> None:
+        """Take what the master told: its offsets are the ones that count, higher or lower.
+
+        Raises:
+            StoreDamaged: it is no such table.
+        """
+        for mine, name in ((self.table, "offsetTable"), (self.resets, RESETS)):
+            for key, queues in parse_offsets(raw, name).items():
+                mine.setdefault(key, {}).update(queues)
+        self._dirty = True
 
     def merge_positions(self, raw: dict[str, Any]) -> None:
         """Merge another member's table into ours: per queue the higher offset holds, unless an operator set it since.

@@ -79,6 +79,11 @@ class Replication:
         if self.slave is not None and self.slave.session is not None:
             self.slave.session.beat(heartbeat, now.mono_ms)
 
+    def ask_tables(self, now: Now) -> None:
+        """Our master's topics and groups have changed."""
+        if self.slave is not None:
+            self.slave.sync_metadata(now)
+
     @property
     def log_epoch(self) -> int:
         """The last epoch of which our log has anything, or the one that begins at its end; 0: none."""

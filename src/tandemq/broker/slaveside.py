@@ -65,7 +65,7 @@ class SlaveSide:
             self.protocol, self.ha_address = "tandemq", ""
         else:
             broker.send.refuse("slave", "this broker is a slave: messages go to its master")
-        broker.schedule.every(tables_ms, self._sync_metadata, first_ms=now.mono_ms + min(3_000, tables_ms))
+        broker.schedule.every(tables_ms, self.sync_metadata, first_ms=now.mono_ms + min(3_000, tables_ms))
 
     # In a group with a registry.
 
@@ -113,7 +113,8 @@ class SlaveSide:
                 session.stored(self._safe_end(), now.mono_ms)
                 session.promise(number, now.mono_ms)
 
-    def _sync_metadata(self, now: Now) -> None:
+    def sync_metadata(self, now: Now) -> None:
+        """Ask the master for its tables."""
         if self._broker.failover is not None and not self._is_linked:
             return
         if self.master_address not in ("", self._broker.registration.address):
@@ -132,7 +133,7 @@ class SlaveSide:
         if is_news:
             if self.protocol != self._broker.config.ha_protocol:
                 self.protocol = self._broker.config.ha_protocol
-            self._sync_metadata(now)
+            self.sync_metadata(now)
 
     def asked_at(self) -> str:
         """Where the master takes requests; "" while that is unknown."""
@@ -284,6 +285,9 @@ class SlaveSide:
                 self._broker.store.log.begin_at(event.log_offset)
             elif isinstance(event, slave.Beaten):
                 self._beaten(event.heartbeat, now)
+            elif isinstance(event, slave.Told):
+                if self._broker.failover is not None:
+                    self._broker.failover.told(event.kind, event.payload, now)
             elif isinstance(event, slave.Promised):
                 self._promised(event, now)
             elif isinstance(event, slave.Damaged):

@@ -16,6 +16,8 @@ Between TandemQ brokers a hello comes first, both ways; its first 8 bytes can be
     master → slave   transfers, and with log offset -1 (CONTROL), in the body, behind a kind byte:
                      kind 1 = 2: a promise, log end 8 · number of the heartbeat 8
                      kind 1 = 3: heartbeat, of a master that serves
+                     kind 1 = 4: topics or groups have changed: ask for them
+                     kind 1 = 5: consumer offsets, JSON    kind 1 = 6: delay progress, JSON
 
     heartbeat        epoch 8 · number 8 · lease 4 · log end 8 · confirm offset 8
 
@@ -55,6 +57,9 @@ KIND_REPORT = 0
 KIND_TAIL = 1
 KIND_PROMISE = 2
 KIND_HEARTBEAT = 3
+KIND_CHANGED = 4
+KIND_OFFSETS = 5
+KIND_DELAYS = 6
 CONTROL = -1
 """In place of a log offset: the body is for the member, not for the log."""
 PROMISE = Struct(">qq")

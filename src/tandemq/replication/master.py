@@ -258,6 +258,10 @@ class MasterSession:
         """The slave serves the group: echo its heartbeat."""
         self._control(KIND_PROMISE, PROMISE.pack(log_end, number), now_ms)
 
+    def tell(self, kind: int, payload: bytes, now_ms: int) -> None:
+        """Send what a slave of ours must know besides the log."""
+        self._control(kind, payload, now_ms)
+
     def _control(self, kind: int, payload: bytes, now_ms: int) -> None:
         if self.state is State.TRANSFER and not self.is_classic:
             self._out.append(control_frame(kind, payload))

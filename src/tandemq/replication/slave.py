@@ -20,7 +20,10 @@ from tandemq.codec.ha import (
     CONTROL,
     HEARTBEAT,
     HELLO_MARK,
+    KIND_CHANGED,
+    KIND_DELAYS,
     KIND_HEARTBEAT,
+    KIND_OFFSETS,
     KIND_PROMISE,
     KIND_REPORT,
     KIND_TAIL,
@@ -90,6 +93,13 @@ class Beaten(NamedTuple):
     heartbeat: Heartbeat
 
 
+class Told(NamedTuple):
+    """The master told something besides the log: KIND_CHANGED, KIND_OFFSETS, KIND_DELAYS of `codec.ha`."""
+
+    kind: int
+    payload: bytes
+
+
 class Damaged(NamedTuple):
     """The master sent bytes that are no valid record."""
 
@@ -104,7 +114,7 @@ class SessionClosed(NamedTuple):
     is_refusal: bool = False
 
 
-Event = Begins | Welcomed | Received | Promised | Beaten | Damaged | SessionClosed
+Event = Begins | Welcomed | Received | Promised | Beaten | Told | Damaged | SessionClosed
 
 
 class SlaveSession:
@@ -341,6 +351,8 @@ class SlaveSession:
             self._events.append(Beaten(Heartbeat(*HEARTBEAT.unpack(payload))))
         elif kind == bytes([KIND_PROMISE]) and len(payload) == PROMISE.size:
             self._events.append(Promised(*PROMISE.unpack(payload)))
+        elif kind and kind[0] in (KIND_CHANGED, KIND_OFFSETS, KIND_DELAYS):
+            self._events.append(Told(kind[0], payload))
         else:
             raise ProtocolError(f"a control frame of kind {kind.hex()} and {len(body)} bytes is not expected")
 

@@ -1,0 +1,100 @@
+"""In a group with a registry: what consumers committed follows the log to the slaves at once, and so does the progress
+of delayed messages; any slave may have to go on with them the next moment. Of changed topics and groups slaves are told
+that they changed, and ask.
+
+    serving ──link new to us──► everything once ──► what changed in a turn, behind the log bytes of that turn
+
+Only who serves tells, only who does not takes. Owner: `Failover`. Source: docs/failover.md, "Tables".
+"""
+
+import logging
+from typing import TYPE_CHECKING
+
+from tandemq.boundary import Now, Turn
+from tandemq.codec.fastjson import dumps_java, loads
+from tandemq.codec.ha import KIND_CHANGED, KIND_DELAYS, KIND_OFFSETS
+from tandemq.errors import ProtocolError, StoreDamaged
+from tandemq.replication.master import State
+
+if TYPE_CHECKING:
+    from tandemq.broker.node import Broker
+
+log = logging.getLogger(__name__)
+BACKLOG_BYTES_MAX = 4 << 20
+"""While a link has so much to send, changes are gathered here and leave later."""
+
+
+class TableStream:
+    """Tells slaves, or takes what the master tells."""
+
+    def __init__(self, broker: "Broker") -> None:
+        """Nobody has been told anything."""
+        self._broker = broker
+        self._told: set[int] = set()
+        """Links that have got everything since we serve."""
+        self._delays = -1
+        self._versions = (-1, -1)
+        broker.offsets.changed = {}
+
+    def pump(self, turn: Turn, now: Now, *, is_serving: bool) -> None:
+        """Tell every slave what is news."""
+        broker = self._broker
+        if not is_serving:
+            if self._told or broker.offsets.changed:
+                self._told.clear()
+                broker.offsets.changed = {}
+            return
+        sessions = {
+            link: session for link, session in broker.replication.masters.sessions.items()
+            if session.state is State.TRANSFER and not session.is_classic
+        }  # fmt: skip
+        self._told &= sessions.keys()
+        if any(broker.outbox.backlog(link) > BACKLOG_BYTES_MAX for link in sessions):
+            return
+        news = self._news()
+        fresh = sessions.keys() - self._told
+        self._told |= fresh
+        if not news and not fresh:
+            return
+        for link, session in sessions.items():
+            for kind, payload in self._everything() if link in fresh else news:
+                session.tell(kind, payload, now.mono_ms)
+        broker.replication.masters.pump(turn, now)
+
+    def _everything(self) -> list[tuple[int, bytes]]:
+        broker = self._broker
+        return [
+            (KIND_CHANGED, b""),
+            (KIND_OFFSETS, dumps_java(broker.offsets.as_json())),
+            (KIND_DELAYS, dumps_java(broker.delay.as_json())),
+        ]
+
+    def _news(self) -> list[tuple[int, bytes]]:
+        broker, found = self._broker, []
+        versions = (broker.topics.version.counter, broker.groups.version.counter)
+        if versions != self._versions:
+            self._versions = versions
+            found.append((KIND_CHANGED, b""))
+        if broker.offsets.changed:
+            found.append((KIND_OFFSETS, dumps_java(broker.offsets.changes())))
+        if broker.delay.version.counter != self._delays:
+            self._delays = broker.delay.version.counter
+            found.append((KIND_DELAYS, dumps_java(broker.delay.as_json())))
+        return found
+
+    def take(self, kind: int, payload: bytes, now: Now) -> None:
+        """The master told something; what cannot be read is said and left, the next whole table mends it."""
+        broker = self._broker
+        try:
+            if kind == KIND_CHANGED:
+                broker.replication.ask_tables(now)
+                return
+            table = loads(payload)
+            if not isinstance(table, dict):
+                raise ProtocolError("an object is expected")
+            if kind == KIND_OFFSETS:
+                broker.offsets.follow(table)
+            else:
+                broker.delay.advance(table)
+        except (ProtocolError, StoreDamaged) as error:
+            log.warning("replication: tables that the master told are unusable: %s", error)
