@@ -1,5 +1,6 @@
 """Consumers in broker groups that fail over: one member serves, the others refuse, and which one it is changes."""
 
+from tandemq.boundary import Closed
 from tandemq.client.consuming import PushCore
 from tandemq.client.settings import ConsumeFrom, ConsumerOptions, ProducerOptions
 from tandemq.model.codes import RequestCode
@@ -280,6 +281,30 @@ def test_pull_consumer_commits_where_offsets_are_taken() -> None:
     world.until(lambda: done.done)
     done.result()
     assert new.offsets["p", "T", 0] == 1
+
+
+# --- who reads which queues
+
+
+def test_first_to_reach_a_returned_broker_does_not_take_the_queues_of_the_others() -> None:
+    world, (old, new), consumer = elected(queues=4)
+    old.clients["g"].add("client-2")
+    old.ask(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, oneway=True, consumerGroup="g")
+    world.settle()
+    mine = [queue for queue in consumer.shares.queues() if queue.topic == "T"]
+    assert len(mine) == 2
+    new.clients.clear()
+    for link in list(new.links):
+        del new.links[link]
+        world.events.append(Closed(link, "reset by peer"))
+    switch(world, old, new)
+    world.until(lambda: new.clients.get("g"))
+    new.ask(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, oneway=True, consumerGroup="g")
+    world.run(4_000)
+    assert new.of(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
+    assert [queue for queue in consumer.shares.queues() if queue.topic == "T"] == mine
+    world.run(1_500)
+    assert len([queue for queue in consumer.shares.queues() if queue.topic == "T"]) == 4  # The other never came.
 
 
 # --- orderly

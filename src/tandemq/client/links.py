@@ -62,8 +62,8 @@ class Peer:
     """An address, and the link to it if there is one."""
 
     __slots__ = (
-        "address", "decoder", "failures", "is_down", "is_leaving", "kept", "link", "probe_ms", "read_ms", "state",
-        "waiting", "wanted_ms",
+        "address", "decoder", "failures", "is_down", "is_leaving", "kept", "link", "opened_ms", "probe_ms", "read_ms",
+        "state", "waiting", "wanted_ms",
     )  # fmt: skip
 
     def __init__(self, address: str) -> None:
@@ -74,6 +74,7 @@ class Peer:
         self.decoder = FrameDecoder()
         self.waiting: dict[int, _Waiting] = {}
         self.kept: list[tuple[int, bytes]] = []
+        self.opened_ms = 0
         self.read_ms = -1
         self.is_down = False
         self.is_leaving = False
@@ -116,6 +117,11 @@ class Links:
         """Whether a link to an address is open."""
         peer = self._by_address.get(address)
         return peer is not None and peer.state is PeerState.OPEN
+
+    def open_ms(self, address: str, now: Now) -> int:
+        """How long the link to an address has been open, milliseconds; 0 if it is not."""
+        peer = self._by_address.get(address)
+        return now.mono_ms - peer.opened_ms if peer is not None and peer.state is PeerState.OPEN else 0
 
     def open_addresses(self) -> list[str]:
         """Addresses with an open link."""
@@ -210,7 +216,7 @@ class Links:
 
     def _opened(self, peer: Peer, now: Now) -> None:
         peer.state = PeerState.OPEN
-        peer.read_ms = now.mono_ms
+        peer.opened_ms = peer.read_ms = now.mono_ms
         kept, peer.kept = peer.kept, []
         self.on_open(peer.address, now)
         for opaque, frame in kept:

@@ -9,6 +9,8 @@ What always holds: a queue is pulled only after its offset was learnt, in orderl
 told only for ACTIVE shares, and never beyond what was acknowledged. A share keeps its position when another broker of
 the group serves it: offsets are told to whoever serves now, never asked for again.
 
+A broker that was reached just now may not have heard of all members yet, so those known before count for a while too.
+
 Rebalancing starts when a broker says that members changed, when a route changed, when a member vanished, and every
 `rebalance_ms`; until everything could be asked it is tried again, ever less often.
 
@@ -40,6 +42,8 @@ log = logging.getLogger(__name__)
 RETRY_MS = 200
 RETRY_MAX_MS = 5_000
 OPEN_RETRY_MS = 500
+MEMBERS_GRACE_MS = 5_000
+"""For this long after its link was opened a broker may not know all members of a group."""
 CLOSE_ATTEMPTS = 3
 """How often offsets are told that nobody took, before a consumer closes without."""
 
@@ -94,6 +98,8 @@ class Shares:
         self._round = 0
         self._is_closed = False
         self._is_committing = False
+        self._members: set[str] = set()
+        self._is_looking_again = False
         self._commits = Commits(kit.links, options.group)
         self.locks = QueueLocks(kit, options) if options.orderly else None
         self.on_locked: Callable[[Share, Now], None] = lambda _share, _now: None
@@ -194,8 +200,25 @@ class Shares:
             except NetworkError:
                 continue
             if answer.code == ResponseCode.SUCCESS:
-                return [str(client_id) for client_id in json_object(answer).get("consumerIdList") or ()]
+                told = {str(client_id) for client_id in json_object(answer).get("consumerIdList") or ()}
+                return self._with_remembered(told, address, (yield from tell_now()))
         return None
+
+    def _with_remembered(self, told: set[str], address: str, now: Now) -> list[str]:
+        """A broker that has just come has not heard of all members yet: for a while those known before count too, for
+        otherwise the first to reach it would take everybody's queues."""
+        left_ms = MEMBERS_GRACE_MS - self._kit.links.open_ms(address, now)
+        if left_ms > 0 and not self._members <= told:
+            told |= self._members
+            if not self._is_looking_again:
+                self._is_looking_again = True
+                self._kit.timers.at(now.mono_ms + left_ms, self._look_again)
+        self._members = told
+        return list(told)
+
+    def _look_again(self, now: Now) -> None:
+        self._is_looking_again = False
+        self.rebalance(now)
 
     def _addresses(self, route: TopicRoute) -> list[str]:
         """Masters first, slaves behind, those that are down not at all unless there are no others."""
