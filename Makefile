@@ -15,7 +15,7 @@ TYPED   := src/tandemq tests $(sort $(dir $(wildcard bench/*.py examples/*.py to
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: all help setup fmt check test demo sim interop bench bench-spark soak spec blackbox cov wheel lock clean
+.PHONY: all help setup fmt check test demo sim interop bench bench-spark bench-failover soak spec blackbox cov wheel lock clean
 
 all: check test  ## check + test (the default)
 
@@ -62,6 +62,9 @@ bench: $(READY)  ## the benchmarks, beside Java RocketMQ
 
 bench-spark: $(READY)  ## the data pipeline's figures, beside Spark's own ways and cmp
 	$(PY) -m bench.spark
+
+bench-failover: $(READY)  ## seconds without reads and writes in each mode, on both registries; what electing costs
+	$(PY) -m bench.modes
 
 soak: $(READY)  ## the tests that wait in real time, then seeds until stopped
 	$(PYTEST) tests --ignore=tests/interop -m slow --timeout=0

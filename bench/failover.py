@@ -17,9 +17,9 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from typing import Protocol
 
 from bench.loads import LoadFailed, run_load
-from bench.servers import BrokerGroup
 
 _TOPIC = "failover"
 _BACKLOG = 400_000
@@ -34,24 +34,42 @@ class Gap:
     sent: int
 
 
-def seconds_without_delivery(group: BrokerGroup) -> Gap:
-    """Run the story on a started pair; its master is dead afterwards.
+class _Server(Protocol):
+    @property
+    def address(self) -> str: ...
+
+    def kill(self) -> None: ...
+
+
+class _Group(Protocol):
+    """A started pair."""
+
+    @property
+    def name_server(self) -> _Server: ...
+
+    @property
+    def master(self) -> _Server: ...
+
+
+def seconds_without_delivery(group: _Group, *, topic: str = _TOPIC, backlog: int = _BACKLOG) -> Gap:
+    """Run the story on a started pair; its master is dead afterwards. `backlog`: messages sent before, to a new topic.
 
     Raises:
         LoadFailed: the consumer did not get every message of the backlog.
     """
+    master = group.master
     result = run_load(
-        "produce", group.master.address, topic=_TOPIC, body=128, batch=32, connections=4, window=4, count=_BACKLOG,
+        "produce", master.address, topic=topic, body=128, batch=32, connections=4, window=4, count=backlog,
     )  # fmt: skip
     sent = int(result["messages"])
-    command = [sys.executable, "-m", "bench.failover_consumer", group.name_server.address, _TOPIC, str(sent)]
+    command = [sys.executable, "-m", "bench.failover_consumer", group.name_server.address, topic, str(sent)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as consumer:
         try:
             assert consumer.stdout is not None
             if consumer.stdout.readline().strip() != "reading":
                 raise LoadFailed("the consumer never began to read")
             killed_at = time.monotonic()
-            group.master.kill()
+            master.kill()
             seen = json.loads(consumer.stdout.readline() or "null")
         finally:
             consumer.kill()

@@ -1,0 +1,274 @@
+"""`make bench-failover`: how long nobody reads or writes when a master dies, is switched, or comes back.
+
+    python -m bench.modes                               50 kills per mode and registry, then the cost: 45 minutes
+    python -m bench.modes --rounds 5 --registry namesrv
+    python -m bench.modes --only cost
+
+Each round: kill -9 of the serving master of a running pair under load, then its return.
+
+    read      kill → the longest time in which a consumer with a backlog got nothing
+    write     kill → the longest time in which a producer with default retries stored nothing; failed sends   (elect)
+    back      the master listens again → it may be read again (slave-consume), or is in sync again (elect)
+    switch    the longest time in which the producer stored nothing, over a planned switch there and back      (elect)
+    cost      SYNC_MASTER 16×32, 128 B: elect ÷ static, median of interleaved pairs
+
+Exit code 1 if something acknowledged was not read in the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.failover import seconds_without_delivery
+from bench.loads import LoadFailed, run_load
+from tandemq.client.blocking import BlockingProducer
+from tandemq.coordination.records import Mode
+from tandemq.errors import TandemError
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
+from tandemq.model.message import Message
+from tandemq.run.ask import line
+from tandemq.run.children import BrokerChild, Child, ChildCluster
+from tandemq.run.groups import configure
+from tests.interop.java import JavaJars
+from tests.interop.zookeeper import VERSION, ZooKeeper
+
+_RESULTS = Path(__file__).parent / "results" / "failover.json"
+_GROUP = "broker-a"
+_ZOOKEEPER_TICK_MS = 500
+_BACKLOG = 200_000
+_RETURN_SECONDS = 60.0
+_LOOK_SECONDS = 0.01
+_COST_SECONDS = 4.0
+
+
+@dataclass(slots=True)
+class Writes:
+    """A producer that sends one message after the other: when each was stored, how many sends failed."""
+
+    name_servers: str
+    moments: list[float] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Send while the body runs."""
+        is_over = threading.Event()
+        thread = threading.Thread(target=self._send, args=(is_over,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
+
+    def _send(self, is_over: threading.Event) -> None:
+        with BlockingProducer(self.name_servers, group="bench_failover") as producer:
+            while not is_over.wait(0.002):
+                try:
+                    producer.send(Message("FailoverWrites", b"one more"))
+                    self.moments.append(time.monotonic())
+                except TandemError as error:
+                    self.failed.append(str(error))
+
+    def gap_since(self, moment: float) -> float:
+        """The longest time without a stored message from a moment on."""
+        moments = [moment, *(at for at in self.moments if at > moment)]
+        return max((later - earlier for earlier, later in zip(moments, moments[1:], strict=False)), default=0.0)
+
+
+class Pair:
+    """A running pair, as `bench.failover` wants it: `master` is who serves now."""
+
+    def __init__(self, cluster: ChildCluster) -> None:
+        self.cluster = cluster
+        self.name_server: Child = cluster.name_server
+
+    @property
+    def master(self) -> BrokerChild:
+        """Who serves the group."""
+        found = self.cluster.master_of(_GROUP)
+        assert found is not None, "nobody serves the group"
+        return found
+
+
+@contextmanager
+def running_pair(mode: Mode, registry: str, **settings: str | int) -> Iterator[Pair]:
+    """A pair in a directory of its own; `registry`: "namesrv", or the address of another one."""
+    with tempfile.TemporaryDirectory(prefix="tandemq-failover-") as directory:
+        if registry != "namesrv":
+            settings["registryAddr"] = registry
+            configure(registry, [_GROUP], mode, 2)
+        with ChildCluster(directory, groups=1, slaves=1, mode=mode, settings=settings) as cluster:
+            yield Pair(cluster)
+
+
+def kill_round(pair: Pair, mode: Mode) -> dict[str, Any]:
+    """Kill the master under load, wait for its return; the figures of it."""
+    writes = Writes(pair.cluster.name_servers)
+    master = pair.master
+    found: dict[str, Any] = {}
+    if mode is Mode.ELECT:
+        with writes.running():
+            _wait(lambda: len(writes.moments) > 20)
+            begun = time.monotonic()
+            master.kill()
+            _wait(lambda: bool(writes.moments) and writes.moments[-1] > begun + 0.5 and _is_served(pair))
+        found |= {"write": writes.gap_since(begun), "failed": len(writes.failed)}
+        _return(pair, master)
+        master = pair.master
+    topic = f"Failover{time.monotonic_ns()}"
+    found["read"] = seconds_without_delivery(pair, topic=topic, backlog=_BACKLOG).seconds
+    return found | {"back": _return(pair, master)}
+
+
+def _return(pair: Pair, master: BrokerChild) -> float:
+    """Start it again; seconds from when it listens until all is as before."""
+    master.start()
+    begun = time.monotonic()
+
+    def is_back() -> bool:
+        standing = master.standing()
+        return bool(standing.get("mayRead")) if pair.cluster.mode is Mode.SLAVE_CONSUME else pair.cluster.in_sync()
+
+    _wait(is_back)
+    seconds = time.monotonic() - begun
+    pair.cluster.wait_until(pair.cluster.in_sync, _RETURN_SECONDS)
+    return seconds
+
+
+def _is_served(pair: Pair) -> bool:
+    return pair.cluster.master_of(_GROUP) is not None
+
+
+def switch_round(pair: Pair) -> dict[str, Any]:
+    """Switch to the other member under writes."""
+    writes = Writes(pair.cluster.name_servers)
+    master = pair.master
+    target = next(broker for broker in pair.cluster.brokers if broker is not master)
+    with writes.running():
+        _wait(lambda: len(writes.moments) > 20)
+        begun = time.monotonic()
+        with line(master.address) as opened:
+            answer = opened.ask(Command(RequestCode.TANDEM_SWITCH, fields={"target": str(target.broker_id)}))
+        if answer.code != ResponseCode.SUCCESS:
+            raise LoadFailed(f"the switch was refused: {answer.remark}")
+        asked = time.monotonic() - begun
+        _wait(lambda: writes.moments[-1] > begun + 1.0)
+    pair.cluster.wait_until(pair.cluster.in_sync, _RETURN_SECONDS)
+    return {"switch": writes.gap_since(begun), "command": asked, "failed": len(writes.failed)}
+
+
+def cost(pairs: int, console: Console) -> dict[str, Any]:
+    """Messages per second, static and elect in turn on two clusters that both run."""
+    ratios = []
+    with running_pair(Mode.STATIC, "namesrv") as fixed, running_pair(Mode.ELECT, "namesrv") as elected:
+        for number in range(pairs):
+            speeds = []
+            for pair in (fixed, elected) if number % 2 else (elected, fixed):
+                done = run_load("produce", pair.master.address, topic="Cost", body=128, connections=16, window=32,
+                                seconds=_COST_SECONDS, warmup=1.0)  # fmt: skip
+                speeds.append(float(done["messages_per_s"]))
+            static, elect = speeds if number % 2 else reversed(speeds)
+            ratios.append(elect / static)
+            console.print(f"cost: static {static:,.0f} msg/s, elect {elect:,.0f} msg/s ({ratios[-1]:.3f})")
+    return {"ratios": ratios, "median": statistics.median(ratios)}
+
+
+def _wait(condition: Any, seconds: float = _RETURN_SECONDS) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > until:
+            raise LoadFailed(f"what was waited for did not come within {seconds:g} s")
+        time.sleep(_LOOK_SECONDS)
+
+
+def measure(mode: Mode, registry: str, rounds: int, console: Console) -> list[dict[str, Any]]:
+    """All rounds of a mode on a registry."""
+    found = []
+    with running_pair(mode, registry) as pair:
+        for number in range(rounds):
+            figures = kill_round(pair, mode)
+            if mode is Mode.ELECT:
+                figures |= {f"{key}_s" if key == "failed" else key: value for key, value in switch_round(pair).items()}
+            found.append(figures)
+            text = "  ".join(f"{key} {value:.2f}" for key, value in figures.items())
+            console.print(f"{registry.partition(':')[0]} {mode.value} {number + 1}/{rounds}: {text}")
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure and report; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m bench.modes", description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=50, help="kills per mode and registry")
+    parser.add_argument("--pairs", type=int, default=9, help="interleaved pairs for the cost")
+    parser.add_argument("--registry", choices=("namesrv", "zookeeper"), action="append", help="default: both")
+    parser.add_argument("--mode", choices=("slave-consume", "elect"), action="append", help="default: both")
+    parser.add_argument("--only", choices=("kills", "cost"))
+    args = parser.parse_args(arguments)
+    console = Console(width=120, highlight=False)
+    results: dict[str, Any] = {}
+    try:
+        if args.only != "cost":
+            for registry in args.registry or ("namesrv", "zookeeper"):
+                for mode in args.mode or ("slave-consume", "elect"):
+                    with _address(registry) as address:
+                        results[f"{mode}, {registry}"] = measure(Mode(mode), address, args.rounds, console)
+        if args.only != "kills":
+            results["cost"] = cost(args.pairs, console)
+    except (LoadFailed, TandemError, AssertionError) as error:
+        console.print(f"bench: {error}", style="red")
+        return 1
+    finally:
+        _RESULTS.parent.mkdir(exist_ok=True)
+        _RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    console.print(_table(results))
+    return 0
+
+
+@contextmanager
+def _address(registry: str) -> Iterator[str]:
+    if registry == "namesrv":
+        yield registry
+        return
+    JavaJars.resolve("zookeeper", VERSION)
+    with (
+        tempfile.TemporaryDirectory(prefix="tandemq-zookeeper-") as directory,
+        ZooKeeper(Path(directory), tick_ms=_ZOOKEEPER_TICK_MS) as server,
+    ):
+        server.start()
+        yield f"zookeeper://{server.address}"
+
+
+def _table(results: dict[str, Any]) -> Table:
+    shown = Table("mode, registry", "what", "p50", "slowest", "runs", "failed sends", title="seconds")
+    for name, figures in results.items():
+        if name == "cost":
+            shown.add_row("elect ÷ static", "send 16×32, SYNC_MASTER", f"{figures['median']:.3f}", "",
+                          str(len(figures["ratios"])), "")  # fmt: skip
+            continue
+        for what, failed in (("read", ""), ("write", "failed"), ("back", ""), ("switch", "failed_s")):
+            values = [row[what] for row in figures if what in row]
+            if values:
+                lost = str(sum(row[failed] for row in figures)) if failed else ""
+                middle, slowest = f"{statistics.median(values):.2f}", f"{max(values):.2f}"
+                shown.add_row(name, what, middle, slowest, str(len(values)), lost)
+    return shown
+
+
+if __name__ == "__main__":
+    sys.exit(main())
