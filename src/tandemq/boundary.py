@@ -139,6 +139,17 @@ class Opened:
     peer: str
     """"ip:port" of the other side."""
     local: str = ""
+    tls: str = ""
+    """The version of TLS that protects it, as "TLSv1.3"; "" if none does."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnedAway:
+    """TLS failed: a peer that connected gets no link; for one we connected to `Closed` follows."""
+
+    kind: LinkKind
+    peer: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +176,7 @@ class JobDone:
     error: Exception | None = None
 
 
-Event = Opened | Closed | Drained | JobDone | RegistryEvent
+Event = Opened | TurnedAway | Closed | Drained | JobDone | RegistryEvent
 """Registry events come from the registry a shell speaks for its node (ZooKeeper), in the order they happened."""
 
 

@@ -107,6 +107,14 @@ class BrokerConfig:
     Nobody else is let in unintroduced."""
     ha_secret_file: str = _key("haSecretFile", "")
     """File of the secrets that TandemQ brokers prove to each other before they replicate; empty: they prove nothing."""
+    ha_tls_cert_file: str = _key("haTlsCertFile", "")
+    """Certificate of this broker on replication links, PEM; empty: no TLS there."""
+    ha_tls_key_file: str = _key("haTlsKeyFile", "")
+    ha_tls_ca_file: str = _key("haTlsCaFile", "")
+    """Authorities that the other broker's certificate must come from, on both sides.
+    Empty: the system's, and slaves need none."""
+    ha_tls_server_name: str = _key("haTlsServerName", "")
+    """Name in the master's certificate; empty: the host a slave connects to."""
     ha_heartbeat_ms: int = _key("haSendHeartbeatInterval", 5_000)
     ha_housekeeping_ms: int = _key("haHousekeepingInterval", 20_000)
     ha_reconnect_ms: int = _key("haReconnectInterval", 5_000)
@@ -413,6 +421,7 @@ def _replication_problems(config: BrokerConfig) -> Iterator[Problem]:
             ipaddress.ip_address(peer)
         except ValueError:
             yield "ha_classic_peers", f"{peer[:64]!r} is no IP address; write addresses without ports, separated by ;"
+    yield from _tls_problems(config)
     if not 1 <= config.ha_batch_bytes <= CLASSIC_FRAME_BYTES_MAX:
         yield "ha_batch_bytes", f"{config.ha_batch_bytes} is outside 1 to {CLASSIC_FRAME_BYTES_MAX} bytes"
     if config.ha_heartbeat_ms >= config.ha_housekeeping_ms:
@@ -425,6 +434,20 @@ def _replication_problems(config: BrokerConfig) -> Iterator[Problem]:
         )
     if not 0 <= config.memory_ratio_max <= 100:
         yield "memory_ratio_max", f"{config.memory_ratio_max} is outside 0 to 100 percent"
+
+
+def _tls_problems(config: BrokerConfig) -> Iterator[Problem]:
+    if not config.ha_tls_cert_file:
+        for name in ("ha_tls_key_file", "ha_tls_ca_file", "ha_tls_server_name"):
+            if getattr(config, name):
+                yield name, "does nothing without haTlsCertFile, the certificate of this broker"
+        return
+    if not config.ha_tls_key_file:
+        yield "ha_tls_key_file", "the private key of haTlsCertFile is missing"
+    if config.ha_classic_peers:
+        yield "ha_classic_peers", "Java slaves speak no TLS on this port: leave out these or haTlsCertFile"
+    if config.ha_protocol == "classic":
+        yield "ha_protocol", "a Java master speaks no TLS on this port: leave out classic or haTlsCertFile"
 
 
 def _name_server_problems(config: NameServerConfig) -> Iterator[Problem]:

@@ -48,7 +48,7 @@ _NOT_HERE: dict[str, tuple[str, str]] = {
     "aclEnable": ("true", "access control is not part of this release"),
     "authenticationEnabled": ("true", "access control is not part of this release"),
     "authorizationEnabled": ("true", "access control is not part of this release"),
-    "useTLS": ("true", "TLS is not part of this release"),
+    "useTLS": ("true", "TLS for clients is not part of this release; haTlsCertFile protects replication"),
     "enableDLegerCommitLog": ("true", "DLedger is not spoken here, and its store is laid out differently"),
     "enableControllerMode": ("true", "controllers are not part of this release; roles are static"),
     "enableControllerInNamesrv": ("true", "controllers are not part of this release; roles are static"),

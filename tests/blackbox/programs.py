@@ -201,6 +201,8 @@ class Proxy:
         """Takes everything, passes nothing on, and tells nobody."""
         self.bytes_per_second = 0
         self.accepted = 0
+        self.seen: bytearray | None = None
+        """Set it to have all that passes kept."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         self._open: set[socket.socket] = set()
@@ -229,6 +231,8 @@ class Proxy:
             while data := source.recv(1024 if self.bytes_per_second else 65_536):
                 if self.bytes_per_second:
                     self._is_over.wait(len(data) / self.bytes_per_second)
+                if self.seen is not None:
+                    self.seen += data
                 if not self.swallows:
                     sink.sendall(data)
         for sock in (source, sink):

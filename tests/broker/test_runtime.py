@@ -180,7 +180,7 @@ def test_master_tells_how_far_each_slave_is(tmp_path: Path) -> None:
     assert slave == {
         "addr": "10.0.0.5:999", "diff": end, "inSync": False, "slaveAckOffset": 0, "transferFromWhere": end,
         "transferredByteInSecond": end, "brokerId": -1, "lastReadTimestamp": START_WALL_MS,
-        "lastWriteTimestamp": START_WALL_MS, "authenticated": False,
+        "lastWriteTimestamp": START_WALL_MS, "authenticated": False, "tls": "",
     }  # fmt: skip
     broker.turn([(5, REPORT.pack(end))])
     broker.pass_time(1_000)

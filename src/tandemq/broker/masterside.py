@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from isal.isal_zlib import crc32
 
-from tandemq.boundary import Now, Turn
+from tandemq.boundary import Now, Opened, Turn
 from tandemq.broker.correction import correct_progress
 from tandemq.broker.refusals import Refusals
 from tandemq.codec.ha import TAIL_CHECK_BYTES, TAIL_PAGE_BYTES, Heartbeat, MasterHello, SlaveHello, page_crcs
@@ -126,17 +126,18 @@ class MasterSide:
 
     # Links.
 
-    def opened(self, link: int, peer: str, now: Now) -> None:
+    def opened(self, event: Opened, now: Now) -> None:
         """A connection to the replication port; who it is comes with its first bytes."""
         config = self._broker.config
-        address = _host_of(peer)
-        self.peers[link] = peer
-        self.sessions[link] = master.MasterSession(
+        address = _host_of(event.peer)
+        self.peers[event.link] = event.peer
+        self.sessions[event.link] = session = master.MasterSession(
             self._broker.store.log, now.mono_ms, is_classic_admitted=address in config.ha_classic_peers,
             heartbeat_ms=config.ha_heartbeat_ms, housekeeping_ms=config.ha_housekeeping_ms,
             batch_bytes=config.ha_batch_bytes, bytes_per_second=config.ha_bytes_per_second,
             prover=None if self._broker.keyring is None else MasterProver(self._broker.keyring, config.broker_id),
         )  # fmt: skip
+        session.tls = event.tls
 
     def closed(self, link: int, reason: str, now: Now) -> None:
         """It is gone, and its replica counts no more."""
@@ -212,10 +213,13 @@ class MasterSide:
 
     def _say_closed(self, link: int, reason: str, now: Now) -> None:
         """One line per closed session, but strangers are counted and logged once a minute per address."""
-        peer = self.peers[link]
         if self.sessions[link].next_offset >= 0 or self.sessions[link].hello is not None:
-            log.warning("replication: slave=%s closed reason=%r", peer, reason)
-            return
+            log.warning("replication: slave=%s closed reason=%r", self.peers[link], reason)
+        else:
+            self.refused(self.peers[link], reason, now)
+
+    def refused(self, peer: str, reason: str, now: Now) -> None:
+        """Somebody was not let in."""
         times = self.refusals.note(_host_of(peer), now.mono_ms)
         if times:
             log.warning("replication: peer=%s refused times=%d reason=%r", peer, times, reason)

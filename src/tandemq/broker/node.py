@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from tandemq.boundary import Closed, Disk, Event, Job, JobDone, LinkKind, Now, Opened, Outbox, Turn
+from tandemq.boundary import Closed, Disk, Event, Job, JobDone, LinkKind, Now, Opened, Outbox, Turn, TurnedAway
 from tandemq.broker.answers import doubtful, recode
 from tandemq.broker.changes import ChangedSettings
 from tandemq.broker.clientcalls import ClientCalls
@@ -23,7 +23,7 @@ from tandemq.broker.peers import Peers
 from tandemq.broker.pull import PullPath
 from tandemq.broker.registration import Registration
 from tandemq.broker.replicate import Replication
-from tandemq.broker.saver import Saver
+from tandemq.broker.saver import SAVED_FIRST, Saver
 from tandemq.broker.schedule import Schedule
 from tandemq.broker.scrubber import Scrubber
 from tandemq.broker.send import Ack, SendPath
@@ -51,17 +51,6 @@ IDLE_SCAN_MS = 10_000
 REGISTER_AGAIN_MS = 2_000
 SAVE_AGAIN_MS = 5_000
 NEVER = 1 << 62
-SAVED_FIRST = frozenset(
-    {
-        RequestCode.UPDATE_AND_CREATE_TOPIC,
-        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
-        RequestCode.DELETE_TOPIC_IN_BROKER,
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
-        RequestCode.DELETE_SUBSCRIPTIONGROUP,
-    }
-)
-"""Requests whose answer says that tables are saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,13 +244,15 @@ class Broker:
             if self.peers.owns(event.link):
                 self.peers.opened(event.link, event.local, turn)
             elif event.kind in (LinkKind.HA_MASTER, LinkKind.HA_SLAVE):
-                self.replication.opened(event.link, event.kind, event.peer, now)
+                self.replication.opened(event, now)
             elif event.kind in (LinkKind.REMOTING, LinkKind.FAST):
                 self.links[event.link] = Link(
                     event.link, event.kind, event.peer, now.mono_ms, self.config.frame_bytes_max
                 )
         elif isinstance(event, JobDone):
             self._job_done(event, turn, now)
+        elif isinstance(event, TurnedAway):
+            self.replication.turned_away(event, now)
 
     def _closed(self, event: Closed, turn: Turn, now: Now) -> None:
         if self.failover is not None and self.failover.on_event(event, turn, now):

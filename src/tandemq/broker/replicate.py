@@ -6,7 +6,7 @@ the one to a master.
 
 from typing import TYPE_CHECKING
 
-from tandemq.boundary import LinkKind, Now, Turn
+from tandemq.boundary import LinkKind, Now, Opened, Turn, TurnedAway
 from tandemq.broker.correction import correct_progress
 from tandemq.broker.masterside import MasterSide
 from tandemq.broker.slaveside import SlaveSide
@@ -106,12 +106,19 @@ class Replication:
         """Whether a link is a replication link."""
         return link in self.masters.sessions or (self.slave is not None and self.slave.owns(link))
 
-    def opened(self, link: int, kind: LinkKind, peer: str, now: Now) -> None:
+    def opened(self, event: Opened, now: Now) -> None:
         """A replication link is open."""
-        if kind is LinkKind.HA_MASTER:
-            self.masters.opened(link, peer, now)
+        if event.kind is LinkKind.HA_MASTER:
+            self.masters.opened(event, now)
         elif self.slave is not None:
-            self.slave.opened(link, now)
+            self.slave.opened(event, now)
+
+    def turned_away(self, event: TurnedAway, now: Now) -> None:
+        """TLS failed on a replication link."""
+        if event.kind is LinkKind.HA_MASTER:
+            self.masters.refused(event.peer, event.reason, now)
+        elif self.slave is not None:
+            self.slave.is_refused = True
 
     def closed(self, link: int, reason: str, now: Now) -> None:
         """A replication link is gone."""

@@ -204,7 +204,7 @@ class _Runtime:
                 "transferFromWhere": max(0, session.next_offset),
                 "transferredByteInSecond": self._broker.stats.ha_rates.get(link, 0),
                 "brokerId": session.hello.broker_id if session.hello is not None else -1,
-                "authenticated": session.is_authenticated,
+                "authenticated": session.is_authenticated, "tls": session.tls,
                 "lastReadTimestamp": calendar + session.last_read_ms,
                 "lastWriteTimestamp": calendar + session.last_write_ms,
             })  # fmt: skip
@@ -223,6 +223,7 @@ class _Runtime:
         return {
             "activated": session is not None and session.state is SlaveState.TRANSFER,
             "authenticated": session is not None and session.is_authenticated,
+            "tls": session.tls if session is not None else "",
             "lastReadTimestamp": calendar + session.last_read_ms if session is not None else 0,
             "lastWriteTimestamp": calendar + session.last_write_ms if session is not None else 0,
             "masterAddr": own.ha_address if own is not None else "",

@@ -13,10 +13,22 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tandemq.boundary import Disk, Job
+from tandemq.model.codes import RequestCode
 from tandemq.storage.tables import encode_table, write_table
 
 Table = Callable[[], dict[str, Any]]
 """A table's present content."""
+SAVED_FIRST = frozenset(
+    {
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+    }
+)
+"""Requests whose answer says that tables are saved."""
 
 
 class _SaveWork(NamedTuple):

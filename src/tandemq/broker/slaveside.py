@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from isal.isal_zlib import crc32
 
-from tandemq.boundary import Connect, LinkKind, Now, Turn
+from tandemq.boundary import Connect, LinkKind, Now, Opened, Turn
 from tandemq.broker.metadata import MetadataSync
 from tandemq.broker.refusals import Refusals
 from tandemq.codec.ha import TAIL_CHECK_BYTES, Heartbeat, MasterHello, SlaveHello, page_crcs
@@ -48,8 +48,8 @@ class SlaveSide:
         self._run_id = broker.random.getrandbits(48)
         self._bad: tuple[int, int] = (-1, 0)
         self.refusals = Refusals()
-        self._is_refused = False
-        """Whether the present session ended with a refusal, or with a master that did not prove itself."""
+        self.is_refused = False
+        """Whether the present link ended with a refusal, or with a master that did not prove itself."""
         self.metadata = MetadataSync(broker)
         self.epoch = 0
         self.master: int | None = None
@@ -199,11 +199,11 @@ class SlaveSide:
         log.info("replication: master=%s speaks %s", self.master_address, self.protocol)
         self._connect_at_ms = now.mono_ms
 
-    def opened(self, link: int, now: Now) -> None:
+    def opened(self, event: Opened, now: Now) -> None:
         """The link to the master is open."""
-        if link != self.link:
+        if event.link != self.link:
             return
-        self._is_refused = False
+        self.is_refused = False
         config, keyring = self._broker.config, self._broker.keyring
         is_classic = self.protocol == "classic"
         self.session = slave.SlaveSession(
@@ -214,6 +214,7 @@ class SlaveSide:
                 keyring, config.cluster, config.broker_name, config.broker_id
             ),
         )  # fmt: skip
+        self.session.tls = event.tls
         log.info("replication: connected to master=%s log_end=%d", self.ha_address, self._broker.store.log.written_end)
 
     def _hello(self) -> SlaveHello:
@@ -249,13 +250,13 @@ class SlaveSide:
 
     def _say_closed(self, reason: str, now: Now) -> None:
         """A refusal comes again with every attempt: a warning, once a minute. What else repeats is said once."""
-        if not self._is_refused:
+        if not self.is_refused:
             is_news = self.session is not None or reason != self._failed
             log.log(logging.INFO if is_news else logging.DEBUG, "replication: link to master=%s closed reason=%r",
                     self.ha_address, reason)  # fmt: skip
             self._failed = reason
             return
-        self._is_refused = False
+        self.is_refused = False
         times = self.refusals.note(self.ha_address, now.mono_ms)
         if times:
             log.warning("replication: link to master=%s refused times=%d reason=%r", self.ha_address, times, reason)
@@ -293,7 +294,7 @@ class SlaveSide:
             elif isinstance(event, slave.Damaged):
                 self._damaged(event)
             elif isinstance(event, slave.SessionClosed):
-                self._is_refused = event.is_refusal
+                self.is_refused = event.is_refusal
                 turn.closes.append((self.link, event.reason))
         out = session.data_to_send()
         if out:

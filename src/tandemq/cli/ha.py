@@ -154,7 +154,8 @@ def _secured(link: dict[str, Any]) -> str | None:
     """What protects a link; None if that is not told, as by a Java broker."""
     if "authenticated" not in link:
         return None
-    return "secret" if link["authenticated"] else "open"
+    found = ["secret"] if link["authenticated"] else []
+    return " ".join(found + [str(link["tls"])] * bool(link["tls"])) or "open"
 
 
 def _slave_link(link: dict[str, Any]) -> dict[str, Any]:

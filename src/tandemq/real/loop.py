@@ -3,7 +3,8 @@
     wait → accept, receive → node.turn(received, events, now) → send, close, connect, start jobs
 
 All sockets share one receive buffer. What the network does not take is kept per link; a link that lets more than
-`BACKLOG_READ_STOP` pile up is not read from until it has taken it.
+`BACKLOG_READ_STOP` pile up is not read from until it has taken it. With TLS (`protect`) a link opens when its handshake
+is done; what piles up is cipher bytes then.
 """
 
 import errno
@@ -15,13 +16,27 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from time import monotonic_ns
 
-from tandemq.boundary import Buffer, Closed, Connect, Drained, Event, Job, JobDone, LinkKind, Node, Opened, Turn
-from tandemq.errors import ConfigError
+from tandemq.boundary import (
+    Buffer,
+    Closed,
+    Connect,
+    Drained,
+    Event,
+    Job,
+    JobDone,
+    LinkKind,
+    Node,
+    Opened,
+    Turn,
+    TurnedAway,
+)
+from tandemq.errors import ConfigError, NetworkError
 from tandemq.real.clock import read_clock
+from tandemq.real.tls import Tls, TlsLink
 from tandemq.registry import RegistrySession
 
 log = logging.getLogger(__name__)
@@ -37,6 +52,7 @@ WAIT_MS_MAX = 1_000
 POLLED_MAX = 1024
 LOOKS = 8
 ACCEPT_PAUSE_MS = 1_000
+HANDSHAKE_MS_MAX = 10_000
 WORKERS = 3
 """As many as a broker has kinds of jobs: syncing the log, syncing queues and index, saving tables."""
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -52,6 +68,9 @@ class _Link:
     out: deque[memoryview]
     out_bytes: int = 0
     mask: int = select.EPOLLIN
+    tls: TlsLink | None = None
+    unopened: Opened | None = None
+    """What the node is told once the handshake is done."""
 
 
 class Loop:
@@ -69,6 +88,9 @@ class Loop:
         self._listeners: dict[int, tuple[socket.socket, LinkKind]] = {}
         self._by_fd: dict[int, _Link] = {}
         self._by_number: dict[int, _Link] = {}
+        self._tls: dict[LinkKind, Tls] = {}
+        self._shaking: dict[int, int] = {}
+        """Links whose handshake is not done, and until when it may last; oldest first."""
         self._paused: dict[int, int] = {}
         """Listeners not listened to at present, and until when."""
         self._connections_max = connections_max
@@ -122,6 +144,10 @@ class Loop:
         self._listeners[sock.fileno()] = (sock, kind)
         return int(sock.getsockname()[1])
 
+    def protect(self, kind: LinkKind, tls: Tls) -> None:
+        """Speak TLS on links of this kind."""
+        self._tls[kind] = tls
+
     # Running.
 
     def run(self, node: Node) -> None:
@@ -140,6 +166,8 @@ class Loop:
             wait_ms = 0
         if self._paused:
             self._resume_accepting()
+        if self._shaking:
+            self._give_up_handshakes()
         received: list[tuple[int, bytes]] = []
         for fd, mask in self._wait(wait_ms):
             link = self._by_fd.get(fd)
@@ -209,8 +237,10 @@ class Loop:
                 sock.close()
                 continue
             self._next_number += 1
-            self._add(sock, self._next_number, kind, is_open=True)
-            self._events.append(Opened(self._next_number, kind, _text(address), _text(sock.getsockname())))
+            link = self._add(sock, self._next_number, kind, is_open=True)
+            tls = self._tls.get(kind)
+            link.tls = None if tls is None else tls.accept()
+            self._opened(link, Opened(link.number, kind, _text(address), _text(sock.getsockname())))
 
     def _pause_accepting(self, listener: socket.socket, error: OSError) -> None:
         """Out of descriptors or memory: the waiting connection would wake us at once, for ever."""
@@ -244,11 +274,55 @@ class Loop:
                     self._drop(link, os.strerror(error.errno or 0))
                 return
             if not count:
-                self._drop(link, "closed by the peer")
+                is_shaking = link.unopened is not None
+                self._drop(link, "TLS: closed by the peer during the handshake" if is_shaking else "closed by the peer")
                 return
-            received.append((link.number, bytes(self._view[:count])))
+            if link.tls is None:
+                received.append((link.number, bytes(self._view[:count])))
+            elif not self._decrypt(link, link.tls, bytes(self._view[:count]), received):
+                return
             if count < RECEIVE_BYTES:
                 return
+
+    # TLS.
+
+    def _opened(self, link: _Link, opened: Opened) -> None:
+        """Connected: the node is told now, or once the handshake is done."""
+        if link.tls is None:
+            self._events.append(opened)
+            return
+        link.unopened = opened
+        self._shaking[link.number] = read_clock().mono_ms + HANDSHAKE_MS_MAX
+        self._put(link, [link.tls.outgoing()])
+
+    def _decrypt(self, link: _Link, tls: TlsLink, data: bytes, received: list[tuple[int, bytes]]) -> bool:
+        """Whether the link is still there."""
+        try:
+            plain = tls.receive(data)
+        except NetworkError as error:
+            self._put(link, [tls.outgoing()])
+            if link.number < 0 and link.unopened is None:
+                self._events.append(TurnedAway(link.kind, "", str(error)))
+            self._drop(link, str(error))
+            return False
+        answer = tls.outgoing()
+        if answer:
+            self._put(link, [answer])
+        if link.is_open and link.unopened is not None and tls.is_ready:
+            self._events.append(replace(link.unopened, tls=tls.version))
+            link.unopened = None
+            del self._shaking[link.number]
+        if plain:
+            received.append((link.number, plain))
+        return link.is_open
+
+    def _give_up_handshakes(self) -> None:
+        now_ms = read_clock().mono_ms
+        while self._shaking:
+            number, until_ms = next(iter(self._shaking.items()))
+            if until_ms > now_ms:
+                return
+            self._drop(self._by_number[number], f"TLS: no handshake within {HANDSHAKE_MS_MAX} ms")
 
     # Carrying out.
 
@@ -274,6 +348,9 @@ class Loop:
                 self.registry.ask(ask)
 
     def _send(self, link: _Link, buffers: list[Buffer]) -> None:
+        self._put(link, buffers if link.tls is None else [link.tls.encrypt(buffers)])
+
+    def _put(self, link: _Link, buffers: list[Buffer]) -> None:
         if link.out or not link.is_open:
             self._keep(link, buffers)
             return
@@ -355,7 +432,12 @@ class Loop:
         link.sock.close()
         link.is_open = False
         link.out.clear()
-        self._events.append(Closed(link.number, reason))
+        self._shaking.pop(link.number, None)
+        unopened, link.unopened = link.unopened, None
+        if unopened is not None:
+            self._events.append(TurnedAway(link.kind, unopened.peer, reason))
+        if unopened is None or link.number < 0:
+            self._events.append(Closed(link.number, reason))
 
     # Connecting.
 
@@ -395,7 +477,9 @@ class Loop:
                 self._events.append(Closed(connect.link, rest))
 
     def _connect_to(self, connect: Connect, host: str, port: str) -> None:
+        tls = self._tls.get(connect.kind)
         try:
+            tls_link = None if tls is None else tls.connect(connect.address.rpartition(":")[0].strip("[]"))
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             sock = socket.socket(family, socket.SOCK_STREAM)
             sock.setblocking(False)
@@ -407,7 +491,7 @@ class Loop:
             sock.close()
             self._events.append(Closed(connect.link, f"cannot connect to {connect.address}: {os.strerror(code)}"))
             return
-        self._add(sock, connect.link, connect.kind, is_open=False)
+        self._add(sock, connect.link, connect.kind, is_open=False).tls = tls_link
 
     def _connected(self, link: _Link) -> None:
         code = link.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -420,7 +504,7 @@ class Loop:
             self._drop(link, os.strerror(error.errno or 0))
             return
         link.is_open = True
-        self._events.append(Opened(link.number, link.kind, peer, local))
+        self._opened(link, Opened(link.number, link.kind, peer, local))
 
     # Jobs.
 

@@ -156,6 +156,8 @@ class MasterSession:
         self.last_read_ms = now_ms
         self.last_write_ms = now_ms
         self.is_classic = False
+        self.tls = ""
+        """Told by the owner: the version of TLS that protects the link, or none."""
         self.hello: SlaveHello | None = None
         self.next_offset = -1
         """Where the next transfer begins; -1 before the start is known."""

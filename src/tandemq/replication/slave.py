@@ -136,6 +136,8 @@ class SlaveSession:
         self._heartbeat_ms = heartbeat_ms
         self._housekeeping_ms = housekeeping_ms
         self.is_classic = hello is None
+        self.tls = ""
+        """Told by the owner: the version of TLS that protects the link, or none."""
         self.state = State.TRANSFER if hello is None else State.HANDSHAKE
         self.last_read_ms = now_ms
         self.last_write_ms = now_ms

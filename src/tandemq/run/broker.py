@@ -16,10 +16,11 @@ from tandemq.errors import ConfigError
 from tandemq.real.clock import read_clock
 from tandemq.real.disk import RealDisk
 from tandemq.real.loop import Loop
+from tandemq.real.tls import Tls
 from tandemq.registry import ZOOKEEPER, parse_address
 from tandemq.run.identity import claim
 from tandemq.run.registry import ClosableSession, open_zookeeper
-from tandemq.run.secret import open_keyring
+from tandemq.run.secret import check_private, open_keyring
 
 log = logging.getLogger(__name__)
 FAST_PORT_DISTANCE = 2
@@ -69,6 +70,7 @@ class BrokerProcess:
         try:
             claim(disk, self.config)
             keyring = open_keyring(self.config.ha_secret_file)
+            self._protect(loop)
             self._listen(loop)
             self._open_registry(loop)
             config = replace(self.config, listen_port=self.port, ha_port=self.ha_port)
@@ -91,6 +93,16 @@ class BrokerProcess:
             return
         session = open_zookeeper(parse_address(text), self.config.registry_session_ms, loop.wake)
         self._registry = loop.registry = session
+
+    def _protect(self, loop: Loop) -> None:
+        config = self.config
+        if config.ha_tls_cert_file:
+            check_private("haTlsKeyFile", config.ha_tls_key_file)
+            tls = Tls(
+                config.ha_tls_cert_file, config.ha_tls_key_file, config.ha_tls_ca_file, config.ha_tls_server_name
+            )  # fmt: skip
+            loop.protect(LinkKind.HA_MASTER, tls)
+            loop.protect(LinkKind.HA_SLAVE, tls)
 
     def _connections_max(self) -> int:
         return (self.config if self._node is None else self._node.config).connections_max

@@ -61,19 +61,11 @@ class SecretFile:
                 data = file.read(FILE_BYTES_MAX + 1)
         except OSError as error:
             raise self._wrong(os.strerror(error.errno or 0), MAKE_ONE) from error
-        self._check_mode(found.st_mode)
+        _check_mode(f"haSecretFile {self._path}", found.st_mode)
         self._secrets = self._parse(data)
         if self._state:
             log.info("replication: haSecretFile %s read again, %d secrets", self._path, len(self._secrets))
         self._state = state
-
-    def _check_mode(self, mode: int) -> None:
-        if not stat.S_ISREG(mode):
-            raise self._wrong("it is no file", MAKE_ONE)
-        if mode & stat.S_IRWXO:
-            raise self._wrong(f"everybody here may use it (mode {mode & 0o777:o})", f"chmod 600 {self._path}")
-        if mode & stat.S_IRWXG:
-            log.warning("replication: haSecretFile %s: its group may use it (mode %o)", self._path, mode & 0o777)
 
     def _parse(self, data: bytes) -> tuple[bytes, ...]:
         if len(data) > FILE_BYTES_MAX:
@@ -90,6 +82,30 @@ class SecretFile:
 
     def _wrong(self, what: str, hint: str) -> ConfigError:
         return ConfigError(f"haSecretFile {self._path}: {what}", hint=hint)
+
+
+def check_private(key: str, path: str) -> None:
+    """Whether a file is for its owner alone; that its group may use it is said.
+
+    Raises:
+        ConfigError: it is not, or it cannot be looked at.
+    """
+    try:
+        mode = Path(path).expanduser().stat().st_mode
+    except OSError as error:
+        raise ConfigError(f"{key} {path}: {os.strerror(error.errno or 0)}") from error
+    _check_mode(f"{key} {path}", mode)
+
+
+def _check_mode(what: str, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        raise ConfigError(f"{what}: it is no file")
+    if mode & stat.S_IRWXO:
+        raise ConfigError(
+            f"{what}: everybody here may use it (mode {mode & 0o777:o})", hint="chmod 600 makes it private"
+        )
+    if mode & stat.S_IRWXG:
+        log.warning("replication: %s: its group may use it (mode %o)", what, mode & 0o777)
 
 
 def open_keyring(path: str) -> Keyring | None:

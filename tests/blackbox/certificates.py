@@ -1,0 +1,35 @@
+"""Authorities and certificates, made when a test asks for them."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import trustme
+
+
+class Authority:
+    """Issues certificates for brokers and writes them as the settings want them."""
+
+    def __init__(self, directory: Path, name: str = "ca") -> None:
+        """`directory` gets the files."""
+        self._directory = directory
+        self._ca = trustme.CA(organization_name=name)
+        self.ca_file = directory / f"{name}.pem"
+        self.ca_file.write_bytes(self._ca.cert_pem.bytes())
+
+    def issue(self, name: str, *hosts: str, is_expired: bool = False) -> tuple[str, str]:
+        """Files of a certificate and its key; for 127.0.0.1 unless hosts are named."""
+        now = datetime.now(UTC)
+        times = {"not_before": now - timedelta(days=2), "not_after": now - timedelta(days=1)} if is_expired else {}
+        made = self._ca.issue_cert(*(hosts or ("127.0.0.1",)), **times)  # type: ignore[arg-type]
+        cert, key = self._directory / f"{name}.crt", self._directory / f"{name}.key"
+        cert.write_bytes(b"".join(pem.bytes() for pem in made.cert_chain_pems))
+        key.touch(mode=0o600)
+        key.write_bytes(made.private_key_pem.bytes())
+        return str(cert), str(key)
+
+    def settings(
+        self, name: str, *hosts: str, is_expired: bool = False, trusts: "Authority | None" = None
+    ) -> dict[str, str]:
+        """Settings of a broker with a fresh certificate, who trusts this authority or another one."""
+        cert, key = self.issue(name, *hosts, is_expired=is_expired)
+        return {"haTlsCertFile": cert, "haTlsKeyFile": key, "haTlsCaFile": str((trusts or self).ca_file)}

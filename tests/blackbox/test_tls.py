@@ -1,0 +1,177 @@
+"""TLS between two ends in memory: what is carried, and which words a failure has."""
+
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tandemq.errors import ConfigError, NetworkError
+from tandemq.real.tls import HANDSHAKE_BYTES_MAX, NOT_TLS_ALERT, Tls, TlsLink
+from tests.blackbox.certificates import Authority
+
+HOST = "127.0.0.1"
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+def make(authority: Authority, name: str = "broker", *, server_name: str = "", trusts: Authority | None = None) -> Tls:
+    return Tls(*authority.issue(name), str((trusts or authority).ca_file), server_name)
+
+
+def shake(client: TlsLink, server: TlsLink, pieces: Random | None = None) -> None:
+    """Let both talk until they have nothing to say.
+
+    Raises:
+        NetworkError: one of them will not; the other one was told if it could be.
+    """
+    while True:
+        up, down = client.outgoing(), server.outgoing()
+        if not up and not down:
+            return
+        for data, take in ((up, server.receive), (down, client.receive)):
+            give(data, take, pieces)
+
+
+def give(data: bytes, take: Callable[[bytes], bytes], pieces: Random | None = None) -> bytes:
+    plain, at = b"", 0
+    while at < len(data):
+        size = len(data) if pieces is None else pieces.randint(1, 300)
+        plain += take(data[at : at + size])
+        at += size
+    return plain
+
+
+def refusals(client: TlsLink, server: TlsLink) -> tuple[str, str]:
+    """What each end says when they do not come together, "" if it saw nothing wrong."""
+    told = {"client": "", "server": ""}
+    up = client.outgoing()
+    while True:
+        down = _offer(up, server, told, "server")
+        up = _offer(down, client, told, "client")
+        if not up and not down:
+            return told["client"], told["server"]
+
+
+def _offer(data: bytes, end: TlsLink, told: dict[str, str], name: str) -> bytes:
+    if data and not told[name]:
+        try:
+            end.receive(data)
+        except NetworkError as error:
+            told[name] = str(error)
+    return end.outgoing()
+
+
+@pytest.mark.parametrize("pieces", [None, Random(3)])
+def test_both_ends_get_what_the_other_sent(authority: Authority, pieces: Random | None) -> None:
+    client, server = make(authority, "a").connect(HOST), make(authority, "b").accept()
+    shake(client, server, pieces)
+    assert client.is_ready
+    assert server.is_ready
+    assert client.version == server.version == "TLSv1.3"
+    big = Random(1).randbytes(1 << 20)
+    for sender, taker in ((client, server), (server, client)):
+        cipher = sender.encrypt([b"head", memoryview(big), bytearray(b"tail")])
+        assert big[:64] not in cipher
+        assert give(cipher, taker.receive, None if pieces is None else Random(4)) == b"head" + big + b"tail"
+
+
+def test_version_1_2_is_taken_and_nothing_older(authority: Authority) -> None:
+    context = ssl.create_default_context(cafile=str(authority.ca_file))
+    context.load_cert_chain(*authority.issue("old"))
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    client, server = TlsLink(context, HOST), make(authority).accept()
+    shake(client, server)
+    assert server.version == "TLSv1.2"
+    hello = bytearray(TlsLink(context, HOST).outgoing())
+    hello[9:11] = b"\x03\x02"  # the version that the client offers at most: 1.1
+    with pytest.raises(NetworkError, match="TLS: unsupported protocol"):
+        make(authority).accept().receive(bytes(hello))
+
+
+def test_certificate_of_another_authority_is_refused_by_either_end(authority: Authority, tmp_path: Path) -> None:
+    other = Authority(tmp_path, "other")
+    theirs, ours = refusals(make(authority).connect(HOST), make(other, "o").accept())
+    assert "the peer's certificate is not taken: " in theirs
+    assert "the peer refuses us: unknown ca" in ours
+    theirs, ours = refusals(make(other, "o", trusts=authority).connect(HOST), make(authority).accept())
+    assert "the peer's certificate is not taken: " in ours
+    assert "the peer refuses us: unknown ca" in theirs
+
+
+def test_expired_certificate_is_called_so(authority: Authority) -> None:
+    expired = Tls(*authority.issue("late", is_expired=True), str(authority.ca_file))
+    theirs, _ = refusals(make(authority).connect(HOST), expired.accept())
+    assert "certificate has expired" in theirs
+    _, ours = refusals(expired.connect(HOST), make(authority).accept())
+    assert "certificate has expired" in ours
+
+
+def test_certificate_of_another_host_is_refused_unless_its_name_is_expected(authority: Authority) -> None:
+    named = Tls(*authority.issue("named", "brokers.example"), str(authority.ca_file))
+    theirs, _ = refusals(make(authority).connect(HOST), named.accept())
+    assert "not valid for '127.0.0.1'" in theirs
+    shake(make(authority, server_name="brokers.example").connect(HOST), named.accept())
+
+
+def test_client_without_a_certificate_is_refused_where_an_authority_is_given(authority: Authority) -> None:
+    context = ssl.create_default_context(cafile=str(authority.ca_file))
+    theirs, ours = refusals(TlsLink(context, HOST), make(authority).accept())
+    assert "peer did not return a certificate" in ours
+    assert "the peer refuses us" in theirs
+    open_to_all = Tls(*authority.issue("open"), "")
+    shake(TlsLink(context, HOST), open_to_all.accept())
+
+
+@pytest.mark.parametrize("data", [b"\xffTandemP", bytes(8), b"GET / HTTP/1.1\r\n", b"x"])
+def test_plain_bytes_are_told_from_tls_and_answered_with_an_alert(authority: Authority, data: bytes) -> None:
+    server = make(authority).accept()
+    with pytest.raises(NetworkError, match="the peer speaks none"):
+        server.receive(data)
+    assert server.outgoing() == NOT_TLS_ALERT
+    client = make(authority, "c").connect(HOST)
+    with pytest.raises(NetworkError, match="the peer speaks none"):
+        client.receive(data)
+
+
+def test_handshake_without_end_is_given_up(authority: Authority) -> None:
+    """A peer that promises a long message and sends it in small records."""
+    server = make(authority).accept()
+    taken = 0
+    with pytest.raises(NetworkError, match="TLS: "):
+        while True:
+            taken += 1024
+            assert taken <= HANDSHAKE_BYTES_MAX + 2048
+            server.receive(b"\x16\x03\x01\x04\x00" + (b"\x01\x00\xff\xff" if taken == 1024 else b"") + bytes(1020))
+
+
+def test_changed_byte_of_a_record_ends_the_link(authority: Authority) -> None:
+    client, server = make(authority, "a").connect(HOST), make(authority, "b").accept()
+    shake(client, server)
+    cipher = bytearray(client.encrypt([b"some bytes of a log"]))
+    cipher[-3] ^= 1
+    with pytest.raises(NetworkError, match="bad record mac"):
+        server.receive(bytes(cipher))
+
+
+def test_file_that_cannot_be_used_is_named_with_its_setting(authority: Authority, tmp_path: Path) -> None:
+    cert, key = authority.issue("broker")
+    _, other_key = authority.issue("other")
+    rubbish = tmp_path / "rubbish"
+    rubbish.write_text("no PEM")
+    none, ca = str(tmp_path / "none"), str(authority.ca_file)
+    for files, what in (
+        ((none, key, ca), "haTlsCertFile .*none: No such file"),
+        ((cert, none, ca), "haTlsKeyFile .*none: No such file"),
+        ((cert, key, none), "haTlsCaFile .*none: No such file"),
+        ((cert, other_key, ca), "is not the key of the certificate in"),
+        ((str(rubbish), key, ca), "haTlsCertFile .*rubbish"),
+        ((cert, str(rubbish), ca), "haTlsKeyFile .*rubbish"),
+        ((cert, key, str(rubbish)), "haTlsCaFile .*rubbish"),
+    ):
+        with pytest.raises(ConfigError, match=what):
+            Tls(*files)

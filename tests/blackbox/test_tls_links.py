@@ -1,0 +1,215 @@
+"""TLS on the replication port of real brokers: what travels, who is turned away and how that is said."""
+
+import re
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tandemq.codec.fastjson import loads
+from tandemq.codec.ha import HELLO_MARK, SlaveHello, encode_hello
+from tandemq.config import tiny
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.replication.master import BACKLOG_BYTES_MAX, CHUNK_BYTES
+from tandemq.run.broker import BrokerProcess
+from tests.blackbox.certificates import Authority
+from tests.blackbox.programs import Caller, Program, Proxy, wait_until
+from tests.spec import spec
+
+OK = ResponseCode.SUCCESS
+Start = Callable[..., Program]
+MARKER = b"a body that nobody else should see"
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    programs: list[Program] = []
+
+    def begin(name: str, **settings: object) -> Program:
+        programs.append(Program(tmp_path / name, **settings))
+        return programs[-1]
+
+    yield begin
+    for program in programs:
+        program.end()
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+def start_slave(start: Start, ha_port: int, **settings: object) -> Program:
+    return start("slave", brokerRole="SLAVE", brokerId=1, haMasterAddress=f"127.0.0.1:{ha_port}", **settings)
+
+
+def ha_status(program: Program) -> dict[str, object]:
+    with Caller(program.port) as caller:
+        found: dict[str, object] = loads(caller.ask(RequestCode.GET_BROKER_HA_STATUS).body)
+    return found
+
+
+@spec("H24")
+def test_pair_copies_under_tls_and_a_secret_and_nobody_between_sees_anything(
+    start: Start, authority: Authority, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.touch(mode=0o600)
+    secret.write_text("a secret of some length")
+    master = start("master", brokerRole="SYNC_MASTER", haSecretFile=secret, **authority.settings("m"))
+    proxy = Proxy(master.ha_port)
+    proxy.seen = bytearray()
+    slave = start_slave(start, proxy.port, haSecretFile=secret, **authority.settings("s"))
+    with Caller(master.port) as caller:
+        wait_until(lambda: caller.send(MARKER) == OK, "the slave copies")
+        for number in range(40):
+            assert caller.send(bytes([number]) * 20_000) == OK
+        proxy.cut()
+        wait_until(lambda: caller.send(MARKER) == OK, "the slave copies again")
+    wait_until(lambda: slave.log_end() == master.log_end(), "the slave has all")
+    assert slave.log_bytes() == master.log_bytes()
+    assert len(proxy.seen) > 800_000
+    for plain in (MARKER, HELLO_MARK, b"brokerName"):
+        assert plain not in proxy.seen
+    (link,) = ha_status(master)["haConnectionInfo"]  # type: ignore[misc]
+    own = ha_status(slave)["haClientRuntimeInfo"]
+    assert (link["authenticated"], link["tls"]) == (True, "TLSv1.3")  # type: ignore[has-type]
+    assert isinstance(own, dict)
+    assert (own["authenticated"], own["tls"]) == (True, "TLSv1.3")
+    proxy.close()
+
+
+def refused_pair(start: Start, ours: dict[str, str], theirs: dict[str, str]) -> tuple[str, str]:
+    """What master and slave log when they do not come together."""
+    master = start("master", brokerRole="SYNC_MASTER", **ours)
+    slave = start_slave(start, master.ha_port, **theirs)
+    wait_until(lambda: "refused times=1" in slave.log_text(), "the slave says why")
+    wait_until(lambda: "refused times=1" in master.log_text(), "the master says why")
+    with Caller(master.port) as caller:
+        for _ in range(10):
+            assert caller.send(b"alone") == ResponseCode.SLAVE_NOT_AVAILABLE
+    wait_until(lambda: int(str(ha_status(slave)["refusedTimes"])) > 2, "further attempts")
+    assert int(str(ha_status(master)["refusedTimes"])) > 1
+    texts = master.log_text(), slave.log_text()
+    for text in texts:
+        assert text.count("refused times=") == 1, text
+    assert slave.log_end() == 0
+    return texts
+
+
+@spec("H24")
+def test_authority_that_is_not_trusted_is_said_by_both(start: Start, authority: Authority, tmp_path: Path) -> None:
+    other = Authority(tmp_path, "other")
+    ours, theirs = refused_pair(start, authority.settings("m"), other.settings("s", trusts=authority))
+    assert "the peer's certificate is not taken" in ours
+    assert "the peer refuses us: unknown ca" in theirs
+
+
+def test_expired_certificate_of_the_master_is_said_by_both(start: Start, authority: Authority) -> None:
+    ours, theirs = refused_pair(start, authority.settings("m", is_expired=True), authority.settings("s"))
+    assert "certificate has expired" in theirs
+    assert "the peer refuses us" in ours
+
+
+@spec("H24")
+def test_slave_without_tls_is_told_by_a_master_that_has_it(start: Start, authority: Authority) -> None:
+    master = start("master", brokerRole="SYNC_MASTER", **authority.settings("m"))
+    slave = start_slave(start, master.ha_port)
+    wait_until(lambda: "the peer speaks none" in master.log_text(), "the master says why")
+    wait_until(lambda: "the master speaks TLS" in slave.log_text(), "the slave says why")
+    assert slave.log_end() == 0
+
+
+def test_slave_with_tls_gives_up_a_master_that_has_none(start: Start, authority: Authority) -> None:
+    ours, theirs = refused_pair(start, {}, authority.settings("s"))
+    assert "it speaks TLS, and this port does not" in ours
+    assert "closed by the peer during the handshake" in theirs
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"haTlsCertFile": "{dir}/none.crt", "haTlsKeyFile": "{dir}/b.key"}, "haTlsCertFile .*none.crt: No such file"),
+        ({"haTlsCertFile": "{dir}/b.crt", "haTlsKeyFile": "{dir}/open.key"}, "everybody here may use it"),
+        ({"haTlsCertFile": "{dir}/b.crt"}, "haTlsKeyFile: the private key"),
+        ({"haSecretFile": "{dir}/none"}, "haSecretFile .*none: No such file"),
+    ],
+)
+def test_broker_does_not_start_with_files_that_cannot_be_used(
+    authority: Authority, tmp_path: Path, settings: dict[str, str], what: str
+) -> None:
+    authority.issue("b")
+    (tmp_path / "open.key").write_bytes((tmp_path / "b.key").read_bytes())
+    (tmp_path / "open.key").chmod(0o644)
+    words = [f"--set={key}={value.format(dir=tmp_path)}" for key, value in settings.items()]
+    words += ["--set=listenPort=0", "--set=haListenPort=0", f"--set=storePathRootDir={tmp_path / 'store'}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tandemq", "broker", *words], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert re.search(what, done.stderr), done.stderr
+
+
+# One broker in this process, and peers made by hand.
+
+
+@pytest.fixture
+def broker(authority: Authority, tmp_path: Path) -> Iterator[BrokerProcess]:
+    cert, key = authority.issue("broker")
+    config = replace(
+        tiny(segment_bytes=1 << 20), store_path=str(tmp_path / "store"), disk_full_ratio=1.0, ha_tls_cert_file=cert,
+        ha_tls_key_file=key, ha_tls_ca_file=str(authority.ca_file),
+    )  # fmt: skip
+    process = BrokerProcess(config)
+    process.open()
+    thread = threading.Thread(target=process.run)
+    thread.start()
+    yield process
+    process.stop()
+    thread.join()
+    process.close()
+
+
+def test_peer_that_says_nothing_is_given_up(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tandemq.real.loop.HANDSHAKE_MS_MAX", 50)
+    with socket.create_connection(("127.0.0.1", broker.ha_port), 20) as sock:
+        assert sock.recv(100) == b""
+    masters = broker.node.replication.masters
+    wait_until(lambda: masters.refusals.count == 1, "the refusal is counted")
+    assert masters.sessions == {}
+
+
+def test_slave_that_does_not_read_is_sent_a_bounded_part_of_the_log(
+    broker: BrokerProcess, authority: Authority
+) -> None:
+    """Cipher bytes that wait count like plain ones."""
+    with Caller(broker.port) as caller:
+        opaques = [caller.tell_send(bytes(8_000)) for _ in range(4_000)]
+        assert {caller.next_answer().code for _ in opaques} == {OK}
+        context = ssl.create_default_context(cafile=str(authority.ca_file))
+        context.load_cert_chain(*authority.issue("slave"))
+        raw = socket.create_connection(("127.0.0.1", broker.ha_port), 20)
+        with context.wrap_socket(raw, server_hostname="127.0.0.1") as sock:
+            config = broker.config
+            hello = SlaveHello(config.cluster, config.broker_name, 1, 7, 0, 0, config.segment_bytes)
+            sock.sendall(encode_hello(hello))
+            masters = broker.node.replication.masters
+            wait_until(lambda: any(s.transferred_bytes for s in masters.sessions.values()), "the copying begins")
+            before = -1
+            (session,) = masters.sessions.values()
+            while session.transferred_bytes > before:
+                before = session.transferred_bytes
+                for _ in range(50):
+                    assert caller.ask(RequestCode.GET_MAX_OFFSET, {"topic": "TopicA", "queueId": 0}).code == OK
+            assert before <= BACKLOG_BYTES_MAX + CHUNK_BYTES + (12 << 20)
+            assert before < broker.node.store.log.written_end
+            # Whatever waited arrives, and all that follows.
+            taken = 0
+            while taken < broker.node.store.log.written_end:
+                taken += len(sock.recv(1 << 20))
