@@ -25,6 +25,10 @@ def _key(key: str, default: Any) -> Any:
     return field(default=default, metadata={"key": key})
 
 
+WEIGHT_MAX = 1_000_000
+ZONE_CHARACTERS_MAX = 255
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
     """One broker."""
@@ -35,6 +39,10 @@ class BrokerConfig:
     broker_id: int = _key("brokerId", 0)
     role: str = _key("brokerRole", "ASYNC_MASTER")
     permission: int = _key("brokerPermission", 6)
+    weight: int = _key("brokerWeight", 100)
+    """Share of the writes among groups, for producers that look at it; 0: none while another group takes them."""
+    zone: str = _key("brokerZone", "")
+    """Where it stands, for producers that prefer their own zone."""
 
     # Where it listens and what it tells others. Port 0: any free one (the fast port then is any free one too).
     bind_address: str = _key("bindAddress", "0.0.0.0")
@@ -323,6 +331,10 @@ def _identity_problems(config: BrokerConfig) -> Iterator[Problem]:
         )
     if config.broker_id < 0:
         yield "broker_id", f"{config.broker_id} is no broker id; 0 is the master, slaves count from 1"
+    if not 0 <= config.weight <= WEIGHT_MAX:
+        yield "weight", f"{config.weight} is outside 0 to {WEIGHT_MAX}"
+    if len(config.zone) > ZONE_CHARACTERS_MAX or not config.zone.isprintable():
+        yield "zone", f"{config.zone[:64]!r} is no zone; at most {ZONE_CHARACTERS_MAX} characters that can be printed"
     if not 0 <= config.permission <= 15:
         yield "permission", f"{config.permission} is no permission; 4 is reading, 2 is writing, 6 is both"
 

@@ -56,7 +56,7 @@ _NOT_HERE: dict[str, tuple[str, str]] = {
 }
 
 _LIVE = """
-    brokerPermission autoCreateTopicEnable autoCreateSubscriptionGroup defaultTopicQueueNums maxMessageSize
+    brokerPermission brokerWeight autoCreateTopicEnable autoCreateSubscriptionGroup defaultTopicQueueNums maxMessageSize
     rejectTransactionMessage maxMsgsNumBatch defaultQueryMaxNum flushDiskType flushIntervalCommitLog syncFlushTimeout
     flushIntervalConsumeQueue flushConsumerOffsetInterval flushDelayOffsetInterval fileReservedTime deleteWhen
     cleanResourceInterval diskMaxUsedSpaceRatio diskSpaceCleanForciblyRatio diskSpaceWarningLevelRatio

@@ -181,3 +181,14 @@ def test_answer_to_a_change_of_settings_waits_until_it_is_saved(broker: Harness)
     (job,) = broker.jobs
     broker.turn([], [run_job(job)])
     assert broker.answer_to(asked) is not None
+
+
+def test_weight_is_told_to_name_servers_unless_it_is_the_default(broker: Harness) -> None:
+    [connect] = broker.connects
+    broker.turn([], [Opened(connect.link, LinkKind.PEER, "10.0.0.9:9876")])
+    [told] = broker.take_requests(Code.REGISTER_BROKER, link=connect.link)
+    assert "brokerWeight" not in told.fields
+    set_well(broker, "brokerWeight=250")
+    [told] = broker.take_requests(Code.REGISTER_BROKER, link=connect.link)
+    assert told.fields["brokerWeight"] == "250"
+    assert "failoverMode" not in told.fields

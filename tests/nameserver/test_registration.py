@@ -113,6 +113,8 @@ def test_odd_topic_is_left_out_and_the_others_stay(odd: dict[str, Any], caplog: 
         ("bodyCrc32", "1", "crc32 not match"),
         ("heartbeatTimeoutMillis", "-5", "heartbeatTimeoutMillis"),
         ("heartbeatTimeoutMillis", "99999999999", "heartbeatTimeoutMillis"),
+        ("brokerWeight", "1000001", "brokerWeight"),
+        ("brokerWeight", "much", "no integer"),
     ],
 )
 def test_bad_header_fields_are_named(field: str, value: str, what: str) -> None:
@@ -229,3 +231,13 @@ def test_any_compressed_bytes_are_read_or_refused(data: bytes) -> None:
     except ProtocolError:
         return
     assert all(isinstance(queues, Queues) for queues in told.topics.values())
+
+
+def test_weight_zone_and_mode_are_read() -> None:
+    request = registration()
+    request.fields |= {"brokerWeight": "0", "__ZONE_NAME": "east", "failoverMode": "elect"}
+    told = read_registration(request)
+    assert (told.weight, told.zone, told.mode) == (0, "east", "elect")
+    request.fields |= {"brokerWeight": "", "failoverMode": "unheard of"}
+    told = read_registration(request)
+    assert (told.weight, told.mode) == (None, "")

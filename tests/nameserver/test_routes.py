@@ -2,6 +2,7 @@
 
 import pytest
 
+from tandemq.codec.fastjson import loads
 from tandemq.errors import RemoteError
 from tandemq.nameserver import routes
 from tandemq.nameserver.routes import Queues, Registration, RouteTable, Version
@@ -21,6 +22,9 @@ def told(
     topics: dict[str, Queues] | None = None,
     acting_master: bool = False,
     timeout_ms: int | None = None,
+    weight: int | None = None,
+    zone: str | None = None,
+    mode: str = "",
 ) -> Registration:
     return Registration(
         cluster=cluster,
@@ -32,6 +36,9 @@ def told(
         topics={"t": QUEUES} if topics is None else topics,
         acting_master=acting_master,
         timeout_ms=timeout_ms,
+        weight=weight,
+        zone=zone,
+        mode=mode,
     )
 
 
@@ -304,3 +311,35 @@ def test_full_table_refuses_more_and_keeps_what_it_has(monkeypatch: pytest.Monke
     with pytest.raises(RemoteError, match="full"):
         found.register(told(broker_id=2, address="h:3", topics={}), 3, 0)
     assert found.topics() == ["a", "b", "e"]
+
+
+# --- what producers choose groups by
+
+
+def brokers_told(found: RouteTable) -> list[dict[str, object]]:
+    body = found.route("t", strict=True)
+    assert body is not None
+    return list(loads(body)["brokerDatas"])
+
+
+def test_route_tells_weight_zone_and_mode_of_the_master() -> None:
+    found = table()
+    found.register(told(weight=300, zone="east", mode="elect"), 1, 0)
+    found.register(told(broker_id=1, address="h:2", weight=7, zone="west"), 2, 0)
+    [group] = brokers_told(found)
+    assert (group["weight"], group["zoneName"], group["failoverMode"]) == (300, "east", "elect")
+
+
+def test_new_master_brings_its_own_weight() -> None:
+    found = table()
+    found.register(told(weight=300), 1, 0)
+    found.register(told(weight=200), 1, 0)
+    assert brokers_told(found)[0]["weight"] == 200
+    found.register(told(address="h:2", weight=50, version=Version(1, state_version=9)), 2, 0)
+    assert brokers_told(found)[0]["weight"] == 50
+
+
+def test_route_of_a_broker_that_says_nothing_is_as_before() -> None:
+    found = table()
+    found.register(told(), 1, 0)
+    assert set(brokers_told(found)[0]) == {"brokerAddrs", "brokerName", "cluster", "enableActingMaster"}

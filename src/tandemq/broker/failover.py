@@ -351,7 +351,8 @@ class Failover:
         else:
             broker_id = registration.broker_id if registration.broker_id == MASTER_ID and self.is_master else None
             broker_id = None if member.stage is Stage.AWAITING else broker_id
-        registration.move(broker_id, state.epoch, turn, now)
+        mode = "" if member.mode is None else member.mode.value
+        registration.move(broker_id, state.epoch, turn, now, weight=member.own.weight, mode=mode)
 
     # What links bring.
 

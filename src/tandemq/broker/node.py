@@ -174,7 +174,7 @@ class Broker:
         self.upkeep.adopt_config(config)
         self.replication.adopt_config(config)
         self.scrubber.adopt_config(now)
-        if config.permission != before.permission:
+        if (config.permission, config.weight) != (before.permission, before.weight):
             self.topics.touch(now.wall_ms)
 
     def next_link(self) -> int:

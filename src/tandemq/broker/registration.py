@@ -17,6 +17,8 @@ from tandemq.model.command import Command
 from tandemq.model.topic import Permission
 
 log = logging.getLogger(__name__)
+WEIGHT_DEFAULT = 100
+"""Of groups that say nothing."""
 MasterFound = Callable[[str, str, Now], None]
 """Called with the master's remoting address and HA address, "" where unknown."""
 
@@ -34,6 +36,10 @@ class Registration:
         self.ha_address = ""
         self.broker_id: int | None = config.broker_id
         """We register under it: 0 as the master. None: clients must not see us now."""
+        self.weight: int | None = None
+        """The group's share of the writes as the registry has it; None: as the settings say."""
+        self.mode = ""
+        """Failover mode of the group; "": static."""
         self.epoch = 0
         """A name server that knows another address under our id takes the one of the higher epoch."""
         self.registered: set[str] = set()
@@ -54,6 +60,7 @@ class Registration:
             "haServerAddr": self.ha_address,
             "compressed": "false",
             "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
+            **self._looks(),
         }
         for server in self._config.name_servers:
             command = Command(RequestCode.REGISTER_BROKER, fields=fields, body=body)
@@ -64,6 +71,13 @@ class Registration:
             "brokerName": self._config.broker_name, "brokerAddr": self.address, "clusterName": self._config.cluster,
             "brokerId": str(self.broker_id),
         }  # fmt: skip
+
+    def _looks(self) -> dict[str, str]:
+        """What producers choose groups by; name servers of RocketMQ pass on the zone, and nothing else of it."""
+        weight = self._config.weight if self.weight is None else self.weight
+        told = {"brokerWeight": str(weight) if weight != WEIGHT_DEFAULT else "", "failoverMode": self.mode,
+                "__ZONE_NAME": self._config.zone}  # fmt: skip
+        return {name: value for name, value in told.items() if value}
 
     def _wrapper(self) -> dict[str, object]:
         """Topics with our own permission applied, as 4.9 and 5.x name servers read them."""
@@ -102,10 +116,13 @@ class Registration:
                 log.info("registration: name_server=%s registered as %s id=%d at %s", server,
                          self._config.broker_name, self.broker_id, self.address)  # fmt: skip
 
-    def move(self, broker_id: int | None, epoch: int, turn: Turn, now: Now) -> None:
+    def move(
+        self, broker_id: int | None, epoch: int, turn: Turn, now: Now, *, weight: int | None = None, mode: str = ""
+    ) -> None:
         """Our part in the group changed: register anew, or not at all."""
-        if (broker_id, epoch) == (self.broker_id, self.epoch):
+        if (broker_id, epoch, weight, mode) == (self.broker_id, self.epoch, self.weight, self.mode):
             return
+        self.weight, self.mode = weight, mode
         if broker_id != self.broker_id and self.broker_id is not None:
             self.unregister(turn)
         self.broker_id, self.epoch = broker_id, epoch

@@ -36,6 +36,8 @@ QUEUES_MAX = 65_536
 TOPICS_MAX = 100_000
 TIMEOUT_MS_MAX = 3_600_000
 ZONE_FIELD = "__ZONE_NAME"
+WEIGHT_MAX = 1_000_000
+MODES = frozenset({"slave-consume", "elect"})
 _VERSION_WITH_FULL_BODY = 37
 _VERSION_WITH_MAPPINGS = 413
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}\Z")
@@ -108,6 +110,10 @@ def read_registration(request: Command) -> Registration:
     timeout_ms = integer_field(request, "heartbeatTimeoutMillis", 0)
     if not 0 <= timeout_ms <= TIMEOUT_MS_MAX:
         raise ProtocolError(f"heartbeatTimeoutMillis {timeout_ms}: 1 to {TIMEOUT_MS_MAX} are allowed")
+    weight = integer_field(request, "brokerWeight", -1)
+    if weight > WEIGHT_MAX:
+        raise ProtocolError(f"brokerWeight {weight}: 0 to {WEIGHT_MAX} are allowed")
+    mode = request.fields.get("failoverMode", "")
     version, topics, servers, mappings = _read_body(request)
     return Registration(
         cluster=name_field(request, "clusterName"),
@@ -122,6 +128,8 @@ def read_registration(request: Command) -> Registration:
         timeout_ms=timeout_ms or None,
         acting_master=boolean_field(request, "enableActingMaster"),
         zone=request.fields.get(ZONE_FIELD, "")[:NAME_CHARACTERS_MAX] or None,
+        weight=weight if weight >= 0 else None,
+        mode=mode if mode in MODES else "",
     )
 
 

@@ -88,6 +88,17 @@ class Registration:
     acting_master: bool = False
     """Whether a slave of this group may act as its master (5.x): then nobody may write while there is no master."""
     zone: str | None = None
+    """Where it stands."""
+    weight: int | None = None
+    """Its group's share of the writes, while it is the master."""
+    mode: str = ""
+    """The failover mode of its group, if it is another than static."""
+
+    @property
+    def looks(self) -> dict[str, Any]:
+        """What routes tell of its group, besides addresses, while it is the first member; only what was told."""
+        told = {"zoneName": self.zone, "weight": self.weight, "failoverMode": self.mode or None}
+        return {name: value for name, value in told.items() if value is not None}
 
 
 @dataclass(slots=True, eq=False)
@@ -104,6 +115,7 @@ class _Member:
     timeout_ms: int | None
     link: int
     heard_ms: int
+    looks: dict[str, Any]
 
 
 @dataclass(slots=True, eq=False)
@@ -113,7 +125,6 @@ class _Group:
     cluster: str
     name: str
     acting_master: bool = False
-    zone: str | None = None
     members: dict[int, _Member] = field(default_factory=dict)
     topics: set[str] = field(default_factory=set)
     mappings: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -124,15 +135,13 @@ class _Group:
 
     def as_json(self) -> dict[str, Any]:
         """As a route or the cluster info tells of it."""
-        value: dict[str, Any] = {
+        return {
             "brokerAddrs": self.addresses(),
             "brokerName": self.name,
             "cluster": self.cluster,
             "enableActingMaster": self.acting_master,
+            **self.first().looks,
         }
-        if self.zone is not None:
-            value["zoneName"] = self.zone
-        return value
 
     def addresses(self) -> dict[int, str]:
         """Address by broker id, smallest id first."""
@@ -280,18 +289,20 @@ class RouteTable:
             told.timeout_ms,
             link,
             now_ms,
+            told.looks,
         )
         group.members[told.broker_id] = member
         self._members[told.address] = member
         self._links.setdefault(link, set()).add(told.address)
-        looks = (group.cluster, group.acting_master, group.zone)
-        group.cluster, group.acting_master, group.zone = told.cluster, told.acting_master, told.zone
+        looks = (group.cluster, group.acting_master)
+        group.cluster, group.acting_master = told.cluster, told.acting_master
         same = before is not None and before.address == told.address
         if (
             before is None
             or not same
             or before.filter_servers != told.filter_servers
-            or looks != (group.cluster, group.acting_master, group.zone)
+            or before.looks != told.looks
+            or looks != (group.cluster, group.acting_master)
         ):
             self._answers.clear()
         if not same:
