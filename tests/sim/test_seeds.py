@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.sim.simulation import FAULTS_MIN, GROUPS, RUN_US_MIN, SENDS_MIN, Result, quiet, run_seed
+from tandemq.sim.result import Result
+from tandemq.sim.simulation import FAULTS_MIN, GROUPS, RUN_US_MIN, SENDS_MIN, quiet, run_seed
 from tandemq.sim.world import SECOND
 
 FAILED_ONCE = [

@@ -96,10 +96,11 @@ class Failover:
         self._generations: Pairs | None = None
         """Log end and epochs as the member knows them."""
         self._is_short = False
+        self._copied = 0
         self._beat_ms = 0
         self._greeted: set[int] = set()
         """Members that got a heartbeat at once when they had caught up, and so know that their log is whole."""
-        self._unseen: set[ConsumeQueue] = set()
+        self._unseen: dict[ConsumeQueue, None] = {}
         """Queues with held pulls and messages that may not be shown yet."""
         self._taken: list[tuple[int, int, int]] = []
         """Offsets handed to us that are being saved: which change, giver, token."""
@@ -280,6 +281,13 @@ class Failover:
         """Log offset below which a message of an `elect` group is safe."""
         return self.member.confirm_offset
 
+    def copied_offset(self) -> int:
+        """Log offset below which as many members as asked for hold the log: it does not grow while fewer are in sync,
+        also for messages that waited before one of them left."""
+        if self.replica_verdict() is None:
+            self._copied = max(self._copied, self.confirm_offset)
+        return self._copied
+
     def replica_verdict(self) -> ResponseCode | None:
         """Whether a message stored now waits for the members in sync (None), or what is known already."""
         config = self.member.view.config
@@ -291,12 +299,12 @@ class Failover:
         pull = self._broker.pull
         if self.is_elect and self.is_master:
             pull.log_limit = self.confirm_offset
-        self._unseen.update(woken)
+        self._unseen.update(dict.fromkeys(woken))
         for queue in list(self._unseen):
             if queue.held is not None:
                 pull.wake(queue, turn)
             if pull.visible_end(queue) >= queue.max_offset:
-                self._unseen.discard(queue)
+                del self._unseen[queue]
 
     # Roles.
 
@@ -305,6 +313,7 @@ class Failover:
         if not self.is_master or self.epoch != order.epoch:
             broker.replication.let_go(turn, f"broker {member.id} is the master of epoch {order.epoch}")
             was_master, self.is_master, self.epoch = self.is_master, True, order.epoch
+            self._copied = 0
             try:
                 if self.is_elect:
                     broker.replication.lead(now, epoch=order.epoch)

@@ -456,7 +456,7 @@ class Broker:
     def copied_offset(self) -> int:
         """The log offset up to which enough replicas have the bytes."""
         if self.failover is not None and self.failover.is_elect:
-            return self.failover.confirm_offset
+            return self.failover.copied_offset()
         return copied_offset(self.replication.masters.acked_offsets(), self.config.in_sync_replicas - 1)
 
     def release(self, turn: Turn, now: Now) -> None:

@@ -70,6 +70,7 @@ class Host:
         process = Process(world, network, self.machine, self.name)
         process.on_power_loss = self.power_loss
         process.after_turn = self._after_turn
+        self._cluster.prepare(self, process)
         self.machine.disk.wall_ms = self.machine.now().wall_ms
         network.dead_machines.pop(self.machine.ip, None)
         try:
@@ -227,6 +228,10 @@ class Cluster:
         process.start(NameServer(self.plan.name_server_config, machine.disk, process))
         self.name_servers[address] = process
 
+    def name_server_machine(self, address: str) -> Machine:
+        """Where a name server runs."""
+        return self._ns_machines[address]
+
     def kill_name_server(self, address: str) -> None:
         """SIGKILL."""
         process = self.name_servers.pop(address, None)
@@ -234,6 +239,9 @@ class Cluster:
             process.kill()
             self.network.forget(process, told=True)
             self._ns_machines[address].disk.kill()
+
+    def prepare(self, host: Host, process: Process) -> None:
+        """A broker's process is about to get its node."""
 
     def members(self, group: GroupPlan) -> list[Host]:
         """The hosts of a group, master first."""

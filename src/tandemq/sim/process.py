@@ -19,6 +19,7 @@ import msgspec
 
 from tandemq.boundary import Event, Job, JobDone, Node, Now, Turn
 from tandemq.errors import StoreError, TandemError
+from tandemq.registry import Ask
 from tandemq.sim.disk import PowerLoss, SimDisk
 from tandemq.sim.network import Network
 from tandemq.sim.world import MS, Violation, World
@@ -43,6 +44,8 @@ class Machine:
         self.disk = disk
         self.boots = 0
         self.mono_ms = 0
+        self.drift_ppm = 0
+        """How much faster its clocks run than the world's, in millionths."""
         self.wall_ms = 1_790_000_000_000 + world.random.randrange(-2000, 2000)
         self.jumps: list[tuple[int, int]] = []
         """(time µs, ms) of each jump of the calendar clock."""
@@ -62,7 +65,13 @@ class Machine:
     def now(self) -> Now:
         """This moment, as this machine's clocks show it."""
         passed = self._world.now_us // MS
+        passed += passed * self.drift_ppm // 1_000_000
         return Now(passed + self.mono_ms, passed + self.wall_ms)
+
+    def us_of(self, mono_ms: int) -> int:
+        """The world's time when this machine's monotonic clock shows `mono_ms`."""
+        passed = (mono_ms - self.mono_ms) * MS
+        return passed if not self.drift_ppm else -(-passed * 1_000_000 // (1_000_000 + self.drift_ppm))
 
     def jump(self, ms: int) -> None:
         """Set the calendar clock forward or back."""
@@ -86,6 +95,8 @@ class Process:
         self.sync_delay_us = (800, 6_000)
         self.after_turn: Callable[[Process], None] | None = None
         self.on_power_loss: Callable[[], None] | None = None
+        self.registry: Callable[[Ask], None] | None = None
+        """Takes what the node asks of a registry its shell speaks to."""
         self._links = 0
         self._received: list[tuple[int, bytes]] = []
         self._events: list[Event] = []
@@ -163,7 +174,7 @@ class Process:
                 return
         deadline = self.node.deadline_ms()
         if deadline is not None:
-            at_us = -(-(deadline - self.machine.mono_ms) * MS // TICK_US) * TICK_US
+            at_us = -(-self.machine.us_of(deadline) // TICK_US) * TICK_US
             self._plan(max(at_us, self.world.now_us + 100, self.paused_until_us))
 
     def run_turn(self, node: Node, received: list[tuple[int, bytes]], events: list[Event]) -> Turn | None:
@@ -202,6 +213,10 @@ class Process:
             self.network.connect(self, wish)
         for job in turn.jobs:
             self._start_job(job)
+        if turn.asks:
+            assert self.registry is not None, "the node asks a registry, and there is none"
+            for ask in turn.asks:
+                self.registry(ask)
 
     def _start_job(self, job: Job) -> None:
         delay = self.world.random.randint(*self.sync_delay_us)

@@ -104,7 +104,7 @@ class Producer(Talker):
     def attempt(self, messages: list[Wanted], group: str, address: str, queue_id: int, tried: set[str]) -> Attempt:
         """Send messages to a queue of a group."""
         shadow = self._shadow
-        attempt = Attempt(len(shadow.attempts), messages, group, queue_id, self._world.now_us)
+        attempt = Attempt(len(shadow.attempts), messages, group, queue_id, self._world.now_us, address=address)
         single = messages[0] if len(messages) == 1 else None
         is_oneway = single is not None and "oneway" in self._kinds and self.random.random() < 0.04
         attempt.waits = not (single is not None and "nowait" in self._kinds and self.random.random() < 0.06)
@@ -124,7 +124,7 @@ class Producer(Talker):
     def probe(self, group: str, address: str) -> Attempt:
         """Send one plain message to a group; called between turns, so it leaves with the next one."""
         message = self._make(TOPICS[0], plain=True)
-        attempt = Attempt(-1, [message], group, 0, self._world.now_us)
+        attempt = Attempt(-1, [message], group, 0, self._world.now_us, address=address)
         self.pending.append((attempt, address))
         return attempt
 

@@ -16,7 +16,8 @@ from multiprocessing import get_context
 
 from tandemq.sim.mutations import MUTATIONS
 from tandemq.sim.process import CRASHES
-from tandemq.sim.simulation import Result, quiet, run_seed
+from tandemq.sim.result import Result
+from tandemq.sim.simulation import quiet, run_seed
 
 SEEDS_PER_TASK = 8
 

@@ -52,6 +52,8 @@ class Attempt:
     answered_us: int = 0
     queue_offset: int = -1
     log_offsets: list[int] = field(default_factory=list)
+    address: str = ""
+    """Of the broker that was asked, where that matters."""
 
     @property
     def is_stored(self) -> bool:

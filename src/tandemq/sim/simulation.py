@@ -8,7 +8,6 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from random import Random
 
 from tandemq.broker import delay
@@ -21,11 +20,13 @@ from tandemq.sim.consuming import ConsumingApplication
 from tandemq.sim.deliveries import REJECTING_GROUP
 from tandemq.sim.faults import Faults
 from tandemq.sim.garbage import Stranger
+from tandemq.sim.groupsim import GroupSimulation
 from tandemq.sim.network import Connection, Network
 from tandemq.sim.patch import patched
 from tandemq.sim.plan import STRANGER_IP, client_ip, draw
 from tandemq.sim.producer import Producer
 from tandemq.sim.producing import ProducingApplication
+from tandemq.sim.result import Result
 from tandemq.sim.seat import Seat
 from tandemq.sim.shadow import Shadow
 from tandemq.sim.talker import Talker
@@ -42,26 +43,9 @@ SCAN_MS = 1_000
 """How often brokers look for delayed messages here: a tenth of a second would cost a third of all turns."""
 DEADLINE_STEP_MS = 250
 """How finely clients look for answers that did not come, for the same reason."""
+GROUP_SEEDS = 1_000_000
+"""Seeds from here on have groups with a registry."""
 _CODE = re.compile(rb'"code":(\d+)')
-
-
-@dataclass(slots=True)
-class Result:
-    """What one seed gave. `rule` and `text` tell the violation, if there is one."""
-
-    seed: int
-    digest: str = ""
-    rule: str = ""
-    text: str = ""
-    virtual_s: float = 0.0
-    sends: int = 0
-    given: int = 0
-    turns: int = 0
-    duplicates: int = 0
-    levels: list[str] = field(default_factory=list)
-    faults: dict[str, int] = field(default_factory=dict)
-    requests: dict[int, int] = field(default_factory=dict)
-    statuses: dict[int, int] = field(default_factory=dict)
 
 
 class Simulation:
@@ -198,7 +182,7 @@ def _uncollected() -> Iterator[None]:
 def run_seed(seed: int) -> Result:
     """Run one seed."""
     with patched(delay, "SCAN_MS", SCAN_MS), patched(links, "DEADLINE_STEP_MS", DEADLINE_STEP_MS), _uncollected():
-        simulation = Simulation(seed)
+        simulation = GroupSimulation(seed) if seed >= GROUP_SEEDS else Simulation(seed)
         try:
             simulation.run()
         except Violation as violation:

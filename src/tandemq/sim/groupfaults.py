@@ -1,0 +1,200 @@
+"""What goes wrong in groups with a registry: all that goes wrong in others, and what befalls the registry and roles.
+
+    registry   away and back, slow, watches late, a session ended, a broker cut off from it, or from its peers, or both
+    roles      a master paused for longer than its lease, killed, isolated; an operator's switch, force-master
+
+Nothing is injected that no group could survive: bits are not turned, and no disk is lost but of a member whose group
+is whole.
+"""
+
+from collections.abc import Callable
+from random import Random
+
+from tandemq.boundary import Now
+from tandemq.coordination.member import Member
+from tandemq.coordination.orders import Stage
+from tandemq.coordination.records import GroupMode, Mode
+from tandemq.registry import NAME_SERVER
+from tandemq.sim.cluster import Host
+from tandemq.sim.faults import Faults
+from tandemq.sim.groupchecks import GroupChecks
+from tandemq.sim.groups import GroupCluster, mode_of, stage_of, state_of
+from tandemq.sim.network import Network
+from tandemq.sim.plan import GroupPlan
+from tandemq.sim.registry import REGISTRY_IP
+from tandemq.sim.seat import Seat
+from tandemq.sim.world import MS, SECOND, World
+
+
+class GroupFaults(Faults):
+    """The faults of one seed."""
+
+    def __init__(
+        self, world: World, network: Network, cluster: GroupCluster, clients: list[Seat], checks: GroupChecks
+    ) -> None:  # fmt: skip
+        """Nothing is wrong yet."""
+        super().__init__(world, network, cluster, clients)
+        self._random = Random(f"{world.seed}-group-faults")
+        self._groups = cluster
+        self._checks = checks
+        self._kinds = [
+            (3, self._cut), (2, self._half_open), (2, self._black_hole), (3, self._stall), (3, self._partition),
+            (2, self._slow_links), (2, self._flip_in_flight), (4, self._pause), (5, self._kill), (3, self._kill_both),
+            (4, self._stop_at_call), (5, self._power_loss), (2, self._power_loss_both), (2, self._jump),
+            (2, self._slow_disk), (2, self._full_disk), (2, self._failing_sync), (2, self._failing_write),
+            (2, self._restart), (3, self._wipe), (7, self._kill_leader), (5, self._pause_leader),
+            (4, self._registry_away), (3, self._registry_slow), (3, self._session_over), (4, self._cut_registry),
+            (3, self._cut_peers), (4, self._isolate_member), (5, self._switch), (1, self._force),
+        ]  # fmt: skip
+
+    # Whom it strikes.
+
+    def _group(self) -> GroupPlan:
+        return self._random.choice(self._cluster.plan.groups)
+
+    def _leader(self) -> Host | None:
+        return self._groups.leader(self._group())
+
+    def _registry_ip(self) -> str:
+        if self._groups.groups_plan.registry == NAME_SERVER:
+            return self._cluster.plan.name_servers[0].partition(":")[0]
+        return REGISTRY_IP
+
+    # Processes.
+
+    def _kill_leader(self) -> None:
+        host = self._leader()
+        if host is not None:
+            self._note("kill-master", host.name)
+            host.kill()
+            self._later(50, 9_000, host.start)
+
+    def _pause_leader(self) -> None:
+        host = self._leader()
+        if host is not None and host.process is not None:
+            duration = self._random.choice((1_200, 2_500, 4_000, 7_000)) * MS
+            self._note("pause-master", f"{host.name} {duration // MS} ms")
+            host.process.pause(duration)
+
+    def _wipe(self) -> None:
+        """A disk is lost while all others have everything: the loss of all copies is survived by nobody."""
+        host = self._host()
+        members = self._cluster.members(host.group)
+        state = state_of(host)
+        if state is None or host.wipes_us or len(state.in_sync) != len(members):
+            return
+        is_whole = all(member.broker is not None and member.process is not None and stage_of(member) in
+                       (Stage.SERVING, Stage.SLAVE) for member in members)  # fmt: skip
+        may_lose = mode_of(host.group) is Mode.ELECT or (not host.is_master and state.mode is GroupMode.NORMAL)
+        if is_whole and may_lose:
+            self._note("disk-lost", host.name)
+            host.wipe()
+            self._later(100, 4_000, host.start)
+
+    # The registry.
+
+    def _registry_away(self) -> None:
+        self._note("registry-away", self._groups.groups_plan.registry)
+        if self._groups.groups_plan.registry == NAME_SERVER:
+            address = self._cluster.plan.name_servers[0]
+            self._cluster.kill_name_server(address)
+            self._later(100, 6_000, lambda: self._cluster.start_name_server(address))
+        else:
+            self._groups.registry.stop()
+            self._later(100, 6_000, self._groups.registry.start)
+
+    def _registry_slow(self) -> None:
+        self._note("registry-slow", self._groups.groups_plan.registry)
+        registry = self._groups.registry
+        registry.delay_us, registry.watch_delay_us = self._random.choice(
+            ((100 * MS, 0), (500, 1_500 * MS), (300 * MS, 800 * MS), (900 * MS, 0))
+        )
+
+        def restore() -> None:
+            registry.delay_us, registry.watch_delay_us = 500, 0
+
+        self._later(500, 6_000, restore)
+
+    def _session_over(self) -> None:
+        host = self._host()
+        for line in self._groups.registry.lines:
+            if line.process is host.process:
+                self._note("session-over", host.name)
+                self._groups.registry.expire(line)
+
+    def _cut_registry(self) -> None:
+        host = self._leader() if self._random.random() < 0.6 else self._host()
+        if host is not None:
+            one, other = host.machine.ip, self._registry_ip()
+            pairs = [(one, other), (other, one)]
+            self._block("cut-from-registry", pairs if self._random.random() < 0.7 else [self._random.choice(pairs)])
+
+    def _cut_peers(self) -> None:
+        host = self._host()
+        others = [member.machine.ip for member in self._cluster.members(host.group) if member is not host]
+        self._block(
+            "cut-from-peers", [pair for ip in others for pair in ((host.machine.ip, ip), (ip, host.machine.ip))]
+        )
+
+    def _isolate_member(self) -> None:
+        """Alone, but for the clients now and then."""
+        host = self._leader() if self._random.random() < 0.6 else self._host()
+        if host is None:
+            return
+        others = [ip for ip in self._ips() if ip != host.machine.ip]
+        if self._random.random() < 0.7:
+            others = [member.machine.ip for member in self._cluster.members(host.group) if member is not host]
+        others += [self._registry_ip()]
+        self._block("isolation", [pair for ip in others for pair in ((host.machine.ip, ip), (ip, host.machine.ip))])
+
+    # Operators.
+
+    def _command(self, host: Host, give: Callable[[Member, Now], object]) -> None:
+        if host.broker is not None and host.broker.failover is not None and host.process is not None:
+            give(host.broker.failover.member, host.machine.now())
+            host.process.wake()
+
+    def _switch(self) -> None:
+        host = self._leader()
+        if host is not None and mode_of(host.group) is Mode.ELECT:
+            target = self._random.choice(self._cluster.members(host.group)).broker_id
+            self._note("switch", f"{host.name} to {target}")
+            self._command(host, lambda member, now: member.switch(target, now))
+
+    def _force(self) -> None:
+        host = self._host()
+        if mode_of(host.group) is not Mode.STATIC:
+            self._note("force-master", host.name)
+            self._accept(host)
+
+    def _accept(self, host: Host) -> None:
+        """An operator makes a member serve, whatever is lost by it: for as long as the command may take."""
+        self._checks.accepted_us[host.group.name] = self._world.now_us + 16 * SECOND
+        self._command(host, lambda member, now: member.force_master(now))
+
+    def help(self, group: GroupPlan) -> None:
+        """An operator finds a group that does not serve, and does what its members ask for."""
+        for host in self._cluster.members(group):
+            broker = host.broker
+            if broker is not None and broker.failover is not None and "force-master" in broker.failover.member.why:
+                self._world.consequence("operator", f"{host.name}: {broker.failover.member.why}")
+                self._accept(host)
+                return
+
+    def empty_left_behind(self, group: GroupPlan) -> None:
+        """An operator empties the store of a slave whose master does not hold the log any more from where it ends."""
+        leader, *others = self._cluster.members(group)
+        for host in others:
+            if leader.broker is None or host.broker is None or host.wipes_us[-1:] == [self._world.now_us]:
+                continue
+            if 0 < host.broker.store.log.written_end < leader.broker.store.log.start:
+                self._world.consequence("operator", f"{host.name}: its store is emptied, it was left behind")
+                host.wipe()
+                host.start()
+
+    def end(self) -> None:
+        """Undo everything that can be undone."""
+        registry = self._groups.registry
+        registry.delay_us, registry.watch_delay_us = 500, 0
+        registry.start()
+        super().end()

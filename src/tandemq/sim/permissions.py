@@ -1,0 +1,116 @@
+"""Who may do what for clients at which moment, and whether that is kept: the checker of I6.
+
+After every turn of a broker all members of its group are asked, each by its own clock, what they may do: at most one
+may be read, at most one written. Between turns permissions only end. A broker that is paused is asked too.
+
+What a client was given, or was told is stored, must have been permitted to that broker at some moment between the
+question and the answer; and a broker that may do nothing must not count anything as given or stored in its turn.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from tandemq.coordination.records import Mode
+from tandemq.sim.cluster import Host
+from tandemq.sim.groups import GroupCluster, mode_of
+from tandemq.sim.world import SECOND, Violation, World
+
+READ, WRITE, COMMIT = 0, 1, 2
+WHAT = ("be read", "be written", "take commits")
+KEPT = 400
+
+
+@dataclass(slots=True)
+class Held:
+    """Spans in which one broker had one permission, µs, the last one perhaps to come; `given` counts what it did."""
+
+    spans: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=KEPT))
+
+    def note(self, now_us: int, until_us: int) -> None:
+        """From now on it ends at `until_us`, which may be past."""
+        if self.spans and self.spans[-1][1] >= now_us:
+            start, end = self.spans.pop()
+            self.spans.append((start, max(now_us, until_us) if until_us > now_us else min(end, now_us)))
+        elif until_us > now_us:
+            self.spans.append((now_us, until_us))
+
+    def within(self, from_us: int, to_us: int) -> bool:
+        """Whether there was a moment of it."""
+        return any(start <= to_us and end >= from_us for start, end in reversed(self.spans))
+
+
+class Permissions:
+    """The permissions of all brokers of a run."""
+
+    def __init__(self, world: World, cluster: GroupCluster) -> None:
+        """Nobody may do anything."""
+        self._world = world
+        self._cluster = cluster
+        self._held: dict[str, tuple[Held, Held, Held]] = {
+            host.name: (Held(), Held(), Held()) for host in cluster.hosts
+        }  # fmt: skip
+        self._done: dict[str, tuple[int, int]] = {}
+        self.serving: dict[str, str] = {}
+        """Group to the member that could be read last."""
+        self.changes: list[tuple[int, str, str, str]] = []
+        """(µs, group, who could be read before, who can be now)."""
+
+    def may(self, host: Host, what: int) -> bool:
+        """Whether a broker has a permission at this moment."""
+        return self._until_us(host, what) > self._world.now_us
+
+    def _until_us(self, host: Host, what: int) -> int:
+        broker = host.broker
+        if broker is None or broker.failover is None or not broker.registration.address:
+            return -1
+        member = broker.failover.member
+        now_ms = host.machine.now().mono_ms
+        ask = (member.may_read, member.may_write, member.may_commit)[what]
+        if not ask(now_ms):
+            return -1
+        until_ms = member._until[what]  # noqa: SLF001  # a permission ends by itself: when is not told otherwise
+        return min(host.machine.us_of(until_ms), self._world.now_us + 3600 * SECOND)
+
+    def turned(self, host: Host) -> None:
+        """A broker was driven."""
+        if mode_of(host.group) is Mode.STATIC:
+            return
+        now_us = self._world.now_us
+        held = self._held[host.name]
+        for what in (READ, WRITE, COMMIT):
+            held[what].note(now_us, self._until_us(host, what))
+        self._judge_deeds(host, held)
+        members = self._cluster.members(host.group)
+        for what in (READ, WRITE):
+            found = [member.name for member in members if self.may(member, what)]
+            if len(found) > 1:
+                raise Violation("I6", f"{' and '.join(sorted(found))} may both {WHAT[what]}")
+            if what == READ and found and self.serving.get(host.group.name) != found[0]:
+                before = self.serving.get(host.group.name, "")
+                self.serving[host.group.name] = found[0]
+                self.changes.append((now_us, host.group.name, before, found[0]))
+
+    def stopped(self, host: Host) -> None:
+        """A broker is gone."""
+        for held in self._held[host.name]:
+            held.note(self._world.now_us, -1)
+        self._done.pop(host.name, None)
+
+    def _judge_deeds(self, host: Host, held: tuple[Held, Held, Held]) -> None:
+        broker = host.broker
+        assert broker is not None, "it was driven"
+        now_us = self._world.now_us
+        done = (broker.pull.count, broker.send.count)
+        before, self._done[host.name] = self._done.get(host.name, (0, 0)), done
+        for what in (READ, WRITE):
+            if done[what] > before[what] and not held[what].within(now_us, now_us):
+                raise Violation("I6", f"{host.name} served clients, and may not {WHAT[what]}")
+
+    def answered(self, host: Host, what: int, asked_us: int) -> None:
+        """A client heard from a broker that what it asked for at a time was done."""
+        if mode_of(host.group) is Mode.STATIC:
+            return
+        if not self._held[host.name][what].within(asked_us, self._world.now_us):
+            raise Violation(
+                "I6", f"{host.name} did what was asked at {asked_us / SECOND:.3f} s, and could not {WHAT[what]} since"
+            )
