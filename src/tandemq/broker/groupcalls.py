@@ -2,7 +2,7 @@
 
     TANDEM_FAILOVER_STATUS   {}                 everything that is known, and the timeline of role changes
     TANDEM_SWITCH            target             asked of the master; answered when it is done, or was given up
-    TANDEM_FORCE_MASTER      {}                 asked of the broker that is to serve; answered in the same way
+    TANDEM_FORCE_MASTER      preview            asked of the broker that is to serve; answered in the same way
     TANDEM_HAND_OFFSETS      from, token, body  asked by a member that hands over; answered when it is saved
 
 Source: docs/requests.md, "groups with a registry".
@@ -25,6 +25,7 @@ from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 
 if TYPE_CHECKING:
+    from tandemq.broker.failover import Failover
     from tandemq.broker.node import Broker, Handler
 
 NO_REGISTRY = "this broker's role is fixed by its settings: its group has no registry"
@@ -34,6 +35,12 @@ class SwitchFields(msgspec.Struct):
     """TANDEM_SWITCH: the member that is to be the master."""
 
     target: int
+
+
+class ForceFields(msgspec.Struct):
+    """TANDEM_FORCE_MASTER: whether only to say what it may lose or repeat."""
+
+    preview: bool = False
 
 
 class HandFields(msgspec.Struct, rename={"giver": "from"}):
@@ -65,7 +72,7 @@ class _GroupCalls:
             table |= {"mode": "static", "isMaster": broker.is_master}
         else:
             table |= _status_table(failover.member.status(now), now) | {
-                "isMaster": failover.is_master, "timeline": failover.timeline,
+                "isMaster": failover.is_master, "timeline": failover.timeline, "members": _members(failover, now),
                 "registryAddress": f"{failover.registry.address.kind}://{failover.registry.address.hosts}",
             }  # fmt: skip
         return command.answer(ResponseCode.SUCCESS, body=dumps(table))
@@ -78,10 +85,12 @@ class _GroupCalls:
         return self._decided(link, command, failover.member.switch(fields.target, now))
 
     def force_master(self, link: Link, command: Command, now: Now) -> Command | None:
+        fields = read_fields(ForceFields, command.fields)
         failover = self._broker.failover
         if failover is None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=NO_REGISTRY)
-        return self._decided(link, command, failover.member.force_master(now))
+        verdict = failover.member.force_master(now, is_preview=fields.preview)
+        return self._decided(link, command, verdict._replace(is_done=True) if fields.preview else verdict)
 
     def _decided(self, link: Link, command: Command, verdict: Verdict) -> Command | None:
         if not verdict.is_accepted or verdict.is_done:
@@ -103,6 +112,24 @@ class _GroupCalls:
         if refusal is not None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=refusal)
         return command.answer(ResponseCode.SUCCESS)
+
+
+def _members(failover: "Failover", now: Now) -> list[dict[str, Any]]:
+    """The configured members: their addresses if they live, and how far behind they are if we are their master."""
+    member, found = failover.member, []
+    for one in member.view.config.members if member.view.config is not None else ():
+        record = (member.view.live or {}).get(one.broker_id)
+        row: dict[str, Any] = {
+            "brokerId": one.broker_id, "role": one.role.value, "permission": one.permission.value,
+            "weight": one.weight, "priority": one.priority, "address": "" if record is None else record.address,
+            "lagBytes": None, "lagMs": None,
+        }  # fmt: skip
+        peer = member.peer(one.broker_id)
+        if failover.is_master and one.broker_id != member.id and peer.is_linked and peer.acked >= 0:
+            lag = max(0, member.log_end - peer.acked)
+            row |= {"lagBytes": lag, "lagMs": min(now.mono_ms - peer.caught_up_ms, now.mono_ms) if lag else 0}
+        found.append(row)
+    return found
 
 
 def _status_table(status: Status, now: Now) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""`tandemq ha`: how replication stands, and whether twins are equal.
+"""`tandemq ha`: what there is to ask and order of groups, and whether twins are equal.
 
-Both ask the brokers directly, over one connection each. `verify` compares while everything runs: it asks both brokers
+Brokers are asked directly, over one connection each. `verify` compares while everything runs: it asks both brokers
 for checksums of the same ranges, up to where both logs reach, and narrows a range that differs down to its first byte.
 """
 
@@ -15,9 +15,12 @@ import click
 
 from tandemq.cli.ask import namesrv_option
 from tandemq.cli.ha_config import config
-from tandemq.cli.scrub import damage_rows, health_columns, scrub, show_damages, try_log_health
+from tandemq.cli.ha_roles import force_master, history, switch
+from tandemq.cli.ha_status import status
+from tandemq.cli.members import Found, groups_of
+from tandemq.cli.scrub import scrub, try_log_health
 from tandemq.cli.show import json_option, show_json, show_rows
-from tandemq.errors import NetworkError, RemoteError
+from tandemq.errors import RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
 
 EXIT_FAULTS = 3
@@ -27,153 +30,11 @@ REPORT_EVERY_S = 0.5
 
 @click.group()
 def ha() -> None:
-    """Show replication, compare twins, configure groups."""
+    """Show replication and roles, move them, compare twins, configure groups."""
 
 
-ha.add_command(config)
-ha.add_command(scrub)
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A broker as the name server knows it."""
-
-    cluster: str
-    broker: str
-    broker_id: int
-    address: str
-
-
-def _ask(address: str, code: RequestCode, fields: dict[str, str] | None = None) -> Any:
-    from tandemq.model.command import Command  # noqa: PLC0415
-    from tandemq.run.ask import line  # noqa: PLC0415
-
-    with line(address) as opened:
-        return opened.ask(Command(code, fields=fields or {}))
-
-
-def members_of(name_servers: str) -> list[Member]:
-    """All brokers, from the first name server that answers.
-
-    Raises:
-        NetworkError: none does.
-    """
-    from tandemq.codec.fastjson import loads  # noqa: PLC0415
-
-    error: NetworkError | None = None
-    for address in filter(None, name_servers.split(";")):
-        try:
-            answer = _ask(address.strip(), RequestCode.GET_BROKER_CLUSTER_INFO)
-        except NetworkError as failed:
-            error = failed
-            continue
-        table = loads(answer.body).get("brokerAddrTable") or {}
-        return [
-            Member(str(data.get("cluster", "")), name, int(number), str(at))
-            for name, data in sorted(table.items())
-            for number, at in sorted(data["brokerAddrs"].items(), key=lambda item: int(item[0]))
-        ]
-    raise error or NetworkError("no name server is given")
-
-
-@ha.command()
-@click.option("--broker", help="Of this broker group only.")
-@namesrv_option
-@json_option
-def status(broker: str | None, name_servers: str, as_json: bool) -> None:
-    """Show roles, log ends, lag in bytes, when each end of each link last read and wrote, and damage in logs."""
-    rows = [_status(member) for member in members_of(name_servers) if broker in (None, member.broker)]
-    ends = {row["broker"]: row["logEnd"] for row in rows if row["id"] == 0}
-    for row in rows:
-        end, own = ends.get(row["broker"]), row["logEnd"]
-        row["lagBytes"] = max(0, end - own) if row["id"] and end is not None and own is not None else None
-    if as_json:
-        show_json(rows)
-        return
-    links = [{"broker": row["broker"]} | link for row in rows for link in row.pop("slaves")]
-    damages = [damage for row in rows for damage in damage_rows(row["broker"], row["id"], row.pop("log"))]
-    show_rows(rows, as_json=False, empty="no broker is registered")
-    if links:
-        click.echo("\nAs the masters see their slaves:\n")
-        show_rows(links, as_json=False, empty="")
-    show_damages(damages)
-
-
-def _status(member: Member) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "broker": member.broker, "id": member.broker_id, "role": "", "address": member.address, "state": "no answer",
-        "logStart": None, "logEnd": None, "lagBytes": None, "slavesInSync": None,
-        "refused": None, "secured": None, "lastReadS": None, "lastWriteS": None, "slaves": [],
-        "log": None, **health_columns(None),
-    }  # fmt: skip
-    try:
-        answer = _ask(member.address, RequestCode.TANDEM_PEER_INFO)
-        if answer.code == ResponseCode.SUCCESS:
-            row |= {"role": answer.fields["role"], "state": "answers"}
-            row |= {"logStart": int(answer.fields["logStart"]), "logEnd": int(answer.fields["logEnd"])}
-        else:
-            row |= {"role": "SLAVE" if member.broker_id else "MASTER", "state": "answers; no TandemQ broker"}
-            row |= _java_log(member)
-        row |= _links(_ask(member.address, RequestCode.GET_BROKER_HA_STATUS))
-        row["log"] = try_log_health(member.address)
-        row |= health_columns(row["log"])
-    except NetworkError:
-        return row
-    return row
-
-
-def _java_log(member: Member) -> dict[str, int]:
-    from tandemq.codec.fastjson import loads  # noqa: PLC0415
-
-    table = loads(_ask(member.address, RequestCode.GET_BROKER_RUNTIME_INFO).body).get("table", {})
-    return {"logStart": int(table.get("commitLogMinOffset", 0)), "logEnd": int(table.get("commitLogMaxOffset", 0))}
-
-
-def _links(answer: Any) -> dict[str, Any]:
-    from tandemq.codec.fastjson import loads  # noqa: PLC0415
-
-    if answer.code != ResponseCode.SUCCESS:
-        return {}
-    told = loads(answer.body)
-    if told.get("master"):
-        slaves = [_slave_link(link) for link in told.get("haConnectionInfo") or []]
-        return {
-            "slavesInSync": int(told.get("inSyncSlaveNums", 0)),
-            "slaves": slaves,
-            "refused": told.get("refusedTimes"),
-        }
-    own = told.get("haClientRuntimeInfo") or {}
-    is_copying = bool(own.get("activated"))
-    return {
-        "state": "copies" if is_copying else "has no link to its master", "refused": told.get("refusedTimes"),
-        "secured": _secured(own) if is_copying else None, **_ages(own),
-    }  # fmt: skip
-
-
-def _secured(link: dict[str, Any]) -> str | None:
-    """What protects a link; None if that is not told, as by a Java broker."""
-    if "authenticated" not in link:
-        return None
-    found = ["secret"] if link["authenticated"] else []
-    return " ".join(found + [str(link["tls"])] * bool(link["tls"])) or "open"
-
-
-def _slave_link(link: dict[str, Any]) -> dict[str, Any]:
-    known = int(link.get("brokerId", -1)) >= 0
-    return {
-        "slave": int(link["brokerId"]) if known else None, "address": str(link.get("addr", "")),
-        "ackedOffset": int(link.get("slaveAckOffset", 0)), "behindBytes": int(link.get("diff", 0)),
-        "inSync": bool(link.get("inSync")), "secured": _secured(link), **_ages(link),
-    }  # fmt: skip
-
-
-def _ages(link: dict[str, Any]) -> dict[str, float | None]:
-    """How many seconds ago one end of a link last read and last wrote, where it is told."""
-    now_ms = time.time() * 1000
-    return {
-        column: round(max(0.0, now_ms - link[name]) / 1000, 1) if link.get(name) else None
-        for column, name in (("lastReadS", "lastReadTimestamp"), ("lastWriteS", "lastWriteTimestamp"))
-    }
+for _command in (config, force_master, history, scrub, status, switch):
+    ha.add_command(_command)
 
 
 # Comparing twins.
@@ -186,12 +47,9 @@ def _ages(link: dict[str, Any]) -> dict[str, float | None]:
 @json_option
 def verify(broker: str | None, start: int, name_servers: str, as_json: bool) -> None:
     """Compare the logs of every master and its slaves while they run; exit code 3 if they differ or are damaged."""
-    groups: dict[str, list[Member]] = {}
-    for member in members_of(name_servers):
-        if broker in (None, member.broker):
-            groups.setdefault(member.broker, []).append(member)
     rows = []
-    for name, members in groups.items():
+    for group in groups_of(name_servers, None, broker):
+        name, members = group.name, group.members
         if len(members) < 2:
             rows.append({"broker": name, "twins": str(members[0].broker_id), "from": None, "to": None, "bytes": 0,
                          "equal": None, "differsAt": None, "damaged": _damaged(members)})  # fmt: skip
@@ -209,7 +67,7 @@ def verify(broker: str | None, start: int, name_servers: str, as_json: bool) -> 
         raise click.exceptions.Exit(EXIT_FAULTS)
 
 
-def _damaged(members: list[Member]) -> int:
+def _damaged(members: list[Found]) -> int:
     """How many ranges of their logs the members know to be damaged."""
     return sum(len(found["damaged"]) for member in members if (found := try_log_health(member.address)) is not None)
 

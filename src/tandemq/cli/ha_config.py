@@ -40,7 +40,7 @@ cluster_option = click.option("--cluster", default="DefaultCluster", show_defaul
 def config() -> None:
     """Configure broker groups: members, roles, permissions, weights, mode.
 
-    Brokers of this version do not read it yet: they keep the roles of their own settings.
+    Brokers with registryAddr read it when they start and when it changes; a new mode holds from their next start.
     """
 
 

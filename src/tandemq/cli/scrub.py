@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from tandemq.cli.ask import namesrv_option
+from tandemq.cli.members import members_of
 from tandemq.cli.show import json_option, show_json, show_rows
 from tandemq.errors import NetworkError
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -80,8 +81,6 @@ def scrub(broker: str | None, rate: int | None, no_wait: bool, name_servers: str
 
     Exit code 3 if damage is left. A pass that runs already goes on, at the new rate.
     """
-    from tandemq.cli.ha import members_of  # noqa: PLC0415  # it offers this command
-
     members = [member for member in members_of(name_servers) if broker in (None, member.broker)]
     wanted = {"begin": True} | ({"bytesPerSecond": rate * MEBIBYTE} if rate else {})
     states: dict[tuple[str, int], dict[str, Any] | None] = {}

@@ -289,13 +289,13 @@ class Member:
         """An operator wants `target` to be the master (V18)."""
         return self._giver.switch(target, now)
 
-    def force_master(self, now: Now) -> Verdict:
-        """An operator wants this broker to serve although that may lose or repeat something (F30)."""
+    def force_master(self, now: Now, *, is_preview: bool = False) -> Verdict:
+        """An operator wants this broker to serve although that may lose or repeat something (F30), or to know what."""
         if self.stage is Stage.CLAIMING and not self.is_log_whole:
-            self._is_loss_accepted = True
-            verdict = Verdict(True, False, f"what broker {self.id} lost of its log stays lost")
+            self._is_loss_accepted |= not is_preview
+            verdict = Verdict(True, True, f"what broker {self.id} lost of its log stays lost")
         else:
-            verdict = self._taker.force(now)
+            verdict = self._taker.force(now, is_preview=is_preview)
         self.think(now)
         return verdict
 

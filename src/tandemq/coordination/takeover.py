@@ -33,8 +33,8 @@ class Taker:
         """Whether an operator accepted what may be lost or repeated."""
         return self._forced_until_ms is not None
 
-    def force(self, now: Now) -> Verdict:
-        """The operator's order; it waits for the same looks as any take-over."""
+    def force(self, now: Now, *, is_preview: bool) -> Verdict:
+        """The operator's order; it waits for the same looks as any take-over. A preview only says what it may cost."""
         member, state = self._member, self._member.view.state
         if state is None or member.own is None:
             return Verdict(False, False, f"broker {member.id} has not read the group's record from the registry")
@@ -49,7 +49,8 @@ class Taker:
             return Verdict(
                 False, False, f"broker {holder} lives; use switch, or stop it and wait until the registry misses it"
             )
-        self._forced_until_ms = now.mono_ms + member.settings.force_ms
+        if not is_preview:
+            self._forced_until_ms = now.mono_ms + member.settings.force_ms
         return Verdict(True, False, self._price(state, holder))
 
     def settled(self, text: str, *, is_done: bool) -> None:

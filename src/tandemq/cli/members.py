@@ -1,0 +1,233 @@
+"""The brokers of a cluster and of its groups, found through name servers, each other, and the registry.
+
+    name servers ── registered brokers ──► asked where they stand ── addresses of living members ──► asked as well
+    registry ────── living members ──────►                        └─ configured members: who is missing
+
+A broker is not always registered: a returning master that waits for its hand-back is not. Nor does the id under which
+it is registered say which member it is: with elected masters number 0 is whoever is the master.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+
+from tandemq.errors import ConfigError, LocalError, NetworkError, RemoteError, TandemError
+from tandemq.model.codes import RequestCode, ResponseCode
+
+registry_option = click.option(
+    "--registry", envvar="TANDEMQ_REGISTRY", metavar="ADDRESS", show_envvar=True,
+    help="Find members there as well: zookeeper://host:2181,host:2181 or namesrv://host:9876.",
+)  # fmt: skip
+NORMAL_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A broker as the name server knows it."""
+
+    cluster: str
+    broker: str
+    broker_id: int
+    address: str
+
+
+@dataclass(slots=True)
+class Found:
+    """A broker, and what it says of its part in its group."""
+
+    broker: str
+    broker_id: int
+    """Its own id, if it answers; else the one it is known under."""
+    address: str
+    is_registered: bool
+    standing: dict[str, Any] | None = None
+    """The answer to TANDEM_FAILOVER_STATUS; None: no answer, or no TandemQ broker."""
+
+    @property
+    def has_registry(self) -> bool:
+        """Whether its group gets its roles from a registry."""
+        return self.standing is not None and "stage" in self.standing
+
+    @property
+    def is_master(self) -> bool:
+        """Whether it serves as the master now."""
+        return self.standing is not None and bool(self.standing["isMaster"]) and (
+            not self.has_registry or self.standing["stage"] in ("serving", "handing over")
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Group:
+    """A broker group: who was found, and who is missing."""
+
+    name: str
+    members: list[Found] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)
+    """Configured members that do not live, or do not answer."""
+
+    @property
+    def has_registry(self) -> bool:
+        """Whether its roles come from a registry."""
+        return any(found.has_registry for found in self.members)
+
+    @property
+    def master(self) -> Found | None:
+        """Who serves as its master now; of two that say so, the one of the higher epoch."""
+        masters = [found for found in self.members if found.is_master]
+        return max(masters, key=lambda found: (found.standing or {}).get("epoch", 0), default=None)
+
+    def member(self, broker_id: int) -> Found:
+        """A member that answers.
+
+        Raises:
+            LocalError: there is none of this id, or it is away.
+        """
+        for found in self.members:
+            if found.broker_id == broker_id and found.standing is not None:
+                return found
+        known = ", ".join(str(found.broker_id) for found in self.members if found.standing is not None)
+        what = "does not answer" if broker_id in self.missing else "is unknown"
+        raise LocalError(f"broker {broker_id} of group {self.name} {what}", hint=f"there are {known or 'none'}")
+
+
+def ask_broker(
+    address: str, code: RequestCode, fields: dict[str, str] | None = None, *, seconds: float = NORMAL_SECONDS
+) -> Any:
+    """The answer to one request, whatever it says. Raises NetworkError."""
+    from tandemq.model.command import Command  # noqa: PLC0415  # not for --help
+    from tandemq.run.ask import line  # noqa: PLC0415
+
+    with line(address, seconds=seconds) as opened:
+        return opened.ask(Command(code, fields=fields or {}))
+
+
+def members_of(name_servers: str) -> list[Member]:
+    """All registered brokers, from the first name server that answers.
+
+    Raises:
+        NetworkError: none does.
+    """
+    from tandemq.codec.fastjson import loads  # noqa: PLC0415
+
+    error: NetworkError | None = None
+    for address in filter(None, name_servers.split(";")):
+        try:
+            answer = ask_broker(address.strip(), RequestCode.GET_BROKER_CLUSTER_INFO)
+        except NetworkError as failed:
+            error = failed
+            continue
+        table = loads(answer.body).get("brokerAddrTable") or {}
+        return [
+            Member(str(data.get("cluster", "")), name, int(number), str(at))
+            for name, data in sorted(table.items())
+            for number, at in sorted(data["brokerAddrs"].items(), key=lambda item: int(item[0]))
+        ]
+    raise error or NetworkError("no name server is given")
+
+
+def groups_of(name_servers: str, registry: str | None, broker: str | None = None) -> list[Group]:
+    """All groups, or one of them, by name, with everybody who can be found; members by id.
+
+    Raises:
+        NetworkError: neither a name server nor the registry, if one is given, answers.
+        ConfigError: the registry's address is none.
+        LocalError: the group that is asked for is unknown.
+    """
+    registered, trouble = _registered(name_servers)
+    living: list[tuple[str, int, str]] = []
+    if registry:
+        living = _living(registry)
+    elif trouble is not None:
+        raise trouble
+    groups: dict[str, Group] = {}
+    for name, broker_id, address, is_registered in [
+        *((one.broker, one.broker_id, one.address, True) for one in registered), *((*one, False) for one in living),
+    ]:  # fmt: skip
+        if broker in (None, name):
+            group = groups.setdefault(name, Group(name))
+            if all(found.address != address for found in group.members):
+                group.members.append(_found(name, broker_id, address, is_registered=is_registered))
+    for group in groups.values():
+        _complete(group)
+    if broker is not None and not groups:
+        hint = "a group none of whose members is registered is found with --registry" if registry is None else ""
+        raise LocalError(f"no broker of group {broker} was found", hint=hint)
+    return [groups[name] for name in sorted(groups)]
+
+
+def _registered(name_servers: str) -> tuple[list[Member], TandemError | None]:
+    try:
+        return members_of(name_servers), None
+    except NetworkError as error:
+        return [], error
+
+
+def _living(registry: str) -> list[tuple[str, int, str]]:
+    """Name, id and address of every member with a live node. Raises as `groups_of`."""
+    from tandemq.coordination.records import (  # noqa: PLC0415
+        ROOT,
+        groups_path,
+        live_broker_path,
+        live_from_json,
+        live_path,
+    )
+    from tandemq.registry import Found as Node  # noqa: PLC0415
+    from tandemq.registry import Missing, Names, Read, ReadChildren, parse_address  # noqa: PLC0415
+    from tandemq.run.registry import RegistryClient  # noqa: PLC0415
+
+    try:
+        address = parse_address(registry)
+    except LocalError as error:
+        raise ConfigError(str(error)) from error
+    with RegistryClient(address) as client:
+
+        def below(path: str) -> Iterable[str]:
+            match client.do(ReadChildren(path)):
+                case Names(children=names):
+                    return names
+                case Missing():
+                    return ()
+                case outcome:
+                    raise RemoteError(f"the registry does not tell what is below {path}: {outcome}")
+
+        found = []
+        for cluster in below(ROOT):
+            for name in below(groups_path(cluster)):
+                for number in below(live_path(cluster, name)):
+                    node = client.do(Read(live_broker_path(cluster, name, int(number))))
+                    if isinstance(node, Node):
+                        found.append((name, int(number), live_from_json(node.data).address))
+        return found
+
+
+def _found(name: str, broker_id: int, address: str, *, is_registered: bool) -> Found:
+    from tandemq.codec.fastjson import loads  # noqa: PLC0415
+
+    found = Found(name, broker_id, address, is_registered)
+    try:
+        answer = ask_broker(address, RequestCode.TANDEM_FAILOVER_STATUS)
+    except NetworkError:
+        return found
+    if answer.code == ResponseCode.SUCCESS:
+        standing = loads(answer.body)
+        # Addresses are used again: who answers there may be somebody else by now.
+        if isinstance(standing, dict) and standing.get("brokerName") == name:
+            found.standing, found.broker_id = standing, int(standing["brokerId"])
+    return found
+
+
+def _complete(group: Group) -> None:
+    """Ask whom the members know as living, and note whom nobody can be asked."""
+    known = {found.address for found in group.members}
+    configured: set[int] = set()
+    for found in group.members:  # grows meanwhile
+        for told in (found.standing or {}).get("members", ()):
+            configured.add(told["brokerId"])
+            if told["address"] and told["address"] not in known:
+                known.add(told["address"])
+                group.members.append(_found(group.name, told["brokerId"], told["address"], is_registered=False))
+    group.members.sort(key=lambda found: found.broker_id)
+    answering = {found.broker_id for found in group.members if found.standing is not None}
+    group.missing = sorted(configured - answering)
