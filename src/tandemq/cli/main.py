@@ -18,7 +18,7 @@ COMMANDS = {
     "cluster": ("tandemq.cli.cluster:cluster", "Show brokers, read and change their settings."),
     "demo": ("tandemq.cli.demo:demo", "Send real messages, kill a master, lose nothing."),
     "group": ("tandemq.cli.group:group", "Create, delete, list and show consumer groups."),
-    "ha": ("tandemq.cli.ha:ha", "Show replication, compare twins, configure groups."),
+    "ha": ("tandemq.cli.ha:ha", "Show replication and roles, move them, compare twins, configure groups."),
     "log": ("tandemq.cli.log:log", "Read, check and repair a store directory."),
     "message": ("tandemq.cli.message:message", "Send, follow and look up messages."),
     "namesrv": ("tandemq.cli.serve:namesrv", "Run one name server until SIGTERM or SIGINT."),
