@@ -7,6 +7,7 @@ All sockets share one receive buffer. What the network does not take is kept per
 is done; what piles up is cipher bytes then.
 """
 
+import contextlib
 import errno
 import logging
 import os
@@ -300,7 +301,8 @@ class Loop:
         try:
             plain = tls.receive(data)
         except NetworkError as error:
-            self._put(link, [tls.outgoing()])
+            with contextlib.suppress(OSError):
+                link.sock.send(tls.outgoing())
             if link.number < 0 and link.unopened is None:
                 self._events.append(TurnedAway(link.kind, "", str(error)))
             self._drop(link, str(error))
