@@ -157,17 +157,18 @@ def test_run_reads_what_one_by_one_reading_reads(fields: list[dict[str, Any]], g
     run = Run()
     stop = scan_run(raw, 0, len(raw), 4096, run, at_least=1)
     at = 0
-    for place in range(len(run)):
+    rows = list(run.rows())
+    assert len(rows) == len(run)
+    for row in rows:
         record = parse_record(raw, at, len(raw))
         assert not isinstance(record, str)
         assert record_fault(raw, at, record.size, record.body_start, record.body_end, record.body_crc) is None
         assert (record.size, record.queue_id, record.queue_offset, record.log_offset, record.sys_flag) == (
-            run.sizes[place], run.queue_ids[place], run.queue_offsets[place], run.log_offsets[place],
-            run.sys_flags[place],
+            row.size, row.queue_id, row.queue_offset, row.log_offset, row.sys_flag,
         )  # fmt: skip
-        assert raw[run.topic_starts[place] : run.topic_ends[place]] == record.topic
-        assert raw[run.properties_starts[place] : run.ends[place]] == record.properties
-        assert record.store_ms == run.store_ms[place]
+        assert raw[row.topic_start : row.topic_end] == record.topic
+        assert raw[row.properties_start : row.end] == record.properties
+        assert record.store_ms == row.store_ms
         at += record.size
     assert at == stop
     if at < len(raw) - len(garbage):

@@ -179,11 +179,10 @@ def entries_of(pieces: list[Piece]) -> list[Entries]:
     """What queues must hold of some records; in the schedule topic without the time of delivery: settings decide it."""
     found: dict[tuple[bytes, int], tuple[int, list[bytes]]] = {}
     done: list[Entries] = []
-    for data, run in pieces:
-        for size, queue_id, queue_offset, log_offset, sys_flag, start, stop, properties, end in zip(
-            run.sizes, run.queue_ids, run.queue_offsets, run.log_offsets, run.sys_flags, run.topic_starts,
-            run.topic_ends, run.properties_starts, run.ends, strict=True,
-        ):  # fmt: skip
+    for piece in pieces:
+        data = bytes(piece.data)
+        rows = piece.run.rows()
+        for size, queue_id, queue_offset, log_offset, sys_flag, _, start, stop, properties, end in rows:
             if sys_flag & _TRANSACTION_BITS in _UNQUEUED:
                 continue
             topic = data[start:stop]

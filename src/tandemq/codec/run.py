@@ -7,9 +7,10 @@ CRC property, as this broker writes them. `scan_run` stops before the first that
 Source: docs/storage.md, "record".
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from isal.isal_zlib import crc32
@@ -21,6 +22,7 @@ from tandemq.codec.record import (
     PROPERTIES_BYTES_MAX,
     RECORD_BYTES_MIN,
     TOPIC_V1_BYTES_MAX,
+    Buffer,
     Record,
 )
 
@@ -44,21 +46,48 @@ _CRC_MASK = 0x7FFFFFFF
 _size_at = Struct(">i").unpack_from
 
 
+class Row(NamedTuple):
+    """What dispatch needs of one record. Starts and ends are positions in the buffer it was read from."""
+
+    size: int
+    queue_id: int
+    queue_offset: int
+    log_offset: int
+    sys_flag: int
+    store_ms: int
+    topic_start: int
+    topic_end: int
+    properties_start: int
+    end: int
+
+
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Fields of records as int64 arrays."""
+    """The same of many records, as int64 arrays."""
 
     sizes: Array
     queue_ids: Array
     queue_offsets: Array
     log_offsets: Array
+    sys_flags: Array
     store_ms: Array
     words_starts: Array
-    """Where topic and properties, which lie together, begin; `words_bytes` long, the topic `topic_bytes`."""
-    words_bytes: Array
+    """Where topic and properties, which lie together, begin; the topic is `topic_bytes` long."""
     topic_bytes: Array
-    is_plain: bool
-    """No record belongs to a transaction."""
+    ends: Array
+
+    def first(self, count: int) -> "Columns":
+        """Those of the first `count` records."""
+        return Columns(*[getattr(self, name)[:count] for name in self.__dataclass_fields__])
+
+    def rows(self) -> list[Row]:
+        """Record by record. Cost: ten objects for each."""
+        topic_ends = self.words_starts + self.topic_bytes
+        columns = (
+            self.sizes, self.queue_ids, self.queue_offsets, self.log_offsets, self.sys_flags, self.store_ms,
+            self.words_starts, topic_ends, topic_ends + 2, self.ends,
+        )  # fmt: skip
+        return list(map(Row, *[column.tolist() for column in columns]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,40 +104,42 @@ class Alike:
 
 @dataclass(slots=True)
 class Run:
-    """Records one behind the other; equally long lists. Spans are positions in the buffer the run was read from."""
+    """Records one behind the other: many read at once, or single ones, or both by turns."""
 
-    sizes: list[int] = field(default_factory=list)
-    queue_ids: list[int] = field(default_factory=list)
-    queue_offsets: list[int] = field(default_factory=list)
-    log_offsets: list[int] = field(default_factory=list)
-    sys_flags: list[int] = field(default_factory=list)
-    store_ms: list[int] = field(default_factory=list)
-    topic_starts: list[int] = field(default_factory=list)
-    topic_ends: list[int] = field(default_factory=list)
-    properties_starts: list[int] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
-    columns: "Columns | None" = None
-    """The same as arrays, if all records were read at once."""
+    parts: list[Columns | Row] = field(default_factory=list)
 
     def __len__(self) -> int:
         """How many records."""
-        return len(self.sizes)
+        return sum([len(part.sizes) if isinstance(part, Columns) else 1 for part in self.parts])
+
+    @property
+    def columns(self) -> Columns | None:
+        """All records, if they were read at once."""
+        only = self.parts[0] if len(self.parts) == 1 else None
+        return only if isinstance(only, Columns) else None
+
+    @property
+    def last_store_ms(self) -> int:
+        """Store time of the last record, 0 if there is none."""
+        last = self.parts[-1] if self.parts else None
+        return int(last.store_ms[-1]) if isinstance(last, Columns) else last.store_ms if last is not None else 0
+
+    def rows(self) -> Iterator[Row]:
+        """Record by record."""
+        for part in self.parts:
+            if isinstance(part, Columns):
+                yield from part.rows()
+            else:
+                yield part
 
     def add(self, record: Record, start: int) -> None:
         """Append one record read by `parse_record` at `start`."""
-        self.columns = None
         end = start + record.size
-        properties_start = end - len(record.properties)
-        self.sizes.append(record.size)
-        self.queue_ids.append(record.queue_id)
-        self.queue_offsets.append(record.queue_offset)
-        self.log_offsets.append(record.log_offset)
-        self.sys_flags.append(record.sys_flag)
-        self.store_ms.append(record.store_ms)
-        self.topic_ends.append(properties_start - 2)
-        self.topic_starts.append(properties_start - 2 - len(record.topic))
-        self.properties_starts.append(properties_start)
-        self.ends.append(end)
+        properties = end - len(record.properties)
+        self.parts.append(Row(
+            record.size, record.queue_id, record.queue_offset, record.log_offset, record.sys_flag, record.store_ms,
+            properties - 2 - len(record.topic), properties - 2, properties, end,
+        ))  # fmt: skip
 
 
 def scan_run(data: bytes, start: int, end: int, base: int, run: Run, *, at_least: int = SCANNED_MIN) -> int:
@@ -124,7 +155,7 @@ def scan_run(data: bytes, start: int, end: int, base: int, run: Run, *, at_least
         return start
     buffer = np.frombuffer(data, dtype=np.uint8)
     at = np.array(starts, dtype=np.int64)
-    head: Any = np.frombuffer(b"".join([data[first : first + HEAD_V4.size] for first in starts]), dtype=_HEAD)
+    head: Any = _pieces(data, at, HEAD_V4.size).view(_HEAD)[:, 0]
     sizes = head["size"].astype(np.int64)
     stop = at + sizes
     body_end = at + HEAD_V4.size + head["body_length"]
@@ -141,24 +172,29 @@ def scan_run(data: bytes, start: int, end: int, base: int, run: Run, *, at_least
     topic_end = np.where(sound, topic_end, at)
     sound &= topic_end + 2 + buffer[topic_end].astype(np.int64) * 256 + buffer[topic_end + 1] == stop
     sound &= stop - topic_end - 2 <= PROPERTIES_BYTES_MAX
-    crc_starts = (stop - CRC_PROPERTY_BYTES).tolist()
-    tails = b"".join([data[first : first + CRC_PROPERTY_BYTES] for first in crc_starts])
-    tail = np.frombuffer(tails, dtype=np.uint8).reshape(-1, CRC_PROPERTY_BYTES)
+    crc_starts = stop - CRC_PROPERTY_BYTES
+    tail = _pieces(data, crc_starts, CRC_PROPERTY_BYTES)
     sound &= (tail[:, :9] == _CRC_NAME).all(axis=1) & (tail[:, 19] == 2)
     stated = (tail[:, 9:19].astype(np.int64) - 48) @ _POWERS
     view = memoryview(data)
-    found = [crc32(view[first:last]) for first, last in zip(starts, crc_starts, strict=True)]
+    found = [crc32(view[first:last]) for first, last in zip(starts, crc_starts.tolist(), strict=True)]
     sound &= (np.array(found, dtype=np.int64) & _CRC_MASK) == stated
     count = len(starts) if sound.all() else int(np.argmin(sound))
-    if count:
-        run.columns = None if len(run) else Columns(
-            sizes[:count], head["queue_id"][:count].astype(np.int64), head["queue_offset"][:count].astype(np.int64),
-            (base + at)[:count], head["store_ms"][:count].astype(np.int64), body_end[:count] + 1,
-            (stop - body_end)[:count] - 1, topic_end[:count] - body_end[:count] - 1,
-            not (head["sys_flag"][:count] & _TRANSACTION_BITS).any(),
-        )  # fmt: skip
-        _append(run, head[:count], sizes[:count], body_end[:count], topic_end[:count], stop[:count])
-    return int(stop[count - 1]) if count else start
+    if not count:
+        return start
+    whole = Columns(
+        sizes, head["queue_id"].astype(np.int64), head["queue_offset"].astype(np.int64), base + at,
+        head["sys_flag"].astype(np.int64), head["store_ms"].astype(np.int64), body_end + 1, topic_end - body_end - 1,
+        stop,
+    )  # fmt: skip
+    run.parts.append(whole if count == len(starts) else whole.first(count))
+    return int(stop[count - 1])
+
+
+def _pieces(data: Buffer, at: Array, size: int) -> Array:
+    """Copies of the `size` bytes at each place, one row each; all lie within `data`."""
+    rows: Array = np.ndarray((len(data) - size + 1, size), np.uint8, data, 0, (1, 1))[at]
+    return rows
 
 
 def _starts(data: bytes, start: int, end: int) -> list[int]:
@@ -183,34 +219,23 @@ def _starts(data: bytes, start: int, end: int) -> list[int]:
     return starts
 
 
-def _append(run: Run, head: Any, sizes: Any, body_end: Any, topic_end: Any, stop: Any) -> None:
-    run.sizes += sizes.tolist()
-    run.queue_ids += head["queue_id"].tolist()
-    run.queue_offsets += head["queue_offset"].tolist()
-    run.log_offsets += head["log_offset"].tolist()
-    run.sys_flags += head["sys_flag"].tolist()
-    run.store_ms += head["store_ms"].tolist()
-    run.topic_starts += (body_end + 1).tolist()
-    run.topic_ends += topic_end.tolist()
-    run.properties_starts += (topic_end + 2).tolist()
-    run.ends += stop.tolist()
+def alike(data: Buffer, columns: Columns) -> Alike | None:
+    """Whether all records are outside transactions, of one topic, and have the same properties but for the unique key.
 
-
-def alike(data: bytes, columns: Columns) -> Alike | None:
-    """Whether all records have one topic and the same properties but for their unique keys; None if not.
+    None if not.
 
     Cost: one comparison of all their topics and properties.
     """
-    width, topic_bytes = int(columns.words_bytes[0]), int(columns.topic_bytes[0])
+    widths = columns.ends - columns.words_starts
+    width, topic_bytes = int(widths[0]), int(columns.topic_bytes[0])
     if (
-        not columns.is_plain
-        or width > WORDS_BYTES_MAX
-        or (columns.words_bytes != width).any()
+        width > WORDS_BYTES_MAX
+        or (widths != width).any()
         or (columns.topic_bytes != topic_bytes).any()
+        or (columns.sys_flags & _TRANSACTION_BITS).any()
     ):
         return None
-    rows = b"".join([data[start : start + width] for start in columns.words_starts.tolist()])
-    words = np.frombuffer(rows, dtype=np.uint8).reshape(-1, width)
+    words = _pieces(data, columns.words_starts, width)
     first = words[0].tobytes()
     properties = first[topic_bytes + 2 :]
     start = stop = 0

@@ -21,9 +21,10 @@ SCAN_AGAIN_BYTES = 64 << 10
 class Piece(NamedTuple):
     """Whole records that lie one behind the other in one file of the log."""
 
-    data: bytes
+    data: Buffer
+    """Bytes, or the first part of some."""
     run: Run
-    """Its spans are positions in `data`."""
+    """Its starts and ends are positions in `data`."""
 
 
 class Corrupt(NamedTuple):
@@ -64,7 +65,7 @@ class RecordStream:
         while corrupt is None and file_ended and data:
             stop, run, corrupt, file_ended = self._run(data)
             if stop:
-                pieces.append(Piece(data[:stop] if stop < len(data) else data, run))
+                pieces.append(Piece(memoryview(data)[:stop] if stop < len(data) else data, run))
                 self.position += stop
                 data = data[stop:]
         if data:

@@ -143,7 +143,7 @@ class SlaveSession:
         self.last_write_ms = now_ms
         self.reported = log.written_end if hello is None else safe_end
         self.received_bytes = 0
-        self._in: deque[bytes] = deque()
+        self._in: deque[Buffer] = deque()
         self._in_bytes = 0
         self._wanted = TRANSFER_BYTES
         """Bytes that must be there before it is worth to look again."""
@@ -164,15 +164,25 @@ class SlaveSession:
         if self.state is State.SHUTDOWN:
             return
         self.last_read_ms = now_ms
-        self._in.append(data)
-        self._in_bytes += len(data)
+        missing = self._wanted - self._in_bytes
         try:
-            if self.state is State.HANDSHAKE and self._reads_proofs():
-                self._read_hello()
-            if self.state is State.TRANSFER:
-                self._read_transfers()
+            if self.state is State.TRANSFER and self._in and 0 < missing < len(data):
+                # What completes a transfer is joined with its beginning, and not all that follows it too.
+                view = memoryview(data)
+                self._read(view[:missing])
+                self._read(view[missing:])
+            else:
+                self._read(data)
         except ProtocolError as error:
             self._close(str(error), is_refusal=isinstance(error, AuthenticationError))
+
+    def _read(self, data: Buffer) -> None:
+        self._in.append(data)
+        self._in_bytes += len(data)
+        if self.state is State.HANDSHAKE and self._reads_proofs():
+            self._read_hello()
+        if self.state is State.TRANSFER:
+            self._read_transfers()
 
     def tick(self, now_ms: int) -> None:
         """Time passed."""
@@ -253,7 +263,7 @@ class SlaveSession:
     # In.
 
     def _joined(self) -> bytes:
-        data = b"".join(self._in) if len(self._in) > 1 else self._in[0]
+        data = b"".join(self._in)
         self._in.clear()
         self._in_bytes = 0
         return data
@@ -310,7 +320,9 @@ class SlaveSession:
             return
         if self._in_bytes < self._wanted:
             return
-        data = self._joined()
+        data: Buffer = self._in[0] if len(self._in) == 1 else b"".join(self._in)
+        self._in.clear()
+        self._in_bytes = 0
         view = memoryview(data)
         bodies: list[Buffer] = []
         at, end = 0, len(data)
@@ -328,7 +340,7 @@ class SlaveSession:
                     bodies = []
                     if self.state is not State.TRANSFER:
                         return
-                self._read_control(data[at + TRANSFER_BYTES : at + TRANSFER_BYTES + size])
+                self._read_control(bytes(data[at + TRANSFER_BYTES : at + TRANSFER_BYTES + size]))
                 at += TRANSFER_BYTES + size
                 self._wanted = TRANSFER_BYTES
                 continue
@@ -343,7 +355,7 @@ class SlaveSession:
             at += TRANSFER_BYTES + size
             expected += size
             self._wanted = TRANSFER_BYTES
-        self._keep(data[at:] if at else data)
+        self._keep(bytes(data[at:]))
         if bodies:
             self._take(bodies)
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from isal.isal_zlib import crc32
 
-from tandemq.boundary import Disk, File
+from tandemq.boundary import Buffer, Disk, File
 from tandemq.codec.entries import BLANK, BLANK_BYTES_MIN, BLANK_MAGIC
 from tandemq.codec.layout import Layout
 from tandemq.codec.record import (
@@ -69,9 +69,9 @@ class CommitLog:
         self.cut_count = 0
         self.refused: Exception | None = None
         """Set for good after a device error: nothing may be written behind what is not known to be there."""
-        self.last_write: tuple[int, bytes] = (0, b"")
+        self.last_write: tuple[int, Buffer] = (0, b"")
         """Offset and bytes of the latest write: what followers of the tail read without a system call."""
-        self._pending: list[bytes] = []
+        self._pending: list[Buffer] = []
         self._rolls: list[int] = []
         self._segment_end = 0
         self.zero_ahead = False
@@ -185,7 +185,7 @@ class CommitLog:
         self.end += size
         return offset, size
 
-    def append_copy(self, data: bytes) -> None:
+    def append_copy(self, data: Buffer) -> None:
         """Append bytes of a master's log as they are; they must not cross a file's end."""
         room = self._segment_end - self.end
         if not room:
@@ -241,7 +241,7 @@ class CommitLog:
             return
         self._zeroed_end = self.end + room
 
-    def _write_pieces(self, data: bytes, start: int, rolls: list[int]) -> None:
+    def _write_pieces(self, data: Buffer, start: int, rolls: list[int]) -> None:
         if not rolls:
             self._segments.write(data, start)
             return
@@ -275,7 +275,7 @@ class CommitLog:
         latest, data = self.last_write
         if offset >= latest and offset + size <= latest + len(data):
             room = self.segment_bytes - offset % self.segment_bytes
-            return data[offset - latest : offset - latest + min(size, room)]
+            return bytes(data[offset - latest : offset - latest + min(size, room)])
         return self._segments.read(offset, size)
 
     def read_raw(self, offset: int, size: int) -> bytes:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tandemq.boundary import Disk, File
+from tandemq.boundary import Buffer, Disk, File
 from tandemq.codec.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.layout import Layout, Layouts
 from tandemq.codec.record import Record, parse_record, property_value, record_keys, tags_code
@@ -224,21 +224,19 @@ class Store:
                 return store_ms + (delays[min(int(level), len(delays)) - 1] if delays else 1000)
         return tags_code(properties)
 
-    def append_copy(self, data: bytes, run: Run) -> None:
+    def append_copy(self, data: Buffer, run: Run) -> None:
         """Append a piece of the master's log, whole records or blanks, already verified, within one file.
 
         `run` has the records of `data`. Cost: one step per record, none per field that dispatch does not need.
         """
         self.log.append_copy(data)
-        if run.store_ms:
-            self._staged_ms = run.store_ms[-1]
-        if run.columns is not None and len(run) >= ALIKE_MIN and self._stage_alike(data, run.columns):
+        self._staged_ms = run.last_store_ms or self._staged_ms
+        columns = run.columns
+        if columns is not None and len(columns.sizes) >= ALIKE_MIN and self._stage_alike(data, columns):
             return
         topic_bytes, topic = b"", ""
-        for size, queue_id, queue_offset, log_offset, sys_flag, store_ms, start, stop, properties, end in zip(
-            run.sizes, run.queue_ids, run.queue_offsets, run.log_offsets, run.sys_flags, run.store_ms,
-            run.topic_starts, run.topic_ends, run.properties_starts, run.ends, strict=True,
-        ):  # fmt: skip
+        data = bytes(data)
+        for size, queue_id, queue_offset, log_offset, sys_flag, store_ms, start, stop, properties, end in run.rows():
             if data[start:stop] != topic_bytes:
                 topic_bytes = data[start:stop]
                 topic = topic_bytes.decode("utf-8", "replace")
@@ -265,33 +263,38 @@ class Store:
                 if layout.keys:
                     self._stage_keys(topic, layout.keys, log_offset, store_ms)
 
-    def _stage_alike(self, data: bytes, columns: Columns) -> bool:
+    def _stage_alike(self, data: Buffer, columns: Columns) -> bool:
         """Stage records that are alike all at once; False (and nothing staged) if they are not."""
         same = None if self._staged_keys else alike(data, columns)
         if same is None:
             return False
         topic = same.topic.decode("utf-8", "replace")
         _, layout = self._layouts.of_stored(same.properties)
-        queues = [self.queues.get((topic, int(number))) for number in np.unique(columns.queue_ids)]
         if topic == SCHEDULE_TOPIC or layout.keys or not same.unique_keys.isascii():
             return False
-        staged: list[tuple[ConsumeQueue, int, bytes]] = []
-        for queue in queues:
-            if queue is None or queue.staged:
+        order = np.argsort(columns.queue_ids, kind="stable")
+        ids, queue_offsets = columns.queue_ids[order], columns.queue_offsets[order]
+        cuts = np.flatnonzero(np.diff(ids)) + 1
+        continues = np.diff(queue_offsets) == 1
+        continues[cuts - 1] = True
+        starts = [0, *cuts.tolist()]
+        queues = [self.queues.get((topic, queue_id)) for queue_id in ids[starts].tolist()]
+        firsts = queue_offsets[starts].tolist()
+        for queue, first in zip(queues, firsts, strict=True):
+            if queue is None or queue.staged or first != queue.next_offset:
                 return False
-            mine = columns.queue_ids == queue.queue_id
-            offsets = columns.queue_offsets[mine]
-            if int(offsets[0]) != queue.next_offset or (np.diff(offsets) != 1).any():
-                return False
-            entries = np.empty(len(offsets), dtype=_ENTRY)
-            entries["log_offset"] = columns.log_offsets[mine]
-            entries["size"] = columns.sizes[mine]
-            entries["code"] = layout.tags_code
-            staged.append((queue, int(offsets[0]), entries.tobytes()))
-        for queue, first, packed in staged:
+        if not continues.all():
+            return False
+        entries = np.empty(len(order), dtype=_ENTRY)
+        entries["log_offset"] = columns.log_offsets[order]
+        entries["size"] = columns.sizes[order]
+        entries["code"] = layout.tags_code
+        packed = entries.tobytes()
+        for queue, start, stop, first in zip(queues, starts, [*starts[1:], len(order)], firsts, strict=True):
+            assert queue is not None, "looked at above"
             if not queue.packed:
                 self._touched.append(queue)
-            queue.stage_packed(first, packed)
+            queue.stage_packed(first, packed[start * QUEUE_ENTRY_BYTES : stop * QUEUE_ENTRY_BYTES])
         if same.unique_bytes:
             self._staged_rows.append(
                 (topic, same.unique_keys, same.unique_bytes, columns.log_offsets, columns.store_ms)
