@@ -1,0 +1,103 @@
+"""Clients over sockets while a master dies: in a group of mode `elect`, with the registry in the name server."""
+
+import asyncio
+import time
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tandemq import ConsumeFrom, Message, Producer, PushConsumer
+from tandemq.errors import TandemError
+from tandemq.run.local import LocalBroker, LocalCluster
+from tests.spec import spec
+
+KEPT_UNDER_WAY = 16
+OUTAGE_S_MAX = 8.0
+SENDS_AFTER = 200
+
+
+@pytest.fixture(autouse=True)
+def _offsets_in_a_directory_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TANDEMQ_OFFSETS", str(tmp_path / "offsets"))
+
+
+class Traffic:
+    """A producer that never stops, with some messages under way at once, and when each was stored."""
+
+    def __init__(self, producer: Producer) -> None:
+        self.producer = producer
+        self.stored: dict[bytes, float] = {}
+        self.failed: list[TandemError] = []
+        self.is_stopped = False
+        self._count = 0
+        self._grown = asyncio.Event()
+
+    async def run(self) -> None:
+        await asyncio.gather(*[self._lane() for _ in range(KEPT_UNDER_WAY)])
+
+    async def _lane(self) -> None:
+        while not self.is_stopped:
+            self._count += 1
+            body = b"%d" % self._count
+            try:
+                await self.producer.send(Message("T", body))
+            except TandemError as error:
+                self.failed.append(error)
+            else:
+                self.stored[body] = time.monotonic()
+            self._grown.set()
+
+    async def until_stored(self, count: int) -> None:
+        """Until so many more are stored."""
+        wanted = len(self.stored) + count
+        async with asyncio.timeout(20):
+            while len(self.stored) < wanted and not self.failed:
+                self._grown.clear()
+                await self._grown.wait()
+
+    def longest_gap_s(self) -> float:
+        """The longest time in which nothing was stored."""
+        times = sorted(self.stored.values())
+        return max(later - sooner for sooner, later in pairwise(times))
+
+
+async def consume(consumer: PushConsumer, found: Counter[bytes], wanted: dict[bytes, float]) -> None:
+    """Take until nothing that was stored is missing."""
+    async with asyncio.timeout(20):
+        while not wanted or wanted.keys() - found.keys():
+            message = await consumer.receive(1)
+            if message is not None:
+                found[message.body] += 1
+                await message.ack()
+
+
+@spec("R11", "F08")
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_no_send_fails_and_nothing_is_missing_or_comes_twice_when_a_master_dies(
+    tmp_path: Path, *, orderly: bool
+) -> None:
+    with LocalCluster(tmp_path, slaves=1, mode="elect") as cluster:
+        master: LocalBroker = cluster.master()
+        found: Counter[bytes] = Counter()
+        async with (
+            Producer(cluster.name_servers, group="p") as producer,
+            PushConsumer(
+                cluster.name_servers, group="g", topics={"T": "*"}, consume_from=ConsumeFrom.FIRST, orderly=orderly
+            ) as consumer,
+        ):
+            traffic = Traffic(producer)
+            sending = asyncio.ensure_future(traffic.run())
+            await traffic.until_stored(SENDS_AFTER)
+            await asyncio.to_thread(master.kill)
+            await traffic.until_stored(SENDS_AFTER)
+            traffic.is_stopped = True
+            await sending
+            assert traffic.failed == []
+            await consume(consumer, found, traffic.stored)
+        assert cluster.master() is not master
+        assert traffic.longest_gap_s() <= OUTAGE_S_MAX
+        # A message whose answer was lost with the master may be stored a second time, under the same unique key.
+        assert sum(found.values()) - len(found) <= KEPT_UNDER_WAY
+        assert found.keys() == traffic.stored.keys()
