@@ -4,15 +4,18 @@ from pathlib import Path
 
 import pytest
 
+from tandemq.broker import failover
 from tandemq.broker.offsets import ConsumerOffsets
 from tandemq.broker.saver import Saver
 from tandemq.codec.fastjson import loads
 from tandemq.coordination.records import Mode
+from tandemq.errors import DiskFull
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.real.disk import RealDisk
+from tandemq.storage.tables import load_table
 from tests.broker.elected import Broker, ElectedGroup
-from tests.broker.harness import messages_in
+from tests.broker.harness import messages_in, send_fields
 from tests.spec import spec
 
 NO_PERMISSION = ResponseCode.NO_PERMISSION
@@ -195,6 +198,40 @@ def test_too_few_in_sync_refuse_before_storing(tmp_path: Path) -> None:
     group.start(1)
     group.pass_time(3_000)
     assert group.send(master) == ResponseCode.SUCCESS
+
+
+def test_message_that_waited_while_its_copy_left_is_no_success(tmp_path: Path) -> None:
+    group = ElectedGroup(tmp_path, Mode.ELECT, slave_timeout_ms=20_000)
+    master = group.brokers[0]
+    assert group.send(master) == ResponseCode.SUCCESS
+    for wire in group.wires:
+        wire.stalls_up = True
+    waits = master.tell(Code.SEND_MESSAGE_V2, send_fields("TopicA", 0, {}), b"alone")
+    group.kill(1)
+    group.pass_time(6_000)
+    assert master.failover.member.in_sync_count == 1
+    assert master.answer_to(waits) is None, "two copies are asked for, and there is one"
+    group.pass_time(20_000)
+    answer = master.answer_to(waits)
+    assert answer is not None
+    assert answer.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+
+
+def test_full_disk_that_cannot_note_whether_the_log_is_whole_ends_nothing(
+    pair: ElectedGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = pair.brokers[0]
+
+    def full(*_: object) -> None:
+        raise DiskFull("failover.json: no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(failover, "save_table", full)
+        master.failover.doubt_log("a check found damage", pair.now)
+        pair.pass_time(6_000)
+    assert pair.send(pair.brokers[1]) == ResponseCode.SUCCESS
+    pair.pass_time(1_000)
+    assert load_table(master.node.disk, failover.FILE) == {"isLogWhole": master.failover.member.is_log_whole}
 
 
 def test_names_at_the_name_server_follow_the_roles(tmp_path: Path) -> None:

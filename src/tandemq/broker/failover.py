@@ -80,6 +80,8 @@ class Failover:
         is_noted = bool(saved["isLogWhole"]) if "isLogWhole" in saved else broker.store.log.written_end > 0
         self._is_whole = is_noted and not broker.recovered.may_have_lost
         self._noted: bool | None = None
+        self._is_unnoted = False
+        """Whether the disk did not take that note."""
         self._member: Member | None = None
         self.is_master = False
         self.epoch = 0
@@ -159,6 +161,7 @@ class Failover:
         if member.mode is Mode.STATIC:
             self._leave(turn, now)
             return
+        self._note_whole()
         self._carry_out(turn, now)
         registry_ms = self.registry.deadline_ms()
         member_ms = member.deadline_ms()
@@ -200,10 +203,17 @@ class Failover:
         self._register(turn, now)
 
     def _note_whole(self) -> None:
-        """On the disk before anybody else can know of it."""
-        if self.member.is_log_whole != self._noted:
-            save_table(self._broker.disk, FILE, {"isLogWhole": self.member.is_log_whole})
-            self._noted = self.member.is_log_whole
+        """On the disk before anybody else can know of it; what a full disk does not take is tried again."""
+        is_whole = self.member.is_log_whole
+        if is_whole == self._noted:
+            return
+        try:
+            save_table(self._broker.disk, FILE, {"isLogWhole": is_whole})
+            self._noted, self._is_unnoted = is_whole, False
+        except StoreError as error:
+            if not self._is_unnoted:
+                log.error("failover: it cannot be noted that the log is%s whole: %s", "" if is_whole else " not", error)
+            self._is_unnoted = True
 
     def _say(self, now: Now, text: str, epoch: int | None = None) -> None:
         epoch = self.epoch if epoch is None else epoch

@@ -182,12 +182,15 @@ class GroupFaults(Faults):
                 return
 
     def empty_left_behind(self, group: GroupPlan) -> None:
-        """An operator empties the store of a slave whose master does not hold the log any more from where it ends."""
+        """An operator empties the store of a slave that was left behind: its master does not hold the log any more
+        from where it ends, or, after a loss was accepted, has no history in common with it."""
         leader, *others = self._cluster.members(group)
         for host in others:
             if leader.broker is None or host.broker is None or host.wipes_us[-1:] == [self._world.now_us]:
                 continue
-            if 0 < host.broker.store.log.written_end < leader.broker.store.log.start:
+            ours, its = leader.broker.replication.generations, host.broker.replication.generations
+            is_other = bool(its) and not {epoch for epoch, _ in ours} & {epoch for epoch, _ in its}
+            if 0 < host.broker.store.log.written_end < leader.broker.store.log.start or is_other:
                 self._world.consequence("operator", f"{host.name}: its store is emptied, it was left behind")
                 host.wipe()
                 host.start()

@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from tandemq.coordination.records import Mode
 from tandemq.sim.cluster import Host
 from tandemq.sim.groups import GroupCluster, mode_of
-from tandemq.sim.world import SECOND, Violation, World
+from tandemq.sim.world import MS, SECOND, Violation, World
 
 READ, WRITE, COMMIT = 0, 1, 2
 WHAT = ("be read", "be written", "take commits")
 KEPT = 400
+ROUNDING_US = 2 * MS
+"""Clocks show whole milliseconds, and run at speeds of their own."""
 
 
 @dataclass(slots=True)
@@ -56,8 +58,8 @@ class Permissions:
         """(µs, group, who could be read before, who can be now)."""
 
     def may(self, host: Host, what: int) -> bool:
-        """Whether a broker has a permission at this moment."""
-        return self._until_us(host, what) > self._world.now_us
+        """Whether a broker has a permission at this moment, by its own clock."""
+        return self._until_us(host, what) >= 0
 
     def _until_us(self, host: Host, what: int) -> int:
         broker = host.broker
@@ -69,7 +71,7 @@ class Permissions:
         if not ask(now_ms):
             return -1
         until_ms = member._until[what]  # noqa: SLF001  # a permission ends by itself: when is not told otherwise
-        return min(host.machine.us_of(until_ms), self._world.now_us + 3600 * SECOND)
+        return min(host.machine.us_of(until_ms) + ROUNDING_US, self._world.now_us + 3600 * SECOND)
 
     def turned(self, host: Host) -> None:
         """A broker was driven."""
