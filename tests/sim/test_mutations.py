@@ -8,7 +8,8 @@ from tandemq.sim.simulation import quiet
 
 SEEDS_MAX = 30
 FIRST = {
-    "failed-write-is-acked": 14, "queues-not-cut": 6, "client-sends-to-one-broker": 11, "client-drops-rejected": 6,
+    "failed-write-is-acked": 14, "queues-not-cut": 3, "client-sends-to-one-broker": 11, "client-drops-rejected": 6,
+    "damage-stays": 30, "repair-unverified": 30,
 }  # fmt: skip
 """Where a mutation needs a rare fault: the seed to begin with, so that the test is quick."""
 

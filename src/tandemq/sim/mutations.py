@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from tandemq.boundary import Turn
-from tandemq.broker import delay, masterside, node, offsets, pull, retry, slaveside
+from tandemq.broker import delay, masterside, node, offsets, pull, repair, retry, scrubwork, slaveside
 from tandemq.broker.answers import recode
 from tandemq.client import consuming, links, routes, sending, targets, window
 from tandemq.errors import NotConnected, ProtocolError
@@ -260,6 +260,27 @@ def slave_offsets_go_back() -> AbstractContextManager[Any]:
     return patched(offsets.ConsumerOffsets, "merge", forgetful)
 
 
+def damage_stays() -> AbstractContextManager[Any]:
+    """Damage is found and listed, and nobody is asked for good bytes."""
+    return patched(repair.Repairs, "_next", lambda self, now: None)
+
+
+def repair_unverified() -> AbstractContextManager[Any]:
+    """What a twin sends for a damaged range is written as it comes, and a bit of it was turned on its way."""
+    run = scrubwork.ServeWork.run
+
+    def turned(self: scrubwork.ServeWork) -> scrubwork.Served:
+        served = run(self)
+        data = served.data
+        return served._replace(data=data[:20] + bytes([data[20] ^ 1]) + data[21:] if data else b"")
+
+    def believed(self: scrubwork.WeighWork) -> scrubwork.Weighed:
+        start = self.wanted.start
+        return scrubwork.Weighed(start, self.data, start + len(self.data), [])
+
+    return _both(patched(scrubwork.ServeWork, "run", turned), patched(scrubwork.WeighWork, "run", believed))
+
+
 def client_denies_the_unknown() -> AbstractContextManager[Any]:
     """The client says that a message whose answer did not come is not stored."""
     return patched(links, "OutcomeUnknown", NotConnected)
@@ -353,6 +374,8 @@ MUTATIONS: dict[str, tuple[Mutation, frozenset[str]]] = {
     "index-forgets": (index_forgets, frozenset({"I9"})),
     "slave-never-returns": (slave_never_returns, frozenset({"I14"})),
     "slave-offsets-go-back": (slave_offsets_go_back, frozenset({"I7"})),
+    "damage-stays": (damage_stays, frozenset({"I14", "I10", "I8"})),
+    "repair-unverified": (repair_unverified, frozenset({"I14", "I10", "I8", "I2"})),
     "client-denies-the-unknown": (client_denies_the_unknown, frozenset({"I17"})),
     "client-makes-new-keys": (client_makes_new_keys, frozenset({"I3"})),
     "client-sends-to-one-broker": (client_sends_to_one_broker, frozenset({"I14"})),

@@ -102,6 +102,7 @@ def draw(random: Random) -> Plan:
         metadata_sync_ms=random.choice((4_000, 9_000)),
         ha_protocol=random.choice(("auto", "tandemq")), slave_read_enable=random.random() < 0.5,
         delay_levels=DELAYS, client_expiry_ms=20_000, clean_interval_ms=5_000,
+        scrub_bytes_per_second=1 << 20, scrub_interval_ms=12_000,
     )  # fmt: skip
     kinds = frozenset(kind for kind in ("batch", "oneway", "nowait", "delay", "reject") if random.random() < 0.8)
     return Plan(

@@ -58,6 +58,10 @@ class Verdict:
     def _unsettled_group(self, group: GroupPlan) -> str:
         master, *slaves = self._cluster.members(group)
         assert master.broker is not None, "it runs"
+        for host in (master, *slaves):
+            what = self._unrepaired(host)
+            if what:
+                return what
         end = master.broker.store.log.written_end
         if master.broker.send.refusal is not None:
             return f"{master.name} refuses: {master.broker.send.refusal[1]}"
@@ -73,6 +77,16 @@ class Verdict:
             if queue is not None and max(progress, queue.min_offset) < queue.max_offset:
                 return f"{master.name}: messages of delay level {level + 1} wait"
         return ""
+
+    def _unrepaired(self, host: Host) -> str:
+        """Damage of a log that was put there at rest, and must be found and repaired; "" if there is none."""
+        if not host.flips:
+            return ""
+        assert host.broker is not None, "it runs"
+        store_log, segment = host.broker.store.log, host.config.segment_bytes
+        data = read_log(host.machine.disk, store_log.start, store_log.written_end, segment)
+        _, damage = walk(data, store_log.start, segment)
+        return "" if damage is None else f"{host.name} has damage at {damage.log_offset}: {damage.reason}"
 
     def _undelivered(self) -> str:
         for consumer_group in self._consumer_groups:
@@ -118,8 +132,10 @@ class Verdict:
             segment = host.config.segment_bytes
             data = read_log(host.machine.disk, store_log.start, store_log.written_end, segment)
             known, damage = walk(data, store_log.start, segment)
-            if damage is not None and not host.flips:
-                raise Violation("I10", f"{host.name} has damage nobody did at {damage.log_offset}: {damage.reason}")
+            if damage is not None:
+                if not host.flips:
+                    raise Violation("I10", f"{host.name} has damage nobody did at {damage.log_offset}: {damage.reason}")
+                return known  # it will be repaired
             self._found[f"{host.name} {store_log.written_end}"] = known
         return known
 
@@ -157,16 +173,18 @@ class Verdict:
             start = max(master.broker.store.log.start, slave.broker.store.log.start)
             ours = read_log(master.machine.disk, start, end, master.config.segment_bytes)
             theirs = read_log(slave.machine.disk, start, end, slave.config.segment_bytes)
-            if self._world.faults["flip-in-flight"]:
-                # What fills the end of a file may be anything, so a bit turned there on its way cannot be noticed.
+            if self._world.faults["flip-in-flight"] or master.flips or slave.flips:
+                # What fills the end of a file may be anything, so a bit turned there cannot be noticed.
                 ours, theirs = (without_filler(data, start, master.config.segment_bytes) for data in (ours, theirs))
-            if ours != theirs and not (master.flips or slave.flips):
+            if ours != theirs:
                 at = next((at for at, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), len(theirs))
                 raise Violation("I8", f"{slave.name} differs from its master at {start + at}")
 
     def _judge_derived(self, host: Host) -> None:
         assert host.broker is not None, "it runs"
-        store = host.broker.store
+        store, corrected = host.broker.store, host.broker.scrubber.corrected
+        if corrected and not host.flips:
+            raise Violation("I9", f"{host.name}: {corrected} queue entries were wrong before the scrubber met them")
         expected: dict[tuple[str, int], list[tuple[int, int, int, int]]] = {}
         for found in self.records(host):
             record = found.record
@@ -174,8 +192,6 @@ class Verdict:
             expected.setdefault((found.topic, record.queue_id), []).append(
                 (record.queue_offset, record.log_offset, record.size, code)
             )
-        if any(path.startswith("commitlog/") for path, _ in host.flips):
-            return
         for key, entries in expected.items():
             queue = store.queues.get(key)
             offsets = [entry[0] for entry in entries]
@@ -194,7 +210,8 @@ class Verdict:
         for key, queue in store.queues.items():
             if queue.max_offset > queue.min_offset and key not in expected:
                 raise Violation("I9", f"{host.name}: {key} has entries, the log has none for it")
-        self._judge_index(host)
+        if not any(path.startswith("commitlog/") for path, _ in host.flips):
+            self._judge_index(host)  # what recovery could not read has no keys before the index is made anew
 
     def _judge_index(self, host: Host) -> None:
         assert host.broker is not None, "it runs"
