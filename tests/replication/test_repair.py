@@ -59,7 +59,7 @@ def filled(path: Path, count: int = 200, **changes: Any) -> Group:
     return group
 
 
-@spec("T09")
+@spec("T19")
 @pytest.mark.parametrize("side", ["master", "slave"])
 @pytest.mark.parametrize("where", [0, 4, 8, 20, 28, 36, 88, 300, -3])
 def test_flipped_bit_is_found_and_repaired_from_the_twin(
@@ -131,7 +131,7 @@ def test_scrubbing_can_be_off_and_asked_for(tmp_path: Path) -> None:
     assert state(group.master)["last"]["bytes"] == group.master.log_end
 
 
-@spec("T09")
+@spec("T19")
 def test_messages_wait_for_their_repair_and_are_given_whole(tmp_path: Path) -> None:
     group = filled(tmp_path)
     master = group.master
@@ -380,7 +380,7 @@ def test_records_are_given_whole_and_never_from_within_one(tmp_path: Path) -> No
 # A suspect master.
 
 
-@spec("T09")
+@spec("T19")
 def test_master_whose_record_came_bad_three_times_looks_at_it_and_repairs_it_from_another_slave(
     tmp_path: Path,
 ) -> None:

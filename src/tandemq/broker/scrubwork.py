@@ -149,7 +149,7 @@ class _Walked:
 def _walk(reader: LogReader, start: int, limit: int, size: int, segment_bytes: int) -> _Walked:
     """Verify about `size` bytes of whole records, at least one; `limit` is a record boundary nothing may cross."""
     limit = min(limit, start - start % segment_bytes + segment_bytes)
-    data = reader(start, min(size, limit - start))
+    data = reader(start, min(max(size, BLANK_BYTES_MIN), limit - start))
     stream = RecordStream(start, segment_bytes)
     pieces, corrupt = stream.feed(data)
     if corrupt is None and stream.position == start and BLANK_BYTES_MIN <= len(data) < limit - start:
@@ -300,7 +300,7 @@ class WeighWork(NamedTuple):
         pieces, fault = walk_bytes(data, start, self.segment_bytes)
         if fault is not None:
             return Weighed(start, b"", start, [], f"it sent bytes that are no records, {fault}")
-        if start + len(data) > end:
+        if not 0 < len(data) <= end - start:
             return Weighed(start, b"", start, [], f"it sent {len(data)} bytes for {end - start}")
         reader = LogReader(self.disk, self.segment_bytes)
         try:
