@@ -1,0 +1,202 @@
+"""Groups with a registry as processes under clients that go on: masters killed, switched, forced, without registry."""
+
+import itertools
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandemq import Message
+from tandemq.client.blocking import BlockingProducer
+from tandemq.codec.fastjson import loads
+from tandemq.coordination.records import Mode
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.run.children import BrokerChild, ChildCluster
+from tests.blackbox.programs import QUICK, Caller, wait_until
+from tests.blackbox.traffic import GROUP, TOPIC, Traffic
+from tests.spec import spec
+
+pytestmark = pytest.mark.timeout(180)
+OK = ResponseCode.SUCCESS
+SECONDS_MAX = 8.0
+"""Without reads or writes after a kill, whatever else the machine has to do; usually about 3."""
+A = "broker-a"
+PROBES = itertools.count()
+_SIZES = {key: str(value) for key, value in QUICK.items() if key.startswith(("mappedFile", "max", "disk", "haRecon"))}
+
+Start = Callable[..., ChildCluster]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    made: list[ChildCluster] = []
+
+    def begin(mode: Mode, *, groups: int = 1) -> ChildCluster:
+        made.append(ChildCluster(tmp_path, groups=groups, slaves=1, mode=mode, settings=_SIZES))
+        made[-1].start()
+        return made[-1]
+
+    yield begin
+    for cluster in made:
+        cluster.close()
+
+
+@contextmanager
+def traffic(cluster: ChildCluster) -> Iterator[Traffic]:
+    with Traffic(cluster.name_servers) as running:
+        running.wait_for_more()
+        yield running
+
+
+def ha(cluster: ChildCluster, *words: str, code: int = 0) -> Any:
+    """`tandemq ha … --json`."""
+    command = [sys.executable, "-m", "tandemq", "ha", *words, "--json", "-n", cluster.name_servers]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout) if code == 0 else done.stderr
+
+
+def master_of(cluster: ChildCluster) -> BrokerChild:
+    wait_until(lambda: cluster.master_of(A) is not None, "the group has a master")
+    found = cluster.master_of(A)
+    assert found is not None
+    return found
+
+
+def send_to(broker: BrokerChild, body: bytes = b"") -> int:
+    """The status of a message that is like no other."""
+    with Caller(int(broker.address.rpartition(":")[2])) as caller:
+        return caller.send(body or b"probe %d" % next(PROBES), TOPIC)
+
+
+def offsets_of(broker: BrokerChild) -> dict[str, int]:
+    """Committed offsets of the consumers, by queue."""
+    with Caller(int(broker.address.rpartition(":")[2])) as caller:
+        table = loads(caller.ask(RequestCode.GET_ALL_CONSUMER_OFFSET).body)["offsetTable"]
+    return {str(queue): int(offset) for queue, offset in table.get(f"{TOPIC}@{GROUP}", {}).items()}
+
+
+@spec("R11", "R09")
+def test_elected_slave_goes_on_with_reads_and_writes_and_nothing_acknowledged_is_lost(start: Start) -> None:
+    cluster = start(Mode.ELECT)
+    with traffic(cluster) as running:
+        for _ in range(2):  # there and back
+            master = master_of(cluster)
+            killed = time.monotonic()
+            master.kill()
+            running.wait_for_more()
+            assert running.seconds_without_storing(killed) < SECONDS_MAX
+            assert running.seconds_without_delivery(killed) < SECONDS_MAX
+            assert master_of(cluster) is not master
+            master.start()
+            cluster.wait_until(cluster.in_sync)
+            cluster.wait_until(cluster.all_registered)
+        running.wait_for_more()
+        running.stop_producing()
+        assert running.failed == []
+    first, second = (broker.log_end() for broker in cluster.brokers)
+    assert first == second
+
+
+@spec("F01", "F14", "F22", "F26", "M07", "G05")
+def test_slave_reads_for_its_master_and_hands_back_without_a_duplicate(start: Start) -> None:
+    cluster = start(Mode.SLAVE_CONSUME, groups=2)
+    master, slave = cluster.broker(A), cluster.broker(A, 1)
+    with traffic(cluster) as running:
+        killed = time.monotonic()
+        master.kill()
+        wait_until(lambda: bool(slave.standing().get("mayRead")), "the slave reads")
+        assert send_to(slave) == ResponseCode.NO_PERMISSION
+        running.wait_for_more()
+        assert running.seconds_without_delivery(killed) < SECONDS_MAX
+        committed = offsets_of(slave)
+        returned = time.monotonic()
+        master.start()
+        wait_until(lambda: bool(master.standing().get("mayRead")), "the master reads again")
+        # Between its start and the hand-back it was in no route, and one of the two has READ at a time.
+        assert not slave.standing()["mayRead"]
+        assert all(offsets_of(master)[queue] >= offset for queue, offset in committed.items())
+        cluster.wait_until(cluster.in_sync)
+        running.wait_for_more()
+        running.stop_producing()
+        assert running.failed == []
+        assert running.repeated_since(returned) == []
+
+
+@spec("V18", "V19")
+def test_planned_switch_fails_no_send_and_repeats_nothing(start: Start) -> None:
+    cluster = start(Mode.ELECT)
+    with traffic(cluster) as running:
+        source = master_of(cluster)
+        begun = time.monotonic()
+        for target in (1 - source.broker_id, source.broker_id):
+            done = ha(cluster, "switch", "--broker", A, "--to", str(target))
+            assert (done["to"], master_of(cluster).broker_id) == (target, target)
+            assert done["seconds"] < 3
+            old = cluster.broker(A, 1 - target)
+            assert send_to(old) == ResponseCode.NO_PERMISSION
+            assert send_to(cluster.broker(A, target)) in {OK, ResponseCode.SLAVE_NOT_AVAILABLE}
+            running.wait_for_more()
+            cluster.wait_until(cluster.in_sync)
+        assert ha(cluster, "switch", "--broker", A, "--to", str(source.broker_id))["text"].endswith("already")
+        assert running.seconds_without_storing(begun) < 3
+        running.stop_producing()
+        assert running.failed == []
+        assert running.repeated_since(begun) == []
+    texts = [entry["text"] for entry in ha(cluster, "history", "--broker", A)]
+    assert sum(text.startswith("handing over") for text in texts) == 2
+
+
+def test_member_out_of_sync_leads_by_order_only_and_the_order_says_what_it_may_lose(start: Start) -> None:
+    cluster = start(Mode.ELECT)
+    master = master_of(cluster)
+    slave = next(broker for broker in cluster.brokers if broker is not master)
+    with BlockingProducer(cluster.name_servers, group="g") as producer:
+        producer.send(Message(TOPIC, b"on both"))
+        slave.kill()
+        wait_until(lambda: master.standing().get("inSync") == [master.broker_id], "the master goes on alone")
+        producer.send(Message(TOPIC, b"on one"))
+    master.kill()
+    slave.start()
+    wait_until(lambda: slave.standing().get("live") == [slave.broker_id], "the registry misses the master")
+    standing = slave.standing()
+    assert (standing["stage"], standing["mayRead"], standing["mayWrite"]) == ("slave", False, False)
+    assert send_to(slave) == ResponseCode.NO_PERMISSION
+    done = ha(cluster, "force-master", "--broker", A, "--id", str(slave.broker_id), "--yes",
+              "--registry", cluster.registry)  # fmt: skip
+    assert "may be lost" in done["price"]
+    wait_until(lambda: bool(slave.standing().get("mayWrite")), "it takes messages")
+    assert send_to(slave, b"after") in {OK, ResponseCode.SLAVE_NOT_AVAILABLE}
+    # The old master gives up what only it has.
+    master.start()
+    cluster.wait_until(cluster.in_sync)
+    assert master.log_end() == slave.log_end()
+
+
+@spec("F15", "F18")
+def test_brokers_serve_on_without_registry_and_start_without_it_serving_nobody(start: Start) -> None:
+    cluster = start(Mode.ELECT)
+    with traffic(cluster) as running:
+        cluster.name_server.kill()
+        for _ in range(4):  # far longer than the registry's own grant lasts
+            running.wait_for_more(200)
+        wait_until(lambda: cluster.brokers[0].standing()["registry"] != "up", "it is noticed")
+        assert running.failed == []
+        running.stop_producing()
+    for broker in cluster.brokers:
+        broker.kill()
+    alone = cluster.brokers[0]
+    alone.start()
+    assert send_to(alone) == ResponseCode.NO_PERMISSION
+    standing = alone.standing()
+    assert (standing["stage"], standing["registry"]) == ("unread", "none")
+    cluster.brokers[1].start()
+    assert send_to(cluster.brokers[1]) == ResponseCode.NO_PERMISSION
+    cluster.name_server.start()
+    wait_until(lambda: send_to(master_of(cluster)) == OK, "the group serves again")

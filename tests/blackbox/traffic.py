@@ -1,0 +1,119 @@
+"""A producer and a consumer that go on and on while brokers die, and what each of them saw."""
+
+import threading
+import time
+from collections import Counter
+from types import TracebackType
+from typing import Self
+
+from tandemq import ConsumeFrom, Message
+from tandemq.client.blocking import BlockingConsumer, BlockingProducer
+from tandemq.errors import TandemError
+from tests.blackbox.programs import wait_until
+
+TOPIC = "Traffic"
+GROUP = "travellers"
+
+
+class Traffic:
+    """One message after the other, numbered; a group of one consumer that acknowledges each. Clients as they come."""
+
+    def __init__(self, name_servers: str) -> None:
+        self._name_servers = name_servers
+        self._lock = threading.Lock()
+        self.stored: dict[bytes, float] = {}
+        """Acknowledged messages and when, monotonic seconds."""
+        self.failed: list[str] = []
+        """Sends that ended with an error."""
+        self.delivered: Counter[bytes] = Counter()
+        self.deliveries: list[tuple[float, bytes]] = []
+        self._ends = {"producer": threading.Event(), "consumer": threading.Event()}
+        self._threads = {
+            "producer": threading.Thread(target=self._produce, daemon=True),
+            "consumer": threading.Thread(target=self._consume, daemon=True),
+        }
+
+    def _produce(self) -> None:
+        number, end = 0, self._ends["producer"]
+        with BlockingProducer(self._name_servers, group="senders") as producer:
+            while not end.wait(0.003):
+                body = b"%d" % number
+                number += 1
+                try:
+                    producer.send(Message(TOPIC, body))
+                except TandemError as error:
+                    self.failed.append(str(error))
+                    continue
+                with self._lock:
+                    self.stored[body] = time.monotonic()
+
+    def _consume(self) -> None:
+        end = self._ends["consumer"]
+        with BlockingConsumer(
+            self._name_servers, group=GROUP, topics={TOPIC: "*"}, consume_from=ConsumeFrom.FIRST, commit_ms=200
+        ) as consumer:
+            while not end.is_set():
+                message = consumer.receive(timeout_s=0.1)
+                if message is not None:
+                    with self._lock:
+                        self.delivered[message.body] += 1
+                        self.deliveries.append((time.monotonic(), message.body))
+                    message.ack()
+
+    def missing(self) -> set[bytes]:
+        """Acknowledged and not delivered."""
+        with self._lock:
+            return self.stored.keys() - self.delivered.keys()
+
+    def wait_for_more(self, count: int = 30) -> None:
+        """Until so many more messages were stored, and as many delivered."""
+        with self._lock:
+            stored, delivered = len(self.stored), len(self.delivered)
+        wait_until(lambda: len(self.stored) >= stored + count, f"{count} more are stored; failed: {self.failed[-1:]}")
+        wait_until(lambda: len(self.delivered) >= delivered + count, f"{count} more are delivered")
+
+    def stop_producing(self) -> None:
+        """And wait until everything acknowledged was delivered."""
+        self._end("producer")
+        wait_until(lambda: not self.missing(), "everything acknowledged is delivered")
+
+    def _end(self, which: str) -> None:
+        self._ends[which].set()
+        self._threads[which].join()
+
+    def seconds_without_storing(self, since: float) -> float:
+        """The longest time without an acknowledged message."""
+        with self._lock:
+            return _longest_gap(since, list(self.stored.values()))
+
+    def seconds_without_delivery(self, since: float) -> float:
+        """The longest time without a message; while there are always some."""
+        with self._lock:
+            return _longest_gap(since, [at for at, _ in self.deliveries])
+
+    def repeated_since(self, moment: float) -> list[bytes]:
+        """Messages delivered since then that had been delivered before."""
+        seen: set[bytes] = set()
+        found = []
+        with self._lock:
+            for at, body in self.deliveries:
+                if body in seen and at >= moment:
+                    found.append(body)
+                seen.add(body)
+        return found
+
+    def __enter__(self) -> Self:
+        for thread in self._threads.values():
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for which in self._threads:
+            self._end(which)
+
+
+def _longest_gap(since: float, moments: list[float]) -> float:
+    points = [since, *(at for at in moments if at > since)]
+    return max((later - earlier for earlier, later in zip(points, points[1:], strict=False)), default=0.0)
