@@ -11,11 +11,11 @@ TANDEMQ := $(VENV)/bin/tandemq
 PYTEST  := $(PY) -m pytest
 READY   := $(VENV)/.ready
 WHERE   ?= tests
-TYPED   := src/tandemq tests $(sort $(dir $(wildcard bench/*.py examples/*.py tools/*.py)))
+TYPED   := src/tandemq tests chaos $(sort $(dir $(wildcard bench/*.py examples/*.py tools/*.py)))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: all help setup fmt check test demo sim interop bench bench-spark bench-failover soak spec blackbox cov wheel lock clean
+.PHONY: all help setup fmt check test demo sim interop bench bench-spark bench-failover chaos soak spec blackbox cov wheel lock clean
 
 all: check test  ## check + test (the default)
 
@@ -65,6 +65,9 @@ bench-spark: $(READY)  ## the data pipeline's figures, beside Spark's own ways a
 
 bench-failover: $(READY)  ## seconds without reads and writes in each mode, on both registries; what electing costs
 	$(PY) -m bench.modes
+
+chaos: $(READY)  ## real brokers, real registries, real faults, 200 runs: about two hours
+	$(PY) -m chaos.run
 
 soak: $(READY)  ## the tests that wait in real time, then seeds until stopped
 	$(PYTEST) tests --ignore=tests/interop -m slow --timeout=0

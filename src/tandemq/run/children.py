@@ -51,6 +51,9 @@ def group_name(number: int) -> str:
 class Child:
     """One process: started, stopped, killed, started again."""
 
+    program: tuple[str, ...] = ("-m", "tandemq")
+    """What Python runs; tests put a program around it that makes system calls fail."""
+
     def __init__(self, name: str, directory: Path, arguments: Callable[[Mapping[str, Any]], list[str]]) -> None:
         """Nothing runs yet. `arguments`: those of `tandemq`, given what the child told when it ran before."""
         self.name = name
@@ -91,7 +94,7 @@ class Child:
         """Start it, and do not wait."""
         assert not self.is_running, f"{self.name} runs already"
         self.end()
-        command = [sys.executable, "-m", "tandemq", *self._arguments(self.told), "--json", "--while-stdin"]
+        command = [sys.executable, *self.program, *self._arguments(self.told), "--json", "--while-stdin"]
         with self.log_path.open("ab") as log:
             # A session of its own: Ctrl-C in the terminal is for the parent, which stops its children in order.
             process = subprocess.Popen(  # noqa: S603  # our own program

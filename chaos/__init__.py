@@ -1,0 +1,1 @@
+"""Real brokers, a real registry, real faults: `make chaos`. Source: docs/testing.md, "Chaos"."""

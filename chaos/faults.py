@@ -1,0 +1,93 @@
+"""What happens to a group: drawn from a seed, done one after the other, all mended at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from chaos.proxy import Behaviour
+from chaos.world import Broker, World
+from tandemq.coordination.records import Mode
+from tandemq.model.codes import RequestCode
+from tandemq.model.command import Command
+from tandemq.run.ask import try_ask
+
+_BEHAVIOURS: tuple[Behaviour, ...] = ("cut", "stall", "hole")
+
+
+class Faults:
+    """One run's faults."""
+
+    def __init__(self, world: World, dice: Random) -> None:
+        self._world = world
+        self._dice = dice
+        self.done: list[dict[str, Any]] = []
+        """What was done: name, broker, seconds since the start, and how long it lasted."""
+        self._begun = time.monotonic()
+        self._kinds: dict[str, Callable[[Broker, float], None]] = {
+            "kill": self._kill, "pause": self._pause, "network": self._network, "apart": self._apart,
+            "eio": self._eio, "enospc": self._enospc,
+        }  # fmt: skip
+        if world.mode is Mode.ELECT:
+            self._kinds["switch"] = self._switch
+
+    def run(self, seconds: float) -> None:
+        """One fault after the other for so long."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            kind = self._dice.choice(sorted(self._kinds))
+            broker = self._dice.choice(self._world.brokers)
+            if self._dice.random() < 0.6:  # most of what matters happens to whoever serves
+                broker = self._world.master or broker
+            lasts = self._dice.choice((0.3, 1.0, 2.0, 4.0))
+            at = time.monotonic() - self._begun
+            self._kinds[kind](broker, lasts)
+            self.done.append({"fault": kind, "broker": broker.broker_id, "at": round(at, 2), "seconds": lasts})
+            time.sleep(self._dice.choice((0.0, 0.5, 2.0, 5.0)))
+
+    def _kill(self, broker: Broker, seconds: float) -> None:
+        broker.kill()
+        time.sleep(seconds)
+        broker.start()
+
+    def _pause(self, broker: Broker, seconds: float) -> None:
+        broker.pause(seconds)
+
+    def _network(self, broker: Broker, seconds: float) -> None:
+        """One of its connections misbehaves."""
+        what, behaviour = self._dice.choice(("clients", "slaves", "registry")), self._dice.choice(_BEHAVIOURS)
+        broker.behave(what, behaviour)
+        time.sleep(seconds)
+        broker.behave(what, "pass")
+
+    def _apart(self, broker: Broker, seconds: float) -> None:
+        """It reaches neither registry nor slaves, but clients reach it."""
+        behaviour = self._dice.choice(_BEHAVIOURS)
+        for other in self._world.brokers:  # its own connections to others' replication ports go through their proxies
+            other.behave("slaves", behaviour)
+        broker.behave("registry", behaviour)
+        time.sleep(seconds)
+        for other in self._world.brokers:
+            other.behave("slaves", "pass")
+        broker.behave("registry", "pass")
+
+    def _eio(self, broker: Broker, seconds: float) -> None:
+        """A sync fails: it must not acknowledge anything any more; an operator restarts it."""
+        broker.fails("eio", on=True)
+        time.sleep(min(seconds, 1.0))
+        broker.fails("eio", on=False)
+        broker.kill()
+        broker.start()
+
+    def _enospc(self, broker: Broker, seconds: float) -> None:
+        broker.fails("enospc", on=True)
+        time.sleep(seconds)
+        broker.fails("enospc", on=False)
+
+    def _switch(self, broker: Broker, _seconds: float) -> None:
+        target = {"target": str(broker.broker_id)}
+        master = self._world.master
+        if master is not None:
+            try_ask(master.own_address, Command(RequestCode.TANDEM_SWITCH, fields=target))

@@ -1,0 +1,85 @@
+"""A TCP proxy between two processes that can be told to misbehave.
+
+pass    carries bytes both ways
+cut     resets what is open, refuses what comes
+stall   accepts and carries nothing, for as long as it lasts; then everything that waited
+hole    accepts, reads and forgets: the other side never learns that nobody is there
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from typing import Literal
+
+Behaviour = Literal["pass", "cut", "stall", "hole"]
+_PIECE_BYTES = 64 * 1024
+
+
+class ProxyLoop:
+    """The thread all proxies run in."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="proxies", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it, and with it every connection."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+
+
+class Proxy:
+    """Listens at one address for another one."""
+
+    def __init__(self, where: ProxyLoop, listen: tuple[str, int], target: tuple[str, int]) -> None:
+        """Begin to listen; port 0 takes a free one, see `address`."""
+        self._where = where
+        self._target = target
+        self._behaviour: Behaviour = "pass"
+        self._passes = asyncio.Event()
+        self._passes.set()
+        self._open: set[asyncio.StreamWriter] = set()
+        begun = asyncio.run_coroutine_threadsafe(asyncio.start_server(self._accept, *listen), where.loop)
+        host, port = begun.result().sockets[0].getsockname()[:2]
+        self.address = f"{host}:{port}"
+
+    def behave(self, behaviour: Behaviour) -> None:
+        """From now on; from any thread."""
+        self._where.loop.call_soon_threadsafe(self._behave, behaviour)
+
+    def _behave(self, behaviour: Behaviour) -> None:
+        before, self._behaviour = self._behaviour, behaviour
+        if behaviour == "stall":
+            self._passes.clear()
+        else:
+            self._passes.set()
+        if behaviour == "cut" or before == "hole":  # bytes are missing: a connection cannot go on after that
+            for writer in list(self._open):
+                writer.transport.abort()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._behaviour == "cut":
+            writer.transport.abort()
+            return
+        try:
+            far_reader, far_writer = await asyncio.open_connection(*self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        self._open |= {writer, far_writer}
+        with contextlib.suppress(OSError, asyncio.CancelledError):
+            await asyncio.gather(self._carry(reader, far_writer), self._carry(far_reader, writer))
+        self._open -= {writer, far_writer}
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(_PIECE_BYTES):
+                await self._passes.wait()
+                if self._behaviour != "hole":
+                    writer.write(data)
+                    await writer.drain()
+        finally:
+            writer.transport.abort() if self._behaviour == "cut" else writer.close()

@@ -1,0 +1,127 @@
+"""`make chaos`: real brokers on a real registry, killed, stopped, cut off, with failing devices; nothing may be wrong.
+
+    python -m chaos.run                             200 runs of 20 seconds, on ZooKeeper and the name server in turn
+    python -m chaos.run --runs 1 --seed 7 --keep    one of them again, its logs kept
+
+Each run draws mode, members, registry and faults from its seed, and writes a JSON report. Exit code 3 if there was a
+violation. What is checked: `chaos.history`; the invariants are those of docs/guarantees.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from rich.console import Console
+
+from chaos.faults import Faults
+from chaos.history import Clients, overlaps
+from chaos.world import World
+from tandemq.coordination.records import Mode
+from tandemq.errors import TandemError
+from tests.interop.zookeeper import ZooKeeper, can_run
+
+EXIT_VIOLATION = 3
+_ZOOKEEPER_TICK_MS = 500
+
+
+def run(seed: int, seconds: float, directory: Path, zookeeper: str) -> dict[str, Any]:
+    """One run; its report."""
+    dice = Random(seed)
+    mode = dice.choice((Mode.ELECT, Mode.ELECT, Mode.SLAVE_CONSUME))
+    members = 2 if mode is Mode.SLAVE_CONSUME else dice.choice((2, 3))
+    registry = dice.choice((zookeeper, "")) if zookeeper else ""
+    settings = {"flushDiskType": dice.choice(("ASYNC_FLUSH", "SYNC_FLUSH"))}
+    report: dict[str, Any] = {
+        "seed": seed, "mode": mode.value, "members": members, "registry": "zookeeper" if registry else "namesrv",
+        **settings,
+    }  # fmt: skip
+    begun = time.monotonic()
+    clients_log = logging.FileHandler(directory / "clients.log", encoding="utf-8")
+    clients_log.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[clients_log], force=True)
+    with World(directory, mode=mode, members=members, registry=registry, settings=settings) as world:
+        clients = Clients(world)
+        clients.start()
+        faults = Faults(world, dice)
+        faults.run(seconds)
+        violations = []
+        try:
+            world.wait(world.is_whole)
+        except TandemError as error:
+            standings = {broker.broker_id: broker.standing().get("why", "no answer") for broker in world.brokers}
+            violations.append(f"I7: it does not serve again: {error}; {standings}")
+        clients.finish()
+        violations += overlaps(world.brokers)
+    history = clients.history
+    report |= {"faults": faults.done, "seconds": round(time.monotonic() - begun, 1)}
+    report |= {key: value for key, value in asdict(history).items() if key not in ("acknowledged", "delivered")}
+    report |= {"acknowledged": len(history.acknowledged), "delivered": len(history.delivered)}
+    report["violations"] = history.violations + violations
+    return report
+
+
+@contextmanager
+def _zookeeper(directory: Path) -> Iterator[str]:
+    if not can_run():
+        yield ""
+        return
+    with ZooKeeper(directory, tick_ms=_ZOOKEEPER_TICK_MS) as server:
+        server.start()
+        yield server.address
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run and report; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m chaos.run", description=__doc__.partition("\n")[0])
+    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1, help="of the first run; the others count up")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of faults, per run")
+    parser.add_argument("--reports", type=Path, default=Path("build/chaos"), help="where the JSON reports go")
+    parser.add_argument("--keep", action="store_true", help="keep stores and logs of every run, not of bad ones alone")
+    args = parser.parse_args(arguments)
+    console = Console(width=140, highlight=False)
+    args.reports.mkdir(parents=True, exist_ok=True)
+    bad = 0
+    for seed in range(args.seed, args.seed + args.runs):
+        directory = Path(tempfile.mkdtemp(prefix=f"tandemq-chaos-{seed}-"))
+        (directory / "zookeeper").mkdir()
+        with _zookeeper(directory / "zookeeper") as zookeeper:
+            try:
+                report = run(seed, args.seconds, directory, zookeeper)
+            except TandemError as error:
+                report = {"seed": seed, "mode": "", "violations": [f"I7: {error}"]}
+        (args.reports / f"{seed}.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        bad += bool(report["violations"])
+        if report["violations"] or args.keep:
+            console.print(f"its stores and logs are in {directory}")
+        else:
+            shutil.rmtree(directory)
+        _tell(console, report)
+    console.print(f"{args.runs} runs, {bad} with violations; reports in {args.reports}")
+    return EXIT_VIOLATION if bad else 0
+
+
+def _tell(console: Console, report: dict[str, Any]) -> None:
+    shown = {key: report.get(key) for key in ("acknowledged", "duplicates", "failed")}
+    gaps = f"gaps {report.get('longest_write_gap_s', 0):.1f} s, {report.get('longest_read_gap_s', 0):.1f} s"
+    faults = " ".join(f"{fault['fault']}{fault['broker']}" for fault in report.get("faults", ()))
+    head = f"{report['seed']:>4} {report['mode']} {report.get('members', '')} {report.get('registry', '')}"
+    console.print(f"{head}: {shown} {gaps}; {faults}")
+    for text in report["violations"]:
+        console.print(f"     {text}", style="red")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""A group of real brokers whose every connection goes through a proxy, and what can be done to it.
+
+    broker n    clients and members reach it at 127.20.n.1, slaves at 127.10.n.1, it reaches the registry through a
+                proxy of its own; its program is `chaos.broken`, so its device can fail
+
+Linux only: all of 127.0.0.0/8 are addresses of this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from chaos.proxy import Behaviour, Proxy, ProxyLoop
+from tandemq.codec.fastjson import loads
+from tandemq.coordination.records import Mode
+from tandemq.errors import LocalError
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
+from tandemq.run.ask import try_ask
+from tandemq.run.children import LOOPBACK, BrokerChild, Child, Setting, copies_of
+from tandemq.run.groups import configure
+from tandemq.run.secret import SECRET_FILE_NAME, make_secret_file
+
+GROUP = "broker-a"
+START_SECONDS = 60.0
+_LOOK_SECONDS = 0.05
+
+
+class Broker(BrokerChild):
+    """A member behind its proxies."""
+
+    def __init__(
+        self, number: int, directory: Path, registry: Proxy, where: ProxyLoop, settings: Mapping[str, Setting]
+    ) -> None:
+        self.registry_link = registry
+        self.faults = directory / f"faults-{number}"
+        self.faults.mkdir()
+        self.program = ("-m", "chaos.broken", str(self.faults))
+        self.stops: list[tuple[float, float]] = []
+        """When it was stopped, and when it went on; calendar seconds."""
+        self.deaths: list[float] = []
+        self._where = where
+        self._links: dict[str, Proxy] = {}
+        own = {"brokerIP1": f"127.20.{number}.1", "brokerIP2": f"127.10.{number}.1", "bindAddress": LOOPBACK}
+        super().__init__(GROUP, number, directory, {**settings, **own, "brokerRole": _role(number)})
+
+    def wait_ready(self) -> None:
+        """Wait until it listens; then its proxies do too."""
+        super().wait_ready()
+        for what, key in (("clients", "address"), ("slaves", "haAddress")):
+            if what not in self._links:
+                host, _, port = str(self.told[key]).rpartition(":")
+                self._links[what] = Proxy(self._where, (host, int(port)), (LOOPBACK, int(port)))
+
+    def behave(self, what: str, behaviour: Behaviour) -> None:
+        """Its connections from clients, from slaves, or to the registry."""
+        (self.registry_link if what == "registry" else self._links[what]).behave(behaviour)
+
+    @property
+    def own_address(self) -> str:
+        """Where it listens, past its proxy."""
+        return f"{LOOPBACK}:{self.address.rpartition(':')[2]}"
+
+    def standing(self) -> dict[str, Any]:
+        """What it says of itself, past its proxy."""
+        answer = try_ask(self.own_address, Command(RequestCode.TANDEM_FAILOVER_STATUS)) if self.is_running else None
+        return loads(answer.body) if answer is not None and answer.code == ResponseCode.SUCCESS else {}
+
+    def kill(self) -> None:
+        """SIGKILL, noted."""
+        super().kill()
+        self.deaths.append(time.time())
+
+    def pause(self, seconds: float) -> None:
+        """SIGSTOP, and SIGCONT later."""
+        begun = time.time()
+        os.kill(self.pid, signal.SIGSTOP)
+        time.sleep(seconds)
+        os.kill(self.pid, signal.SIGCONT)
+        self.stops.append((begun, time.time()))
+
+    def fails(self, kind: str, *, on: bool) -> None:
+        """Its device begins or ends to fail: "eio" or "enospc"."""
+        (self.faults / kind).touch() if on else (self.faults / kind).unlink(missing_ok=True)
+
+
+class World:
+    """Name server, registry, members; use it with `with`."""
+
+    def __init__(
+        self, directory: Path, *, mode: Mode, members: int, registry: str = "",
+        settings: Mapping[str, Setting] | None = None,
+    ) -> None:  # fmt: skip
+        """`registry`: "host:port" of a ZooKeeper; empty: the name server hosts it."""
+        self.directory = directory
+        self.mode = mode
+        self.members = members
+        self._zookeeper = registry
+        self._settings = dict(settings or {})
+        self._stack = ExitStack()
+        self.brokers: list[Broker] = []
+        self.name_server = Child("namesrv", directory, self._name_server_words)
+
+    def _name_server_words(self, told: Mapping[str, Any]) -> list[str]:
+        port = told["address"].rpartition(":")[2] if told else "0"
+        data = f"kvConfigPath={self.directory / 'namesrv'}"
+        return ["namesrv", "--port", port, "--set", f"bindAddress={LOOPBACK}", "--set", data,
+                "--set", "registryEnable=true"]  # fmt: skip
+
+    def __enter__(self) -> Self:
+        """Start everything; ready when the group serves and all are in sync."""
+        self.name_server.start()
+        self._stack.callback(self.name_server.stop)
+        where = ProxyLoop()
+        self._stack.callback(where.stop)
+        kind, target = ("zookeeper", self._zookeeper) if self._zookeeper else ("namesrv", self.name_server.address)
+        configure(f"{kind}://{target}", [GROUP], self.mode, self.members)
+        host, _, port = target.rpartition(":")
+        for number in range(self.members):
+            link = Proxy(where, (LOOPBACK, 0), (host, int(port)))
+            settings = {
+                "namesrvAddr": self.name_server.address, "registryAddr": f"{kind}://{link.address}", "listenPort": 0,
+                "haListenPort": 0, "haSecretFile": str(self._secret()), "mappedFileSizeCommitLog": 4 << 20,
+                "registerNameServerPeriod": 10_000, **self._settings,
+            }  # fmt: skip
+            self.brokers.append(Broker(number, self.directory, link, where, settings))
+            self._stack.callback(self.brokers[-1].stop)
+            self.brokers[-1].start()
+        self.wait(self.is_whole)
+        return self
+
+    def _secret(self) -> Path:
+        path = self.directory / SECRET_FILE_NAME
+        make_secret_file(path)
+        return path
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop everything."""
+        self._stack.close()
+
+    @property
+    def master(self) -> Broker | None:
+        """Who may write now."""
+        return next((broker for broker in self.brokers if broker.standing().get("mayWrite")), None)
+
+    def is_whole(self) -> bool:
+        """Whether all members run, one serves, and all others have what it has and are in sync."""
+        master = self.master
+        if master is None or not all(broker.is_running for broker in self.brokers):
+            return False
+        in_sync = len(master.standing().get("inSync", ())) == self.members
+        return in_sync and copies_of(master.own_address) == self.members - 1
+
+    def wait(self, condition: Any, seconds: float = START_SECONDS) -> None:
+        """Wait for a state.
+
+        Raises:
+            LocalError: it did not come in time.
+        """
+        until = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > until:
+                raise LocalError(f"the group did not get there within {seconds:g} s", hint=f"logs: {self.directory}")
+            time.sleep(_LOOK_SECONDS)
+
+
+def _role(number: int) -> str:
+    return "SLAVE" if number else "SYNC_MASTER"
