@@ -159,7 +159,7 @@ def overlaps(brokers: list[Broker]) -> list[str]:
             for other, begun_too, ended_too in spans[at + 1 :]:
                 both = min(ended, ended_too) - max(begun, begun_too)
                 if other != one and both > OVERLAP_SECONDS:
-                    when = datetime.fromtimestamp(begun_too).time().isoformat("milliseconds")
+                    when = time.strftime("%H:%M:%S", time.localtime(begun_too))
                     found.append(f"I2: brokers {one} and {other} could be {what} at once for {both:.2f} s at {when}")
     return found
 
