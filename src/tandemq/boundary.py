@@ -200,7 +200,7 @@ class Connect:
 
 @dataclass(slots=True)
 class Turn:
-    """What a node wants done after a turn, in this order: send, close, connect, jobs, registry operations."""
+    """What a node wants done after a turn, in this order: jobs, send, close, connect, registry operations."""
 
     sends: dict[int, list[Buffer]] = field(default_factory=dict)
     closes: list[tuple[int, str]] = field(default_factory=list)

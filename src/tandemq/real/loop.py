@@ -1,6 +1,6 @@
 """The server loop: sockets and worker threads around one node, one core call per turn.
 
-    wait → accept, receive → node.turn(received, events, now) → send, close, connect, start jobs
+    wait → accept, receive → node.turn(received, events, now) → start jobs, send, close, connect
 
 All sockets share one receive buffer; the one to a master has a larger one of its own. What the network does not take is
 kept per link; a link that lets more than `BACKLOG_READ_STOP` pile up is not read from until it has taken it. With TLS
@@ -335,6 +335,8 @@ class Loop:
     # Carrying out.
 
     def _carry_out(self, turn: Turn) -> None:
+        for job in turn.jobs:  # first, as they run beside all the rest
+            self._start(job)
         for number, buffers in turn.sends.items():
             link = self._by_number.get(number)
             if link is not None:
@@ -348,8 +350,6 @@ class Loop:
                 self._events.append(Closed(number, reason))
         for connect in turn.connects:
             self._connect(connect)
-        for job in turn.jobs:
-            self._start(job)
         if turn.asks:
             assert self.registry is not None, "the node asks a registry, and there is none"
             for ask in turn.asks:

@@ -1,0 +1,135 @@
+"""What a broker's turns cost, without sockets: CPU time of one process, per message, on a store in memory.
+
+    python -m bench.inside                 all of them, about ten seconds
+    python -m bench.inside batch slave     some
+    python -m bench.inside --profile batch     and where the time goes
+
+CPU time is little disturbed by what else the machine does; rates are not. The first quarter of a run is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import logging
+import pstats
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tandemq.boundary import JobDone, LinkKind, Now, Opened, Turn
+from tandemq.broker.node import Broker, Machine
+from tandemq.codec.ha import frame_transfer
+from tandemq.config import BrokerConfig, parse_delay_levels
+from tandemq.load.frames import SendFrames, SendShape
+from tandemq.real.disk import RealDisk
+from tandemq.real.loop import LOG_RECEIVE_BYTES
+
+_MEMORY = Path("/dev/shm")
+_LOG_BYTES = 128 << 20
+_TURNS = 400
+_SENDS = {"batch": (4, 8, 32), "16x32": (16, 32, 1), "1x32": (1, 32, 1), "64x1": (64, 1, 1)}
+"""Connections, requests of each in a turn, messages of each request; 128 B."""
+CELLS = (*_SENDS, "slave")
+_Step = tuple[int, Callable[[], object]]
+"""Messages, and the call that takes them."""
+
+
+class _NoBacklog:
+    def backlog(self, link: int) -> int:
+        return 0 * link
+
+
+class _Driven:
+    """A broker driven by hand; jobs are done at once."""
+
+    def __init__(self, path: Path, **settings: Any) -> None:
+        self.now = Now(1_000, 1_700_000_000_000)
+        config = BrokerConfig(**settings)
+        delays = parse_delay_levels(config.delay_levels)
+        machine = Machine("bench", 8 << 30)
+        self.node = Broker(config, RealDisk(path), _NoBacklog(), Random(1), machine, self.now, delays)
+        self.node.listening("127.0.0.1:10911", "127.0.0.1:10912", self.now)
+
+    def open(self, link: int, kind: LinkKind) -> None:
+        self.turn([], [Opened(link, kind, f"127.0.0.1:{30_000 + abs(link)}", "127.0.0.1:10911")])
+
+    def turn(self, received: list[tuple[int, bytes]], events: list[Any] | None = None) -> Turn:
+        self.now = Now(self.now.mono_ms + 1, self.now.wall_ms + 1)
+        first = turn = self.node.turn(received, events or [], self.now)
+        while turn.jobs:
+            turn = self.node.turn([], [JobDone(job, job.run()) for job in turn.jobs], self.now)
+        return first
+
+
+def _sends(name: str, path: Path, turns: int = _TURNS, body_bytes: int = 128) -> Iterator[_Step]:
+    links, window, batch = _SENDS[name]
+    broker = _Driven(path)
+    shape = SendShape("bench", body_bytes=body_bytes, batch=batch)
+    sources = [SendFrames(shape, identity=link, slots=1000, wall_ms=broker.now.wall_ms) for link in range(links)]
+    for link in range(links):
+        broker.open(link + 1, LinkKind.REMOTING)
+    for _ in range(turns):
+        received = [(link + 1, source.take(window, broker.now.wall_ms)) for link, source in enumerate(sources)]
+        yield links * window * batch, lambda received=received: broker.turn(received)  # type: ignore[misc]
+
+
+def _slave(path: Path) -> Iterator[_Step]:
+    """A log of messages of 1 KiB in batches, as a slave of the classic protocol gets it."""
+    count = 0
+    for messages, step in _sends("batch", path / "master", _LOG_BYTES // (4 * 8 * 32 * 1215), 1024):
+        step()
+        count += messages
+    source = RealDisk(path / "master").open("commitlog/" + "0" * 20)
+    broker = _Driven(
+        path / "slave", role="SLAVE", broker_id=1, ha_master_address="127.0.0.1:1", ha_protocol="classic"
+    )  # fmt: skip
+    connects = broker.turn([]).connects
+    broker.open(connects[0].link, LinkKind.HA_SLAVE)
+    log = source.pread(count * 1215, 0)
+    stream = b"".join(frame_transfer(0, log, 32 * 1024))
+    for at in range(0, len(stream), LOG_RECEIVE_BYTES):
+        piece = stream[at : at + LOG_RECEIVE_BYTES]
+        yield len(piece) // 1215, lambda piece=piece: broker.turn([(connects[0].link, piece)])  # type: ignore[misc]
+    assert broker.node.store.log.written_end == len(log), "the slave stored all of it"
+
+
+def microseconds(name: str, profile: cProfile.Profile | None = None) -> float:
+    """CPU time per message of one cell, the fastest quarter of its turns."""
+    with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as directory:
+        path = Path(directory)
+        found: list[float] = []
+        for messages, step in _slave(path) if name == "slave" else _sends(name, path):
+            if profile is not None:
+                profile.enable()
+            began = time.process_time_ns()
+            step()
+            found.append((time.process_time_ns() - began) / messages / 1000)
+            if profile is not None:
+                profile.disable()
+    found = sorted(found[len(found) // 4 :])
+    return found[len(found) // 4]
+
+
+def main() -> None:
+    """Print what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cells", nargs="*", metavar="CELL", help=", ".join(CELLS))
+    parser.add_argument("--profile", action="store_true", help="print the dearest functions as well")
+    args = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    unknown = [name for name in args.cells if name not in CELLS]
+    if unknown:
+        parser.error(f"no cell is called {unknown[0]!r}; there are {', '.join(CELLS)}")
+    for name in args.cells or CELLS:
+        profile = cProfile.Profile() if args.profile else None
+        print(f"{name:8} {microseconds(name, profile):6.2f} µs per message", flush=True)
+        if profile is not None:
+            pstats.Stats(profile).sort_stats("tottime").print_stats(20)
+
+
+if __name__ == "__main__":
+    main()
