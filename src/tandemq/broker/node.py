@@ -235,7 +235,7 @@ class Broker:
             self.waiters.deadline_ms(), self.replication.deadline_ms(), self.client_calls.deadline_ms(),
             self.failover.deadline_ms() if self.failover is not None else None,
         )  # fmt: skip
-        return min((time for time in times if time is not None), default=None)
+        return min([time for time in times if time is not None], default=None)
 
     def _on_event(self, event: Event, turn: Turn, now: Now) -> None:
         if self.failover is not None and self.failover.on_event(event, turn, now):

@@ -45,6 +45,7 @@ LEASED_MODES = frozenset({"slave-consume", "elect"})
 """Failover modes in which a broker serves only while it holds a lease."""
 FULL, WRITE, READ, NONE = range(4)
 """In this order members are tried."""
+_READ, _WRITE = int(Permission.READ), int(Permission.WRITE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +127,7 @@ class TopicRoute:
         return [
             MessageQueue(self.topic, data.broker_name, queue_id)
             for data in self.queues
-            if data.perm & Permission.WRITE
-            and (has_master(data.broker_name) if has_master else MASTER_ID in self._members(data))
+            if data.perm & _WRITE and (has_master(data.broker_name) if has_master else MASTER_ID in self._members(data))
             for queue_id in range(data.write_queue_nums)
         ]
 
@@ -136,7 +136,7 @@ class TopicRoute:
         return [
             MessageQueue(self.topic, data.broker_name, queue_id)
             for data in self.queues
-            if data.perm & Permission.READ and self._members(data)
+            if data.perm & _READ and self._members(data)
             for queue_id in range(data.read_queue_nums)
         ]
 
@@ -278,10 +278,10 @@ class Routes:
 
     def _rank(self, known: _Known, broker_id: int, topic: str) -> int:
         route = self._routes.get(topic)
-        perm = int(Permission.READ_WRITE)
+        perm = _READ | _WRITE
         if route is not None:
             perm = next((data.perm for data in route.queues if data.broker_name == known.group.name), perm)
-        may_read, may_write = bool(perm & Permission.READ), bool(perm & Permission.WRITE)
+        may_read, may_write = bool(perm & _READ), bool(perm & _WRITE)
         if broker_id == MASTER_ID and may_write:
             return FULL if may_read else WRITE
         return READ if may_read else NONE

@@ -169,12 +169,18 @@ class Simulation:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """No garbage collection while a world lives: it has many objects and little garbage. All of it goes at the end."""
+    """No garbage collection while a world lives: it has many objects and little garbage.
+
+    All of it goes at once at the end, and what was there before the world is not looked through for that.
+    """
     was_on = gc.isenabled()
     gc.disable()
+    gc.freeze()
     try:
         yield
     finally:
+        gc.collect()
+        gc.unfreeze()
         if was_on:
             gc.enable()
 
@@ -182,12 +188,17 @@ def _uncollected() -> Iterator[None]:
 def run_seed(seed: int) -> Result:
     """Run one seed."""
     with patched(delay, "SCAN_MS", SCAN_MS), patched(links, "DEADLINE_STEP_MS", DEADLINE_STEP_MS), _uncollected():
-        simulation = GroupSimulation(seed) if seed >= GROUP_SEEDS else Simulation(seed)
-        try:
-            simulation.run()
-        except Violation as violation:
-            return simulation.result(violation)
-        return simulation.result(None)
+        return _run(seed)
+
+
+def _run(seed: int) -> Result:
+    """Its world is garbage when this returns."""
+    simulation = GroupSimulation(seed) if seed >= GROUP_SEEDS else Simulation(seed)
+    try:
+        simulation.run()
+    except Violation as violation:
+        return simulation.result(violation)
+    return simulation.result(None)
 
 
 @contextmanager

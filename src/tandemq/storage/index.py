@@ -17,10 +17,12 @@ import numpy as np
 from tandemq.boundary import Disk, File
 from tandemq.codec.entries import INDEX_ENTRY_BYTES, INDEX_HEADER, INDEX_HEADER_BYTES, INDEX_SLOT_BYTES
 from tandemq.errors import StoreError
-from tandemq.model.hashing import hash_ascii_rows, java_hash
+from tandemq.model.hashing import cached_java_hash, hash_ascii_rows, java_hash
 
 PENDING_MAX = 512
 CHAIN_MAX = 100_000
+TOGETHER_MIN = 6
+"""So many keys are hashed faster by numpy than one after the other."""
 log = logging.getLogger(__name__)
 _ENTRY = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 _Array = np.ndarray[Any, np.dtype[Any]]
@@ -358,7 +360,9 @@ class KeyIndex:
 
 
 def hash_keys(topics: Sequence[str], keys: Sequence[bytes]) -> _Array:
-    """Positive int32 hashes of topic#key; keys of equal length and topic are hashed together."""
+    """Positive int32 hashes of topic#key; keys of equal length and topic are hashed together, unless they are few."""
+    if len(keys) < TOGETHER_MIN:
+        return _positive(np.array([_hash_one(*pair) for pair in zip(topics, keys, strict=True)], dtype=np.uint32))
     rows = b"".join(keys)
     if len(set(topics)) == 1 and len(set(map(len, keys))) == 1 and rows.isascii():
         return _positive(_hash_rows(topics[0], rows, len(keys[0])))
@@ -379,6 +383,16 @@ def _hash_rows(topic: str, rows: bytes, length: int) -> _Array:
     return hash_ascii_rows(rows, length) + np.uint32(prefix * pow(31, length, 1 << 32) & _MASK)
 
 
+def _hash_one(topic: str, key: bytes) -> int:
+    """The unsigned hash of one."""
+    if not key.isascii():
+        return java_hash(f"{topic}#{key.decode('utf-8', 'replace')}") & _MASK
+    value = cached_java_hash(f"{topic}#")
+    for unit in key:
+        value = 31 * value + unit & _MASK
+    return value
+
+
 def _hash_mixed(topics: Sequence[str], keys: Sequence[bytes]) -> _Array:
     hashes = np.empty(len(keys), dtype=np.uint32)
     groups: dict[tuple[str, int], list[int]] = {}
@@ -386,7 +400,7 @@ def _hash_mixed(topics: Sequence[str], keys: Sequence[bytes]) -> _Array:
         if key.isascii():
             groups.setdefault((topic, len(key)), []).append(position)
         else:
-            hashes[position] = java_hash(f"{topic}#{key.decode('utf-8', 'replace')}") & _MASK
+            hashes[position] = _hash_one(topic, key)
     for (topic, length), positions in groups.items():
         hashes[positions] = _hash_rows(topic, b"".join([keys[position] for position in positions]), length)
     return hashes
