@@ -100,4 +100,3 @@ def test_paths_are_one_tree() -> None:
     assert records.live_broker_path("main", "broker-a", 1) == "/tandemq/main/groups/broker-a/live/1"
     assert records.config_path("main", "broker-a") == "/tandemq/main/groups/broker-a/config"
     assert records.state_path("main", "broker-a").startswith(records.groups_path("main") + "/")
-    assert records.history_path("main", "broker-a").startswith(records.group_path("main", "broker-a") + "/")

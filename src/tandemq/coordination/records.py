@@ -4,7 +4,6 @@
     /tandemq/<cluster>/groups                         -             -                               persistent
     /tandemq/<cluster>/groups/<brokerName>/config     GroupConfig   the task behind the database    persistent
     /tandemq/<cluster>/groups/<brokerName>/state      GroupState    the brokers, by compare-and-set persistent
-    /tandemq/<cluster>/groups/<brokerName>/history    (free)        the brokers: past role changes  persistent
     /tandemq/<cluster>/groups/<brokerName>/live/<id>  LiveBroker    that broker                     ephemeral
 
 A record is read strictly: what is missing or of the wrong kind is an error that names the field. Fields this version
@@ -166,7 +165,7 @@ def groups_path(cluster: str) -> str:
 
 
 def group_path(cluster: str, broker_name: str) -> str:
-    """Below it: config, state, history, live."""
+    """Below it: config, state, live."""
     return f"{groups_path(cluster)}/{broker_name}"
 
 
@@ -178,11 +177,6 @@ def config_path(cluster: str, broker_name: str) -> str:
 def state_path(cluster: str, broker_name: str) -> str:
     """Of the GroupState."""
     return f"{group_path(cluster, broker_name)}/state"
-
-
-def history_path(cluster: str, broker_name: str) -> str:
-    """Of the past role changes."""
-    return f"{group_path(cluster, broker_name)}/history"
 
 
 def live_path(cluster: str, broker_name: str) -> str:
