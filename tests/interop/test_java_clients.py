@@ -31,6 +31,7 @@ from tests.interop.driver import JavaDriver, Running
 from tests.interop.java import wait_until
 from tests.interop.peers import CLIENTS
 from tests.interop.wire import wait_topic
+from tests.spec import spec
 
 _numbers = itertools.count(1)
 
@@ -248,6 +249,7 @@ def _stored(java: JavaDriver, topic: str) -> int:
     return sum(int(event["max"]) for event in java.call("offsets", topic=topic, group="counter"))
 
 
+@spec("G13")
 def test_java_message_refused_again_and_again_ends_as_dead_letter(pair: Pair, java: JavaDriver, topic: str) -> None:
     group = f"refuser{next(_numbers)}"
     java.call("produce", topic=topic, count=3, queues=3, keys="r")

@@ -13,6 +13,7 @@ from tests.interop.conftest import Pair
 from tests.interop.driver import JavaDriver
 from tests.interop.java import wait_until
 from tests.interop.wire import GET_ROUTE, QUERY_OFFSET, ask
+from tests.spec import spec
 
 _numbers = itertools.count(1)
 Rows = list[list[str]]
@@ -198,6 +199,7 @@ def test_consumer_connection_shows_members_and_subscription(
     prove(contains(*wanted), [printed], _mute)
 
 
+@spec("G12")
 def test_reset_offset_by_time_makes_an_offline_group_read_again(
     topic: str, java: JavaDriver, run: Callable[..., str]
 ) -> None:
@@ -213,6 +215,7 @@ def _has_queues(rows: Rows, count: int) -> None:
     assert sorted(row[1] for row in rows) == [str(queue) for queue in range(count)]
 
 
+@spec("G12")
 def test_reset_offset_by_time_makes_an_online_group_read_again(
     pair: Pair, topic: str, java: JavaDriver, run: Callable[..., str]
 ) -> None:

@@ -86,6 +86,7 @@ def test_single_batch_and_oneway_messages_come_as_they_were_sent(namesrv: str) -
     run(story())
 
 
+@spec("G13")
 def test_rejected_message_comes_again_until_it_is_a_dead_letter(namesrv: str) -> None:
     async def story() -> None:
         async with Producer(namesrv, group="p") as producer:
@@ -146,6 +147,32 @@ def test_members_share_queues_and_broadcasting_ones_do_not(
             assert of(one) | of(two) == {0, 1, 2, 3}
 
     run(story())
+
+
+def test_broadcasting_members_each_get_everything_and_go_on_where_they_were(
+    namesrv: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def told(first: int) -> list[list[bytes]]:
+        """What two members get when they come (back) after six more messages were sent."""
+        sent = [b"%d" % n for n in range(first, first + 6)]
+        async with Producer(namesrv, group="p") as producer:
+            for body in sent:
+                await producer.send(Message("Told", body))
+        found = []
+        for name in ("one", "two"):
+            monkeypatch.setenv("TANDEMQ_OFFSETS", str(tmp_path / name))
+            async with PushConsumer(
+                namesrv, group="ToldG", topics={"Told": "*"}, consume_from=FIRST, model=MessageModel.BROADCASTING
+            ) as consumer:
+                messages = await take(consumer, 6)
+                assert await consumer.receive(0.5) is None
+                for message in messages:
+                    await message.ack()
+                found.append(sorted(message.body for message in messages))
+        return found
+
+    assert run(told(0)) == [[b"%d" % n for n in range(6)]] * 2
+    assert run(told(6)) == [sorted(b"%d" % n for n in range(6, 12))] * 2
 
 
 @spec("G12")

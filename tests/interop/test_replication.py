@@ -23,6 +23,7 @@ from tests.interop.peers import (
     start_registered,
 )
 from tests.interop.wire import wait_registered, wait_topic
+from tests.spec import spec
 
 PAIRS = list(
     dict.fromkeys(
@@ -44,6 +45,7 @@ _SETTINGS: dict[str, Value] = {
 
 @pytest.mark.background
 @pytest.mark.parametrize(("leads", "follows"), PAIRS, ids=[f"{leads}-leads-{follows}" for leads, follows in PAIRS])
+@spec("T08", "M03")
 def test_twins_of_different_make_stay_identical_through_kills(
     leads: str, follows: str, drivers: Callable[[str], JavaDriver], tmp_path: Path
 ) -> None:
