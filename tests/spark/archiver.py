@@ -1,9 +1,9 @@
 """A driver of its own that archives a log, and dies when it is told to.
 
-    python -m tests.spark.archiver STORE LAKE [COMMIT]
+    python -m tests.spark.archiver STORE LAKE [commit NUMBER | time SECONDS]
 
-With COMMIT it kills itself and its JVM with SIGKILL between its own commit of that number (from 0) to the table and
-Spark's. Without, it prints a line when it is ready and archives until the log's end.
+With `commit` it kills itself and its JVM with SIGKILL between its own commit of that number (from 0) to the table and
+Spark's; with `time` so many seconds after it was ready, wherever it is. Without, it archives until the log's end.
 """
 
 import os
@@ -13,24 +13,32 @@ from pathlib import Path
 
 from tandemq.spark.archive import Archive, ArchiveOptions
 from tandemq.spark.session import open_session
+from tests.spark.short import SHORT
 
 BATCH_BYTES = 20_000
 
 
-def main(store: str, lake: str, fatal: int | None) -> None:
-    """Archive, and die after commit number `fatal` to the table."""
+def die(*_: object) -> None:
+    """End at once, with the JVM and Spark's Python processes."""
+    os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+def main(store: str, lake: str, when: str = "", number: str = "0") -> None:
+    """Archive, and die when it is time."""
     commits = iter(range(1 << 30))
 
     def maybe_die(_batch: int) -> None:
-        if next(commits) == fatal:
-            os.killpg(os.getpgid(0), signal.SIGKILL)
+        if when == "commit" and next(commits) == int(number):
+            die()
 
-    session, _ = open_session("archiver", master="local[2]", settings={"spark.driver.memory": "512m"})
+    session, _ = open_session("archiver", master="local[2]", settings=SHORT | {"spark.driver.memory": "512m"})
     options = ArchiveOptions(store=Path(store), lake=Path(lake), bytes_max=BATCH_BYTES)
     job = Archive(options, after_commit=maybe_die)
-    print("ready", flush=True)
+    if when == "time":
+        signal.signal(signal.SIGALRM, die)
+        signal.setitimer(signal.ITIMER_REAL, float(number))
     job.run(session)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else None)
+    main(*sys.argv[1:])

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tandemq.spark.session import SETTINGS, open_session
+from tandemq.spark.session import open_session
+from tests.spark.short import SHORT
 
 SECONDS_MAX = 240
 """For one test: the first one of a kind starts Python workers and compiles, on a machine that may be busy."""
@@ -24,14 +25,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session on two cores, its warehouse and scratch files in a temporary directory."""
     root: Path = tmp_path_factory.mktemp("spark")
-    settings = {
+    settings = SHORT | {
         "spark.sql.warehouse.dir": str(root / "warehouse"),
         "spark.local.dir": str(root / "local"),
-        "spark.sql.shuffle.partitions": "2",
         "spark.driver.memory": "768m",
-        # Tests are short: less compiling is quicker.
-        "spark.driver.extraJavaOptions": f"{SETTINGS['spark.driver.extraJavaOptions']} -XX:TieredStopAtLevel=1",
-        "spark.sql.codegen.wholeStage": "false",
     }
     os.environ["PYTHONWARNINGS"] = "default"  # of Spark's own Python processes; ours are errors in this one only
     session, _ = open_session("tests", master="local[2]", settings=settings)

@@ -1,10 +1,10 @@
 """Drivers killed with SIGKILL, JVM and all: nothing of the log is lost, nothing is in the table twice."""
 
-import os
 import random
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -18,34 +18,16 @@ from tests.spec import spec
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS_MAX = 200
+KILLS = 24
+MOMENT_S = 10.0
+"""A driver's life, from its first query on, lasts about so long."""
 
 
-def driver(store: Path, lake: Path, *fatal: object) -> "subprocess.Popen[str]":
-    words = [sys.executable, "-m", "tests.spark.archiver", str(store), str(lake), *map(str, fatal)]
-    return subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
-
-
-def kill_between(store: Path, lake: Path, commit: int) -> None:
-    """Let a driver die after so many commits (from 0) to the table, before it tells Spark of the last."""
-    with driver(store, lake, commit) as process:
-        assert process.wait(SECONDS_MAX) == -signal.SIGKILL
-
-
-def kill_at(store: Path, lake: Path, version: int) -> None:
-    """Let a driver work until the table has a version (or all is done), and kill it with its JVM."""
-    with driver(store, lake) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        while process.poll() is None and committed(lake) < version:
-            os.sched_yield()
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(SECONDS_MAX)
-
-
-def committed(lake: Path) -> int:
-    """The newest version of the table, by its log."""
-    return max((int(path.stem) for path in (lake / "_delta_log").glob("*.json")), default=-1)
+def kill(store: Path, lake: Path, when: str, number: float) -> int:
+    """Let a driver archive until it dies by its own hand; returns its exit code, 0 if it was done before that."""
+    words = [sys.executable, "-m", "tests.spark.archiver", str(store), str(lake), when, str(number)]
+    with subprocess.Popen(words, cwd=ROOT, start_new_session=True) as process:
+        return process.wait(SECONDS_MAX)
 
 
 def check(spark: SparkSession, writer: LogWriter, lake: Path) -> None:
@@ -59,7 +41,7 @@ def check(spark: SparkSession, writer: LogWriter, lake: Path) -> None:
 def test_driver_killed_between_the_two_commits_loses_and_doubles_nothing(spark: SparkSession, tmp_path: Path) -> None:
     writer, lake = LogWriter(tmp_path / "broker-a"), tmp_path / "lake"
     writer.write_many(500)
-    kill_between(writer.store, lake, 2)
+    assert kill(writer.store, lake, "commit", 2) == -signal.SIGKILL
     before = DeltaLake(lake).rows()
     assert 0 < before < 500
     checkpoint = lake / "_tandemq" / "broker-a"
@@ -76,10 +58,14 @@ def test_twenty_kills_between_the_commits_and_at_random_lose_and_double_nothing(
 ) -> None:
     dice = random.Random(7)
     writer, lake = LogWriter(tmp_path / "broker-a"), tmp_path / "lake"
-    for number in range(24):
+    killed: Counter[str] = Counter()
+    number = 0
+    while killed.total() < KILLS:
         writer.write_many(200)
-        if number % 2:
-            kill_between(writer.store, lake, dice.randrange(2))
-        else:
-            kill_at(writer.store, lake, committed(lake) + dice.randrange(4))
+        when = "commit" if number % 2 else "time"
+        moment = dice.randrange(2) if number % 2 else dice.uniform(0.0, MOMENT_S)
+        code = kill(writer.store, lake, when, moment)
+        assert code in (0, -signal.SIGKILL)
+        killed[when] += code != 0
+        number += 1
     check(spark, writer, lake)

@@ -2,8 +2,11 @@
 
 import asyncio
 import json
+import shutil
 import tarfile
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -13,7 +16,7 @@ from tandemq.config import DELAY_LEVELS, parse_delay_levels
 from tandemq.errors import ConfigError
 from tandemq.real.disk import RealDisk
 from tandemq.run.local import LocalCluster
-from tandemq.spark.rebuild import RebuildOptions, rebuild
+from tandemq.spark.rebuild import WORK, RebuildOptions, rebuild
 from tandemq.storage.index import KeyIndex
 from tests.spark.logs import LogWriter
 from tests.spec import spec
@@ -76,6 +79,69 @@ def test_queues_and_keys_of_javas_log_are_javas(spark: SparkSession, tmp_path: P
     for name, offsets in told["keys"].items():
         topic, key = name.split("#", 1)
         assert index.find(topic, key, 0, 1 << 62, 64) == offsets
+
+
+class Stopped(Exception):
+    """The user, in the middle of it."""
+
+
+@pytest.mark.parametrize("stopped_in", ["scan", "consume queues", "key index"])
+def test_rebuild_that_was_stopped_goes_on_and_gives_the_same(
+    spark: SparkSession, tmp_path: Path, stopped_in: str
+) -> None:
+    made = LogWriter(tmp_path / "store", segment_bytes=1 << 20)
+    made.write_many(3_000)
+    sizes: dict[str, Any] = {"queue_file_bytes": 2_000, "slots": 500, "entries": 4_000, "range_bytes": 1 << 16}
+    whole = RebuildOptions(store=made.store, output=tmp_path / "whole", **sizes)
+    counted = rebuild(spark, whole)
+    assert counted.entries == 3_000
+    options = RebuildOptions(store=made.store, output=tmp_path / "made", **sizes)
+    told: list[int] = []
+
+    def phase(name: str) -> None:
+        if name == stopped_in != "scan":
+            raise Stopped
+
+    def progress(done: int, _total: int) -> None:
+        told.append(done)
+        if stopped_in == "scan" and len(told) == 2:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        rebuild(spark, options, phase, progress)
+    made.write_many(100)  # a broker that runs
+    resumed: list[int] = []
+    with pytest.raises(ConfigError, match=r"beginnings of another rebuild: slots was 500, is 600"):
+        rebuild(spark, replace(options, slots=600))
+    done = rebuild(spark, options, progress=lambda done, _total: resumed.append(done))
+    assert resumed[0] == told[-1] > 0
+    assert done == counted
+    assert files_of(options.output / "consumequeue") == files_of(whole.output / "consumequeue")
+    assert indexed(options.output, 500, 4_000) == indexed(whole.output, 500, 4_000)
+    assert sorted(path.name for path in options.output.iterdir()) == ["consumequeue", "index"]
+
+
+def test_queues_that_are_in_place_are_not_made_again(spark: SparkSession, tmp_path: Path) -> None:
+    made = LogWriter(tmp_path / "store")
+    made.write_many(400)
+    options = RebuildOptions(store=made.store, output=tmp_path / "made", queue_file_bytes=2_000, slots=50, entries=900)
+
+    def stop(name: str) -> None:
+        if name == "key index":
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        rebuild(spark, options, stop)
+    queues = sorted((options.output / "consumequeue").glob("*/*"))
+    assert len(queues) == 4
+    marked = queues[0] / "mark"
+    marked.touch()
+    (queue,) = (options.output / WORK / "queues").glob(f"{queues[1].parent.name}@{queues[1].name}.json")
+    queue.unlink()
+    shutil.rmtree(queues[1])
+    assert rebuild(spark, options).entries == 400
+    assert marked.exists()
+    assert list(queues[1].iterdir())
 
 
 def test_output_that_holds_files_is_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
@@ -13,7 +14,7 @@ from tandemq.errors import ConfigError
 from tandemq.spark.archive import Archive, ArchiveOptions
 from tandemq.spark.lake import DeltaLake
 from tandemq.spark.report import POINTS_MAX, report_page
-from tandemq.spark.stats import Stats, gather
+from tandemq.spark.stats import Stats, gather, rounded_ms
 from tests.spark.figures import MADE, figures, twins
 from tests.spark.logs import BORN_MS, LogWriter
 
@@ -49,6 +50,38 @@ def test_store_and_lake_give_the_figures_one_counts_by_hand(
     Archive(ArchiveOptions(store=writer.store, lake=tmp_path / "lake")).run(spark)
     again = gather(spark, tmp_path / "lake")
     assert (again.topics, again.minutes) == (found.topics, found.minutes)
+
+
+def test_statistics_that_were_stopped_go_on_from_their_state(
+    spark: SparkSession, writer: LogWriter, tmp_path: Path
+) -> None:
+    writer.flip(writer.made[77].log_offset + 90)
+    whole = gather(spark, writer.store)
+    assert whole.damaged == 1
+    Archive(ArchiveOptions(store=writer.store, lake=tmp_path / "lake", bytes_max=300_000)).run(spark)
+
+    def stop(done: int, _total: int) -> None:
+        if done:
+            raise InterruptedError
+
+    for source in (writer.store, tmp_path / "lake"):
+        state = tmp_path / f"{source.name}.state"
+        with pytest.raises(InterruptedError):
+            gather(spark, source, range_bytes=1 << 17, state=state, progress=stop)
+        kept = len(state.read_text().splitlines()) - 1
+        with pytest.raises(InterruptedError):  # at its very beginning: something is done already
+            gather(spark, source, range_bytes=1 << 17, state=state, progress=stop)
+        assert len(state.read_text().splitlines()) - 1 == kept
+        found = gather(spark, source, range_bytes=1 << 17, state=state)
+        assert len(state.read_text().splitlines()) - 1 > kept > 0
+        assert (found.topics, found.minutes, found.damaged) == (whole.topics, whole.minutes, whole.damaged)
+    with pytest.raises(ConfigError, match="is not the state of this job"):
+        gather(spark, writer.store, range_bytes=1 << 18, state=tmp_path / "broker-a.state")
+
+
+def test_latencies_are_exact_up_to_a_second_and_to_three_digits_beyond() -> None:
+    given = np.array([-12_345, -3, 0, 1, 999, 1_000, 1_234, 98_765, 123_456])
+    assert rounded_ms(given).tolist() == [-12_300, -3, 0, 1, 999, 1_000, 1_230, 98_700, 123_000]
 
 
 def test_empty_lake_is_a_clear_error(spark: SparkSession, tmp_path: Path) -> None:

@@ -272,7 +272,8 @@ def rebuild(
 ) -> None:  # fmt: skip
     """Make the consume queues and the key index of STORE anew from its log, in the new directory OUTPUT.
 
-    STORE is only read. To use them, stop the broker and put OUTPUT's directories in the place of STORE's.
+    STORE is only read. To use them, stop the broker and put OUTPUT's directories in the place of STORE's. Interrupted,
+    the same command goes on where it was.
     """
     with _session(master, conf, silent=as_json) as session:
         from tandemq.spark.rebuild import RebuildOptions  # noqa: PLC0415
@@ -283,15 +284,22 @@ def rebuild(
             slots=slots, entries=entries, delays_ms=parse_delay_levels(delays), range_bytes=range_bytes,
         )  # fmt: skip
         began = time.monotonic()
-        done = make(session, options, lambda what: None if as_json else click.echo(f"rebuild: {what}", err=True))
+        done = make(
+            session, options, lambda what: None if as_json else click.echo(f"rebuild: {what}", err=True),
+            _Progress("rebuild", silent=as_json),
+        )  # fmt: skip
     show_facts(asdict(done) | {"seconds": round(time.monotonic() - began, 3)}, as_json=as_json)
 
 
 @spark.command()
 @click.argument("source", type=directory)
+@range_option
+@state_option
 @session_options
 @json_option
-def stats(source: Path, master: str, conf: tuple[str, ...], as_json: bool) -> None:
+def stats(
+    source: Path, range_bytes: int, state: Path | None, master: str, conf: tuple[str, ...], as_json: bool
+) -> None:
     """Count messages, bytes, latency and lag of SOURCE, a store directory or a lake, by topic and group.
 
     With --json also per minute. Latency is from the producer's clock to the broker's.
@@ -299,7 +307,10 @@ def stats(source: Path, master: str, conf: tuple[str, ...], as_json: bool) -> No
     with _session(master, conf, silent=as_json) as session:
         from tandemq.spark.stats import gather  # noqa: PLC0415
 
-        found = gather(session, source, minutes=as_json)
+        progress = _Progress("stats", silent=as_json)
+        found = gather(
+            session, source, minutes=as_json, range_bytes=range_bytes, state=state, progress=progress
+        )  # fmt: skip
     if as_json:
         show_json(asdict(found))
         return

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable, write_deltalake
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
@@ -110,7 +111,7 @@ def run(wanted: Wanted, tale: Tale) -> Piped:
         tale.step(f"audited the logs of the twins, {found.audited_bytes / 1e6:,.0f} MB of each side")
         _make_gold(spark, wanted, found)
         tale.step(f"gold table, from the lake: {sum(row.messages for row in found.gold.values()):,} messages")
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:
         raise LocalError(f"Spark: {str(error).splitlines()[0]}") from error
     finally:
         if is_ours:

@@ -6,12 +6,14 @@
          nobody gives the next record in time ─► an error; never fewer rows
 
 Pulls are plain ones, of no consumer group, answered at once; several queues are pulled at the same time, and while one
-answer is decoded the next is on its way.
+answer is decoded the next is on its way. Records come queue by queue all the same, so that a batch that is repeated has
+its rows in the same order.
 
 Source: docs/pipeline.md, "Reading"; docs/requests.md, "pull".
 """
 
 import logging
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
@@ -35,6 +37,8 @@ PULL_TIMEOUT_MS = 5_000
 LAG_PAUSE_MS = 50
 PULLED_AT_ONCE = 8
 """Queues of one task that are pulled at the same time."""
+HELD_BYTES_MAX = 16 << 20
+"""Of answers that wait until the queues before theirs are read; with so many no further ones are asked for."""
 _head = Struct(">i16xq").unpack_from
 FINAL_CODES = frozenset(
     {
@@ -105,29 +109,42 @@ class _Reading:
 def read_ranges(
     asker: Asker, how: ReadHow, ranges: Sequence[QueueRange], members: Mapping[str, Members]
 ) -> Iterator[Pulled]:
-    """All records of some ranges; those of one queue in order.
+    """All records of some ranges, one range behind the other, in the same order whenever they are read again: rows
+    get unique keys by their number (`spark.sink`).
 
     Raises:
         OffsetGone: messages are gone, and loss is not accepted.
         NetworkError: nobody gave the next message in time.
         RemoteError: the brokers refuse.
     """
-    waiting = [_Reading(one, members.get(one.queue.broker_name, {}), one.start) for one in reversed(ranges)]
-    under_way: dict[Future[tuple[bytes, int] | None], _Reading] = {}
-    while waiting or under_way:
-        while waiting and len(under_way) < PULLED_AT_ONCE:
-            reading = waiting.pop()
-            under_way[asker.begin(_next_of(how, reading))] = reading
-        done, _ = wait(under_way, return_when=FIRST_COMPLETED)
-        for future in done:
-            reading = under_way.pop(future)
-            found = future.result()
-            if found is None:
-                continue
-            if reading.position < reading.range.end:
-                under_way[asker.begin(_next_of(how, reading))] = reading
-            if found[1]:
-                yield Pulled(reading.range, *found)
+    readings = [_Reading(one, members.get(one.queue.broker_name, {}), one.start) for one in ranges]
+    under_way: dict[Future[tuple[bytes, int] | None], int] = {}
+    begun, paused, over = 0, set[int](), set[int]()
+    held: dict[int, deque[Pulled]] = defaultdict(deque)
+    """What came before its turn, by range."""
+    held_bytes = 0
+    for at in range(len(readings)):
+        while True:
+            for one in [*sorted(paused), *range(begun, min(len(readings), begun + PULLED_AT_ONCE))]:
+                if one == at or (len(under_way) < PULLED_AT_ONCE and held_bytes < HELD_BYTES_MAX):
+                    under_way[asker.begin(_next_of(how, readings[one]))] = one
+                    paused.discard(one)
+                    begun = max(begun, one + 1)
+            while held[at]:
+                pulled = held[at].popleft()
+                held_bytes -= len(pulled.data)
+                yield pulled
+            if at in over:
+                break
+            done, _ = wait(under_way, return_when=FIRST_COMPLETED)
+            for future in done:
+                one = under_way.pop(future)
+                found = future.result()
+                if found is not None and found[1]:
+                    held[one].append(Pulled(readings[one].range, *found))
+                    held_bytes += len(found[0])
+                is_over = found is None or readings[one].position >= readings[one].range.end
+                (over if is_over else paused).add(one)
 
 
 def _next_of(how: ReadHow, reading: _Reading) -> Story[tuple[bytes, int] | None]:

@@ -1,16 +1,19 @@
 """Rebuild: consume queues and key index made anew from the log, the same as the broker's.
 
-    scan     range ─► (topic, queue, queue offset, log offset, size, tags code)
+    OUTPUT/.rebuild/job      what is rebuilt, and how: who repeats the command goes on with it
+    scan     range ─► (topic, queue, queue offset, log offset, size, tags code) and keys, in files of the range
     shuffle  by queue, in the log's order
-    write    storage.ConsumeQueue, in a directory of the task's own, moved into place when whole
+    write    storage.ConsumeQueue, in a directory of the task's own, moved into place when whole, then noted
     index    keys in the log's order, through storage.KeyIndex on the driver
 
+Interrupted anywhere, it goes on: ranges that were scanned, and queues that are in place, are not made again.
 Queues equal the broker's byte for byte where the log reaches back to its start; where it does not, they begin with the
 first message that is still there. Source: docs/storage.md, "consume queue", "index"; docs/pipeline.md, "Rebuild".
 """
 
+import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,35 +21,26 @@ from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
 
-from tandemq.codec.record import property_value
 from tandemq.errors import ConfigError
-from tandemq.model.hashing import cached_java_hash
-from tandemq.model.message import TRANSACTION_MASK, SysFlag
-from tandemq.model.topic import SCHEDULE_TOPIC, topic_name_error
+from tandemq.model.topic import topic_name_error
 from tandemq.real.disk import RealDisk
+from tandemq.spark.entries import Scan
 from tandemq.spark.logfiles import LogFiles, LogReader, log_end, open_log
-from tandemq.spark.logranges import RANGE_BYTES, BatchMaker, LogRange, RangeReader, Reading, split
+from tandemq.spark.logranges import RANGE_BYTES, LogRange, split
+from tandemq.spark.tasks import Job, Progress, run_tasks, silent
 from tandemq.storage.consumequeue import ConsumeQueue
 from tandemq.storage.index import KeyIndex
 from tandemq.storage.seglog import FileCache
 
 ENTRY = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
 ENTRIES = "topic string, queueId int, queueOffset long, logOffset long, size int, code long"
-KEYS = "topic string, key string, logOffset long, storeMs long"
 COUNTS = "topic string, queueId int, entries long"
+WORK = ".rebuild"
 FLUSH_ENTRIES = 50_000
 PENDING_KEYS = 8192
-UNKNOWN_DELAY_MS = 1000
-_PREPARED = int(SysFlag.TRANSACTION_PREPARED)
-_ROLLBACK = int(SysFlag.TRANSACTION_ROLLBACK)
-_SCAN = pa.schema(
-    {"topic": pa.string(), "queueId": pa.int32(), "queueOffset": pa.int64(), "commitLogOffset": pa.int64(),
-     "size": pa.int32(), "sysFlag": pa.int32(), "storeTimestamp": pa.timestamp("us", tz="UTC"), "tags": pa.string(),
-     "key": pa.string(), "uniqueKey": pa.string(), "properties": pa.string(), "verdict": pa.string()}
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,100 +67,86 @@ class Rebuilt:
     index_files: int = 0
 
 
-def rebuild(spark: SparkSession, options: RebuildOptions, progress: Callable[[str], None] = lambda _: None) -> Rebuilt:
-    """Make `consumequeue/` and `index/` in `options.output`.
+def rebuild(
+    spark: SparkSession, options: RebuildOptions, phase: Callable[[str], None] = lambda _: None,
+    progress: Progress = silent,
+) -> Rebuilt:  # fmt: skip
+    """Make `consumequeue/` and `index/` in `options.output`, or go on with it.
 
+    Args:
+        phase: told what begins: "scan", "consume queues", "key index".
+        progress: told how far the scan is.
     Raises:
-        ConfigError: the output holds files already. What `open_log` and reading raise; damage is passed over, as
-            brokers do.
+        ConfigError: the output holds other files, or the beginnings of another rebuild. What `open_log` and reading
+            raise; damage is passed over, as brokers do.
     """
     files = open_log(options.store)
     output = options.output.absolute()
-    if output.exists() and any(output.iterdir()):
-        raise ConfigError(f"{output} is not empty", hint="give a new directory, then move what is in it into the store")
-    output.mkdir(parents=True, exist_ok=True)
-    with LogReader(files) as read:
-        ranges = split(files, files.start, log_end(read), options.range_bytes)
-    done = Rebuilt()
-    progress("consume queues")
-    entries = _scanned(spark, files, ranges, ENTRIES, _EntriesOf(options.delays_ms))
-    ordered = entries.repartition("topic", "queueId").sortWithinPartitions("topic", "queueId", "logOffset")
-    writer = _QueueWriter(str(output), options.queue_file_bytes)
-    for row in ordered.mapInArrow(writer, COUNTS).collect():
-        done.queues += 1
-        done.entries += row.entries
-    shutil.rmtree(output / ".work", ignore_errors=True)
+    work = output / WORK
+    end = _begun(files, options, output)
+    scan = Scan(files, str(work / "scan"), options.delays_ms, options.index)
+    ranges = split(files, files.start, end, options.range_bytes)
+    phase("scan")
+    job = Job(f"rebuild {files.directory} {options.range_bytes}", scan)
+    counts = run_tasks(spark, ranges, job, state=work / "ranges", progress=progress)
+    phase("consume queues")
+    _make_queues(spark, [str(scan.path(one.start, one.end, "entries")) for one in ranges], options, output)
+    queues = _made_queues(work)
+    done = Rebuilt(len(queues), sum(queues.values()))
     if options.index:
-        progress("key index")
-        _rebuild_index(_scanned(spark, files, ranges, KEYS, _keys_of), options, output, done)
+        phase("key index")
+        done.keys = sum(one["keys"] for one in counts)
+        done.index_files = _make_index(scan, ranges, options, output)
+    shutil.rmtree(work)
     return done
 
 
-def _scanned(
-    spark: SparkSession, files: LogFiles, ranges: list[LogRange], schema: str, made: Callable[[Any], Any]
-) -> DataFrame:
-    """Rows made of the records of all ranges; partitions are ranges, in order."""
-
-    def scan(batches: Iterable[Any]) -> Iterator[Any]:
-        reading = Reading(tuple(_SCAN.names), inflates=False, keeps_damage=True)
-        maker = BatchMaker(files, _SCAN)
-        with LogReader(files) as read:
-            reader = RangeReader(read, reading)
-            for batch in batches:
-                for number in batch.column(0).to_pylist():
-                    for rows in reader.rows(ranges[number]):
-                        whole = maker.batch(rows)
-                        yield made(whole.filter(pc.is_null(whole.column("verdict"))))
-
-    return spark.range(0, len(ranges), 1, max(1, len(ranges))).mapInArrow(scan, schema)
-
-
-class _EntriesOf:
-    """Queue entries of records; transactions that are not committed have none."""
-
-    def __init__(self, delays_ms: tuple[int, ...]) -> None:
-        self._delays_ms = delays_ms
-
-    def __call__(self, batch: Any) -> Any:
-        kind = batch.column("sysFlag").to_numpy() & TRANSACTION_MASK
-        batch = batch.filter(pa.array((kind != _PREPARED) & (kind != _ROLLBACK)))
-        words = batch.column("tags").dictionary_encode()
-        hashes = np.array([*(cached_java_hash(word) for word in words.dictionary.to_pylist()), 0], dtype=np.int64)
-        codes = hashes[words.indices.fill_null(len(words.dictionary)).to_numpy()]
-        topics = batch.column("topic")
-        for at in np.flatnonzero(pc.equal(topics, SCHEDULE_TOPIC).to_numpy(zero_copy_only=False)).tolist():
-            codes[at] = self._deliver_ms(batch, at, int(codes[at]))
-        names = ["queueId", "queueOffset", "commitLogOffset", "size"]
-        columns = [topics, *(batch.column(name) for name in names), pa.array(codes)]
-        return pa.RecordBatch.from_arrays(columns, ["topic", "queueId", "queueOffset", "logOffset", "size", "code"])
-
-    def _deliver_ms(self, batch: Any, at: int, code: int) -> int:
-        """The code of an entry on the delay topic: when the message is due."""
-        level = property_value(batch.column("properties")[at].as_py().encode(), b"DELAY") or b""
-        if not level.isdigit() or not int(level):
-            return code
-        delays = self._delays_ms
-        delay = delays[min(int(level), len(delays)) - 1] if delays else UNKNOWN_DELAY_MS
-        return int(batch.column("storeTimestamp").cast(pa.int64())[at].as_py() // 1000 + delay)
+def _begun(files: LogFiles, options: RebuildOptions, output: Path) -> int:
+    """Where the log ends for this rebuild: as it did when it was begun, though a broker has written on."""
+    job = {
+        "directory": files.directory, "start": files.start, "queue_file_bytes": options.queue_file_bytes,
+        "index": options.index, "slots": options.slots, "entries": options.entries,
+        "delays_ms": list(options.delays_ms), "range_bytes": options.range_bytes,
+    }  # fmt: skip
+    note = output / WORK / "job"
+    if note.exists():
+        known = json.loads(note.read_text(encoding="utf-8"))
+        end = int(known.pop("end"))
+        if known != job:
+            name = next(name for name in job if known.get(name) != job[name])
+            raise ConfigError(
+                f"{output} holds the beginnings of another rebuild: {name} was {known.get(name)!r}, is {job[name]!r}",
+                hint="give another directory, or delete this one",
+            )
+        return end
+    if output.exists() and any(one for one in output.iterdir() if one.name != WORK):
+        raise ConfigError(f"{output} is not empty", hint="give a new directory, then move what is in it into the store")
+    with LogReader(files) as read:
+        end = log_end(read)
+    for name in ("scan", "queues", "parts"):
+        (output / WORK / name).mkdir(parents=True, exist_ok=True)
+    part = note.with_name("job.part")
+    part.write_text(json.dumps(job | {"end": end}), encoding="utf-8")
+    part.replace(note)
+    return end
 
 
-def _keys_of(batch: Any) -> Any:
-    """The keys that are indexed of each record, in the order brokers enter them."""
-    kind = batch.column("sysFlag").to_numpy() & TRANSACTION_MASK
-    batch = batch.filter(pa.array(kind != _ROLLBACK))
-    times = (batch.column("storeTimestamp").cast(pa.int64()).to_numpy() // 1000).tolist()
-    rows = zip(
-        batch.column("topic").to_pylist(), batch.column("uniqueKey").to_pylist(), batch.column("key").to_pylist(),
-        batch.column("commitLogOffset").to_pylist(), times, strict=True,
-    )  # fmt: skip
-    found = [
-        (topic, key, log_offset, store_ms)
-        for topic, unique, keys, log_offset, store_ms in rows
-        for key in ([unique] if unique else []) + [one for one in (keys or "").split(" ") if one]
-    ]
-    kinds = (pa.string(), pa.string(), pa.int64(), pa.int64())
-    columns = [pa.array([row[at] for row in found], type=kind) for at, kind in enumerate(kinds)]
-    return pa.RecordBatch.from_arrays(columns, ["topic", "key", "logOffset", "storeMs"])
+def _made_queues(work: Path) -> dict[tuple[str, int], int]:
+    """Entries of each queue that is in place."""
+    notes = (json.loads(path.read_text(encoding="utf-8")) for path in (work / "queues").glob("*.json"))
+    return {(note["topic"], note["queueId"]): note["entries"] for note in notes}
+
+
+def _make_queues(spark: SparkSession, paths: Sequence[str], options: RebuildOptions, output: Path) -> None:
+    if not paths:
+        return
+    entries = spark.read.schema(ENTRIES).parquet(*paths)
+    made = list(_made_queues(output / WORK))
+    if made:
+        known = spark.createDataFrame(made, "topic string, queueId int")
+        entries = entries.join(known, ["topic", "queueId"], "left_anti").select(*entries.columns)
+    ordered = entries.repartition("topic", "queueId").sortWithinPartitions("topic", "queueId", "logOffset")
+    ordered.mapInArrow(_QueueWriter(str(output), options.queue_file_bytes), COUNTS).collect()
 
 
 class _QueueWriter:
@@ -178,7 +158,7 @@ class _QueueWriter:
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
         output = Path(self._output)
-        work = output / ".work" / uuid4().hex
+        work = output / WORK / "parts" / uuid4().hex
         disk = RealDisk(work)
         queue: ConsumeQueue | None = None
         for batch in batches:
@@ -223,24 +203,29 @@ def _enter(queue: ConsumeQueue, rows: Any) -> None:
 
 
 def _finished(queue: ConsumeQueue, work: Path, output: Path) -> Any:
-    """Write a queue out, move it to its place, and tell how many entries it has."""
+    """Write a queue out, move it to its place, and note how many entries it has."""
     queue.flush()
     place = output / "consumequeue" / queue.topic / str(queue.queue_id)
     place.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(place, ignore_errors=True)
     (work / "consumequeue" / queue.topic / str(queue.queue_id)).rename(place)
+    note = {"topic": queue.topic, "queueId": queue.queue_id, "entries": queue.max_offset - queue.min_offset}
+    (output / WORK / "queues" / f"{queue.topic}@{queue.queue_id}.json").write_text(json.dumps(note), encoding="utf-8")
     told = [[queue.topic], [queue.queue_id], [queue.max_offset - queue.min_offset]]
     columns = [pa.array(one, type=kind) for one, kind in zip(told, (pa.string(), pa.int32(), pa.int64()), strict=True)]
     return pa.RecordBatch.from_arrays(columns, ["topic", "queueId", "entries"])
 
 
-def _rebuild_index(keys: DataFrame, options: RebuildOptions, output: Path, done: Rebuilt) -> None:
+def _make_index(scan: Scan, ranges: Sequence[LogRange], options: RebuildOptions, output: Path) -> int:
+    """Enter all keys, from the first on; returns the files."""
+    shutil.rmtree(output / "index", ignore_errors=True)
     index = KeyIndex(RealDisk(output), options.slots, options.entries)
-    for topic, key, log_offset, store_ms in keys.toLocalIterator(prefetchPartitions=True):
-        index.pending.append((topic, key.encode(), log_offset, store_ms))
-        done.keys += 1
-        if len(index.pending) >= PENDING_KEYS:
-            index.absorb()
-    index.absorb()
-    done.index_files = len(index.files)
+    for one in ranges:
+        with pq.ParquetFile(scan.path(one.start, one.end, "keys")) as file:
+            for batch in file.iter_batches(PENDING_KEYS):
+                columns = (column.to_pylist() for column in batch.columns)
+                index.pending += [(topic, key.encode(), at, ms) for topic, key, at, ms in zip(*columns, strict=True)]
+                index.absorb()
+    made = len(index.files)
     index.close()
+    return made

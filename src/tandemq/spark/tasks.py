@@ -1,5 +1,5 @@
-"""Ranges of a log through one function, spread over Spark's workers in waves, so that a long job tells how far it is
-and goes on after an interruption.
+"""Ranges of a log, or files of a lake, through one function, spread over Spark's workers in waves, so that a long job
+tells how far it is and goes on after an interruption.
 
     state file   {"job": …}
                  {"range": [0, 67108864], "result": {…}}      one line per range done, on the device after each wave
@@ -9,21 +9,37 @@ Source: docs/pipeline.md, "Jobs".
 
 import json
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from pyspark.sql import SparkSession
 
 from tandemq.errors import ConfigError
-from tandemq.spark.logranges import LogRange
 
-WAVES_MIN = 10
-WAVE_TASKS_MAX = 64
+WAVE_S = 1.0
+"""How long a wave should take: what is lost by an interruption, and how often progress is told."""
+WAVE_TASKS_MAX = 256
 Result = dict[str, Any]
 Progress = Callable[[int, int], None]
 """Told the bytes done and the bytes to do."""
+
+
+class Piece(Protocol):
+    """A part of what a job is about, told from the others by where it begins and ends."""
+
+    @property
+    def start(self) -> int:
+        """Bytes before it."""
+
+    @property
+    def end(self) -> int:
+        """Bytes up to its end."""
+
+
+P = TypeVar("P", bound=Piece)
 
 
 def silent(_done: int, _total: int) -> None:
@@ -31,15 +47,15 @@ def silent(_done: int, _total: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """What is done to each range. `name` tells it from others, with all that its results depend on."""
+class Job(Generic[P]):
+    """What is done to each piece. `name` tells it from others, with all that its results depend on."""
 
     name: str
-    function: Callable[[LogRange], Result]
+    function: Callable[[P], Result]
 
 
 def run_tasks(
-    spark: SparkSession, ranges: Sequence[LogRange], job: Job, *, state: Path | None = None, progress: Progress = silent
+    spark: SparkSession, ranges: Sequence[P], job: Job[P], *, state: Path | None = None, progress: Progress = silent
 ) -> list[Result]:
     """The results of all ranges, in their order.
 
@@ -54,13 +70,19 @@ def run_tasks(
     done = total - sum(one.end - one.start for one in todo)
     progress(done, total)
     context = spark.sparkContext
-    wave = min(WAVE_TASKS_MAX, max(context.defaultParallelism, -(-len(ranges) // WAVES_MIN)))
-    for at in range(0, len(todo), wave):
+    wave = least = context.defaultParallelism
+    at = 0
+    while at < len(todo):
         part = todo[at : at + wave]
+        at += wave
+        began = time.monotonic()
         results = context.parallelize(part, len(part)).map(job.function).collect()
         known.add(part, results)
         done += sum(one.end - one.start for one in part)
         progress(done, total)
+        # Each wave costs a job of Spark's, some tens of milliseconds, and waits for its slowest task.
+        longer = WAVE_S / max(time.monotonic() - began, 1e-3)
+        wave = max(least, min(WAVE_TASKS_MAX, int(wave * min(longer, 8))))
     return [known.results[one.start, one.end] for one in ranges]
 
 
@@ -92,7 +114,7 @@ class _State:
             self.results[tuple(kept["range"])] = kept["result"]
         path.write_text("\n".join(lines[:-1]) + "\n", encoding="utf-8")
 
-    def add(self, ranges: Sequence[LogRange], results: Sequence[Result]) -> None:
+    def add(self, ranges: Sequence[Piece], results: Sequence[Result]) -> None:
         for one, result in zip(ranges, results, strict=True):
             self.results[one.start, one.end] = result
         if self._path is None:

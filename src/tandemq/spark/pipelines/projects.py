@@ -24,6 +24,8 @@ from tandemq.spark.session import SETTINGS
 
 SPEC = "spark-pipeline.yml"
 TEMPLATE = Path(__file__).parent / "project"
+COPIES_WITHIN = "7 days"
+"""For how long silver knows a message again: the bound of its state."""
 FORMATS = ("rocketmq", "rocketmq-log")
 
 
@@ -53,7 +55,11 @@ def write_project(directory: Path, project: Project) -> None:
 
 
 def _spec(home: Path, project: Project) -> str:
-    settings = {"spark.tandemq.format": project.format, "spark.tandemq.options": json.dumps(dict(project.options))}
+    settings = {
+        "spark.tandemq.format": project.format,
+        "spark.tandemq.options": json.dumps(dict(project.options)),
+        "spark.tandemq.copiesWithin": COPIES_WITHIN,
+    }
     if project.name_servers:
         settings["spark.tandemq.nameServer"] = project.name_servers
     # A JSON text is a YAML text too, quoted as YAML wants it.

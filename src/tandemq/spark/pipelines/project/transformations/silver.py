@@ -6,21 +6,26 @@ from pyspark.sql import DataFrame, SparkSession
 spark = SparkSession.active()
 
 UNIQUE_KEY = r"regexp_extract(properties, '(?:^|\\x02)UNIQ_KEY\\x01([^\\x02]*)', 1)"
-POSITION = ["topic", "brokerName", "queueId", "queueOffset", "epoch"]
+PLACE = "concat_ws('/', brokerName, queueId, queueOffset, epoch)"
 
 
 @dp.table(format="parquet", comment="Sound messages; none twice by its place, nor by its unique key")
 def silver() -> DataFrame:
     """Leaves out what has a verdict, what came from the same place before, and what a producer sent again.
 
-    Copies are known for as long as the state is kept: keys and places of all messages.
+    A record has its unique key wherever it is read again, so that the key tells both; what has none is told by its
+    place. A key is kept for `spark.tandemq.copiesWithin` after its record arrived: by then copies must have come. No
+    message is ever late, because time is that of arrival and not of the broker that stored it.
     """
-    sound = spark.readStream.table("bronze").where("verdict IS NULL")
-    place = "concat_ws('/', brokerName, queueId, queueOffset, epoch)"
-    keyed = sound.selectExpr(
-        "* except (verdict)",
-        f"CASE WHEN {UNIQUE_KEY} = '' THEN {place} ELSE {UNIQUE_KEY} END AS uniqueKey",
-        "date_trunc('MINUTE', storeTimestamp) AS minute",
-        "unix_millis(storeTimestamp) - unix_millis(bornTimestamp) AS latencyMs",
+    within = spark.conf.get("spark.tandemq.copiesWithin", "7 days")
+    sound = spark.sql(
+        f"""
+        SELECT * EXCEPT (verdict),
+            CASE WHEN {UNIQUE_KEY} = '' THEN {PLACE} ELSE {UNIQUE_KEY} END AS uniqueKey,
+            date_trunc('MINUTE', storeTimestamp) AS minute,
+            unix_millis(storeTimestamp) - unix_millis(bornTimestamp) AS latencyMs
+        FROM STREAM bronze WATERMARK arrivedAt DELAY OF INTERVAL {within}
+        WHERE verdict IS NULL
+        """  # noqa: S608  # the user's own setting
     )
-    return keyed.dropDuplicates([*POSITION]).dropDuplicates(["topic", "uniqueKey"])
+    return sound.dropDuplicatesWithinWatermark(["topic", "uniqueKey"])
