@@ -44,6 +44,8 @@ class History:
     delivered: dict[str, tuple[int, int]] = field(default_factory=dict)
     duplicates: int = 0
     failed: int = 0
+    errors: dict[str, int] = field(default_factory=dict)
+    """What failed sends were told, and how often."""
     violations: list[str] = field(default_factory=list)
     longest_write_gap_s: float = 0.0
     longest_read_gap_s: float = 0.0
@@ -77,8 +79,10 @@ class Clients:
                 body = f"{name}-{number}"
                 try:
                     result = one.send(Message(TOPIC, body.encode()))
-                except TandemError:
+                except TandemError as error:
                     history.failed += 1
+                    text = f"{type(error).__name__}: {str(error)[:120]}"
+                    history.errors[text] = history.errors.get(text, 0) + 1
                     continue
                 history.statuses[result.status.name] = history.statuses.get(result.status.name, 0) + 1
                 history.longest_write_gap_s = max(history.longest_write_gap_s, time.monotonic() - last)

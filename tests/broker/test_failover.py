@@ -401,3 +401,32 @@ def test_tables_that_a_slave_cannot_read_are_said_and_left(
         failover.told(kind, payload, pair.now)
     assert caplog.text.count("are unusable") == 4
     assert pair.brokers[1].node.offsets.table == {}
+
+
+def test_commits_survive_a_kill_of_the_only_one_who_knows_them(tmp_path: Path) -> None:
+    group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
+    for number in range(6):
+        group.send(group.brokers[0], b"%d" % number)
+    commit(group.brokers[0], 5)
+    group.kill(1)
+    group.kill(0)  # both at once, before any table was saved
+    master = group.start(0)
+    group.pass_time(3_500)
+    assert master.may == "RW"
+    assert committed(master) == 5
+    master.node.offsets.save()
+    group.pass_time(100)
+    assert not [name for name in master.disk.list("config") if name.startswith("consumerOffset.changes")]
+
+
+def test_torn_line_of_changes_is_left_out_and_the_next_start_goes_on_behind_it(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path)
+    offsets = ConsumerOffsets(Saver(disk), 0)
+    offsets.note(b'{"offsetTable":{"T@G":{0:5}}}')
+    offsets.note(b'{"offsetTable":{"T@G":{0:4}}}')
+    path = tmp_path / "config" / "consumerOffset.changes-0"
+    path.write_bytes(path.read_bytes()[:-9])
+    again = ConsumerOffsets(Saver(disk), 0)
+    assert again.table == {"T@G": {0: 5}}
+    again.note(b'{"offsetTable":{"T@G":{1:7}}}')
+    assert ConsumerOffsets(Saver(disk), 0).table == {"T@G": {0: 5, 1: 7}}

@@ -279,7 +279,7 @@ class Failover:
     def after_commit(self, turn: Turn, now: Now) -> None:
         """Tell the member what was written; a heartbeat leaves behind it when it is time."""
         self.log_changed()
-        self._stream.pump(turn, now, is_serving=self.is_master and self._may[2])
+        self._stream.pump(turn, now, is_holder=self.is_holder, is_serving=self.is_master and self._may[2])
         if now.mono_ms >= self._beat_ms:
             heartbeat = self.member.heartbeat(now)
             if heartbeat is not None:

@@ -3,14 +3,17 @@
 Source: docs/storage.md, "consumerOffset.json"; RocketMQ ConsumerOffsetManager.
 """
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
+from tandemq.broker.offsetjournal import OffsetJournal
 from tandemq.broker.saver import Saver
 from tandemq.codec.fastjson import loads
 from tandemq.errors import StoreDamaged
 from tandemq.storage.tables import DataVersion, load_table
 
+log = logging.getLogger(__name__)
 FILE = "consumerOffset.json"
 RESETS = "tandemResets"
 """Beside RocketMQ's "offsetTable": how often an operator set an offset, where that ever happened."""
@@ -42,6 +45,12 @@ class ConsumerOffsets:
             self.version = DataVersion.from_json(raw.get("dataVersion"))
             self.table = parse_offsets(raw)
             self.resets = parse_offsets(raw, RESETS)
+        self._journal = OffsetJournal(saver.disk)
+        for table in self._journal.read():
+            try:
+                self._take(table)
+            except StoreDamaged as error:
+                log.error("offsets: a line of changes cannot be read and is left out: %s", error)
 
     def commit(self, topic: str, group: str, queue_id: int, offset: int) -> None:
         """Remember an offset, as RocketMQ does: a lower one too (a reset comes this way)."""
@@ -116,12 +125,20 @@ class ConsumerOffsets:
         }  # fmt: skip
         return {"offsetTable": found, RESETS: {key: self.resets[key] for key in found if key in self.resets}}
 
-    def follow(self, raw: dict[str, Any]) -> None:
-        """Take what the master told: its offsets are the ones that count, higher or lower.
+    def note(self, changes: bytes) -> None:
+        """Keep changes over a kill of the process: JSON as `follow` takes it."""
+        self._journal.append(changes)
+
+    def follow(self, raw: dict[str, Any], text: bytes) -> None:
+        """Take what the master told: its offsets are the ones that count, higher or lower. `text`: the JSON it was.
 
         Raises:
             StoreDamaged: it is no such table.
         """
+        self._take(raw)
+        self.note(text)
+
+    def _take(self, raw: dict[str, Any]) -> None:
         for mine, name in ((self.table, "offsetTable"), (self.resets, RESETS)):
             for key, queues in parse_offsets(raw, name).items():
                 mine.setdefault(key, {}).update(queues)
@@ -170,8 +187,12 @@ class ConsumerOffsets:
     def save(self, *, is_awaited: bool = False) -> None:
         """Have the file written if something changed."""
         if self._dirty:
-            self._saver.later(FILE, self.as_json, is_awaited=is_awaited)
+            self._saver.later(FILE, self._content, is_awaited=is_awaited, on_saved=self._journal.saved)
             self._dirty = False
+
+    def _content(self) -> dict[str, Any]:
+        self._journal.rotate()
+        return self.as_json()
 
 
 def parse_offsets(raw: dict[str, Any], name: str = "offsetTable") -> dict[str, dict[int, int]]:

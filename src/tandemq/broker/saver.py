@@ -49,6 +49,7 @@ class Saver:
         self._due: dict[str, Table] = {}
         self._writing: dict[str, Table] = {}
         self._failed: dict[str, Table] = {}
+        self._on_saved: dict[str, Callable[[], None]] = {}
         self._job: Job | None = None
         self._job_asked = 0
         self.asked = 0
@@ -59,9 +60,14 @@ class Saver:
         """Whether a change that somebody waits for is not decided yet."""
         return self.settled < self.asked
 
-    def later(self, name: str, table: Table, *, is_awaited: bool = True) -> None:
-        """Have a table written after this turn. `is_awaited`: answers that depend on it wait."""
+    def later(
+        self, name: str, table: Table, *, is_awaited: bool = True, on_saved: Callable[[], None] | None = None
+    ) -> None:  # fmt: skip
+        """Have a table written after this turn. `is_awaited`: answers that depend on it wait. `on_saved` is called each
+        time it is on the device."""
         self._due[name] = table
+        if on_saved is not None:
+            self._on_saved[name] = on_saved
         self.asked += is_awaited
 
     def begin(self) -> Job | None:
@@ -79,9 +85,16 @@ class Saver:
             return False
         if error is not None:
             self._failed |= self._writing
+        else:
+            self._tell_saved(self._writing)
         self._job, self._writing = None, {}
         self.settled = self._job_asked
         return True
+
+    def _tell_saved(self, tables: dict[str, Table]) -> None:
+        for name in tables:
+            if name in self._on_saved:
+                self._on_saved[name]()
 
     def again(self) -> None:
         """Have written what could not be written before."""
@@ -94,7 +107,9 @@ class Saver:
         Raises:
             DiskFull, DiskFailed: something could not be written.
         """
-        for name, table in (self._failed | self._writing | self._due).items():
+        tables = self._failed | self._writing | self._due
+        for name, table in tables.items():
             write_table(self.disk, name, encode_table(table()))
+        self._tell_saved(tables)
         self._due, self._writing, self._failed, self._job = {}, {}, {}, None
         self.settled = self.asked

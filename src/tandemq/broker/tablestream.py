@@ -32,17 +32,30 @@ class TableStream:
         self._broker = broker
         self._told: set[int] = set()
         """Links that have got everything since we serve."""
+        self._untold: list[tuple[int, bytes]] = []
+        """Changes of offsets that no link has got yet."""
         self._delays = -1
         self._versions = (-1, -1)
         broker.offsets.changed = {}
 
-    def pump(self, turn: Turn, now: Now, *, is_serving: bool) -> None:
-        """Tell every slave what is news."""
+    def pump(self, turn: Turn, now: Now, *, is_holder: bool, is_serving: bool) -> None:
+        """Keep what consumers committed here, and tell every slave what is news.
+
+        Args:
+            turn: of the broker.
+            now: this moment.
+            is_holder: clients are served here; a slave that is read from has nobody to tell.
+            is_serving: so they are, and we are the master.
+        """
         broker = self._broker
+        if broker.offsets.changed:
+            changes = dumps_java(broker.offsets.changes())
+            if is_holder:
+                broker.offsets.note(changes)
+                self._untold.append((KIND_OFFSETS, changes))
         if not is_serving:
-            if self._told or broker.offsets.changed:
-                self._told.clear()
-                broker.offsets.changed = {}
+            self._told.clear()
+            self._untold.clear()
             return
         sessions = {
             link: session for link, session in broker.replication.masters.sessions.items()
@@ -70,13 +83,12 @@ class TableStream:
         ]
 
     def _news(self) -> list[tuple[int, bytes]]:
-        broker, found = self._broker, []
+        broker = self._broker
+        found, self._untold = self._untold, []
         versions = (broker.topics.version.counter, broker.groups.version.counter)
         if versions != self._versions:
             self._versions = versions
             found.append((KIND_CHANGED, b""))
-        if broker.offsets.changed:
-            found.append((KIND_OFFSETS, dumps_java(broker.offsets.changes())))
         if broker.delay.version.counter != self._delays:
             self._delays = broker.delay.version.counter
             found.append((KIND_DELAYS, dumps_java(broker.delay.as_json())))
@@ -93,7 +105,7 @@ class TableStream:
             if not isinstance(table, dict):
                 raise ProtocolError("an object is expected")
             if kind == KIND_OFFSETS:
-                broker.offsets.follow(table)
+                broker.offsets.follow(table, payload)
             else:
                 broker.delay.advance(table)
         except (ProtocolError, StoreDamaged) as error:
