@@ -121,19 +121,22 @@ def kill_again_and_again(start: Start, kills: int) -> None:
     master = start("master")
     slave = start_slave(start, master.ha_port)
     over = threading.Event()
+    wanted = threading.Semaphore(0)  # So many messages per kill, or the slave would be gigabytes behind in the end.
 
     def load() -> None:
         with Caller(master.port) as caller:
             number = 0
             while not over.is_set():
-                number += 1
-                caller.send(bytes([number % 256]) * (number * 131 % 20_000))
+                if wanted.acquire(timeout=0.1):
+                    number += 1
+                    caller.send(bytes([number % 256]) * (number * 131 % 20_000))
 
     thread = threading.Thread(target=load)
     thread.start()
     try:
         for _ in range(kills):
             before = slave.log_end()
+            wanted.release(500)
             wait_until(lambda least=before: slave.log_end() > least, "the slave copies")  # type: ignore[misc]
             slave.kill()
             slave.start()
