@@ -1,9 +1,13 @@
-"""The commands of docs/pipeline.md about clusters, run as they stand there, and what they say they do."""
+"""The commands of docs/pipeline.md, run as they stand there, and what they say they do."""
 
+import contextlib
 import json
 import re
 import shlex
+import signal
 import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +16,22 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from tandemq.cli.spark import spark as jobs
 from tandemq.cli.spark_pipeline import pipeline
 from tandemq.cli.spark_replay import replay
 from tandemq.run.local import LocalCluster
 from tandemq.spark.archive import Archive, ArchiveOptions
+from tandemq.spark.lake import DeltaLake
 from tandemq.spark.pipelines.projects import environment, pipelines_command
+from tests.spark.logs import LogWriter
 from tests.spark.messages import committed, make_topic, numbered, send
+from tests.spark.short import SHORT
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipeline.md"
 COMMANDS = {"pipeline": pipeline, "replay": replay}
+JOBS = ("archive", "compact", "vacuum", "scrub", "audit", "rebuild", "restore", "stats", "report")
+ELSEWHERE = ["pip install 'tandemq[spark]'", "cd orders && SPARK_CONF_DIR=conf spark-pipelines run"]
+"""The environment has the one; the other is what `--run` does, and is done here by its own means."""
 
 
 def blocks(kind: str) -> list[str]:
@@ -44,6 +55,67 @@ def table(project: Path, name: str) -> list[dict[str, Any]]:
     files = [str(path) for path in (project / "warehouse" / name).rglob("*.parquet")]
     rows: list[dict[str, Any]] = ds.dataset(files).to_table().to_pylist() if files else []
     return rows
+
+
+def test_every_command_of_the_page_is_run_by_a_test_of_this_file() -> None:
+    lines = [line for block in blocks("sh") for line in block.splitlines()]
+    others = [line for line in lines if not line.startswith("tandemq spark ")]
+    assert others == ELSEWHERE
+    assert {shlex.split(line)[2] for line in lines if line not in others} == {*COMMANDS, *JOBS}
+
+
+def test_jobs_of_the_page_do_what_it_says(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command about a store or a lake, in the page's order, on stores of the size it speaks of."""
+    assert spark.version
+    monkeypatch.chdir(tmp_path)
+    stores = tmp_path / "tandemq"
+    writer, slave = (LogWriter(stores / name, segment_bytes=1 << 30) for name in ("broker-a", "broker-a-slave"))
+    for one in (writer, slave):
+        one.write_many(300)
+    lake = tmp_path / "lake"
+    outcomes: dict[str, list[dict[str, Any]]] = {}
+    for block in blocks("sh"):
+        for line in block.splitlines():
+            words = line.replace("/var/lib/tandemq", str(stores)).replace("/data/lake", str(lake))
+            _, _, name, *arguments = [*shlex.split(words), "", ""]
+            if name not in JOBS or not line.startswith("tandemq spark"):
+                continue
+            given = [name, *(word for word in arguments if word), "--json"]
+            if "--follow" in given:
+                writer.write_many(50)
+                output = follow(given, lambda: DeltaLake(lake).rows() == 350)
+            else:
+                result = CliRunner().invoke(jobs, given)
+                assert result.exit_code == 0, (line, result.output)
+                output = result.stdout
+            outcomes.setdefault(name, []).append(json.loads(output))
+    archived = outcomes["archive"]
+    assert [one["rows"] for one in archived] == [300, 50]
+    assert outcomes["compact"][0]["rows"] == 350
+    assert outcomes["scrub"][0]["records"] == 350
+    assert outcomes["audit"][0]["diverges_at"] is None
+    assert outcomes["rebuild"][0]["entries"] == 350
+    assert len(list((tmp_path / "rebuilt" / "index").iterdir())) == 1
+    restored = LogWriter(stores / "broker-a-new", segment_bytes=1 << 30)
+    with restored.path(0).open("rb") as made, writer.path(0).open("rb") as written:
+        assert made.read(writer.end) == written.read(writer.end)
+    assert sum(row["messages"] for row in outcomes["stats"][0]["topics"]) == 350
+    assert "Orders, January" in (tmp_path / "report.html").read_text()
+    assert set(outcomes) == set(JOBS)
+
+
+def follow(given: list[str], is_done: Callable[[], bool]) -> str:
+    """Run a job that goes on until Ctrl-C in a process of its own, and press that once its work is done."""
+    words = [sys.executable, "-m", "tandemq", "spark", *given]
+    settings = [word for name, value in SHORT.items() for word in ("--conf", f"{name}={value}")]
+    with subprocess.Popen([*words, *settings], stdout=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and not is_done():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.5)
+        process.send_signal(signal.SIGINT)
+        told, _ = process.communicate()
+    assert process.returncode == 0
+    return told
 
 
 def test_python_of_the_page_reads_and_writes(
