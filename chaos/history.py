@@ -65,7 +65,10 @@ class Clients:
         self._places: dict[tuple[int, int], str] = {}
 
     def start(self) -> None:
-        """Begin."""
+        """Begin, once the topic is there: nobody creates one while the group has no master."""
+        with BlockingProducer(self._world.name_server.address, group="chaos", queues_per_new_topic=QUEUES) as first:
+            result = first.send(Message(TOPIC, b"first"))
+            self.history.acknowledged["first"] = (result.queue.queue_id, result.queue_offset)
         for thread in self._threads:
             thread.start()
 

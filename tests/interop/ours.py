@@ -22,13 +22,15 @@ class OurNameServer(Process):
     Args:
         directory: working directory and log.
         port: 0 takes a free one.
+        settings: of its own, under RocketMQ's names.
     """
 
     version = "ours"
 
-    def __init__(self, directory: Path, port: int = 0) -> None:
+    def __init__(self, directory: Path, port: int = 0, *, settings: Mapping[str, str] | None = None) -> None:
         self.port = port or free_port()
         command = [sys.executable, "-m", "tandemq", "namesrv", "--port", str(self.port)]
+        command += [word for key, value in (settings or {}).items() for word in ("--set", f"{key}={value}")]
         super().__init__("namesrv-ours", directory, command=lambda: command, ready=self.port)
 
     @property
