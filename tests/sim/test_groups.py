@@ -1,7 +1,9 @@
-"""Groups with a registry, simulated: seeds for every commit."""
+"""Groups with a registry, simulated: seeds for every commit, and safeties switched off that must be noticed."""
 
 import pytest
 
+from tandemq.sim.groupmutations import GROUP_MUTATIONS
+from tandemq.sim.runner import run_one
 from tandemq.sim.simulation import GROUP_SEEDS, quiet, run_seed
 
 SEEDS = range(GROUP_SEEDS + 1, GROUP_SEEDS + 21)
@@ -20,3 +22,26 @@ def test_seed_gives_the_same_history_again() -> None:
     with quiet():
         first, again = run_seed(GROUP_SEEDS + 2), run_seed(GROUP_SEEDS + 2)
     assert first.digest == again.digest
+
+
+FIRST = {
+    "epoch-not-begun": 15, "tail-not-cut": 15, "promise-always": 12, "unsafe-is-shown": 2, "ack-alone": 3,
+    "ack-when-copies-leave": 17, "sent-counts-as-copied": 33, "slave-reports-unsynced": 4, "hand-over-not-merged": 22,
+    "offsets-replaced": 4, "refused-pulls-served": 22, "refused-commits-served": 3, "held-pulls-kept": 4,
+    "loss-forgotten": 2,
+}  # fmt: skip
+"""The seed to begin with, so that the test is quick."""
+
+
+@pytest.mark.parametrize("name", GROUP_MUTATIONS)
+def test_mutation_is_caught(name: str) -> None:
+    _, rules = GROUP_MUTATIONS[name]
+    first = FIRST.get(name, 1)
+    with quiet():
+        for seed in (*range(first, 60), *range(1, first)):
+            result = run_one(GROUP_SEEDS + seed, name)
+            if result.rule:
+                assert result.rule in rules, f"seed {seed}: {result.rule} {result.text}"
+                assert "TypeError" not in result.text, f"the mutation itself is broken: {result.text}"
+                return
+    pytest.fail(f"{name}: not caught within 60 seeds")

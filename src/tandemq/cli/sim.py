@@ -1,9 +1,9 @@
 """`tandemq sim`: clusters on a simulated network, disk and clock, seed by seed."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from itertools import count
+from itertools import count, islice
 
 import click
 from rich.console import Console
@@ -12,9 +12,11 @@ from rich.table import Table
 
 from tandemq.errors import ConfigError
 from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.sim.groupmutations import GROUP_MUTATIONS
 from tandemq.sim.mutations import MUTATIONS
 from tandemq.sim.result import Result
 from tandemq.sim.runner import Summary, run_many, run_one
+from tandemq.sim.simulation import GROUP_SEEDS
 
 EXIT_FAULTS = 3
 SEEDS_DEFAULT = 300
@@ -45,17 +47,28 @@ def sim(
     Exit code 0: nothing was violated. 3: something was; the seed is printed, and `--seed N` shows it again.
     """
     if mutation == "list":
-        for name, (switch, _) in MUTATIONS.items():
+        for name, (switch, _) in (MUTATIONS | GROUP_MUTATIONS).items():
             click.echo(f"{name:28}{(switch.__doc__ or '').splitlines()[0]}")
         return
-    if mutation is not None and mutation not in MUTATIONS:
-        raise ConfigError(f"{mutation} is no mutation", hint=f"one of {', '.join(MUTATIONS)}")
+    if mutation is not None and mutation not in MUTATIONS | GROUP_MUTATIONS:
+        raise ConfigError(f"{mutation} is no mutation", hint=f"one of {', '.join(MUTATIONS | GROUP_MUTATIONS)}")
     if seed is not None:
         _one(seed, mutation or "", as_json=as_json)
         return
-    seeds: Iterable[int] = count(first) if forever else range(first, first + (count_wanted or SEEDS_DEFAULT))
     total = None if forever else count_wanted or SEEDS_DEFAULT
+    seeds = islice(_both_kinds(first, mutation or ""), total)
     _many(seeds, total, jobs, mutation or "", as_json=as_json)
+
+
+def _both_kinds(first: int, mutation: str) -> Iterator[int]:
+    """Seeds without end; every fourth one has groups with a registry, unless only one kind is of interest."""
+    for number in count():
+        if first >= GROUP_SEEDS or mutation in MUTATIONS:
+            yield first + number
+        elif mutation in GROUP_MUTATIONS:
+            yield GROUP_SEEDS + first + number
+        else:
+            yield GROUP_SEEDS + first + number // 4 if number % 4 == 3 else first + number - number // 4
 
 
 def _one(seed: int, mutation: str, *, as_json: bool) -> None:

@@ -5,6 +5,7 @@
     I5   one (topic, queue, offset) never names two messages a consumer has seen or a producer was told are stored
     I6   see `permissions`
     I7   a commit that was answered is not undone by a hand-back or a switch; offsets are ones a consumer committed
+    I19  what a consumer of an elect group sees lies on every member in sync
     I17  each status is true when it is heard: as many members as asked have the bytes, on the device if it says so
 
 In an `elect` group only SEND_OK counts: what was answered otherwise may be cut.
@@ -26,6 +27,9 @@ from tandemq.sim.permissions import COMMIT, READ, WRITE, Permissions
 from tandemq.sim.shadow import STORED, Attempt, Given, Shadow
 from tandemq.sim.world import SECOND, Violation, World
 
+PULLED = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
+COMMIT_OFFSET = 1
+"""In a pull's sysFlag: it tells an offset too."""
 SENDS = (Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE)
 ORDERLY = ("handed its offsets back", "switch from broker")
 """In the record's reason, when reading moved with all offsets."""
@@ -54,8 +58,12 @@ class GroupChecks(Checks):
         self._hosts = {host.address: host for host in cluster.hosts}
         self._epochs: dict[str, int] = {}
         self._in_sync: dict[str, frozenset[str]] = {}
+        """Master to members that must hold what it acknowledges; `_decided`: those the record names."""
+        self._decided: dict[str, frozenset[str]] = {}
         self._commits: dict[tuple[str, str, int], tuple[int, str]] = {}
-        """(Group, "topic@group", queue id) to the highest offset whose commit was answered, and by whom."""
+        """(Group, "topic@group", queue id) to the offset whose commit was answered last, and by whom."""
+        self._handed: dict[str, dict[tuple[str, int], int]] = {}
+        """Host to ("topic@group", queue id) to the offset that was handed over to it, and saved by that."""
         self._generations: dict[str, int] = {}
 
     # Turns.
@@ -82,6 +90,9 @@ class GroupChecks(Checks):
             return
         member = host.broker.failover.member
         self._in_sync[host.name] = frozenset(f"{host.group.name}/{number}" for number in member.must_ack)
+        state = member.view.state
+        decided = state.in_sync if state is not None and state.master == host.broker_id else ()
+        self._decided[host.name] = frozenset(f"{host.group.name}/{number}" for number in decided)
         epoch = epoch_of(host.broker)
         if stage_of(host) is Stage.SERVING and self._epochs.get(host.group.name, 0) < epoch:
             self._epochs[host.group.name] = epoch
@@ -152,6 +163,20 @@ class GroupChecks(Checks):
         host = self._hosts[given.broker]
         self.note(place, given.key, given.log_offset, f"{given.broker}, read by a consumer")
         self._facts.setdefault(place, Fact(self._world.now_us - SECOND, self._holders(host), is_flushed=False))
+        self._judge_shown(host, given)
+
+    def _judge_shown(self, host: Host, given: Given) -> None:
+        """I19: what a consumer of an elect group sees lies on every member in sync."""
+        since_us = self._world.now_us - 10 * SECOND
+        for name in self._decided.get(host.name, ()) if mode_of(host.group) is Mode.ELECT else ():
+            member = next(member for member in self._cluster.hosts if member.name == name)
+            start, segment = given.log_offset, host.config.segment_bytes
+            if any(when >= since_us for when in member.losses_us) or (
+                member.broker is None or member.broker.store.log.start > start
+            ):
+                continue
+            if not any(read_log(member.machine.disk, start, start + 4, segment)):
+                raise Violation("I19", f"{host.name} showed {given.key} at {start}, and {name}, in sync, has it not")
 
     # Answers.
 
@@ -164,6 +189,8 @@ class GroupChecks(Checks):
         elif command.code in (Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE):
             if answer.code == ResponseCode.SUCCESS:
                 self.permissions.answered(host, READ, sent_us)
+            if answer.code in PULLED and int(command.fields["sysFlag"]) & COMMIT_OFFSET:
+                self._committed(host, command)
         elif command.code == Code.UPDATE_CONSUMER_OFFSET and answer.code == ResponseCode.SUCCESS:
             self.permissions.answered(host, COMMIT, sent_us)
             self._committed(host, command)
@@ -189,6 +216,7 @@ class GroupChecks(Checks):
             if has < offset and not self._lost_since(host):
                 raise Violation("I7", f"{host.name} took over from {before} ({state.reason}) with {has} for {key}/"
                                       f"{queue_id}, and {offset} was answered")  # fmt: skip
+            self._handed.setdefault(host.name, {})[key, queue_id] = offset
 
     def _lost_since(self, host: Host) -> bool:
         return any(member.losses_us for member in self._cluster.members(host.group))
@@ -258,11 +286,13 @@ class GroupChecks(Checks):
             raise Violation(
                 "I1", f"{host.name} had its log up to {least}, and after its restart up to {broker.store.log.end}"
             )
-        for key, queues in self._saved.get(host.name, {}).items():
-            for queue_id, offset in queues.items():
+        saved = {(key, queue_id): offset for key, queues in self._saved.get(host.name, {}).items()
+                 for queue_id, offset in queues.items()}  # fmt: skip
+        for what, offsets in (("saved", saved), ("been handed", self._handed.get(host.name, {}))):
+            for (key, queue_id), offset in offsets.items():
                 now = broker.offsets.table.get(key, {}).get(queue_id, -1)
                 if now < offset and now != self._end_of(host, key, queue_id):
-                    raise Violation("I7", f"{host.name} had saved {offset} for {key}/{queue_id} and starts with {now}")
+                    raise Violation("I7", f"{host.name} had {what} {offset} for {key}/{queue_id} and starts with {now}")
 
     # Committed offsets.
 

@@ -24,7 +24,8 @@ Mutation = Callable[[], AbstractContextManager[Any]]
 
 
 @contextmanager
-def _both(*contexts: AbstractContextManager[Any]) -> Iterator[None]:
+def both(*contexts: AbstractContextManager[Any]) -> Iterator[None]:
+    """Several at once."""
     with ExitStack() as stack:
         for context in contexts:
             stack.enter_context(context)
@@ -82,7 +83,7 @@ def failed_write_is_acked() -> AbstractContextManager[Any]:
 
 def no_checksums() -> AbstractContextManager[Any]:
     """The slave takes any bytes that look like records."""
-    return _both(
+    return both(
         patched(records, "record_fault", lambda *_: None),
         patched(records, "scan_run", lambda _data, start, *_, **__: start),
     )

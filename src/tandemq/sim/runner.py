@@ -14,6 +14,7 @@ from hashlib import blake2b
 from itertools import islice
 from multiprocessing import get_context
 
+from tandemq.sim.groupmutations import GROUP_MUTATIONS
 from tandemq.sim.mutations import MUTATIONS
 from tandemq.sim.process import CRASHES
 from tandemq.sim.result import Result
@@ -64,7 +65,7 @@ class Summary:
 
 def run_one(seed: int, mutation: str = "") -> Result:
     """Run one seed, with a safety switched off if one is named."""
-    context = MUTATIONS[mutation][0]() if mutation else nullcontext()
+    context = (MUTATIONS | GROUP_MUTATIONS)[mutation][0]() if mutation else nullcontext()
     with context:
         try:
             return run_seed(seed)

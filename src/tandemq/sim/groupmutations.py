@@ -1,0 +1,178 @@
+"""Safeties of groups with a registry switched off, one at a time; see `mutations`.
+
+Some seed from `simulation.GROUP_SEEDS` on must then fail. Those of the member's own rules are in the tests of
+`coordination` too; here they are looked for with whole brokers.
+"""
+
+# ruff: noqa: ARG001, ARG005, SLF001  # what is replaced is inside, and has its own signature
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from tandemq.boundary import Turn
+from tandemq.broker import failover, masterside, offsets, pull, replicate, send, slaveside, tablestream
+from tandemq.coordination import handover, lease, member
+from tandemq.replication import master
+from tandemq.sim.mutations import Mutation, both
+from tandemq.sim.patch import patched
+
+
+@contextmanager
+def _always(owner: type, name: str, value: object) -> Iterator[None]:
+    """Instances have this value, whatever is put there."""
+    setattr(owner, name, property(lambda self: value, lambda self, _: None))
+    try:
+        yield
+    finally:
+        delattr(owner, name)
+
+
+def epoch_not_begun() -> AbstractContextManager[Any]:
+    """A new master does not note where its epoch begins."""
+
+    original = replicate.Replication.lead
+
+    def lead(self: replicate.Replication, now: Any, *, epoch: int | None) -> None:
+        if epoch is None or not self.generations:
+            original(self, now, epoch=epoch)
+
+    return patched(replicate.Replication, "lead", lead)
+
+
+def tail_not_cut() -> AbstractContextManager[Any]:
+    """A slave keeps what its master asks it to cut."""
+
+    def keep(self: slaveside.SlaveSide, hello: Any, turn: Turn) -> bool:
+        self._owner.set_generations(hello.generations)
+        return True
+
+    return patched(slaveside.SlaveSide, "_welcomed", keep)
+
+
+def promise_always() -> AbstractContextManager[Any]:
+    """Heartbeats are echoed also by who may take over any moment."""
+    beaten = failover.Failover.beaten
+
+    def echo(self: failover.Failover, peer: int, heartbeat: Any, now: Any) -> int:
+        beaten(self, peer, heartbeat, now)
+        return int(heartbeat.number)
+
+    return patched(failover.Failover, "beaten", echo)
+
+
+def unsafe_is_shown() -> AbstractContextManager[Any]:
+    """Consumers see what not every member in sync holds."""
+    return _always(pull.PullPath, "log_limit", pull.NO_LIMIT)
+
+
+def ack_alone() -> AbstractContextManager[Any]:
+    """A message is acknowledged when the master alone has it."""
+    return patched(failover.Failover, "copied_offset", lambda self: 1 << 62)
+
+
+def ack_when_copies_leave() -> AbstractContextManager[Any]:
+    """A message that waited is acknowledged when those it waited for have left."""
+    return patched(failover.Failover, "copied_offset", lambda self: self.confirm_offset)
+
+
+def sent_counts_as_copied() -> AbstractContextManager[Any]:
+    """What was sent to a slave counts as reported by it."""
+    reported = masterside.MasterSide._reported
+
+    def ahead(self: Any, link: int, session: master.MasterSession, _acked: int, number: int, now: Any) -> None:
+        reported(self, link, session, self._broker.store.log.written_end, number, now)
+
+    return patched(masterside.MasterSide, "_reported", ahead)
+
+
+def slave_reports_unsynced() -> AbstractContextManager[Any]:
+    """A slave with SYNC_FLUSH reports what is not on its device yet."""
+    return patched(slaveside.SlaveSide, "_safe_end", lambda self: self._broker.store.log.written_end)
+
+
+def hand_over_not_merged() -> AbstractContextManager[Any]:
+    """Offsets that are handed over are answered and thrown away."""
+    return both(
+        patched(offsets.ConsumerOffsets, "merge_positions", lambda self, raw: None),
+        patched(tablestream.TableStream, "pump", lambda self, turn, now, **_: None),
+    )
+
+
+def offsets_replaced() -> AbstractContextManager[Any]:
+    """Offsets that are handed over replace all others, higher or not, and are one lower than they were."""
+
+    def merge(self: offsets.ConsumerOffsets, raw: Any) -> None:
+        for key, queues in offsets.parse_offsets(raw).items():
+            self.table[key] = {queue_id: max(0, offset - 1) for queue_id, offset in queues.items()}
+        self._dirty = True
+
+    return patched(offsets.ConsumerOffsets, "merge_positions", merge)
+
+
+def refused_pulls_served() -> AbstractContextManager[Any]:
+    """Pulls are answered by whoever is asked."""
+    return _always(pull.PullPath, "refusal", None)
+
+
+def refused_sends_served() -> AbstractContextManager[Any]:
+    """Messages are taken by whoever is asked."""
+    refuse = send.SendPath.refuse
+
+    def take_all(self: send.SendPath, reason: str, *rest: Any) -> None:
+        if reason != failover.REASON:
+            refuse(self, reason, *rest)
+
+    return patched(send.SendPath, "refuse", take_all)
+
+
+def refused_commits_served() -> AbstractContextManager[Any]:
+    """Offsets are taken by whoever is told."""
+    return patched(failover.Failover, "refusal", lambda self, code: None)
+
+
+def held_pulls_kept() -> AbstractContextManager[Any]:
+    """Pulls that wait when the right to be read ends go on waiting."""
+
+    def keep(self: pull.PullPath, why: str, _turn: Turn) -> None:
+        self.refusal = why
+
+    return patched(pull.PullPath, "refuse", keep)
+
+
+def loss_forgotten() -> AbstractContextManager[Any]:
+    """Who lost part of its log leads all the same."""
+    return _always(member.Member, "is_log_whole", True)
+
+
+def lease_for_ever() -> AbstractContextManager[Any]:
+    """A lease never ends."""
+    return patched(member.Member, "lease_until", lambda self: lease.FOREVER)
+
+
+def never_gives_back() -> AbstractContextManager[Any]:
+    """A slave that reads for its master goes on when that is back."""
+    return patched(handover.Giver, "_may_give_back", lambda self, now: False)
+
+
+ANY = frozenset({"I1", "I19", "I5", "I6", "I17", "I8", "I9", "I10", "I14", "I16", "I4", "I2"})
+SAFE = frozenset({"I1", "I5", "I17", "I19", "I8", "I14", "I4"})
+GROUP_MUTATIONS: dict[str, tuple[Mutation, frozenset[str]]] = {
+    "epoch-not-begun": (epoch_not_begun, ANY),
+    "tail-not-cut": (tail_not_cut, ANY),
+    "promise-always": (promise_always, frozenset({"I6"})),
+    "unsafe-is-shown": (unsafe_is_shown, SAFE),
+    "ack-alone": (ack_alone, SAFE),
+    "ack-when-copies-leave": (ack_when_copies_leave, frozenset({"I17"})),
+    "sent-counts-as-copied": (sent_counts_as_copied, SAFE),
+    "slave-reports-unsynced": (slave_reports_unsynced, SAFE),
+    "hand-over-not-merged": (hand_over_not_merged, frozenset({"I7"})),
+    "offsets-replaced": (offsets_replaced, frozenset({"I7"})),
+    "refused-pulls-served": (refused_pulls_served, frozenset({"I6"})),
+    "refused-sends-served": (refused_sends_served, frozenset({"I6"})),
+    "refused-commits-served": (refused_commits_served, frozenset({"I6"})),
+    "held-pulls-kept": (held_pulls_kept, frozenset({"I6"})),
+    "loss-forgotten": (loss_forgotten, SAFE),
+    "lease-for-ever": (lease_for_ever, frozenset({"I6"})),
+    "never-gives-back": (never_gives_back, frozenset({"I14"})),
+}
+"""Name to what switches the safety off, and the rules that may notice it."""
