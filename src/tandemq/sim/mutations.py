@@ -279,7 +279,7 @@ def repair_unverified() -> AbstractContextManager[Any]:
         start = self.wanted.start
         return scrubwork.Weighed(start, self.data, start + len(self.data), [])
 
-    return _both(patched(scrubwork.ServeWork, "run", turned), patched(scrubwork.WeighWork, "run", believed))
+    return both(patched(scrubwork.ServeWork, "run", turned), patched(scrubwork.WeighWork, "run", believed))
 
 
 def client_denies_the_unknown() -> AbstractContextManager[Any]:
