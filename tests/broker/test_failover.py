@@ -430,3 +430,27 @@ def test_torn_line_of_changes_is_left_out_and_the_next_start_goes_on_behind_it(t
     assert again.table == {"T@G": {0: 5}}
     again.note(b'{"offsetTable":{"T@G":{1:7}}}')
     assert ConsumerOffsets(Saver(disk), 0).table == {"T@G": {0: 5, 1: 7}}
+
+
+def test_delayed_message_of_a_dead_master_is_delivered_once_by_the_next(pair: ElectedGroup) -> None:
+    old = pair.brokers[0]
+    pair.send(old)
+    for level in ("1", "3"):  # 1 s and 10 s
+        opaque = old.tell(Code.SEND_MESSAGE_V2, send_fields("TopicA", 0, {"DELAY": level}), level.encode())
+        pair.settle()
+        answer = old.answer_to(opaque)
+        assert answer is not None
+        assert answer.code == ResponseCode.SUCCESS
+    pair.pass_time(2_500)
+    pair.kill(0)
+    pair.pass_time(4_000)
+    new = pair.serving
+    queue = new.node.store.queues["TopicA", 0]
+    assert queue.max_offset == 2, "the one that was delivered before is not delivered again"
+    pair.pass_time(6_000)
+    bodies: list[bytes] = []
+    while len(bodies) < queue.max_offset:
+        answer = new.pull("TopicA", len(bodies))
+        assert answer is not None
+        bodies += [message.body for message in messages_in(answer)]
+    assert bodies == [b"body", b"1", b"3"]
