@@ -57,6 +57,28 @@ def table(project: Path, name: str) -> list[dict[str, Any]]:
     return rows
 
 
+def shorten(project: Path) -> None:
+    """Less compiling, fewer files of state; and silver forgets within seconds."""
+    conf = project / "conf" / "spark-defaults.conf"
+    conf.write_text(conf.read_text() + "".join(f"{name} {value}\n" for name, value in SHORT.items()))
+    spec = project / "spark-pipeline.yml"
+    spec.write_text(spec.read_text().replace('copiesWithin: "7 days"', 'copiesWithin: "1 second"'))
+    assert '"1 second"' in spec.read_text()
+
+
+def kept_keys(spark: SparkSession, project: Path) -> set[str]:
+    """Unique keys that silver still knows."""
+    (state,) = (project / "storage").glob("_checkpoints/**/silver/silver/*/state")
+    provider = "spark.sql.streaming.stateStore.providerClass"
+    before = spark.conf.get(provider)
+    settings = dict(line.split(" ", 1) for line in (project / "conf" / "spark-defaults.conf").read_text().splitlines())
+    spark.conf.set(provider, settings[provider])
+    try:
+        return {row.key.uniqueKey for row in spark.read.format("statestore").load(str(state.parent)).collect()}
+    finally:
+        spark.conf.set(provider, before or "")
+
+
 def test_every_command_of_the_page_is_run_by_a_test_of_this_file() -> None:
     lines = [line for block in blocks("sh") for line in block.splitlines()]
     others = [line for line in lines if not line.startswith("tandemq spark ")]
@@ -137,13 +159,12 @@ def test_python_of_the_page_reads_and_writes(
 
 @pytest.mark.timeout(600)
 def test_pipeline_is_written_and_run_and_brought_up_to_date(
-    tandemq_broker: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tandemq_broker: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names, project = tandemq_broker.name_servers, tmp_path / "orders"
     monkeypatch.chdir(tmp_path)
     make_topic(names, "Orders", 2)
-    sent = numbered("Orders", 0, 40, "a")
-    send(names, sent)
+    first = send(names, numbered("Orders", 0, 40, "a"))
     write, once = commands("pipeline")
     assert "holds a pipeline project" in run("pipeline", write, names)
     refused = CliRunner().invoke(pipeline, write)
@@ -152,16 +173,22 @@ def test_pipeline_is_written_and_run_and_brought_up_to_date(
     assert once == ["./orders", "--run"]
     command = "cd orders && SPARK_CONF_DIR=conf spark-pipelines run"
     assert any(command in block for block in blocks("sh"))
+    shorten(project)
+    copies, second = 0, first
     for end in (40, 70):
         if end > 40:
-            send(names, numbered("Orders", 40, end, "b"))
+            second = send(names, numbered("Orders", 40, end, "b"))
+            again = spark.createDataFrame([(b"7", first[7].message_id)], "body binary, uniqueKey string")
+            again.write.format("rocketmq").options(nameServer=names, topic="Orders").mode("append").save()
+            copies += 1
         done = subprocess.run(
             [pipelines_command(), "run", "--spec", str(project / "spark-pipeline.yml")],
             cwd=project, env=environment(project), capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout[-3_000:] + done.stderr[-3_000:]
-        for name in ("bronze", "silver"):
-            assert sorted(int(row["body"]) for row in table(project, name)) == list(range(end))
+        assert sorted(int(row["body"]) for row in table(project, "silver")) == list(range(end))
+        assert len(table(project, "bronze")) == end + copies
+    assert kept_keys(spark, project) == {one.message_id for one in second}
     minutes = table(project, "gold_minutes")
     assert sum(row["messages"] for row in minutes) == 70
     assert sum(row["bytes"] for row in minutes) == sum(len(str(number)) for number in range(70))
