@@ -56,7 +56,9 @@ class Broker(Member):
 
     @property
     def may(self) -> str:
-        """What it may do for clients at this moment: "", "R", "W" or "RW"."""
+        """What the group lets it do for clients at this moment: "", "R", "W" or "RW"."""
+        if self.node.failover is None:
+            return ""
         member, now = self.failover.member, self.now.mono_ms
         return "R" * member.may_read(now) + "W" * member.may_write(now)
 

@@ -54,24 +54,23 @@ class DelayedMessages:
         )
 
     def adopt(self, raw: dict[str, Any]) -> None:
-        """Take progress from a table or from a master's answer."""
-        self.progress = {int(level): int(offset) for level, offset in (raw.get("offsetTable") or {}).items()}
-        self._dirty = True
-
-    def advance(self, raw: dict[str, Any]) -> None:
-        """Take progress from another member where it is further than ours.
+        """Take progress from a table, or from what a master tells: it counts, further or not.
 
         Raises:
             StoreDamaged: it is no table of progress.
         """
-        try:
-            told = {int(level): int(offset) for level, offset in (raw.get("offsetTable") or {}).items()}
-        except (AttributeError, TypeError, ValueError) as error:
-            raise StoreDamaged(f"delay offsets: {error}") from error
-        for level, offset in told.items():
-            if offset > self.progress.get(level, 0):
-                self.progress[level] = offset
-                self._dirty = True
+        self.progress = _progress_in(raw)
+        self._dirty = True
+
+    def advance(self, raw: dict[str, Any]) -> None:
+        """Take progress from another member where it is further than ours; it is saved even if nothing is news.
+
+        Raises:
+            StoreDamaged: it is no table of progress.
+        """
+        for level, offset in _progress_in(raw).items():
+            self.progress[level] = max(offset, self.progress.get(level, 0))
+        self._dirty = True
 
     def adopt_body(self, body: bytes) -> None:
         """Take progress from a master's answer.
@@ -198,3 +197,10 @@ class DelayedMessages:
             store_host=pack_host(message.store_host), reconsume_times=message.reconsume_times,
         )  # fmt: skip
         self.delivered += 1
+
+
+def _progress_in(raw: dict[str, Any]) -> dict[int, int]:
+    try:
+        return {int(level): int(offset) for level, offset in (raw.get("offsetTable") or {}).items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise StoreDamaged(f"delay offsets: {error}") from error

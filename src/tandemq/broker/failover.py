@@ -14,7 +14,6 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from tandemq.boundary import Event, Now, Turn
-from tandemq.broker.answers import doubtful
 from tandemq.broker.pull import NO_LIMIT
 from tandemq.broker.registry import BrokerRegistry
 from tandemq.broker.tablestream import TableStream
@@ -55,6 +54,8 @@ HAND_TIMEOUT_MS = 2_000
 REASON = "failover"
 TOO_FEW = "in sync"
 MASTER_ID = 0
+AGAIN_MS = 1_000
+"""A role that the disk did not let us begin is tried again after this."""
 _READ = frozenset({
     Code.QUERY_CONSUMER_OFFSET, Code.GET_MAX_OFFSET, Code.GET_MIN_OFFSET, Code.SEARCH_OFFSET_BY_TIMESTAMP,
     Code.GET_EARLIEST_MSG_STORETIME, Code.LOCK_BATCH_MQ,
@@ -104,6 +105,9 @@ class Failover:
         """Members that got a heartbeat at once when they had caught up, and so know that their log is whole."""
         self._unseen: dict[ConsumeQueue, None] = {}
         """Queues with held pulls and messages that may not be shown yet."""
+        self._waiting: BecomeMaster | None = None
+        self._again_ms = 0
+        """What the disk did not take: when it is tried again."""
         self._taken: list[tuple[int, int, int]] = []
         """Offsets handed to us that are being saved: which change, giver, token."""
         broker.registration.broker_id = None
@@ -159,8 +163,13 @@ class Failover:
         if now.mono_ms >= member.deadline_ms():
             member.tick(now)
         if member.mode is Mode.STATIC:
-            self._leave(turn, now)
+            member.next_effects()  # nothing that is decided here counts any more
+            if now.mono_ms >= self._again_ms:
+                self._leave(turn, now)
+            self._due_ms = self._again_ms
             return
+        if self._waiting is not None and now.mono_ms >= self._again_ms:
+            self._lead(self._waiting, turn, now)
         self._note_whole()
         self._carry_out(turn, now)
         registry_ms = self.registry.deadline_ms()
@@ -170,13 +179,18 @@ class Failover:
     def _leave(self, turn: Turn, now: Now) -> None:
         """Mode `static`: go on by the settings."""
         broker = self._broker
+        broker.failover = None
+        try:
+            broker.replication.begin_by_settings(now)
+        except StoreError as error:
+            log.error("failover: what the settings say cannot be begun yet: %s", error)
+            broker.failover, self._again_ms = self, now.mono_ms + AGAIN_MS
+            return
         log.info("failover: mode static is configured, so the settings say who is the master")
         self.registry.close(turn, now)
-        broker.failover = None
         broker.send.admit(REASON)
         broker.pull.refusal = None
         broker.pull.takes_commits = broker.config.broker_id == MASTER_ID
-        broker.replication.begin_by_settings(now)
         broker.registration.move(broker.config.broker_id, 0, turn, now)
 
     def _carry_out(self, turn: Turn, now: Now) -> None:
@@ -331,26 +345,34 @@ class Failover:
                     broker.replication.lead(now, epoch=None)
             except StoreError as error:
                 self.is_master = False
-                self._say(now, f"the epoch cannot be begun: {error}")
-                member.doubt_log(f"the epoch could not be saved: {error}", now)
+                self._cannot_lead(order, error, now)
                 return
+        self._waiting = None
         self.log_changed()
         member.on_ready(order.epoch, broker.store.log.written_end, now)
+
+    def _cannot_lead(self, order: BecomeMaster, error: StoreError, now: Now) -> None:
+        """Leave it to another member in sync; if there is none, or roles are fixed, try again."""
+        state = self.member.view.state
+        if self.is_elect and state is not None and len(state.in_sync) > 1:
+            self._say(now, f"the epoch cannot be begun: {error}")
+            self.member.doubt_log(f"the epoch could not be saved: {error}", now)
+            return
+        if self._waiting != order:
+            self._say(now, f"the epoch cannot be begun yet: {error}")
+        self._waiting, self._again_ms = order, now.mono_ms + AGAIN_MS
 
     def _follow(self, order: BecomeSlave, turn: Turn, now: Now) -> None:
         broker = self._broker
         if self.is_master or self.epoch != order.epoch:
             broker.replication.let_go(turn, f"broker {order.master} is the master of epoch {order.epoch}")
             self._drop_waiting(turn)
-        self.is_master, self.epoch = False, order.epoch
+        self.is_master, self.epoch, self._waiting = False, order.epoch, None
         broker.replication.follow(order.master, order.epoch, order.address, order.ha_address, turn, now)
 
     def _drop_waiting(self, turn: Turn) -> None:
         """Messages that were to be copied: the new master may have them, or not."""
-        broker = self._broker
-        error = StoreError("another member of the group is the master now")
-        for link, answer in broker.waiters.take_all():
-            turn.send(link, doubtful(answer, error))
+        self._broker.drop_waiting(StoreError("another member of the group is the master now"), turn)
         self._unseen.clear()
 
     def _register(self, turn: Turn, now: Now) -> None:
@@ -403,9 +425,9 @@ class Failover:
         if not self.is_holder:
             self._stream.take(kind, payload, now)
 
-    def doubt_log(self, why: str, now: Now) -> None:
-        """The log may lack, or have lost, something that was acknowledged."""
-        self.member.doubt_log(why, now)
+    def doubt_log(self, why: str, now: Now, *, is_final: bool = False) -> None:
+        """The log may lack, or have lost, something that was acknowledged. `is_final`: until the next start."""
+        self.member.doubt_log(why, now, is_final=is_final)
 
     # Handing over.
 
@@ -426,7 +448,7 @@ class Failover:
 
         broker.peers.call(record.address, command, HAND_TIMEOUT_MS, on_answer, turn, now)
 
-    def take_offsets(self, giver: int, token: int, table: dict[str, Any], now: Now) -> str | None:
+    def take_offsets(self, giver: int, token: int, table: dict[str, Any]) -> str | None:
         """Merge what a member hands over; it may be answered when it is saved. Says why not, if so.
 
         Raises:
@@ -439,10 +461,7 @@ class Failover:
         broker.delay.advance(table.get("delays") or {})
         broker.offsets.save(is_awaited=True)
         broker.delay.save(is_awaited=True)
-        if broker.saver.is_behind:
-            self._taken.append((broker.saver.asked, giver, token))
-        else:  # nothing was news
-            self.member.on_taken(giver, token, now)
+        self._taken.append((broker.saver.asked, giver, token))
         return None
 
     def saved(self, settled: int, error: Exception | None, now: Now) -> None:

@@ -100,13 +100,13 @@ class _GroupCalls:
         self._broker.failover.commands.append((link.number, command))
         return None
 
-    def take_offsets(self, _link: Link, command: Command, now: Now) -> Command | None:
+    def take_offsets(self, _link: Link, command: Command, _now: Now) -> Command | None:
         fields = read_fields(HandFields, command.fields)
         failover, table = self._broker.failover, loads(command.body)
         if failover is None or not isinstance(table, dict):
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=NO_REGISTRY if failover is None else "no table")
         try:
-            refusal = failover.take_offsets(fields.giver, fields.token, table, now)
+            refusal = failover.take_offsets(fields.giver, fields.token, table)
         except StoreDamaged as error:
             raise ProtocolError(str(error)) from error
         if refusal is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from random import Random
 
 from tandemq.boundary import Closed, Disk, Event, Job, JobDone, LinkKind, Now, Opened, Outbox, Turn, TurnedAway
-from tandemq.broker.answers import doubtful, recode
+from tandemq.broker.answers import doubt_acks, doubtful, recode
 from tandemq.broker.changes import ChangedSettings
 from tandemq.broker.clientcalls import ClientCalls
 from tandemq.broker.clients import Clients, QueueLocks
@@ -421,6 +421,9 @@ class Broker:
 
     def _acknowledge(self, acks: list[Ack], turn: Turn, now: Now) -> None:
         taken, self._puts_seen = self.send.count - self._puts_seen, self.send.count
+        if self.is_elect and not self.is_master:
+            doubt_acks(acks, StoreError("another member of the group is the master now"), turn)
+            return
         if self._sync_flush or self.config.role == "SYNC_MASTER" or self.is_elect:
             self._acknowledge_later(acks, turn, now)
             return
@@ -505,9 +508,17 @@ class Broker:
         log.critical("store: a sync failed; nothing more is written or acknowledged until a restart: %s", error)
         self.store.flush_failed(error)
         self.send.refuse("disk failed", f"the disk failed: {error}")
+        self.drop_waiting(error, turn)
+        if self.failover is not None:
+            self.failover.doubt_log(f"the disk failed: {error}", now, is_final=True)
+
+    def drop_waiting(self, error: Exception, turn: Turn) -> None:
+        """Whether messages whose answers wait are, or stay, in the group's log is unknown."""
         for link, answer in self.waiters.take_all():
             turn.send(link, doubtful(answer, error))
-        self.doubt(f"the disk failed: {error}", now)
+        for acks, _ in self._unsaved_acks:
+            doubt_acks(acks, error, turn)
+        self._unsaved_acks.clear()
 
     def doubt(self, why: str, now: Now) -> None:
         """The log may lack something that was acknowledged: the group must know."""
@@ -532,10 +543,8 @@ class Broker:
             for acks, stored in self._unsaved_acks:
                 if self.store.log.refused is None:
                     self._acknowledge(acks, turn, stored)
-                    continue
-                for link, answers, end, _, _ in acks:
-                    if answers:
-                        turn.send(link, doubtful(answers, self.store.log.refused) if end else answers)
+                else:
+                    doubt_acks(acks, self.store.log.refused, turn)
             self._unsaved_acks.clear()
 
     def _close_idle(self, now: Now) -> None:

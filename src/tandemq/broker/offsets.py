@@ -146,6 +146,7 @@ class ConsumerOffsets:
 
     def merge_positions(self, raw: dict[str, Any]) -> None:
         """Merge another member's table into ours: per queue the higher offset holds, unless an operator set it since.
+        It is saved even if nothing is news: what was merged before may not have been.
 
         Raises:
             StoreDamaged: it is no such table.
@@ -159,7 +160,7 @@ class ConsumerOffsets:
                     own[queue_id] = offset
                     if count:
                         self.resets.setdefault(key, {})[queue_id] = count
-                    self._dirty = True
+        self._dirty = True
 
     def correct(self, ends: Mapping[tuple[str, int], int]) -> list[tuple[str, int, int, int]]:
         """Set every offset beyond the end of its queue, by (topic, queue id), to that end; a queue not named ends at 0.

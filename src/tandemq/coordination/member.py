@@ -106,6 +106,7 @@ class Member:
         """Our own write of the record counts as a claim if it made a version above this one."""
         self._ready_epoch = 0
         self._is_loss_accepted = False
+        self._is_doubt_final = False
         self._ordered: BecomeMaster | BecomeSlave | None = None
         self._absent_ms: dict[int, int] = {}
         self._until = (NEVER, NEVER, NEVER)
@@ -235,7 +236,7 @@ class Member:
         if state is None or heartbeat.epoch != state.epoch:
             return 0
         if peer == state.master and found.is_linked and state.master != self.id:
-            if self.log_end >= heartbeat.log_end:
+            if self.log_end >= heartbeat.log_end and not self._is_doubt_final:
                 self.is_log_whole = True
             self._sync.confirm_offset = max(
                 self._sync.confirm_offset, min(heartbeat.confirm_offset, self.log_end)
@@ -254,7 +255,7 @@ class Member:
     def on_ready(self, epoch: int, log_end: int, now: Now) -> None:
         """BecomeMaster is carried out: the epoch's pair is on the disk, the log ends here, all queues are built."""
         self._ready_epoch, self.log_end, self.log_epoch = epoch, log_end, epoch
-        self.is_log_whole = True
+        self.is_log_whole, self._is_loss_accepted = True, False
         self._sync.serve(log_end, self._sync.confirm_offset, now.mono_ms)
         self.think(now)
 
@@ -276,11 +277,15 @@ class Member:
         """They are merged and saved; only now they may be answered."""
         self._giver.took(giver, token, now)
 
-    def doubt_log(self, why: str, now: Now) -> None:
+    def doubt_log(self, why: str, now: Now, *, is_final: bool = False) -> None:
         """Our log may have lost something that was acknowledged: a flush failed, a check found damage. The master of
         an `elect` group stops at once and leaves the mastership to a member in sync; a slave does not follow a master
-        before it has copied everything again. Remember it on the disk: `is_log_whole` of the next start."""
-        self.is_log_whole, self._ready_epoch = False, 0
+        before it has copied everything again. Remember it on the disk: `is_log_whole` of the next start. `is_final`:
+        no copying mends it before that."""
+        self.is_log_whole = False
+        self._is_doubt_final |= is_final
+        if self.mode is Mode.ELECT:
+            self._ready_epoch = 0
         if self.mode is Mode.ELECT and self.stage in (Stage.PREPARING, Stage.SERVING):
             self.reclaim(f"the log is in doubt: {why}", now)
         self.think(now)

@@ -1,0 +1,183 @@
+"""A broker in a group with a registry when its disk, its tables or its links fail at the wrong moment."""
+
+from pathlib import Path
+
+import pytest
+
+from tandemq.boundary import JobDone
+from tandemq.broker import replicate
+from tandemq.coordination.records import Mode
+from tandemq.errors import DiskFailed, DiskFull
+from tandemq.model.codes import RequestCode as Code
+from tandemq.model.codes import ResponseCode
+from tests.broker.elected import Broker, ElectedGroup
+from tests.broker.harness import run_job, send_fields
+
+OFFSET = {"consumerGroup": "group", "topic": "TopicA", "queueId": 0}
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> ElectedGroup:
+    return ElectedGroup(tmp_path, Mode.ELECT)
+
+
+def do_jobs(broker: Broker) -> None:
+    """What the device kept waiting is done."""
+    broker.run_jobs = True
+    while broker.jobs:
+        broker.turn([], [run_job(broker.jobs.pop(0))])
+
+
+def test_message_that_waited_for_its_topic_is_no_success_once_another_is_the_master(pair: ElectedGroup) -> None:
+    old = pair.brokers[0]
+    assert pair.send(old, b"kept") == ResponseCode.SUCCESS
+    for wire in pair.wires:
+        wire.stalls_down = True
+    old.run_jobs = False
+    waits = old.tell(Code.SEND_MESSAGE_V2, send_fields("TopicB", 0, {}), b"lost")
+    assert old.answer_to(waits) is None, "its topic is not saved yet"
+    pair.cut_off.add(0)
+    pair.apart.add(0)
+    pair.pass_time(5_000)
+    new = pair.serving
+    assert new is pair.brokers[1]
+    for number in range(20):
+        pair.send(new, b"new %d" % number)
+    pair.cut_off.clear()
+    pair.apart.clear()
+    pair.pass_time(3_000)
+    assert old.stage == "slave"
+    assert old.log_bytes() == new.log_bytes()
+    do_jobs(old)
+    pair.pass_time(3_000)
+    answer = old.answer_to(waits)
+    assert answer is not None
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE, answer.remark
+
+
+def test_master_whose_log_was_in_doubt_reads_again_after_a_hand_back(tmp_path: Path) -> None:
+    group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
+    master = group.brokers[0]
+    group.send(master)
+    group.pass_time(1_500)
+    master.failover.doubt_log("a check found damage", group.now)
+    group.cut_off.add(0)
+    group.apart.add(0)
+    group.pass_time(5_000)
+    assert group.brokers[1].may == "R"
+    group.cut_off.clear()
+    group.apart.clear()
+    group.pass_time(6_000)
+    assert (master.may, group.brokers[1].may) == ("RW", "")
+
+
+@pytest.mark.parametrize("mode", [Mode.ELECT, Mode.SLAVE_CONSUME])
+def test_epoch_that_a_full_disk_does_not_take_begins_when_there_is_room(
+    tmp_path: Path, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise DiskFull("epochFileCheckpoint: no space left")
+
+    group = ElectedGroup(tmp_path, mode, settles=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(replicate, "save_epochs", full)
+        group.pass_time(6_000)
+        assert [broker.may for broker in group.brokers.values()] == ["", ""]
+    group.pass_time(3_000)
+    assert group.serving is group.brokers[0]
+    group.pass_time(3_000)
+    assert group.send(group.brokers[0]) == ResponseCode.SUCCESS
+
+
+def test_elected_member_with_a_full_disk_serves_when_there_is_room(
+    pair: ElectedGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise DiskFull("epochFileCheckpoint: no space left")
+
+    pair.send(pair.brokers[0])
+    pair.kill(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(replicate, "save_epochs", full)
+        pair.pass_time(6_000)
+        assert pair.brokers[1].may == ""
+    pair.pass_time(3_000)
+    assert pair.brokers[1].may == "RW"
+
+
+def test_static_mode_begins_when_a_full_disk_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise DiskFull("epochFileCheckpoint: no space left")
+
+    group = ElectedGroup(tmp_path, Mode.STATIC, settles=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(replicate, "save_epochs", full)
+        group.settle()
+        group.pass_time(3_000)
+        assert group.brokers[0].send("TopicA").code == ResponseCode.NO_PERMISSION
+    group.pass_time(3_000)
+    assert group.brokers[0].node.failover is None
+    assert group.brokers[0].node.replication.generations == [(1, 0)]
+
+
+def test_offsets_handed_over_twice_are_answered_only_when_they_are_saved(tmp_path: Path) -> None:
+    group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
+    group.send(group.brokers[0])
+    group.pass_time(1_500)
+    group.kill(0)
+    group.pass_time(4_000)
+    slave = group.brokers[1]
+    assert slave.ask(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": 1}).code == ResponseCode.SUCCESS
+    group.apart.add(0)
+    master = group.start(0)
+    group.pass_time(3_000)
+    assert master.stage == "awaiting hand-back"
+    body = b'{"offsets":{"offsetTable":{"TopicA@group":{0:1}}},"delays":{}}'
+    fields = {"from": 1, "token": master.failover.member.view.version}
+    master.run_jobs = False
+
+    def tell_and_fail() -> int:
+        asked = master.tell(Code.TANDEM_HAND_OFFSETS, fields, body)
+        answer = master.answer_to(asked)
+        assert answer is None, "answered before it is saved"
+        assert master.stage == "awaiting hand-back"
+        for job in master.jobs:
+            fails = job.name == "save tables"
+            master.turn([], [JobDone(job, error=DiskFailed("consumerOffset.json")) if fails else run_job(job)])
+        master.jobs.clear()
+        answer = master.answer_to(asked)
+        assert answer is not None
+        return answer.code
+
+    assert tell_and_fail() == ResponseCode.SYSTEM_ERROR
+    assert tell_and_fail() == ResponseCode.SYSTEM_ERROR
+
+
+def test_slave_whose_disk_failed_is_not_elected(pair: ElectedGroup) -> None:
+    pair.send(pair.brokers[0])
+    pair.pass_time(1_000)
+    slave = pair.brokers[1]
+    slave.node.disk_failed(DiskFailed("commitlog: input/output error"), slave.node.turn_out, pair.now)
+    pair.pass_time(3_000)
+    assert not slave.failover.member.is_log_whole
+    pair.kill(0)
+    pair.pass_time(6_000)
+    assert slave.may == ""
+    assert slave.stage == "slave"
+
+
+def test_loss_accepted_once_is_not_accepted_for_ever(pair: ElectedGroup) -> None:
+    master = pair.brokers[0]
+    pair.send(master)
+    pair.kill(1)
+    pair.pass_time(6_000)
+    assert master.failover.member.in_sync_count == 1
+    master.failover.doubt_log("a check found damage", pair.now)
+    pair.pass_time(1_000)
+    assert master.may == ""
+    assert master.ask(Code.TANDEM_FORCE_MASTER, {}).code == ResponseCode.SUCCESS
+    pair.pass_time(2_000)
+    assert master.may == "RW"
+    master.failover.doubt_log("a check found other damage", pair.now)
+    pair.pass_time(2_000)
+    assert master.may == ""
