@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.boundary import JobDone
+from tandemq.boundary import JobDone, LinkKind
 from tandemq.broker import replicate
 from tandemq.coordination.records import Mode
 from tandemq.errors import DiskFailed, DiskFull
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tests.broker.elected import Broker, ElectedGroup
-from tests.broker.harness import run_job, send_fields
+from tests.broker.harness import messages_in, run_job, send_fields
 
 OFFSET = {"consumerGroup": "group", "topic": "TopicA", "queueId": 0}
 
@@ -181,3 +181,79 @@ def test_loss_accepted_once_is_not_accepted_for_ever(pair: ElectedGroup) -> None
     master.failover.doubt_log("a check found other damage", pair.now)
     pair.pass_time(2_000)
     assert master.may == ""
+
+
+def test_progress_of_delayed_messages_does_not_overtake_their_delivery(tmp_path: Path) -> None:
+    group = ElectedGroup(tmp_path, Mode.ELECT, ha_bytes_per_second=3_000)
+    master = group.brokers[0]
+    group.pass_time(1_000)
+    asked = master.tell(Code.SEND_MESSAGE_V2, send_fields("TopicA", 0, {"DELAY": "1"}), b"delayed")
+    group.settle()
+    answer = master.answer_to(asked)
+    assert answer is not None
+    assert answer.code == ResponseCode.SUCCESS
+    group.pass_time(900)
+    for _ in range(3):  # uses up what may be copied per second
+        master.tell(Code.SEND_MESSAGE_V2, send_fields("TopicB", 0, {}), bytes(2_500))
+    group.pass_time(250)
+    assert master.node.delay.progress == {1: 1}
+    slave = group.brokers[1]
+    assert slave.log_end < master.log_end
+    assert slave.node.delay.progress.get(1, 0) == 0
+    group.kill(0)
+    group.pass_time(6_000)
+    assert slave.may == "RW"
+    assert delivered(slave) == [b"delayed"]
+
+
+def delivered(broker: Broker) -> list[bytes]:
+    answer = broker.pull("TopicA")
+    return [] if answer is None else [message.body for message in messages_in(answer)]
+
+
+def test_progress_of_deliveries_that_were_cut_is_taken_back(tmp_path: Path) -> None:
+    group = ElectedGroup(tmp_path, Mode.ELECT)
+    old = group.brokers[0]
+    assert group.send(old) == ResponseCode.SUCCESS
+    group.pass_time(1_000)
+    asked = old.tell(Code.SEND_MESSAGE_V2, send_fields("TopicA", 0, {"DELAY": "1"}), b"delayed")
+    group.settle()
+    answer = old.answer_to(asked)
+    assert answer is not None
+    assert answer.code == ResponseCode.SUCCESS
+    for wire in group.wires:
+        wire.stalls_down = True
+    group.pass_time(1_200)
+    assert old.node.delay.progress == {1: 1}
+    old.node.delay.save()
+    old.turn()
+    group.kill(0)
+    group.pass_time(4_000)
+    new = group.brokers[1]
+    assert new.may == "RW"
+    new.node.delay.progress[1] = 0  # as if it had not delivered yet
+    new.node.delay.version.counter += 1
+    old = group.start(0)
+    group.settle()
+    assert old.node.delay.progress.get(1, 0) == 0
+
+
+def test_stalled_link_does_not_keep_tables_from_the_others(tmp_path: Path) -> None:
+    group = ElectedGroup(tmp_path, Mode.ELECT, members=3)
+    group.pass_time(2_000)
+    master = group.brokers[0]
+    group.send(master)
+    (stalled,) = [
+        wire for wire in group.wires if wire.bottom is group.brokers[2] and wire.kind is LinkKind.HA_MASTER
+    ]  # fmt: skip
+    stalled.stalls_down = True
+    master.outbox.waiting[stalled.top_link] = 5 << 20
+    group.send(master)
+    assert master.ask(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": 1}).code == ResponseCode.SUCCESS
+    group.settle()
+    assert group.brokers[1].node.offsets.get("TopicA", "group", 0) == 1
+    assert group.brokers[2].node.offsets.get("TopicA", "group", 0) is None
+    master.outbox.waiting[stalled.top_link] = 0
+    stalled.stalls_down = False
+    group.pass_time(500)
+    assert group.brokers[2].node.offsets.get("TopicA", "group", 0) == 1

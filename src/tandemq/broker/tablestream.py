@@ -4,6 +4,9 @@ that they changed, and ask.
 
     serving ──link new to us──► everything once ──► what changed in a turn, behind the log bytes of that turn
 
+A link on which log bytes have to wait is told nothing, and everything once they are on their way: a slave that knew of
+a delivery whose message it does not have would never deliver it. No link waits for another.
+
 Only who serves tells, only who does not takes. Owner: `Failover`. Source: docs/failover.md, "Tables".
 """
 
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 BACKLOG_BYTES_MAX = 4 << 20
-"""While a link has so much to send, changes are gathered here and leave later."""
+"""A link that has so much to send is told nothing more meanwhile."""
 
 
 class TableStream:
@@ -61,17 +64,23 @@ class TableStream:
             link: session for link, session in broker.replication.masters.sessions.items()
             if session.state is State.TRANSFER and not session.is_classic
         }  # fmt: skip
+        end = broker.store.log.written_end
+        ready = {
+            link for link, session in sessions.items()
+            if session.next_offset >= end and broker.outbox.backlog(link) <= BACKLOG_BYTES_MAX
+        }  # fmt: skip
         self._told &= sessions.keys()
-        if any(broker.outbox.backlog(link) > BACKLOG_BYTES_MAX for link in sessions):
-            return
         news = self._news()
-        fresh = sessions.keys() - self._told
-        self._told |= fresh
+        if news:
+            self._told &= ready
+        fresh = ready - self._told
         if not news and not fresh:
             return
-        for link, session in sessions.items():
-            for kind, payload in self._everything() if link in fresh else news:
-                session.tell(kind, payload, now.mono_ms)
+        self._told |= fresh
+        everything = self._everything() if fresh else []
+        for link in ready:
+            for kind, payload in everything if link in fresh else news:
+                sessions[link].tell(kind, payload, now.mono_ms)
         broker.replication.masters.pump(turn, now)
 
     def _everything(self) -> list[tuple[int, bytes]]:
@@ -107,6 +116,6 @@ class TableStream:
             if kind == KIND_OFFSETS:
                 broker.offsets.follow(table, payload)
             else:
-                broker.delay.advance(table)
+                broker.delay.adopt(table)
         except (ProtocolError, StoreDamaged) as error:
             log.warning("replication: tables that the master told are unusable: %s", error)
