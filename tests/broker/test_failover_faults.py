@@ -257,3 +257,26 @@ def test_stalled_link_does_not_keep_tables_from_the_others(tmp_path: Path) -> No
     stalled.stalls_down = False
     group.pass_time(500)
     assert group.brokers[2].node.offsets.get("TopicA", "group", 0) == 1
+
+
+def test_log_doubted_while_a_claim_is_under_way_is_left_to_another(pair: ElectedGroup) -> None:
+    pair.send(pair.brokers[0])
+    pair.pass_time(1_000)
+    member = pair.brokers[0].failover.member
+    member.reclaim("a hand-over was given up", pair.now)
+    member.think(pair.now)
+    assert member.view.pending is not None
+    pair.brokers[0].failover.doubt_log("a check found damage", pair.now)
+    pair.pass_time(3_000)
+    assert pair.brokers[1].may == "RW"
+
+
+def test_log_doubted_while_the_record_is_being_written_is_left_to_another(pair: ElectedGroup) -> None:
+    pair.send(pair.brokers[0])
+    pair.pass_time(1_000)
+    member = pair.brokers[0].failover.member
+    assert member.view.state is not None
+    member.propose(member.view.state, "as it stands, after a new session", pair.now)
+    pair.brokers[0].failover.doubt_log("a check found damage", pair.now)
+    pair.pass_time(3_000)
+    assert pair.brokers[1].may == "RW"

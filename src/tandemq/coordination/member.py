@@ -286,8 +286,9 @@ class Member:
         self._is_doubt_final |= is_final
         if self.mode is Mode.ELECT:
             self._ready_epoch = 0
-        if self.mode is Mode.ELECT and self.stage in (Stage.PREPARING, Stage.SERVING):
-            self.reclaim(f"the log is in doubt: {why}", now)
+            if self.stage in (Stage.PREPARING, Stage.SERVING):
+                self.reclaim(f"the log is in doubt: {why}", now)
+            self._claim_above = self.view.version + (self.view.pending is not None)  # one under way is no claim
         self.think(now)
 
     def switch(self, target: int, now: Now) -> Verdict:
