@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import tandemq.demo
+from tandemq.coordination.records import Mode
 from tandemq.demo import play, rows
 from tandemq.demo.tale import Tale
 from tandemq.errors import ConfigError
@@ -57,10 +58,17 @@ def test_story_on_a_small_file_holds(tmp_path: Path) -> None:
         assert line in done.stderr
 
 
-def test_story_without_its_last_act_needs_no_spark(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", Mode)
+def test_story_holds_in_each_mode_and_without_its_last_act_needs_no_spark(tmp_path: Path, mode: Mode) -> None:
     source = rows.from_file(small(tmp_path / "small.csv"), rows.Columns(value="delay"))
-    outcome = play.run(play.Stage(source, tmp_path / "data", has_pipeline=False), Tale(to_error=True))
-    assert (outcome.pipeline, outcome.faults) == (None, [])
+    stage = play.Stage(source, tmp_path / "data", has_pipeline=False, mode=mode)
+    outcome = play.run(stage, Tale(to_error=True))
+    assert (outcome.pipeline, outcome.faults, outcome.missing) == (None, [], 0)
+    assert outcome.mode == mode.value
+    assert 0 <= outcome.seconds_without_delivery < 10
+    assert 0 <= outcome.seconds_without_writes < 10
+    written = outcome.seconds_without_writes_of_killed_group
+    assert (written is not None and 1 < written < 20) if mode is Mode.ELECT else written is None
     assert not (tmp_path / "data" / "lake").exists()
 
 

@@ -41,7 +41,8 @@ PAST_MAX = 8
 """Addresses remembered per broker group besides those listed."""
 WEIGHT_DEFAULT = 100
 WEIGHT_MAX = 1_000_000
-LEASED_MODES = frozenset({"slave-consume", "elect"})
+ELECT = "elect"
+LEASED_MODES = frozenset({"slave-consume", ELECT})
 """Failover modes in which a broker serves only while it holds a lease."""
 FULL, WRITE, READ, NONE = range(4)
 """In this order members are tried."""
@@ -115,11 +116,11 @@ class TopicRoute:
     order: str = ""
     """For topics of global order "name:queues;…": only these take messages, master or not."""
 
-    def publish_queues(self, has_master: Callable[[str], bool] | None = None) -> list[MessageQueue]:
+    def publish_queues(self, takes_messages: Callable[[str], bool] | None = None) -> list[MessageQueue]:
         """Queues that take messages now: writable, with a master; sorted by broker name.
 
         Args:
-            has_master: whether a broker group has one, for who knows it from a newer route of another topic.
+            takes_messages: whether a broker group does, for who knows it from a newer route of another topic.
         """
         if self.order:
             pairs = [piece.split(":") for piece in self.order.split(";") if ":" in piece]
@@ -127,7 +128,8 @@ class TopicRoute:
         return [
             MessageQueue(self.topic, data.broker_name, queue_id)
             for data in self.queues
-            if data.perm & _WRITE and (has_master(data.broker_name) if has_master else MASTER_ID in self._members(data))
+            if data.perm & _WRITE
+            and (takes_messages(data.broker_name) if takes_messages else MASTER_ID in self._members(data))
             for queue_id in range(data.write_queue_nums)
         ]
 
@@ -243,9 +245,10 @@ class Routes:
             (n for n, known in self._groups.items() if address in known.listed.values() or address in known.past), None
         )
 
-    def has_master(self, broker_name: str) -> bool:
-        """Whether a broker group is listed with a master now."""
-        return MASTER_ID in self.group(broker_name).members
+    def takes_messages(self, broker_name: str) -> bool:
+        """Whether a group has a master, or elects one by itself: its queues stay while nobody is listed as master."""
+        group = self.group(broker_name)
+        return MASTER_ID in group.members or (group.mode == ELECT and bool(group.members))
 
     def is_master(self, address: str) -> bool:
         """Whether an address is listed as some group's master now."""

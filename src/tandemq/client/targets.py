@@ -43,7 +43,7 @@ class Publishing:
         self.route = route
         self.version = routes.version
         fresh = routes.get(route.topic) is not route
-        self.queues = route.publish_queues(None if fresh else routes.has_master)
+        self.queues = route.publish_queues(None if fresh else routes.takes_messages)
         self.by_group: dict[str, list[MessageQueue]] = {}
         for queue in self.queues:
             self.by_group.setdefault(queue.broker_name, []).append(queue)

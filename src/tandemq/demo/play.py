@@ -1,9 +1,10 @@
 """The story itself.
 
-    cluster ── 2 × (SYNC_MASTER + slave), child processes
+    cluster ── 2 × (SYNC_MASTER + slave), child processes; mode elect, slave-consume or static
     load    ── producer ─────────────── 45 % ────────────────────── 70 % ──────────────── 100 %
                                          │ SIGKILL: master of broker-a   │ it is restarted
     group   ── mean per tag ── held ─────┴ reads broker-a from its slave ┴ both groups ────┘
+    elect   ── broker-a is written to as well, at its new master; slave-consume: it hands back what was committed
     then    ── logs ─► lake ─► gold (Spark), audit of the twins
     at last ── acknowledged = delivered? · figures = the file's? the lake's? · twins equal, byte by byte?
 
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from tandemq.client.admin import Admin
+from tandemq.coordination.records import Mode
 from tandemq.demo.rows import Source
 from tandemq.demo.tale import Tale
 from tandemq.demo.tally import Figures, Tally
@@ -41,6 +43,8 @@ QUEUES = 4
 KILLED = "broker-a"
 HOLD_AT, KILL_AT, BACK_AT = 0.35, 0.45, 0.70
 PATIENCE_S = 60.0
+PACE_S = 20.0
+"""In `elect`: what is written while the master is dead lasts this long, if nobody takes its place."""
 CLOSE = 1e-9
 """How far means of fractions may be apart, whose sums depend on the order; those of whole numbers may not."""
 _LOOK_S = 0.05
@@ -63,6 +67,7 @@ _SETTINGS: dict[str, str | int | float | bool] = {
 class Reckoning:
     """What came of it. `faults`: what does not hold, empty if all does."""
 
+    mode: str = Mode.STATIC.value
     sent: int = 0
     acknowledged: int = 0
     statuses: dict[str, int] = field(default_factory=dict)
@@ -75,6 +80,9 @@ class Reckoning:
     """Whether queues of that group were seen to be read from its slave meanwhile."""
     seconds_without_delivery: float = 0.0
     seconds_without_delivery_of_killed_group: float = 0.0
+    seconds_without_writes: float = 0.0
+    seconds_without_writes_of_killed_group: float | None = None
+    """None: it took no message before its master was back."""
     twins_bytes: int = 0
     twins_differences: list[str] = field(default_factory=list)
     tags: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -97,6 +105,8 @@ class Stage:
     """Where stores and logs go and stay; None: a temporary place that is removed if all went well."""
     has_pipeline: bool = True
     """Whether the logs go through the data pipeline at the end."""
+    mode: Mode = Mode.ELECT
+    """What happens when a master dies."""
 
 
 def run(stage: Stage, tale: Tale) -> Reckoning:
@@ -117,7 +127,7 @@ def run(stage: Stage, tale: Tale) -> Reckoning:
     directory = stage.directory or Path(tempfile.mkdtemp(prefix="tandemq-demo-"))
     if stage.directory is not None and directory.exists() and any(directory.iterdir()):
         raise LocalError(f"{directory} is not empty", hint="give a new directory")
-    play = _Play(stage.source, expected, directory, tale)
+    play = _Play(stage, expected, directory, tale)
     asyncio.run(play.run())
     if stage.has_pipeline:
         play.run_pipeline()
@@ -142,17 +152,18 @@ def _check_pipeline() -> None:
 
 
 class _Play:
-    def __init__(self, source: Source, expected: Tally, directory: Path, tale: Tale) -> None:
-        self._source = source
+    def __init__(self, stage: Stage, expected: Tally, directory: Path, tale: Tale) -> None:
+        self._source = source = stage.source
+        self._mode = stage.mode
         self._expected = expected
         self._tale = tale
         self._directory = directory
         self._note = ""
         self._total = expected.rows
         self._seen = Tally(source.columns.value)
-        self._cluster = ChildCluster(directory, groups=2, slaves=1, settings=_SETTINGS)
+        self._cluster = ChildCluster(directory, groups=2, slaves=1, mode=stage.mode, settings=_SETTINGS)
         self._ledger = Ledger()
-        self._reckoning = Reckoning()
+        self._reckoning = Reckoning(stage.mode.value)
 
     async def run(self) -> None:
         tale, cluster = self._tale, self._cluster
@@ -160,7 +171,7 @@ class _Play:
             await asyncio.to_thread(cluster.start)
             tale.step(
                 f"started a name server at {cluster.name_servers} and two broker groups, each a SYNC_MASTER and its "
-                "slave: 5 processes"
+                f"slave: 5 processes; mode {self._mode.value}"
             )
             await self._load()
             await asyncio.to_thread(cluster.wait_until, cluster.in_sync)
@@ -191,7 +202,9 @@ class _Play:
             await admin.create_topic(TOPIC, queues=QUEUES)
         # Small against the whole, so that small inputs are spread over the story as large ones are.
         batch, prefetch = (min(most, max(8, self._total // 400)) for most in (128, 256))
-        sender = Sender(name_servers, TOPIC, self._source.read(), self._ledger, batch=batch)
+        # Where a new master comes soon it is asked again and again.
+        avoids = self._mode is not Mode.ELECT
+        sender = Sender(name_servers, TOPIC, self._source.read(), self._ledger, batch=batch, avoids=avoids)
         receiver = Receiver(name_servers, TOPIC, self._seen, self._ledger, prefetch=prefetch)
         self._sender, self._receiver = sender, receiver
         await receiver.start()
@@ -224,7 +237,9 @@ class _Play:
         sender.allow(int(self._total * KILL_AT))
         await self._until(lambda: share() >= KILL_AT * 0.98, "the load does not get on")
         await self._kill(sender, receiver)
+        await self._write_on(sender)
         await self._until(lambda: share() >= BACK_AT * 0.98, "the load does not go on without the master")
+        sender.end_watch()
         await self._until(lambda: self._unread() == 0, "the slave was not read to its end")
         await self._bring_back(receiver)
         sender.allow(1 << 62)
@@ -235,8 +250,10 @@ class _Play:
         master = self._cluster.broker(KILLED)
         self._slave_address = self._cluster.broker(KILLED, 1).address
         pid = master.pid
-        sender.allow(int(self._total * BACK_AT))
+        if self._mode is not Mode.ELECT:
+            sender.allow(int(self._total * BACK_AT))
         await asyncio.to_thread(master.kill)
+        sender.watch_gaps(KILLED)
         receiver.watch_gaps(KILLED)
         self._read_at_kill = receiver.book.read_from[KILLED]
         self._tale.blow(
@@ -245,9 +262,32 @@ class _Play:
         )
         self._note = f"master of {KILLED} is dead"
         receiver.go_on()
-        await self._until(self._slave_is_read, f"{KILLED} is not read from its slave")
+        writing = asyncio.create_task(self._keep_writing(sender))
+        try:
+            await self._until(self._slave_is_read, f"{KILLED} is not read from its slave")
+        finally:
+            writing.cancel()
         self._reckoning.slave_was_read = True
         self._tale.step(f"reading goes on from its slave at {self._slave_address}, writing on broker-b")
+
+    async def _keep_writing(self, sender: Sender) -> None:
+        """In `elect`: a little at a time, so that there still is something to write when a new master is there."""
+        most, step = int(self._total * BACK_AT), max(1, int(self._total * (BACK_AT - KILL_AT) * _LOOK_S / PACE_S))
+        while self._mode is Mode.ELECT and sender.gap_of_group_s is None:
+            sender.allow(min(most, sender.allowed + step))
+            await asyncio.sleep(_LOOK_S)
+
+    async def _write_on(self, sender: Sender) -> None:
+        """In `elect` the group that lost its master must be written to again; then the load goes on."""
+        if self._mode is Mode.ELECT:
+            writing = asyncio.create_task(self._keep_writing(sender))
+            try:
+                await self._until(lambda: sender.gap_of_group_s is not None, "", fails=False)
+            finally:
+                writing.cancel()
+            if sender.gap_of_group_s is not None:
+                self._tale.step(f"the slave is the master now: {KILLED} takes messages again")
+        sender.allow(int(self._total * BACK_AT))
 
     async def _bring_back(self, receiver: Receiver) -> None:
         self._reckoning.consumed_meanwhile = receiver.book.read_from[KILLED] - self._read_at_kill
@@ -257,14 +297,22 @@ class _Play:
         master = self._cluster.broker(KILLED)
         await asyncio.to_thread(master.start)
         await asyncio.to_thread(self._cluster.wait_until, self._cluster.all_registered)
-        self._tale.step(
-            f"the master of {KILLED} is back (process {master.pid}) and registered; its slave follows it again"
-        )
+        if self._mode is not Mode.STATIC:
+            await asyncio.to_thread(self._cluster.wait_until, self._cluster.in_sync)
+        now = {
+            Mode.STATIC: "its slave follows it again",
+            Mode.SLAVE_CONSUME: "its slave has handed the consumers' offsets back",
+            Mode.ELECT: "it copies from the new master, and is in sync",
+        }[self._mode]
+        self._tale.step(f"the master of {KILLED} is back (process {master.pid}) and registered; {now}")
         self._note = ""
 
     def _slave_is_read(self) -> bool:
         places = {address for queue, address in self._receiver.reading_from().items() if queue.broker_name == KILLED}
-        return self._slave_address in places
+        if self._slave_address not in places:
+            return False
+        # With a registry it is asked before it may answer.
+        return self._mode is Mode.STATIC or bool(self._cluster.broker(KILLED, 1).standing().get("mayRead"))
 
     def _unread(self) -> int:
         return self._ledger.unread[KILLED]
@@ -303,6 +351,9 @@ class _Play:
         found.missing = len(ledger.group_of.keys() - ledger.delivered)
         found.seconds_without_delivery = round(receiver.longest_gap_s, 3)
         found.seconds_without_delivery_of_killed_group = round(receiver.longest_gap_of_group_s, 3)
+        found.seconds_without_writes = round(sender.longest_gap_s, 3)
+        if sender.gap_of_group_s is not None:
+            found.seconds_without_writes_of_killed_group = round(sender.gap_of_group_s, 3)
         found.faults += [f"a batch was not acknowledged: {text}" for text in sent.failures[:3]]
 
     def _compare_twins(self) -> None:
@@ -335,6 +386,9 @@ class _Play:
         _check(faults, found.delivered == found.acknowledged, "more messages were delivered than acknowledged")
         _check(faults, found.slave_was_read, f"{KILLED} was not read from its slave")
         _check(faults, found.consumed_meanwhile > 0, f"nothing of {KILLED} was consumed while its master was dead")
+        if self._mode is Mode.ELECT:
+            is_written = found.seconds_without_writes_of_killed_group is not None
+            _check(faults, is_written, f"{KILLED} took no message while its old master was dead")
         faults += [f"twins: {text}" for text in found.twins_differences]
         if found.pipeline is not None:
             faults += found.pipeline.faults
@@ -362,14 +416,19 @@ class _Play:
         tale.result(f"sent {found.sent:,}, acknowledged {found.acknowledged:,} ({others})",
                     holds=found.sent == found.acknowledged == self._total)  # fmt: skip
         tale.result(
-            f"delivered {found.delivered:,}, missing {found.missing:,}, duplicates (by unique key) "
-            f"{found.duplicates:,}",
+            f"delivered {found.delivered:,}, lost {found.missing:,}, duplicates (by unique key) {found.duplicates:,}",
             holds=found.missing == 0,
         )
         tale.result(
             f"without any delivery for {found.seconds_without_delivery:.2f} s at most; of messages of {KILLED} for "
             f"{found.seconds_without_delivery_of_killed_group:.2f} s",
             holds=True,
+        )
+        own = found.seconds_without_writes_of_killed_group
+        group = "until its master was back" if own is None else f"for {own:.2f} s"
+        tale.result(
+            f"without any write for {found.seconds_without_writes:.2f} s at most; {KILLED} took none {group}",
+            holds=self._mode is not Mode.ELECT or own is not None,
         )
         equal = all(row["equal"] for row in found.tags.values())
         tale.result(

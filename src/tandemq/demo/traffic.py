@@ -72,21 +72,52 @@ class Sent:
 class Sender:
     """Sends rows, as fast as they are acknowledged, up to a mark that the story moves."""
 
-    def __init__(self, name_servers: str, topic: str, rows: Iterator[Row], ledger: Ledger, *, batch: int) -> None:
-        """Nothing is sent yet."""
+    def __init__(
+        self, name_servers: str, topic: str, rows: Iterator[Row], ledger: Ledger, *, batch: int, avoids: bool
+    ) -> None:
+        """Nothing is sent yet. `avoids`: a broker that failed is left alone for half a minute."""
         self._ledger = ledger
         self._batch = batch
-        self._producer = Producer(name_servers, group="demo-producer", retries=30, latency_aware=True)
+        self._producer = Producer(name_servers, group="demo-producer", retries=30, latency_aware=avoids)
         self._topic = topic
         self._rows = rows
         self._may_send = 0
         self._moved = asyncio.Event()
+        self._watched: str | None = None
+        self._began = self._last = 0.0
+        self.longest_gap_s = 0.0
+        """Seconds without any acknowledgement, at worst, while watched."""
+        self.gap_of_group_s: float | None = None
+        """Seconds until the watched group acknowledged again; None: it did not."""
         self.book = Sent()
 
     def allow(self, messages: int) -> None:
         """Send up to this many in all."""
         self._may_send = messages
         self._moved.set()
+
+    @property
+    def allowed(self) -> int:
+        """Messages it may send in all."""
+        return self._may_send
+
+    def watch_gaps(self, group: str) -> None:
+        """Measure from now on how long nothing is stored, until `end_watch`."""
+        self._watched = group
+        self._began = self._last = time.monotonic()
+
+    def end_watch(self) -> None:
+        """From now on there may be nothing to send."""
+        self._watched = None
+
+    def _stored(self, group: str, begun: float) -> None:
+        """An answer to what was begun to be sent at a time; answers may have been under way when the watch began."""
+        if self._watched is not None:
+            now = time.monotonic()
+            self.longest_gap_s = max(self.longest_gap_s, now - self._last)
+            self._last = now
+            if group == self._watched and begun >= self._began and self.gap_of_group_s is None:
+                self.gap_of_group_s = now - self._began
 
     async def run(self) -> None:
         """Send everything."""
@@ -107,6 +138,7 @@ class Sender:
             if not batch:
                 return
             book.messages += len(batch)
+            begun = time.monotonic()
             try:
                 results = await self._producer.send_batch(batch)
             except (NetworkError, RemoteError) as error:
@@ -114,6 +146,7 @@ class Sender:
                 continue
             group = results[0].queue.broker_name
             book.statuses[results[0].status.value] += len(results)
+            self._stored(group, begun)
             self._ledger.acknowledged([result.message_id for result in results], group)
 
 
