@@ -1,5 +1,6 @@
 """A cluster in this process: starts in sync, is stopped, killed and started again, and keeps its data."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -114,3 +115,17 @@ def test_reader_of_a_group_hands_back_before_it_is_in_sync(tmp_path: Path) -> No
 def test_mode_that_is_none_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"'vote' is no mode.*use one of static, slave-consume, elect"):
         LocalCluster(tmp_path, mode="vote")
+
+
+def test_group_with_a_new_master_is_written_to_again_at_once_beside_another(tmp_path: Path) -> None:
+    with (
+        LocalCluster(tmp_path, groups=2, slaves=1, mode="elect") as cluster,
+        BlockingProducer(cluster.name_servers, group="g") as producer,
+    ):
+        groups = {producer.send(Message("T", b"x")).queue.broker_name for _ in range(40)}
+        assert groups == {"broker-a", "broker-b"}
+        cluster.master().kill()
+        since = time.monotonic()
+        # Far less than a client waits until it asks for routes without a reason.
+        cluster.wait_until(lambda: producer.send(Message("T", b"y")).queue.broker_name == "broker-a", 60)
+        assert time.monotonic() - since < 15

@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 MASTER_ID = 0
 REFRESH_GAP_MS = 200
 """Between two questions that errors made necessary, at most; at random up to a half less."""
+LOOK_MS = 2_000
+"""How often routes are asked for of groups that are without a master."""
 PAST_MAX = 8
 """Addresses remembered per broker group besides those listed."""
 WEIGHT_DEFAULT = 100
@@ -210,6 +212,7 @@ class Routes:
         self.on_better: list[Callable[[str, Now], None]] = []
         """Called with an address that the newest route lists for the first time, or as the master."""
         timers.every(config.route_poll_ms, self._poll, first_ms=now.mono_ms + config.route_poll_ms)
+        timers.every(LOOK_MS, self._look_for_masters, first_ms=now.mono_ms + LOOK_MS)
 
     def get(self, topic: str) -> TopicRoute | None:
         """The last known route."""
@@ -334,6 +337,20 @@ class Routes:
     def _poll(self, now: Now) -> None:
         for topic in self._wanted:
             self.fetch(topic, now)
+
+    def _look_for_masters(self, now: Now) -> None:
+        """A group that will have a master again by itself is asked for: whoever uses other groups meanwhile would hear
+        of it with the next poll only."""
+        for topic in self._wanted:
+            route = self._routes.get(topic)
+            if route is not None and any(map(self._lacks_master, route.brokers)):
+                self.fetch(topic, now)
+
+    def _lacks_master(self, broker_name: str) -> bool:
+        if not self.is_leased(broker_name):
+            return False
+        master = self.group(broker_name).members.get(MASTER_ID)
+        return master is None or self._standing.is_shut(master) or self._links.is_down(master)
 
     def _ask(self, topic: str) -> Steps[TopicRoute]:
         answer = yield from self.ask_name_server(
