@@ -7,9 +7,10 @@ import pytest
 from tandemq.boundary import JobDone, LinkKind
 from tandemq.broker import replicate
 from tandemq.coordination.records import Mode
-from tandemq.errors import DiskFailed, DiskFull
+from tandemq.errors import DiskFailed, DiskFull, StoreDamaged
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
+from tandemq.real.disk import RealDisk
 from tests.broker.elected import Broker, ElectedGroup
 from tests.broker.harness import messages_in, run_job, send_fields
 
@@ -280,3 +281,22 @@ def test_log_doubted_while_the_record_is_being_written_is_left_to_another(pair: 
     pair.brokers[0].failover.doubt_log("a check found damage", pair.now)
     pair.pass_time(3_000)
     assert pair.brokers[1].may == "RW"
+
+
+def test_loss_found_by_a_start_that_failed_is_found_again_by_the_next(pair: ElectedGroup) -> None:
+    pair.send(pair.brokers[0])
+    pair.kill(1)
+    disk = RealDisk(pair.path / "b1")
+    (pair.path / "b1" / "config" / "subscriptionGroup.json").write_text("{")
+    with pytest.raises(StoreDamaged):
+        pair.start(1, boot_id="boot-2")
+    disk.replace("config/subscriptionGroup.json", b"{}")
+    pair.kill(0)
+    slave = pair.start(1, boot_id="boot-2")
+    pair.pass_time(6_000)
+    assert (slave.may, slave.failover.member.is_log_whole) == ("", False)
+    pair.start(0)
+    pair.pass_time(6_000)
+    assert slave.failover.member.is_log_whole
+    pair.kill(1)
+    assert pair.start(1, boot_id="boot-2").failover.member.is_log_whole

@@ -40,6 +40,7 @@ from tandemq.model.command import Command
 from tandemq.registry import RegistryAddress
 from tandemq.storage.consumequeue import ConsumeQueue
 from tandemq.storage.epochs import Pairs
+from tandemq.storage.recovery import loss_noted
 from tandemq.storage.tables import load_table, save_table
 
 if TYPE_CHECKING:
@@ -224,6 +225,8 @@ class Failover:
         try:
             save_table(self._broker.disk, FILE, {"isLogWhole": is_whole})
             self._noted, self._is_unnoted = is_whole, False
+            if self.is_elect:
+                loss_noted(self._broker.disk)
         except StoreError as error:
             if not self._is_unnoted:
                 log.error("failover: it cannot be noted that the log is%s whole: %s", "" if is_whole else " not", error)
@@ -343,6 +346,7 @@ class Failover:
                     broker.replication.lead(now, epoch=order.epoch)
                 elif not was_master:
                     broker.replication.lead(now, epoch=None)
+                    loss_noted(broker.disk)
             except StoreError as error:
                 self.is_master = False
                 self._cannot_lead(order, error, now)

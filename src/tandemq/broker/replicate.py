@@ -13,6 +13,7 @@ from tandemq.broker.slaveside import SlaveSide
 from tandemq.codec.ha import Heartbeat
 from tandemq.config import BrokerConfig
 from tandemq.storage.epochs import Pairs, load_epochs, save_epochs
+from tandemq.storage.recovery import loss_noted
 
 if TYPE_CHECKING:
     from tandemq.broker.node import Broker
@@ -40,6 +41,7 @@ class Replication:
             self.slave = SlaveSide(self._broker, self, now)
         else:
             self.masters.begin(now, accept_loss=self._accept_loss)
+        loss_noted(self._broker.disk)
 
     # In a group with a registry.
 

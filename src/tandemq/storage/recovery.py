@@ -22,6 +22,8 @@ from tandemq.storage.store import Store, StoreConfig
 
 log = logging.getLogger(__name__)
 ABORT = "abort"
+LOST = b"may have lost\n"
+"""Content of `abort` from such a start until `loss_noted`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +48,10 @@ def open_store(disk: Disk, config: StoreConfig) -> tuple[Store, Recovered]:
     unclean = disk.exists(ABORT)
     marks = read_marks(disk)
     store = Store(disk, config)
-    disk.replace(ABORT, b"")
     is_new = not store.log.segment_starts and marks is None
     machine_stayed_up = marks is not None and marks.boot_id == config.boot_id and config.boot_id != ""
+    may_have_lost = disk.read(ABORT) == LOST or (unclean and not machine_stayed_up and not is_new)
+    disk.replace(ABORT, LOST if may_have_lost else b"")
     begin = _begin(store, marks, unclean=unclean, machine_stayed_up=machine_stayed_up)
     machine_went_down = unclean and marks is not None and not machine_stayed_up
     tail_from = _tail_from(store, marks, begin) if machine_went_down else None
@@ -93,11 +96,20 @@ def open_store(disk: Disk, config: StoreConfig) -> tuple[Store, Recovered]:
     if unclean:
         _sync_found(store)
     store.sync_marks()
-    may_have_lost = unclean and not machine_stayed_up and not is_new
     recovered = Recovered(not unclean, may_have_lost, begin, end, cut, records)
     log.info("store: opened log=[%d,%d) checked_from=%d records=%d cut=%d clean=%s may_have_lost=%s",
              store.log.start, end, begin, records, cut, not unclean, may_have_lost)  # fmt: skip
     return store, recovered
+
+
+def loss_noted(disk: Disk) -> None:
+    """What follows from `Recovered.may_have_lost` is saved; until then every start finds it anew.
+
+    Raises:
+        DiskFull, DiskFailed: that could not be written.
+    """
+    if disk.read(ABORT) == LOST:
+        disk.replace(ABORT, b"")
 
 
 def _sync_found(store: Store) -> None:
