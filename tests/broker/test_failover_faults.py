@@ -300,3 +300,14 @@ def test_loss_found_by_a_start_that_failed_is_found_again_by_the_next(pair: Elec
     assert slave.failover.member.is_log_whole
     pair.kill(1)
     assert pair.start(1, boot_id="boot-2").failover.member.is_log_whole
+
+
+def test_offsets_of_a_removed_topic_do_not_come_back(pair: ElectedGroup) -> None:
+    master, slave = pair.brokers[0], pair.brokers[1]
+    pair.send(master)
+    master.ask(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": 1})
+    pair.settle()
+    assert slave.node.offsets.get("TopicA", "group", 0) == 1
+    assert master.ask(Code.DELETE_TOPIC_IN_BROKER, {"topic": "TopicA"}).code == ResponseCode.SUCCESS
+    pair.settle()
+    assert slave.node.offsets.table == {}

@@ -96,16 +96,19 @@ class ConsumerOffsets:
     def remove_group(self, group: str) -> None:
         """Forget a group."""
         for topic in self.topics_of(group):
-            del self.table[f"{topic}{SEPARATOR}{group}"]
-            self.resets.pop(f"{topic}{SEPARATOR}{group}", None)
-            self._dirty = True
+            self._remove(f"{topic}{SEPARATOR}{group}")
 
     def remove_topic(self, topic: str) -> None:
         """Forget a topic."""
         for group in self.groups_of(topic):
-            del self.table[f"{topic}{SEPARATOR}{group}"]
-            self.resets.pop(f"{topic}{SEPARATOR}{group}", None)
-            self._dirty = True
+            self._remove(f"{topic}{SEPARATOR}{group}")
+
+    def _remove(self, key: str) -> None:
+        del self.table[key]
+        self.resets.pop(key, None)
+        if self.changed is not None:
+            self.changed[key] = set()
+        self._dirty = True
 
     def merge(self, table: dict[str, dict[int, int]], version: DataVersion | None) -> None:
         """Take over a master's table, keeping what it lacks; per "topic@group" its queues replace ours."""
@@ -117,11 +120,11 @@ class ConsumerOffsets:
             self.version = version
 
     def changes(self) -> dict[str, Any]:
-        """What changed since this was called last, as `follow` takes it."""
+        """What changed since this was called last, as `follow` takes it; without queues: removed."""
         changed, self.changed = self.changed or {}, {}
         found = {
-            key: {queue_id: self.table[key][queue_id] for queue_id in queue_ids if queue_id in self.table[key]}
-            for key, queue_ids in changed.items() if key in self.table
+            key: {queue_id: offset for queue_id, offset in self.table.get(key, {}).items() if queue_id in queue_ids}
+            for key, queue_ids in changed.items()
         }  # fmt: skip
         return {"offsetTable": found, RESETS: {key: self.resets[key] for key in found if key in self.resets}}
 
@@ -142,6 +145,8 @@ class ConsumerOffsets:
         for mine, name in ((self.table, "offsetTable"), (self.resets, RESETS)):
             for key, queues in parse_offsets(raw, name).items():
                 mine.setdefault(key, {}).update(queues)
+                if not queues:
+                    del mine[key]
         self._dirty = True
 
     def merge_positions(self, raw: dict[str, Any]) -> None:
