@@ -432,6 +432,22 @@ def test_torn_line_of_changes_is_left_out_and_the_next_start_goes_on_behind_it(t
     assert ConsumerOffsets(Saver(disk), 0).table == {"T@G": {0: 5, 1: 7}}
 
 
+def test_changes_that_a_newer_table_has_are_not_read_again(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path)
+    saver = Saver(disk)
+    offsets = ConsumerOffsets(saver, 0)
+    offsets.follow({"offsetTable": {"T@G": {0: 5}}}, b'{"offsetTable":{"T@G":{0:5}}}')
+    before = (tmp_path / "config" / "consumerOffset.changes-0").read_bytes()
+    offsets.follow({"offsetTable": {"T@G": {0: 9}}}, b'{"offsetTable":{"T@G":{0:9}}}')
+    offsets.save()
+    saver.finish()
+    (tmp_path / "config" / "consumerOffset.changes-0").write_bytes(before)  # as if its removal, and its end, were lost
+    again = ConsumerOffsets(Saver(disk), 0)
+    assert again.table == {"T@G": {0: 9}}
+    again.note(b'{"offsetTable":{"T@G":{0:11}}}')
+    assert ConsumerOffsets(Saver(disk), 0).table == {"T@G": {0: 11}}
+
+
 def test_delayed_message_of_a_dead_master_is_delivered_once_by_the_next(pair: ElectedGroup) -> None:
     old = pair.brokers[0]
     pair.send(old)

@@ -3,8 +3,9 @@
     config/consumerOffset.changes-<n>    one JSON table of changes per line, in the order in which they hold
 
 A turn's changes are one line, written before anybody is answered, and not synced: the system has them when the process
-is killed; when the machine goes down another member of the group has them. When the table is saved a new file begins,
-and those before it go as soon as it is on the disk.
+is killed; when the machine goes down another member of the group has them. When the table is saved a new file begins;
+the table names it, and those before go as soon as the table is on the disk. One of them that is found nevertheless is
+not read: after a power loss it may hold no more than its beginning, and the table is newer.
 
 Written in groups with a registry, read by every start. Owner: `ConsumerOffsets`.
 Source: docs/failover.md, "Tables"; invariant: offsets never go back.
@@ -36,9 +37,13 @@ class OffsetJournal:
         self._saved_below = 0
         self._is_failing = False
 
-    def read(self) -> Iterator[dict[str, Any]]:
-        """The tables of changes, oldest first. A line that a crash tore is the last of its file, and left out."""
+    def read(self, first: int) -> Iterator[dict[str, Any]]:
+        """The tables of changes from file `first` on, oldest first. A line that a crash tore is the last of its file,
+        and left out."""
+        self._next = max(self._next, first)
         for number in self._files:
+            if number < first:
+                continue
             for line in (self._disk.read(f"config/{PREFIX}{number}") or b"").splitlines():
                 try:
                     table = loads(line)
@@ -62,10 +67,11 @@ class OffsetJournal:
                 log.error("offsets: changes are kept in memory only until the table is saved: %s", error)
             self._is_failing = True
 
-    def rotate(self) -> None:
-        """The table is about to be saved with all that was appended so far."""
+    def rotate(self) -> int:
+        """The table is about to be saved with all that was appended so far; returns the number of the next file."""
         self._file = None
         self._saved_below = self._next
+        return self._next
 
     def saved(self) -> None:
         """It is on the disk."""

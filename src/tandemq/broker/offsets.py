@@ -15,6 +15,8 @@ from tandemq.storage.tables import DataVersion, load_table
 
 log = logging.getLogger(__name__)
 FILE = "consumerOffset.json"
+NEXT_CHANGES = "tandemChanges"
+"""In the file beside them: the first file of changes that is newer than the table."""
 RESETS = "tandemResets"
 """Beside RocketMQ's "offsetTable": how often an operator set an offset, where that ever happened."""
 SEPARATOR = "@"
@@ -46,7 +48,7 @@ class ConsumerOffsets:
             self.table = parse_offsets(raw)
             self.resets = parse_offsets(raw, RESETS)
         self._journal = OffsetJournal(saver.disk)
-        for table in self._journal.read():
+        for table in self._journal.read(int(raw.get(NEXT_CHANGES, 0))):
             try:
                 self._take(table)
             except StoreDamaged as error:
@@ -197,8 +199,8 @@ class ConsumerOffsets:
             self._dirty = False
 
     def _content(self) -> dict[str, Any]:
-        self._journal.rotate()
-        return self.as_json()
+        following = self._journal.rotate()
+        return self.as_json() | ({NEXT_CHANGES: following} if following else {})
 
 
 def parse_offsets(raw: dict[str, Any], name: str = "offsetTable") -> dict[str, dict[int, int]]:
