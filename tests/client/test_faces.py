@@ -258,7 +258,7 @@ async def test_returned_master_is_read_and_told_offsets_again(tandemq_pair: Loca
 
 async def test_send_to_a_dead_cluster_fails_and_says_so(tandemq_broker: LocalCluster) -> None:
     ns = tandemq_broker.name_servers
-    async with Producer(ns, group="p") as producer:
+    async with Producer(ns, group="p", retry_ms=1_000) as producer:
         await producer.send(Message("T", b"x"))
         await asyncio.to_thread(tandemq_broker.broker().kill)
         with pytest.raises(NetworkError):
