@@ -6,12 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.checks import Events, at_least_once, messages, prove
+from tandemq.coordination.records import Mode
+from tandemq.run.groups import configure
+from tests.interop.checks import Events, at_least_once, messages, prove, sent
 from tests.interop.driver import Event, JavaDriver
-from tests.interop.java import wait_until
+from tests.interop.java import CLIENT_VERSIONS, Value, wait_until
 from tests.interop.logs import read_log
+from tests.interop.ours import OurBroker, OurNameServer
 from tests.interop.peers import CLIENTS, SMALL_STORE, SUBJECT, broker, name_server, start_registered
 from tests.interop.wire import wait_registered, wait_topic
+from tests.spec import spec
 
 _COUNT = 150
 
@@ -73,6 +77,67 @@ def test_java_consumers_go_on_from_slave_when_master_is_killed(tmp_path: Path) -
                 client.close()
 
 
+@pytest.mark.background
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", [Mode.SLAVE_CONSUME, Mode.ELECT], ids=["slave-consume", "elect"])
+@spec("F01", "F05")
+def test_java_clients_follow_a_group_with_a_registry(mode: Mode, tmp_path: Path) -> None:
+    clients = {version: JavaDriver(version, tmp_path / version) for version in CLIENT_VERSIONS}
+    own = {"registryEnable": "true", "kvConfigPath": str(tmp_path / "registry")}
+    with OurNameServer(tmp_path / "namesrv", settings=own) as namesrv:
+        namesrv.start()
+        registry = f"namesrv://{namesrv.address}"
+        configure(registry, ["broker-a"], mode, 2)
+        values: dict[str, Value] = {**SMALL_STORE, "registryAddr": registry}
+        roles: list[dict[str, Value]] = [{"brokerRole": "SYNC_MASTER"}, {"brokerRole": "SLAVE", "brokerId": 1}]
+        master, slave = (
+            OurBroker(tmp_path / f"b{n}", namesrv=namesrv.address, name=f"b{n}", settings={**values, **role})
+            for n, role in enumerate(roles)
+        )
+        with master, slave:
+            try:
+                for member in (master, slave):
+                    member.start()
+                for client in clients.values():
+                    client.defaults["namesrv"] = namesrv.address
+                    client.start()
+                java = clients[CLIENT_VERSIONS[-1]]
+                wait_registered(namesrv.port, "broker-a", 0)
+                at = ("-n", namesrv.address, "-b", master.address)
+                java.mqadmin("updateTopic", *at, "-t", "Flight", "-r", "1", "-w", "1")
+                wait_topic(namesrv.port, "Flight")
+                wait_registered(namesrv.port, "broker-a", 1)
+                java.call("produce", topic="Flight", count=_COUNT, queue=0)
+                readers = {
+                    version: client.begin(
+                        "push", topic="Flight", group=f"flyers-{version[0]}", cache=4, consume_ms=20, threads=1,
+                        deadline_ms=200_000,
+                    )
+                    for version, client in clients.items()
+                }  # fmt: skip
+                for reader in readers.values():
+                    reader.wait_for(_is_message, 60, count=20)
+                master.kill()
+                expected = [f"body-{index}" for index in range(_COUNT)]
+                if mode is Mode.ELECT:
+                    wait_registered(namesrv.port, "broker-a", 0)
+                    wait_until(lambda: _is_stored(java), what="a message stored by the new master", within_s=90)
+                    expected.append("late-0")
+                for version, reader in readers.items():
+                    reader.wait_for(lambda event: _is_message(event) and event["body"] == expected[-1], 120)
+                    prove(at_least_once(expected), reader.end(), lambda events: _lose(events, expected[-1]))
+                    prove(_gap_is_short, reader.events(), _stall)
+                    print(f"Java {version}, {mode.value}: {_longest_gap_ms(reader.events())} ms without a message")
+            finally:
+                for client in clients.values():
+                    client.close()
+
+
+def _is_stored(java: JavaDriver) -> bool:
+    events = java.call("produce", topic="Flight", count=1, queue=0, prefix="late", timeout_ms=3000, nowait=True)
+    return any(event.get("status") in ("SEND_OK", "SLAVE_NOT_AVAILABLE") for event in sent(events))
+
+
 def _knows_topic(store: Path) -> bool:
     path = store / "config" / "topics.json"
     return path.exists() and "Flight" in path.read_text()
@@ -100,5 +165,9 @@ def _stall(events: Events) -> None:
 
 
 def _lose_last(events: Events) -> None:
-    for event in [event for event in messages(events) if _is_last(event)]:
+    _lose(events, f"body-{_COUNT - 1}")
+
+
+def _lose(events: Events, body: str) -> None:
+    for event in [event for event in messages(events) if event["body"] == body]:
         events.remove(event)

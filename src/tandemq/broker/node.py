@@ -509,8 +509,7 @@ class Broker:
         self.store.flush_failed(error)
         self.send.refuse("disk failed", f"the disk failed: {error}")
         self.drop_waiting(error, turn)
-        if self.failover is not None:
-            self.failover.doubt_log(f"the disk failed: {error}", now, is_final=True)
+        self.doubt(f"the disk failed: {error}", now, is_final=True)
 
     def drop_waiting(self, error: Exception, turn: Turn) -> None:
         """Whether messages whose answers wait are, or stay, in the group's log is unknown."""
@@ -520,10 +519,10 @@ class Broker:
             doubt_acks(acks, error, turn)
         self._unsaved_acks.clear()
 
-    def doubt(self, why: str, now: Now) -> None:
-        """The log may lack something that was acknowledged: the group must know."""
+    def doubt(self, why: str, now: Now, *, is_final: bool = False) -> None:
+        """The log may lack something that was acknowledged: the group must know. `is_final`: until the next start."""
         if self.failover is not None:
-            self.failover.doubt_log(why, now)
+            self.failover.doubt_log(why, now, is_final=is_final)
 
     def _saved(self, error: Exception | None, turn: Turn, now: Now) -> None:
         """Tables are saved, or could not be: answers that waited for them may go."""
