@@ -159,10 +159,12 @@ def test_messages_wait_for_their_repair_and_are_given_whole(tmp_path: Path) -> N
     assert messages_in(found)[0].body == bytes([5]) * 700
 
 
-def test_what_no_twin_has_is_said_doubted_and_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_no_twin_has_is_said_doubted_and_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     group = filled(tmp_path)
     doubts: list[str] = []
-    group.master.node.doubt = lambda why, now: doubts.append(why)  # type: ignore[method-assign]  # noqa: ARG005
+    monkeypatch.setattr(group.master.node, "doubt", lambda why, _now, **_: doubts.append(why))
     at, size = places(group.master)[9]
     for path in paths(group).values():
         flip(path, at + 300)
