@@ -257,10 +257,11 @@ class ProducerCore:
     def _target(self, sending: _Sending, publishing: Publishing, now: Now) -> tuple[MessageQueue, str] | None:
         if not publishing.queues:
             return None
+        is_last = sending.is_over(now)
         if sending.select is None:
-            return self._targets.choose(publishing, sending.last_broker, now)
+            return self._targets.choose(publishing, sending.last_broker, now, is_last=is_last)
         queue = sending.select(publishing.queues)
-        address = self._targets.member(queue.broker_name, queue.topic, now)
+        address = self._targets.member(queue.broker_name, queue.topic, now, is_last=is_last)
         return None if address is None else (queue, address)
 
     def _send(self, sending: _Sending, queue: MessageQueue, address: str, now: Now) -> None:
@@ -338,7 +339,7 @@ class ProducerCore:
             self._look_timer = self._kit.timers.at(0, self._look)
 
     def _look(self, now: Now) -> None:
-        """Send on what can go somewhere, give up what has waited too long."""
+        """Send on what can go somewhere. What has waited too long still has the attempt it waited for, then is over."""
         self._look_timer = None
         waiting, self._waiting = self._waiting, []
         blocked: set[str] = set()
@@ -346,7 +347,7 @@ class ProducerCore:
             topic = sending.message.topic
             publishing = self._publishing(topic)
             target = None
-            if publishing is not None and topic not in blocked and not self._is_closed:
+            if publishing is not None and (topic not in blocked or sending.is_over(now)) and not self._is_closed:
                 target = self._target(sending, publishing, now)
             if target is not None:
                 self._send(sending, *target, now)
