@@ -57,6 +57,25 @@ def test_master_whose_machine_lost_its_tail_takes_it_back_before_it_takes_messag
 
 
 @spec("W13")
+def test_consumer_ahead_of_a_master_that_awaits_its_tail_is_not_sent_back(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    group.send_many(10)
+    middle = group.master.log_end
+    group.send_many(10)
+    lose_tail(group, middle)
+    group.refuses = True
+    group.start_master(boot_id="boot-2")
+    answer = group.master.pull("TopicA", 15)
+    assert answer is not None
+    assert (answer.code, answer.fields["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "15")
+    group.refuses = False
+    group.pass_time(6_000)
+    found = group.master.pull("TopicA", 15)
+    assert found is not None
+    assert len(messages_in(found)) == 5
+
+
+@spec("W13")
 def test_slave_keeps_what_it_copied_after_the_tail_came_back(tmp_path: Path) -> None:
     """No new history begins when nothing was given up: a reconnecting slave must not set good bytes aside."""
     group = Group(tmp_path)

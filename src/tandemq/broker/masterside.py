@@ -70,6 +70,7 @@ class MasterSide:
         if broker.recovered.may_have_lost:
             self._awaited = set(self._known)
             self._save_replicas()
+        broker.pull.is_tail_awaited = True
         broker.send.refuse(
             LOST_TAIL,
             f"the machine went down; waiting for slave {sorted(self._awaited)}, which may hold what was lost here",
@@ -102,6 +103,7 @@ class MasterSide:
             self._awaited.clear()
             self._note_answers()
         self._accept_at_ms = None
+        self._broker.pull.is_tail_awaited = False
         self._broker.send.admit(LOST_TAIL)
 
     def _answered(self, broker_id: int) -> None:

@@ -122,6 +122,8 @@ class PullPath:
         """Whether the offsets that come with pulls count."""
         self.log_limit = NO_LIMIT
         """Log offset up to which messages are shown; the rest is not safe from being cut yet."""
+        self.is_tail_awaited = False
+        """The log may lack its end, and a slave may give it back: what lies behind its end is not known to be wrong."""
         self.held = HeldPulls()
         self.count = 0
         """Messages given since the start; `bytes` of their records."""
@@ -294,7 +296,10 @@ class PullPath:
             status, code, following = "OFFSET_TOO_SMALL", _MOVED, low
         else:
             status, code, following = "OFFSET_OVERFLOW_BADLY", _MOVED, high
-        if code == _MOVED and offset > high and (self._config.broker_id != 0 or offset <= queue.max_offset):
+        is_end_final = self._config.broker_id == 0 and not self.is_tail_awaited
+        if code == _MOVED and offset > high and (not is_end_final or offset <= queue.max_offset):
+            if not is_last:
+                return False
             code, following = _AGAIN, offset
         self.misses += 1
         self._send(pull, turn, code, status, following, [], 0)
