@@ -8,12 +8,15 @@ import pytest
 
 from tandemq.coordination.records import (
     GroupConfig,
+    GroupMode,
     GroupState,
     Member,
     Mode,
     Role,
     config_path,
     config_to_json,
+    live_broker_path,
+    state_from_json,
     state_path,
     state_to_json,
 )
@@ -36,6 +39,7 @@ from tests.spec import spec
 
 PAIR = GroupConfig(Mode.SLAVE_CONSUME, (Member(0, Role.MASTER), Member(1, Role.SLAVE)))
 ELECT = replace(PAIR, mode=Mode.ELECT)
+STATIC = replace(PAIR, mode=Mode.STATIC)
 
 
 class Killed(BaseException):
@@ -270,6 +274,96 @@ def test_a_broker_that_serves_cannot_be_taken_out(database: GroupDatabase, state
     assert reason in refused.reason
     assert registry.config("broker-a") == config_to_json(PAIR)
     assert [group.is_carried for group in database.groups()] == [False, True]
+
+
+def put_state(registry: Registry, state: GroupState) -> None:
+    registry.tree.execute(registry.session, Create(state_path("main", "broker-a"), state_to_json(state)))
+
+
+def state_of(registry: Registry) -> GroupState:
+    found = registry.tree.execute(registry.session, Read(state_path("main", "broker-a")))
+    assert isinstance(found, Found)
+    return state_from_json("broker-a", found.data)
+
+
+@spec("F02", "F33")
+@pytest.mark.parametrize(
+    ("before", "after", "state", "reason"),
+    [
+        (ELECT, PAIR, GroupState(3, 1, (0, 1), reader=1), "broker 1 is its master: switch to broker 0"),
+        (ELECT, STATIC, GroupState(3, 1, (0, 1), reader=1), "broker 1 is its master: switch to broker 0"),
+        (PAIR, ELECT, GroupState(1, 0, (0, 1), GroupMode.SLAVE_CONSUME, 1), "broker 1 still has consumers' offsets"),
+        (PAIR, STATIC, GroupState(1, 0, (0, 1), GroupMode.SLAVE_CONSUME, 1), "broker 1 still has consumers' offsets"),
+    ],
+)
+def test_a_mode_that_would_lose_something_is_refused(
+    database: GroupDatabase, before: GroupConfig, after: GroupConfig, state: GroupState, reason: str
+) -> None:
+    registry = Registry()
+    put(database, "broker-a", before)
+    carry(database, registry.do)
+    put_state(registry, state)
+    put(database, "broker-a", after)
+    (refused,) = carry(database, registry.do)
+    assert refused.what is Carried.REFUSED
+    assert reason in refused.reason
+    assert registry.config("broker-a") == config_to_json(before)
+    assert state_of(registry) == state
+
+
+def test_another_mode_waits_until_no_broker_of_the_group_runs(database: GroupDatabase) -> None:
+    registry = Registry()
+    put(database, "broker-a", PAIR)
+    carry(database, registry.do)
+    put_state(registry, GroupState(1, 0, (0, 1), reader=0))
+    broker = registry.tree.open_session(2_000, "broker", 0)
+    registry.tree.execute(broker, Create(live_broker_path("main", "broker-a", 1), b"{}", ephemeral=True))
+    put(database, "broker-a", ELECT)
+    (refused,) = carry(database, registry.do)
+    assert refused.what is Carried.REFUSED
+    assert "brokers 1 run in mode slave-consume" in refused.reason
+    assert "stop all brokers of the group" in refused.reason
+    put(database, "broker-a", replace(PAIR, members=(PAIR.members[0], replace(PAIR.members[1], weight=7))))
+    assert whats(carry(database, registry.do)) == [Carried.WRITTEN], "what is no mode may change while they run"
+    registry.tree.close_session(broker)
+    put(database, "broker-a", ELECT)
+    assert whats(carry(database, registry.do)) == [Carried.WRITTEN]
+
+
+@spec("F02", "F33")
+@pytest.mark.parametrize(("before", "stays"), [(STATIC, False), (PAIR, False), (None, False), (ELECT, True)])
+def test_whom_another_mode_counted_as_in_sync_is_forgotten_before_members_are_elected(
+    database: GroupDatabase, before: GroupConfig | None, stays: bool
+) -> None:
+    registry = Registry()
+    if before is not None:
+        put(database, "broker-a", before)
+        carry(database, registry.do)
+    put_state(registry, GroupState(2, 0, (0, 1), reader=0))
+    put(database, "broker-a", replace(ELECT, members=(ELECT.members[0], replace(ELECT.members[1], weight=7))))
+    carry(database, registry.do)
+    assert state_of(registry).in_sync == ((0, 1) if stays else (0,))
+    assert registry.config("broker-a") is not None
+
+
+def test_a_record_that_changes_before_it_is_forgotten_is_looked_at_again(database: GroupDatabase) -> None:
+    registry = Registry()
+    put(database, "broker-a", STATIC)
+    carry(database, registry.do)
+    put_state(registry, GroupState(2, 0, (0, 1), reader=0))
+    put(database, "broker-a", PAIR)
+    path = state_path("main", "broker-a")
+
+    def meddle(operation: Operation) -> Outcome | None:
+        if isinstance(operation, Write) and operation.path == path and operation.version == 0:
+            other = GroupState(3, 1, (0, 1), reader=1)
+            registry.tree.execute(registry.session, Write(path, state_to_json(other), 0))
+        return None
+
+    registry.before = meddle
+    (refused,) = carry(database, registry.do)
+    assert "broker 1 is its master" in refused.reason
+    assert registry.config("broker-a") == config_to_json(STATIC)
 
 
 def test_removing_a_group_keeps_its_state(database: GroupDatabase) -> None:

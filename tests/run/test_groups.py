@@ -122,6 +122,16 @@ def test_nobody_but_the_master_is_in_sync_for_certain_after_static(registry: str
     assert in_sync(registry) == (0,)
 
 
+def test_group_whose_configuration_was_removed_is_not_led_into_losing_anything(registry: str) -> None:
+    put_state(registry, GroupState(4, 1, (0, 1), reader=1))
+    with pytest.raises(ConfigError, match=r"broker 1 is its master"):
+        configure(registry, ["broker-a"], Mode.SLAVE_CONSUME, 2)
+    with pytest.raises(ConfigError, match=r"broker 1 is master at present"):
+        configure(registry, ["broker-a"], Mode.ELECT, 1)
+    configure(registry, ["broker-a"], Mode.ELECT, 2)
+    assert in_sync(registry) == (1,)
+
+
 def test_configuration_that_cannot_be_read_is_not_written_over(registry: str) -> None:
     configure(registry, ["broker-a"], Mode.ELECT, 2)
     with RegistryClient(parse_address(registry)) as client:

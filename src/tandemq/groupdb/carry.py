@@ -7,8 +7,9 @@ the node whose version the write is for. If another task carried something newer
 the write does nothing; if it did so before, the database tells the same news. A node that was removed and made again in
 between has its old version; so a group whose revision is not the one that was carried is begun anew.
 
-Not carried, and said: a configuration without a broker that the group's state names as master or reader. The registry
-may hold groups this database does not know; they are left alone. The group's state stays when its configuration goes:
+Not carried, and said: what the group as it stands forbids (`coordination.transition`), such as a configuration without
+the present master, or another mode while brokers run. The registry may hold groups this database does not know; they
+are left alone. The group's state stays when its configuration goes:
 epochs do not begin again.
 
 Source: docs/failover.md, "Group configuration".
@@ -19,11 +20,15 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tandemq.coordination.records import (
-    NOBODY,
+    GroupConfig,
+    GroupState,
+    config_from_json,
     config_path,
     config_to_json,
+    live_path,
     state_from_json,
     state_path,
+    state_to_json,
 )
 from tandemq.coordination.registry import (
     Conflict,
@@ -33,13 +38,16 @@ from tandemq.coordination.registry import (
     Exists,
     Found,
     Missing,
+    Names,
     Operation,
     Outcome,
     Read,
+    ReadChildren,
     Refused,
     Unknown,
     Write,
 )
+from tandemq.coordination.transition import forgotten, objection
 from tandemq.errors import ConfigError, OutcomeUnknown, RemoteError
 from tandemq.groupdb.database import GroupDatabase, StoredGroup
 
@@ -85,15 +93,20 @@ def carry(database: GroupDatabase, do: Do, cluster: str | None = None) -> list[C
 
 def carry_group(database: GroupDatabase, do: Do, cluster: str, broker_name: str) -> CarriedGroup | None:
     """Carry one group; None if the database does not know it (any more). Raises as `carry` does."""
-    path = config_path(cluster, broker_name)
+    path, record_path = config_path(cluster, broker_name), state_path(cluster, broker_name)
     for _ in range(ATTEMPTS_MAX):
         node = _known(do(Read(path)), path)
         group = database.group(cluster, broker_name)
         if group is None:
             return None
-        reason = _contradicted_by_state(group, do)
-        if reason is not None:
+        record = _known(do(Read(record_path)), record_path)
+        reason, begun = _weigh(do, node, record, group)
+        if reason:
             return CarriedGroup(cluster, broker_name, Carried.REFUSED, reason)
+        if begun is not None and record is not None:
+            write = Write(record_path, state_to_json(begun), record.version)
+            if _apply(do, write, record_path, Carried.WRITTEN) is None:
+                continue
         what = _bring(do, path, node, group)
         if what is not None and database.carried(group):
             return CarriedGroup(cluster, broker_name, what)
@@ -115,6 +128,11 @@ def _bring(do: Do, path: str, node: Found | None, group: StoredGroup) -> Carried
             return Carried.UNCHANGED
         else:
             operation, what = Write(path, data, node.version), Carried.WRITTEN
+    return _apply(do, operation, path, what)
+
+
+def _apply(do: Do, operation: Operation, path: str, what: Carried) -> Carried | None:
+    """Write by compare-and-set; None: the node is not any more what was read."""
     match do(operation):
         case Done():
             return what
@@ -141,19 +159,34 @@ def _failed(outcome: Outcome, path: str) -> RemoteError | OutcomeUnknown:
     return RemoteError(f"the registry refused {path}: {reason}")
 
 
-def _contradicted_by_state(group: StoredGroup, do: Do) -> str | None:
-    """Why the group as it stands now forbids this configuration."""
-    if group.config is None:
-        return None
-    path = state_path(group.cluster, group.broker_name)
-    node = _known(do(Read(path)), path)
-    if node is None:
-        return None
+def _weigh(do: Do, node: Found | None, record: Found | None, group: StoredGroup) -> tuple[str, GroupState | None]:
+    """Why the group as it stands forbids its configuration, "" if it does not; and its record as it must be before."""
+    if group.config is None or record is None:
+        return "", None
     try:
-        state = state_from_json(group.broker_name, node.data)
+        state = state_from_json(group.broker_name, record.data)
     except ConfigError as error:
-        return str(error)
-    for broker_id, does in ((state.master, "is master"), (state.reader, "serves reads")):
-        if broker_id != NOBODY and group.config.member(broker_id) is None:
-            return f"broker {broker_id} {does} at present, and is unknown in this configuration: switch first"
-    return None
+        return str(error), None
+    before = _config_of(group.broker_name, node)
+    trouble = objection(state, _living(do, group), before, group.config)
+    return (str(trouble), None) if trouble is not None else ("", forgotten(state, before, group.config))
+
+
+def _config_of(broker_name: str, node: Found | None) -> GroupConfig | None:
+    """What a `config` node says; None if there is none, or nothing that brokers could have read."""
+    try:
+        return None if node is None else config_from_json(broker_name, node.data)
+    except ConfigError:
+        return None
+
+
+def _living(do: Do, group: StoredGroup) -> list[int]:
+    """Brokers of the group that the registry lists as living."""
+    path = live_path(group.cluster, group.broker_name)
+    match do(ReadChildren(path)):
+        case Names(children=names):
+            return [int(name) for name in names if name.isdecimal()]
+        case Missing():
+            return []
+        case outcome:
+            raise _failed(outcome, path)

@@ -14,10 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tandemq.coordination.records import (
-    NOBODY,
     GroupConfig,
-    GroupMode,
-    GroupState,
     Member,
     Mode,
     Permission,
@@ -29,11 +26,11 @@ from tandemq.coordination.records import (
     state_path,
     state_to_json,
 )
+from tandemq.coordination.transition import MASTER_ID, forgotten, objection
 from tandemq.errors import ConfigError, RemoteError
 from tandemq.registry import Create, Done, Found, Missing, Operation, Read, Write, parse_address
 from tandemq.run.registry import RegistryClient
 
-MASTER_ID = 0
 CLUSTER = "DefaultCluster"
 
 
@@ -79,8 +76,8 @@ def _configure_group(registry: RegistryClient, cluster: str, name: str, mode: Mo
     before = None if node is None else config_from_json(name, node.data)
     wanted = mode or (before.mode if before is not None else Mode.ELECT)
     after = _config(before, wanted, members)
-    if before is not None and before.mode is not wanted:
-        _leave_mode(registry, state_path(cluster, name), name, before.mode, wanted)
+    if after != before:
+        _leave_mode(registry, state_path(cluster, name), name, before, after)
     if node is None:
         _do(registry, Create(path, config_to_json(after)), path)
     elif after != before:
@@ -107,30 +104,23 @@ def _config(before: GroupConfig | None, mode: Mode, members: int) -> GroupConfig
     return GroupConfig(mode, kept)
 
 
-def _leave_mode(registry: RegistryClient, path: str, name: str, before: Mode, after: Mode) -> None:
-    """Refuse what would lose something; after `static` nobody but the master is in sync for certain."""
+def _leave_mode(registry: RegistryClient, path: str, name: str, before: GroupConfig | None, after: GroupConfig) -> None:
+    """Refuse what would lose something, and forget who was in sync if the new mode must not believe it. No broker of
+    the group runs, so those that the registry still lists as living are gone."""
     node = _read(registry, path)
     if node is None:
         return
     state = state_from_json(name, node.data)
-    trouble = _held_back(state, after)
+    trouble = objection(state, (), before, after)
     if trouble is not None:
+        first = "" if before is None else f"start it in mode {before.mode.value}, "
         raise ConfigError(
-            f"group {name} cannot go over to mode {after.value}: {trouble[0]}",
-            hint=f"start it in mode {before.value}, {trouble[1]}",
+            f"group {name} cannot go over to mode {after.mode.value}: {trouble.why}",
+            hint=first + trouble.what_to_do,
         )
-    if before is Mode.STATIC and state.in_sync != (state.master,):
-        alone = replace(state, in_sync=(state.master,), reason=f"mode {after.value} is configured", by=NOBODY)
-        _do(registry, Write(path, state_to_json(alone), node.version), path)
-
-
-def _held_back(state: GroupState, after: Mode) -> tuple[str, str] | None:
-    """Why, and what to do."""
-    if after is not Mode.ELECT and state.master != MASTER_ID:
-        return f"broker {state.master} is its master", f"switch to broker {MASTER_ID} (tandemq ha switch), stop it"
-    if after is not Mode.SLAVE_CONSUME and state.mode is GroupMode.SLAVE_CONSUME:
-        return f"broker {state.reader} still has consumers' offsets", "wait until it has handed them back, stop it"
-    return None
+    begun = forgotten(state, before, after)
+    if begun is not None:
+        _do(registry, Write(path, state_to_json(begun), node.version), path)
 
 
 def _read(registry: RegistryClient, path: str) -> Found | None:

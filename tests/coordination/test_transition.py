@@ -1,0 +1,45 @@
+"""What a group's record and its living brokers allow a new configuration, over all pairs of modes."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from tandemq.coordination.records import NOBODY, GroupConfig, GroupMode, GroupState, Member, Mode, Role
+from tandemq.coordination.transition import forgotten, objection
+from tests.spec import spec
+
+NORMAL = GroupState(3, 0, (0, 1), reader=0)
+ELECTED = GroupState(3, 1, (0, 1), reader=1)
+READ_FROM_SLAVE = GroupState(3, 0, (0, 1), GroupMode.SLAVE_CONSUME, 1)
+
+
+def config(mode: Mode) -> GroupConfig:
+    return GroupConfig(mode, (Member(0, Role.MASTER), Member(1, Role.SLAVE)))
+
+
+@spec("F02", "F33")
+@pytest.mark.parametrize(("before", "after"), list(product([None, *Mode], Mode)))
+def test_each_pair_of_modes(before: Mode | None, after: Mode) -> None:
+    known = None if before is None else config(before)
+    is_other = before is not after
+    assert (objection(NORMAL, (), known, config(after)) is None) is True
+    assert (objection(ELECTED, (), known, config(after)) is None) is (not is_other or after is Mode.ELECT)
+    taken = objection(READ_FROM_SLAVE, (), known, config(after))
+    assert (taken is None) is (not is_other or after is Mode.SLAVE_CONSUME)
+    assert (objection(NORMAL, (0,), known, config(after)) is None) is (before is None or not is_other)
+    begun = forgotten(NORMAL, known, config(after))
+    is_forgotten = is_other and (
+        after is Mode.ELECT or (after is Mode.SLAVE_CONSUME and before in (None, Mode.STATIC))
+    )  # fmt: skip
+    assert (begun is not None) is is_forgotten
+    if begun is not None:
+        assert (begun.in_sync, begun.epoch, begun.by) == ((0,), 3, NOBODY)
+
+
+def test_whoever_serves_stays_a_member() -> None:
+    alone = replace(config(Mode.ELECT), members=(Member(0, Role.MASTER),))
+    found = objection(ELECTED, (), config(Mode.ELECT), alone)
+    assert str(found) == "broker 1 is master at present, and is unknown in this configuration: switch first"
+    assert objection(GroupState(3, NOBODY, ()), (), config(Mode.ELECT), alone) is None
+    assert forgotten(GroupState(3, NOBODY, ()), config(Mode.STATIC), alone) is None
