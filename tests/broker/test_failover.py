@@ -140,6 +140,7 @@ def test_held_pulls_are_refused_when_the_right_to_be_read_ends(pair: ElectedGrou
     answer = master.answer_to(held)
     assert answer is not None
     assert answer.code == NO_PERMISSION
+    assert "lonely" in str(answer.remark)
     assert pair.serving is pair.brokers[1]
 
 

@@ -206,3 +206,19 @@ def test_unreadable_records_are_told_and_do_no_harm(desk: Desk) -> None:
     desk.settle()
     assert desk.view.config is not None, "the last usable one holds"
     assert "no JSON" in desk.view.trouble
+
+
+def test_trouble_is_told_until_it_is_over_whatever_else_was() -> None:
+    restarted = Desk()
+    old = Create(live_broker_path("c", "g", 2), live_to_json(LiveBroker(2, "", "")), ephemeral=True)
+    restarted.do(old)
+    restarted.do(Write(config_path("c", "g"), b"{", 0))
+    restarted.settle()
+    assert "no JSON" in restarted.view.trouble and "earlier session, or runs twice" in restarted.view.trouble
+    restarted.tree.close_session(restarted.other)
+    for session, path in restarted.tree.take_fired():
+        if session == restarted.session:
+            restarted.view.receive(Changed(path), 0)
+    restarted.settle()
+    assert restarted.view.is_live
+    assert "no JSON" in restarted.view.trouble and "earlier session" not in restarted.view.trouble

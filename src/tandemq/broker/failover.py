@@ -267,6 +267,7 @@ class Failover:
     def begin_turn(self, turn: Turn, now: Now) -> None:
         """Time passed since the last turn: a lease may be over."""
         if now.mono_ms >= self._permitted_until_ms:
+            self.member.permit(now)
             self._permit(turn, now)
 
     def refusal(self, code: int) -> str | None:

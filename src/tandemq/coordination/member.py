@@ -187,7 +187,7 @@ class Member:
         self.view.receive(event, now.mono_ms)
         if isinstance(event, Confirmed):
             self.lease.confirmed(event.sent_ms)
-            self._permit(now)
+            self.permit(now)
             return
         if isinstance(event, SessionUp):
             self.timing = self._timing(event.timeout_ms)
@@ -222,7 +222,7 @@ class Member:
         found.acked, found.end_then = acked, self.log_end
         if echo:
             self.lease.echoed(peer, echo)
-            self._permit(now)
+            self.permit(now)
         self._sync.confirm(self.log_end, self._peers)
         if self._giver.hand is not None or peer not in self._sync.decided:
             self.think(now)
@@ -338,7 +338,7 @@ class Member:
         self._giver.tick(now)
         self._propose(now)
         self._give_role()
-        self._permit(now)
+        self.permit(now)
         self._effects += self.view.next_asks()
 
     def _follow(self, now: Now) -> None:
@@ -390,7 +390,7 @@ class Member:
         epoch = 0 if self.view.state is None else self.view.state.epoch
         self._effects.append(Note(epoch, f"{stage.value}: {why}"))
         self._why = why
-        self._permit(now)
+        self.permit(now)
 
     def reclaim(self, why: str, now: Now) -> None:
         """Serve again, after the record was written anew."""
@@ -470,8 +470,8 @@ class Member:
 
     # Permission and role.
 
-    def _permit(self, now: Now) -> None:
-        """Compute until when we may do what, and tell the broker if that is news."""
+    def permit(self, now: Now) -> None:
+        """Compute until when we may do what, and tell the broker if that is news; also when a lease may be over."""
         read = write = commit = NEVER
         if self.stage in (Stage.SERVING, Stage.HANDING):
             right = right_of(self.configured(self.id), self.id, self.view.state)

@@ -51,7 +51,7 @@ class Taker:
             )
         if not is_preview:
             self._forced_until_ms = now.mono_ms + member.settings.force_ms
-        return Verdict(True, False, self._price(state, holder))
+        return Verdict(True, False, self._price(state, holder, now))
 
     def settled(self, text: str, *, is_done: bool) -> None:
         """The record changed hands, or it cannot any more."""
@@ -137,14 +137,18 @@ class Taker:
             reason = f"broker {member.id} takes reading back from {holder} without its offsets, {how}"
         member.propose(new, reason, now)
 
-    def _price(self, state: GroupState, holder: int) -> str:
+    def _price(self, state: GroupState, holder: int, now: Now) -> str:
         member = self._member
         if member.mode is not Mode.ELECT:
             return (
                 f"offsets that consumers committed at broker {holder} and that did not reach this broker will repeat; "
                 f"taking over when broker {holder} is shown to be gone"
             )
-        end = member.peer(holder).log_end
-        lost = f"{max(0, end - member.log_end)} bytes" if end >= 0 else "an unknown number of bytes"
-        sync = "" if member.id in state.in_sync else f"; broker {member.id} is not in the in-sync set"
-        return f"{lost} of broker {holder}'s log may be lost{sync}; taking over when it is shown to be gone"
+        peer = member.peer(holder)
+        lost = f"{max(0, peer.log_end - member.log_end)} bytes" if peer.log_end >= 0 else "an unknown number of bytes"
+        lost, sync = f"{lost} of broker {holder}'s log", ""
+        if member.id not in state.in_sync:  # it has acknowledged messages without us since
+            if peer.log_end >= 0:
+                lost += f", and all it stored since it was last heard {(now.mono_ms - peer.heard_ms) // 1000} s ago,"
+            sync = f"; broker {member.id} is not in the in-sync set"
+        return f"{lost} may be lost{sync}; taking over when it is shown to be gone"

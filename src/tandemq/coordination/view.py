@@ -102,8 +102,8 @@ class RegistryView:
         """Version of that write."""
         self.looks: list[bool] = []
         """Answers to looks, oldest first: True if `live` is as fresh as `version`. The owner takes them at once."""
-        self.trouble = ""
-        """What in the registry cannot be used, and why; "" if nothing."""
+        self._troubles: dict[str, str] = {}
+        """By what was read or asked: why that cannot be used."""
         self._own_record: LiveBroker | None = None
         self._own_version = NO_NODE
         self._asks: list[Ask] = []
@@ -119,6 +119,11 @@ class RegistryView:
     def may_propose(self) -> bool:
         """Whether the state may be written: it is known, we are known to live, and nothing is undecided."""
         return self.is_up and self.is_live and self.is_state_read and self.pending is None
+
+    @property
+    def trouble(self) -> str:
+        """What in the registry cannot be used, and why; "" if nothing."""
+        return "; ".join(self._troubles.values())
 
     def next_asks(self) -> list[Ask]:
         """Operations for the registry, in order."""
@@ -229,8 +234,8 @@ class RegistryView:
     def _answered(self, answer: Answer, now_ms: int) -> None:
         kind, session_id = self._kinds.pop(answer.token, ("", 0))
         outcome = answer.outcome
-        if isinstance(outcome, Refused):
-            self.trouble = f"the registry refuses {kind}: {outcome.reason}"
+        refusal = f"the registry refuses {kind}: {outcome.reason}" if isinstance(outcome, Refused) else ""
+        self._note(f"asked {kind}", refusal)
         if kind in ("write", "fence"):
             self._written(kind, outcome, session_id, now_ms)
         elif kind == "look":
@@ -252,12 +257,18 @@ class RegistryView:
             else:
                 self._own_answered(outcome)
 
+    def _note(self, what: str, trouble: str) -> None:
+        """Why something cannot be used; "": it can."""
+        self._troubles.pop(what, None)
+        if trouble:
+            self._troubles[what] = trouble
+
     def _config_read(self, outcome: object) -> None:
         try:
             self.config = config_from_json(self._name, outcome.data) if isinstance(outcome, Found) else None
-            self.trouble = "" if self.config else "the group's configuration is not in the registry"
+            self._note("config", "" if self.config else "the group's configuration is not in the registry")
         except ConfigError as error:  # the last usable one holds
-            self.trouble = str(error)
+            self._note("config", str(error))
 
     def _state_read(self, outcome: object) -> None:
         if isinstance(outcome, Found):
@@ -265,8 +276,10 @@ class RegistryView:
                 return  # a stale answer
             try:
                 self.state, self.version = state_from_json(self._name, outcome.data), outcome.version
+                self._note("state", "")
             except ConfigError as error:
-                self.state, self.trouble = None, str(error)
+                self.state = None
+                self._note("state", str(error))
                 return
         elif self.version != NO_NODE:
             return  # it is never deleted: an older answer
@@ -333,8 +346,9 @@ class RegistryView:
         if self.live is not None and broker_id in self.live and isinstance(outcome, Found):
             try:
                 self.live[broker_id] = live_from_json(outcome.data)
+                self._note("live", "")
             except ConfigError as error:
-                self.trouble = str(error)
+                self._note("live", str(error))
 
     def _own_answered(self, outcome: object) -> None:
         """Our live node; one that another session made (our own before a restart) must vanish first."""
@@ -343,9 +357,8 @@ class RegistryView:
         elif isinstance(outcome, Found):
             self.is_live, self._own_version = outcome.owner == self.session_id, outcome.version
             if not self.is_live:
-                self.trouble = (
-                    f"broker {self._broker_id} is still listed as living by an earlier session, or runs twice"
-                )
+                who = f"broker {self._broker_id}"
+                self._note("own", f"{who} is still listed as living by an earlier session, or runs twice")
             elif self._own_record is not None and outcome.data != live_to_json(self._own_record):
                 self._ask("own-write", Write(self._own_path, live_to_json(self._own_record), outcome.version))
         elif isinstance(outcome, Exists | Conflict):
@@ -353,5 +366,5 @@ class RegistryView:
         elif isinstance(outcome, Missing):
             self.is_live = False
             self._create_own()
-        if self.is_live and self.trouble.startswith("broker "):
-            self.trouble = ""
+        if self.is_live:
+            self._note("own", "")
