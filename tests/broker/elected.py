@@ -4,16 +4,28 @@ group = ElectedGroup(tmp_path, Mode.ELECT)        members 0 and 1, in sync, one 
 group.pass_time(5_000)                            clocks, deadlines, sessions, wires
 group.kill(0); group.start(0)                     its session ends by itself
 group.registry_is_up = False                      nobody's requests are answered any more
+group.allow(1, Permission.NONE)                   an administrator changes what a member may do
 """
 
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from tandemq.boundary import Closed, LinkKind, Now, Turn
+from tandemq.boundary import Closed, Disk, LinkKind, Now, Turn
 from tandemq.broker.failover import Failover
 from tandemq.broker.node import Machine
 from tandemq.config import tiny
-from tandemq.coordination.records import GroupConfig, Mode, Permission, Role, config_path, config_to_json
+from tandemq.coordination.records import (
+    GroupConfig,
+    GroupState,
+    Mode,
+    Permission,
+    Role,
+    config_path,
+    config_to_json,
+    state_from_json,
+    state_path,
+)
 from tandemq.coordination.records import Member as Configured
 from tandemq.coordination.tree import Tree
 from tandemq.model.codes import RequestCode
@@ -24,11 +36,15 @@ from tandemq.registry import (
     Confirmed,
     Create,
     Done,
+    Found,
+    Outcome,
+    Read,
     RegistryEvent,
     SessionLost,
     SessionSuspended,
     SessionUp,
     Unknown,
+    Write,
 )
 from tests.broker.harness import START_WALL_MS, send_fields
 from tests.replication.group import Member, Wire
@@ -70,8 +86,18 @@ class Broker(Member):
 class ElectedGroup:
     """Members 0, 1, …; 0 is the configured master in `slave-consume`."""
 
-    def __init__(self, path: Path, mode: Mode, *, members: int = 2, settles: bool = True, **changes: Any) -> None:
+    broker_class = Broker
+
+    def __init__(
+        self, path: Path, mode: Mode, *, members: int = 2, started: Collection[int] | None = None,
+        disks: Mapping[int, Disk] | None = None, settles: bool = True, **changes: Any,
+    ) -> None:  # fmt: skip
+        """`started`: those who are there from the beginning, all unless told; `disks`: what members have instead of
+        directories under `path`; `changes`: settings of all."""
         self.path, self.mode, self.changes = path, mode, changes
+        self.disks = disks or {}
+        slave = Permission.FULL if mode is Mode.ELECT else Permission.READ
+        self.allowed = {number: slave if number else Permission.FULL for number in range(members)}
         self.now = Now(1_000, START_WALL_MS)
         self.tree = Tree()
         self.registry_is_up = True
@@ -84,22 +110,37 @@ class ElectedGroup:
         self.brokers: dict[int, Broker] = {}
         self.wires: list[Wire] = []
         self._links = 1_000
-        self.configure(members)
-        for number in range(members):
+        self._configure()
+        for number in range(members) if started is None else started:
             self.start(number)
         if settles:
             self.pass_time(4_000)
 
-    def configure(self, members: int) -> None:
-        slave = Permission.FULL if self.mode is Mode.ELECT else Permission.READ
+    def allow(self, number: int, permission: Permission) -> None:
+        """An administrator changes what a member may do at most."""
+        self.allowed[number] = permission
+        self._configure()
+
+    def _configure(self) -> None:
         config = GroupConfig(self.mode, tuple(
-            Configured(n, Role.MASTER if n == 0 else Role.SLAVE, Permission.FULL if n == 0 else slave)
-            for n in range(members)
+            Configured(number, Role.SLAVE if number else Role.MASTER, permission)
+            for number, permission in self.allowed.items()
         ))  # fmt: skip
         tool = self.tree.open_session(SESSION_MS, "tool", self.now.mono_ms)
         path = config_path("DefaultCluster", "broker-a")
-        assert isinstance(self.tree.execute(tool, Create(path, config_to_json(config))), Done)
+        found, data = self.tree.execute(tool, Read(path)), config_to_json(config)
+        wanted = Write(path, data, found.version) if isinstance(found, Found) else Create(path, data)
+        assert isinstance(self.tree.execute(tool, wanted), Done)
         self.tree.close_session(tool)
+
+    @property
+    def record(self) -> GroupState:
+        """What the registry says of the group."""
+        tool = self.tree.open_session(SESSION_MS, "tool", self.now.mono_ms)
+        found = self.tree.execute(tool, Read(state_path("DefaultCluster", "broker-a")))
+        self.tree.close_session(tool)
+        assert isinstance(found, Found), "the group has begun"
+        return state_from_json("broker-a", found.data)
 
     # Members come and go.
 
@@ -108,9 +149,9 @@ class ElectedGroup:
             broker_id=number, role="SLAVE" if number else "SYNC_MASTER", registry_address="zookeeper://box:2181",
             **(self.changes | changes),
         )  # fmt: skip
-        broker = Broker(
-            self.path / f"b{number}", config, machine=Machine(boot_id, 8 << 30), now=self.now, seed=number,
-            address=f"10.1.0.{number}:10911", ha_address=f"10.1.0.{number}:10912",
+        broker = self.broker_class(
+            self.disks.get(number, self.path / f"b{number}"), config, machine=Machine(boot_id, 8 << 30), now=self.now,
+            seed=number, address=f"10.1.0.{number}:10911", ha_address=f"10.1.0.{number}:10912",
         )  # fmt: skip
         self.brokers[number] = broker
         return broker
@@ -164,7 +205,7 @@ class ElectedGroup:
         asks, broker.asks = broker.asks, []
         for ask in asks:
             self.tree.touch(session, self.now.mono_ms)
-            outcome = self.tree.execute(session, ask.operation)
+            outcome = self._execute(broker, session, ask)
             broker.turn([], [Answer(ask.token, outcome, self.now.mono_ms)])
         if self.now.mono_ms - self.confirm_ms.get(number, 0) >= CONFIRM_MS:
             self.confirm_ms[number] = self.now.mono_ms
@@ -172,6 +213,9 @@ class ElectedGroup:
             broker.turn([], [Confirmed(self.now.mono_ms)])
             return True
         return bool(asks)
+
+    def _execute(self, _broker: Broker, session: int, ask: Ask) -> Outcome:
+        return self.tree.execute(session, ask.operation)
 
     # What travels.
 

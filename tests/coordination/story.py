@@ -10,7 +10,6 @@ Commands: `begin MODE [size=N] [started=0,1] [key=value …]`, `start ID`, `kill
 `consume N`, `flap ID MS TIMES` (its registry gone and back), `show`. Times count from the beginning of the block.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -31,14 +30,16 @@ class Story:
         return self._world
 
     def run(self, line: str) -> list[str]:
-        """One command; what it says itself."""
+        """One command; what the members said, and what it says itself."""
         name, *words = line.split()
         pairs = dict(word.split("=", 1) for word in words if "=" in word)
         plain = [word for word in words if "=" not in word]
         command: Callable[..., list[str] | None] = getattr(self, f"_do_{name}")
-        return command(*plain, **pairs) or []
+        answers = command(*plain, **pairs) or []
+        news = self._news()
+        return answers if name == "begin" else news + answers  # how a group begins is always the same
 
-    def news(self) -> list[str]:
+    def _news(self) -> list[str]:
         """What the members said since the last call."""
         if self._world is None:
             return []
@@ -150,27 +151,3 @@ class Story:
                 f"{node.id} {what} {node.member.stage.value}{lonely}, log {len(node.log)}, read to {node.offset}"
             )
         return lines
-
-
-def replay(text: str) -> str:
-    """The script with the transcript as it really is."""
-    story = Story()
-    blocks = []
-    for block in re.split(r"\n{2,}", text.strip()):
-        commands = [line for line in block.split("----")[0].strip().splitlines() if line]
-        if all(line.startswith("#") for line in commands):
-            blocks.append(block)
-            continue
-        said: list[str] = []
-        for command in commands:
-            if not command.startswith("#"):
-                answers = story.run(command)
-                said += story_news(story, command) + answers
-        blocks.append("\n".join([*commands, "----", *said]))
-    return "\n\n".join(blocks) + "\n"
-
-
-def story_news(story: Story, command: str) -> list[str]:
-    """What was told, without the beginning of the group, which is always the same."""
-    news = story.news()
-    return [] if command.startswith("begin") else news

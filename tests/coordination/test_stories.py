@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.coordination.story import replay
+from tests.coordination.story import Story
+from tests.scripts.transcript import check
 from tests.spec import spec
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -17,16 +18,10 @@ Tell = Callable[[str], None]
 
 @pytest.fixture
 def tell(request: pytest.FixtureRequest) -> Tell:
-    def check(name: str) -> None:
-        script = SCRIPTS / f"{name}.txt"
-        text = script.read_text(encoding="utf-8")
-        found = replay(text)
-        if request.config.getoption("--rewrite", default=False):
-            script.write_text(found, encoding="utf-8")
-        else:
-            assert found == text
+    def run(name: str) -> None:
+        check(SCRIPTS / f"{name}.txt", Story().run, rewrites=request.config.getoption("--rewrite", default=False))
 
-    return check
+    return run
 
 
 @spec("F14", "F20", "F22", "F25")

@@ -8,7 +8,6 @@ Commands: `start ROLE slaves=N key=value …`, `send [N] [wait=false]`, `cut`, `
 `pass MS`, `kill slave|master`, `start slave|master [boot=ID]`, `lose MESSAGES`, `show`.
 """
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -151,17 +150,3 @@ def _together(told: list[tuple[str, int, str]]) -> list[str]:
         offsets = first if len(run) == 1 else f"{first}..{run[-1][2]}"
         lines.append(code + (f" offset {offsets}" if first else "") + (f" after {after_ms} ms" if after_ms else ""))
     return lines
-
-
-def replay(text: str, path: Path) -> str:
-    """The script with the transcript as it really is."""
-    script = Script(path)
-    blocks = []
-    for block in re.split(r"\n{2,}", text.strip()):
-        commands = [line for line in block.split("----")[0].strip().splitlines() if line]
-        if all(line.startswith("#") for line in commands):
-            blocks.append(block)
-            continue
-        said = [line for command in commands if not command.startswith("#") for line in script.run(command)]
-        blocks.append("\n".join([*commands, "----", *said]))
-    return "\n\n".join(blocks) + "\n"
