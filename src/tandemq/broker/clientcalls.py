@@ -70,4 +70,4 @@ class ClientCalls:
 
     def deadline_ms(self) -> int | None:
         """When the next answer is overdue."""
-        return min((due_ms for _, due_ms in self._waiting.values()), default=None)
+        return min([due_ms for _, due_ms in self._waiting.values()]) if self._waiting else None

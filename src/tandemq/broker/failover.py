@@ -327,6 +327,8 @@ class Failover:
         pull = self._broker.pull
         if self.is_elect and self.is_master:
             pull.log_limit = self.confirm_offset
+        if not woken and not self._unseen:
+            return
         self._unseen.update(dict.fromkeys(woken))
         for queue in list(self._unseen):
             if queue.held is not None:

@@ -110,6 +110,8 @@ class Peers:
 
     def expire(self, turn: Turn, now: Now) -> None:
         """Give up on answers that are overdue, and on the links they were due on: a silent peer may be gone."""
+        if not self._waiting:
+            return
         late = [key for key, (_, due_ms) in self._waiting.items() if due_ms <= now.mono_ms]
         for key in late:
             waiting = self._waiting.pop(key, None)
@@ -119,4 +121,4 @@ class Peers:
 
     def deadline_ms(self) -> int | None:
         """When the next answer is overdue."""
-        return min((due_ms for _, due_ms in self._waiting.values()), default=None)
+        return min([due_ms for _, due_ms in self._waiting.values()]) if self._waiting else None

@@ -159,4 +159,4 @@ class Replication:
         times.append(self.masters.deadline_ms())
         if self.slave is not None:
             times.append(self.slave.deadline_ms())
-        return min((time for time in times if time is not None), default=None)
+        return min([time for time in times if time is not None], default=None)

@@ -83,7 +83,11 @@ def encode_header(command: Command) -> bytes:
 def _from_json(header: bytes, body: bytes) -> Command:
     raw = _decode_json(header)
     fields = raw.extFields
-    plain = {} if fields is None else {key: _text(value) for key, value in fields.items() if value is not None}
+    plain = {
+        key: value if value.__class__ is str else _text(value)
+        for key, value in (fields or {}).items()
+        if value is not None
+    }
     return Command(
         raw.code, raw.opaque, raw.flag, raw.remark or None, plain, body, raw.language or _UNKNOWN_LANGUAGE, raw.version
     )

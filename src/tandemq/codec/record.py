@@ -34,6 +34,7 @@ TOPIC_V1_BYTES_MAX = 127
 INFLATED_BYTES_MAX = 64 << 20
 CRC_NAME = b"__CRC32#\x01"
 _CRC_MASK = 0x7FFFFFFF
+_COMPRESSED = int(SysFlag.COMPRESSED)
 _V6_MASK = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 
 HEAD_V4 = Struct(">iIIiiqqiq8sq8siqi")
@@ -332,7 +333,7 @@ def decode_message(data: Buffer, start: int, end: int, *, inflates: bool = True)
         queue_id=record.queue_id,
         queue_offset=record.queue_offset,
         log_offset=record.log_offset,
-        body=inflate(body, record.sys_flag) if inflates and record.sys_flag & SysFlag.COMPRESSED else body,
+        body=inflate(body, record.sys_flag) if inflates and record.sys_flag & _COMPRESSED else body,
         properties=decode_properties(record.properties.decode("utf-8", "replace")),
         flag=flag,
         sys_flag=record.sys_flag,

@@ -13,7 +13,7 @@
     shadow, logs, checks, verdict            what should be there, what is there, what must hold
     registry, groups, permissions, groupclients, groupfaults, groupchecks, groupverdict, groupsim, groupmutations
                  the same for groups with a registry
-    simulation, runner, mutations            one seed, many seeds, safeties switched off
+    history, simulation, runner, mutations   one seed, many seeds, safeties switched off
 
 The nodes are the very objects that run on sockets and files. Source: docs/simulation.md.
 """

@@ -11,6 +11,7 @@ machine went down takes messages again, what was known behind its log's end is f
 The judgement at the end of a run is in `verdict`.
 """
 
+from tandemq.broker.node import Broker
 from tandemq.codec.fastjson import loads
 from tandemq.codec.record import Record, parse_record, property_value
 from tandemq.model.codes import ResponseCode
@@ -73,6 +74,10 @@ class Checks:
             return
         if broker.faults:
             raise Violation("I16", f"{host.name} met an error of its own while it served a link; the log tells which")
+        self._look_at(host, broker)
+
+    def _look_at(self, host: Host, broker: Broker) -> None:
+        """What there is to see after a turn."""
         if not host.is_master or host.name not in self._recovering:
             return
         if broker.send.refusal is None:

@@ -135,14 +135,18 @@ class Consumer(Talker):
         self._share()
         self.after(500 if not self.lanes else 5_000, self._balance)
 
-    def _share(self) -> None:
-        queues = [
+    def _queues(self) -> list[tuple[str, str, int]]:
+        """Topic, broker group and queue id of everything there is to share."""
+        return [
             (topic, name, queue_id)
             for topic in self.topics
             if topic in self.routes
             for name in sorted(self.routes[topic].queues)
             for queue_id in range(self.routes[topic].queues[name])
         ]
+
+    def _share(self) -> None:
+        queues = self._queues()
         place = self._members.index(self.name) if self.name in self._members else 0
         mine = dict.fromkeys(queues[place :: len(self._members)])
         for key in [key for key in self.lanes if key not in mine]:

@@ -365,7 +365,7 @@ class SimDisk:
 
     def raise_fault(self, operation: str, path: str) -> None:
         """Fail the call if a fault strikes."""
-        fault = self.fault(operation, path)
+        fault = self.fault(operation, path) if self.faults else None
         if fault is not None:
             raise fault.error(f"{path}: a simulated fault of {operation}")
 

@@ -11,8 +11,10 @@
 In an `elect` group only SEND_OK counts: what was answered otherwise may be cut.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
+from tandemq.broker.node import Broker
 from tandemq.codec.record import parse_record, property_value
 from tandemq.coordination.orders import Stage
 from tandemq.coordination.records import Mode
@@ -68,41 +70,36 @@ class GroupChecks(Checks):
 
     # Turns.
 
-    def turned(self, host: Host) -> None:
-        """A broker was driven."""
-        broker = host.broker
-        if broker is None:
-            return
-        if broker.faults:
-            raise Violation("I16", f"{host.name} met an error of its own while it served a link; the log tells which")
+    def _look_at(self, host: Host, broker: Broker) -> None:
         count = len(self.permissions.changes)
         self.permissions.turned(host)
         if len(self.permissions.changes) > count:
             self._moved(host, *self.permissions.changes[-1][2:])
         if mode_of(host.group) is Mode.ELECT:
-            self._turned_elected(host)
+            self._look_at_elected(host, broker)
         else:
-            self._look_for_losses(host)
+            self._look_for_losses(host, broker)
 
-    def _turned_elected(self, host: Host) -> None:
-        assert host.broker is not None and host.broker.failover is not None, "it is of a group with a registry"
-        if not host.broker.failover.is_master:
+    def _look_at_elected(self, host: Host, broker: Broker) -> None:
+        assert broker.failover is not None, "it is of a group with a registry"
+        if not broker.failover.is_master:
             return
-        member = host.broker.failover.member
-        self._in_sync[host.name] = frozenset(f"{host.group.name}/{number}" for number in member.must_ack)
+        member = broker.failover.member
+        self._in_sync[host.name] = self._names(host, member.must_ack)
         state = member.view.state
         decided = state.in_sync if state is not None and state.master == host.broker_id else ()
-        self._decided[host.name] = frozenset(f"{host.group.name}/{number}" for number in decided)
-        epoch = epoch_of(host.broker)
+        self._decided[host.name] = self._names(host, decided)
+        epoch = epoch_of(broker)
         if stage_of(host) is Stage.SERVING and self._epochs.get(host.group.name, 0) < epoch:
             self._epochs[host.group.name] = epoch
             self.judge_log(host, f"begins epoch {epoch}")
 
-    def _look_for_losses(self, host: Host) -> None:
+    def _names(self, host: Host, numbers: Collection[int]) -> frozenset[str]:
+        return frozenset([f"{host.group.name}/{number}" for number in numbers])
+
+    def _look_for_losses(self, host: Host, broker: Broker) -> None:
         """A master whose roles are fixed, and that lost its tail for good, begins a generation: what lay behind it
         is forgotten."""
-        broker = host.broker
-        assert broker is not None, "it was driven"
         pairs = broker.replication.generations
         if broker.is_master and len(pairs) > self._generations.get(host.group.name, 0):
             if host.group.name in self._generations and host.losses_us:

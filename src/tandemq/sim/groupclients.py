@@ -111,24 +111,13 @@ class GroupConsumer(Consumer):
     def _addresses(self) -> list[str]:
         return [address for found in self._sources.addresses.values() for address in found]
 
-    def _beat(self) -> None:
-        super()._beat()
-
-    def _share(self) -> None:
-        queues = [
+    def _queues(self) -> list[tuple[str, str, int]]:
+        return [
             (topic, group, queue_id)
             for topic, count in (*QUEUES.items(), (retry_topic(self.group), 1))
             for group in self._sources.addresses
             for queue_id in range(count)
         ]
-        place = self._members.index(self.name) if self.name in self._members else 0
-        mine = dict.fromkeys(queues[place :: len(self._members)])
-        for key in [key for key in self.lanes if key not in mine]:
-            self.lanes.pop(key).is_dropped = True
-        for key in mine:
-            if key not in self.lanes:
-                lane = self.lanes[key] = Lane(*key)
-                self._ask_offset(lane)
 
     def _member(self, lane: Lane, *, master_only: bool = False) -> tuple[int, str] | None:  # noqa: ARG002
         return 0, self._sources.choose(lane.group)

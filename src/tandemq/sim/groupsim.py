@@ -3,19 +3,15 @@
 0 s ─ start ─ … faults … ─ faults end ─ every group takes messages ─ settled ─ judged
 """
 
-from random import Random
-
 from tandemq.sim.groupchecks import GroupChecks
 from tandemq.sim.groupclients import GroupConsumer, GroupProducer, Members
 from tandemq.sim.groupfaults import GroupFaults
 from tandemq.sim.groups import GroupCluster, draw_groups, mode_of
 from tandemq.sim.groupverdict import GroupVerdict
-from tandemq.sim.network import Network
+from tandemq.sim.history import History
 from tandemq.sim.plan import client_ip
-from tandemq.sim.result import Result
 from tandemq.sim.seat import Seat
-from tandemq.sim.shadow import Shadow
-from tandemq.sim.world import MS, SECOND, Violation, World
+from tandemq.sim.world import MS, SECOND, Violation
 
 SERVE_US = 30 * SECOND
 """Within this time after the last fault every group must take messages again, operators included."""
@@ -27,15 +23,17 @@ CONSUMERS = 2
 KINDS = frozenset({"batch", "oneway", "nowait", "delay", "reject"})
 
 
-class GroupSimulation:
+class GroupSimulation(History):
     """One world with all that is in it."""
+
+    checks: GroupChecks
+    verdict: GroupVerdict
 
     def __init__(self, seed: int) -> None:
         """Nothing has begun."""
-        world = self.world = World(seed)
-        self.network = Network(world)
+        super().__init__(seed)
+        world = self.world
         self.plan = draw_groups(world.random)
-        self.shadow = Shadow()
         self.cluster = GroupCluster(world, self.network, self.plan)
         self.checks = GroupChecks(world, self.cluster, self.shadow)
         self.shadow.on_given = self.checks.given
@@ -46,9 +44,6 @@ class GroupSimulation:
         nodes = [*self.producers, *self.consumers]
         self.clients = [Seat(world, self.network, client_ip(number), node) for number, node in enumerate(nodes)]
         self.faults = GroupFaults(world, self.network, self.cluster, self.clients, self.checks)
-
-    def _dice(self) -> Random:
-        return Random(self.world.random.getrandbits(60))
 
     def _members(self) -> Members:
         found: dict[str, list[str]] = {}
@@ -67,11 +62,7 @@ class GroupSimulation:
     # Running.
 
     def run(self) -> None:
-        """Run to the end.
-
-        Raises:
-            Violation: something that must hold did not.
-        """
+        """See `History`."""
         world = self.world
         self.cluster.start()
         self.faults.plan(self.plan.fault_count, self.plan.faulty_us)
@@ -79,6 +70,16 @@ class GroupSimulation:
         self.faults.end()
         end_us = world.now_us
         world.run_until(end_us + 2 * SECOND)
+        self._await_service(end_us)
+        for producer in self.producers:
+            producer.is_stopped = True
+        world.run_until(world.now_us + SECOND)
+        self._await_settled(end_us, SETTLE_US)
+        self.verdict.judge()
+
+    def _await_service(self, end_us: int) -> None:
+        """Go on until every group takes messages."""
+        world = self.world
         for group in self.plan.groups:
             while not self._serves(group.name):
                 if world.now_us >= end_us + SERVE_US:
@@ -87,16 +88,10 @@ class GroupSimulation:
                 if world.now_us >= end_us + OPERATOR_US:
                     self.faults.help(group)
                 world.run_until(world.now_us + 250 * MS)
-        for producer in self.producers:
-            producer.is_stopped = True
-        world.run_until(world.now_us + SECOND)
-        while what := self.verdict.unsettled():
-            if world.now_us >= end_us + SETTLE_US:
-                raise Violation("I14", f"{SETTLE_US // SECOND} s after the last fault: {what}")
-            for group in self.plan.groups if world.now_us >= end_us + OPERATOR_US else ():
-                self.faults.empty_left_behind(group)
-            world.run_until(world.now_us + 500 * MS)
-        self.verdict.judge()
+
+    def _help(self, end_us: int) -> None:
+        for group in self.plan.groups if self.world.now_us >= end_us + OPERATOR_US else ():
+            self.faults.empty_left_behind(group)
 
     def _serves(self, name: str) -> bool:
         """Whether a group took a message since a moment ago."""
@@ -106,13 +101,6 @@ class GroupSimulation:
             for attempt in reversed(self.shadow.attempts[-200:])
         )
 
-    def result(self, violation: Violation | None) -> Result:
-        """What there is to report."""
-        world, shadow = self.world, self.shadow
-        return Result(
-            world.seed, world.digest, violation.rule if violation else "", violation.text if violation else "",
-            round(world.now_us / SECOND, 3), len(shadow.attempts), len(shadow.given), world.turns, shadow.duplicates,
-            [f"{mode_of(group).value} {group.level}" for group in self.plan.groups],
-            dict(sorted(world.faults.items())), dict(sorted(world.requests.items())),
-            dict(sorted(self.checks.statuses.items())),
-        )  # fmt: skip
+    def levels(self) -> list[str]:
+        """Mode and level of each group."""
+        return [f"{mode_of(group).value} {group.level}" for group in self.plan.groups]

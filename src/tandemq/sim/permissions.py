@@ -17,6 +17,7 @@ from tandemq.sim.world import MS, SECOND, Violation, World
 
 READ, WRITE, COMMIT = 0, 1, 2
 WHAT = ("be read", "be written", "take commits")
+NOTHING = (-1, -1, -1)
 KEPT = 400
 ROUNDING_US = 2 * MS
 """Clocks show whole milliseconds, and run at speeds of their own."""
@@ -51,27 +52,32 @@ class Permissions:
         self._held: dict[str, tuple[Held, Held, Held]] = {
             host.name: (Held(), Held(), Held()) for host in cluster.hosts
         }  # fmt: skip
+        self._members: dict[str, list[Host]] = {}
+        for host in cluster.hosts:
+            self._members.setdefault(host.group.name, []).append(host)
         self._done: dict[str, tuple[int, int]] = {}
         self.serving: dict[str, str] = {}
         """Group to the member that could be read last."""
         self.changes: list[tuple[int, str, str, str]] = []
         """(µs, group, who could be read before, who can be now)."""
 
-    def may(self, host: Host, what: int) -> bool:
-        """Whether a broker has a permission at this moment, by its own clock."""
-        return self._until_us(host, what) >= 0
-
-    def _until_us(self, host: Host, what: int) -> int:
+    def _until_us(self, host: Host) -> tuple[int, int, int]:
+        """When each permission of a broker ends, -1 without it at this moment, by its own clock."""
         broker = host.broker
         if broker is None or broker.failover is None or not broker.registration.address:
-            return -1
-        member = broker.failover.member
-        now_ms = host.machine.now().mono_ms
-        ask = (member.may_read, member.may_write, member.may_commit)[what]
-        if not ask(now_ms):
-            return -1
-        until_ms = member._until[what]  # noqa: SLF001  # a permission ends by itself: when is not told otherwise
-        return min(host.machine.us_of(until_ms) + ROUNDING_US, self._world.now_us + 3600 * SECOND)
+            return NOTHING
+        member, machine = broker.failover.member, host.machine
+        now_ms = machine.now().mono_ms
+        may = (member.may_read(now_ms), member.may_write(now_ms), member.may_commit(now_ms))
+        if not any(may):
+            return NOTHING
+        latest_us = self._world.now_us + 3600 * SECOND
+        until = member._until  # noqa: SLF001  # a permission ends by itself: when is not told otherwise
+        read, write, commit = (
+            min(machine.us_of(until[what]) + ROUNDING_US, latest_us) if may[what] else -1
+            for what in (READ, WRITE, COMMIT)
+        )
+        return read, write, commit
 
     def turned(self, host: Host) -> None:
         """A broker was driven."""
@@ -79,18 +85,23 @@ class Permissions:
             return
         now_us = self._world.now_us
         held = self._held[host.name]
+        until_us = self._until_us(host)
         for what in (READ, WRITE, COMMIT):
-            held[what].note(now_us, self._until_us(host, what))
+            held[what].note(now_us, until_us[what])
         self._judge_deeds(host, held)
-        members = self._cluster.members(host.group)
+        if until_us is NOTHING:
+            return  # who was not driven has got nothing since
+        others = [(member, self._until_us(member)) for member in self._members[host.group.name] if member is not host]
         for what in (READ, WRITE):
-            found = [member.name for member in members if self.may(member, what)]
+            if until_us[what] < 0:
+                continue
+            found = [host.name, *(member.name for member, until in others if until[what] >= 0)]
             if len(found) > 1:
                 raise Violation("I6", f"{' and '.join(sorted(found))} may both {WHAT[what]}")
-            if what == READ and found and self.serving.get(host.group.name) != found[0]:
+            if what == READ and self.serving.get(host.group.name) != host.name:
                 before = self.serving.get(host.group.name, "")
-                self.serving[host.group.name] = found[0]
-                self.changes.append((now_us, host.group.name, before, found[0]))
+                self.serving[host.group.name] = host.name
+                self.changes.append((now_us, host.group.name, before, host.name))
 
     def stopped(self, host: Host) -> None:
         """A broker is gone."""

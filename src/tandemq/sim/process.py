@@ -107,7 +107,7 @@ class Process:
     def start(self, node: Node) -> None:
         """Give it its node, and drive it for the first time."""
         self.node = node
-        self._wake(0)
+        self._plan(self.world.now_us)
 
     def backlog(self, link: int) -> int:
         """See `boundary.Outbox`."""
@@ -123,12 +123,12 @@ class Process:
     def post(self, event: Event) -> None:
         """Something happened to a connection, or a job ended."""
         self._events.append(event)
-        self._wake(1_000)
+        self._plan(self.world.now_us + 1_000)
 
     def deliver(self, link: int, data: bytes) -> None:
         """Bytes arrived."""
         self._received.append((link, data))
-        self._wake(4_000)
+        self._plan(self.world.now_us + 4_000)
 
     def pause(self, duration_us: int) -> None:
         """Do not drive it for a while: SIGSTOP, then SIGCONT."""
@@ -136,7 +136,7 @@ class Process:
 
     def wake(self) -> None:
         """Drive it now: somebody put work into its node from outside."""
-        self._wake(0)
+        self._plan(self.world.now_us)
 
     def kill(self) -> None:
         """It is gone: nothing of it is ever driven again."""
@@ -146,10 +146,10 @@ class Process:
 
     # Turns.
 
-    def _wake(self, within_us: int) -> None:
-        self._plan(max(self.world.now_us + within_us, self.paused_until_us))
-
     def _plan(self, when_us: int) -> None:
+        """Drive it at a time, or earlier if that is planned already; not while it is paused."""
+        if when_us < self.paused_until_us:
+            when_us = self.paused_until_us
         if self._due_us is None or when_us < self._due_us:
             self._due_us = when_us
             self.world.at(when_us, lambda: self._drive(when_us))
@@ -175,7 +175,7 @@ class Process:
         deadline = self.node.deadline_ms()
         if deadline is not None:
             at_us = -(-self.machine.us_of(deadline) // TICK_US) * TICK_US
-            self._plan(max(at_us, self.world.now_us + 100, self.paused_until_us))
+            self._plan(max(at_us, self.world.now_us + 100))
 
     def run_turn(self, node: Node, received: list[tuple[int, bytes]], events: list[Event]) -> Turn | None:
         """One turn of the node; whatever it raises is a violation."""

@@ -8,7 +8,6 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from random import Random
 
 from tandemq.broker import delay
 from tandemq.client import links
@@ -21,17 +20,17 @@ from tandemq.sim.deliveries import REJECTING_GROUP
 from tandemq.sim.faults import Faults
 from tandemq.sim.garbage import Stranger
 from tandemq.sim.groupsim import GroupSimulation
-from tandemq.sim.network import Connection, Network
+from tandemq.sim.history import History
+from tandemq.sim.network import Connection
 from tandemq.sim.patch import patched
 from tandemq.sim.plan import STRANGER_IP, client_ip, draw
 from tandemq.sim.producer import Producer
 from tandemq.sim.producing import ProducingApplication
 from tandemq.sim.result import Result
 from tandemq.sim.seat import Seat
-from tandemq.sim.shadow import Shadow
 from tandemq.sim.talker import Talker
 from tandemq.sim.verdict import Verdict
-from tandemq.sim.world import MS, SECOND, Violation, World
+from tandemq.sim.world import SECOND, Violation
 
 SETTLE_US = 150 * SECOND
 """Within this time after the last fault everything must work again."""
@@ -48,16 +47,15 @@ GROUP_SEEDS = 1_000_000
 _CODE = re.compile(rb'"code":(\d+)')
 
 
-class Simulation:
+class Simulation(History):
     """One world with all that is in it."""
 
     def __init__(self, seed: int) -> None:
         """Nothing has begun."""
-        world = self.world = World(seed)
-        self.network = Network(world)
+        super().__init__(seed)
+        world = self.world
         self.network.tap = self._tap
         self.plan = draw(world.random)
-        self.shadow = Shadow()
         self.cluster = Cluster(world, self.network, self.plan)
         self.checks = Checks(world, self.cluster, self.shadow)
         self.shadow.on_given = self.checks.given
@@ -74,9 +72,6 @@ class Simulation:
         self.clients = [Seat(world, self.network, client_ip(number), node) for number, node in enumerate(nodes)]
         Seat(world, self.network, STRANGER_IP, Stranger(self._dice(), self.network))
         self.faults = Faults(world, self.network, self.cluster, self.clients)
-
-    def _dice(self) -> Random:
-        return Random(self.world.random.getrandbits(60))
 
     def _producer(self, number: int, *, binary: bool) -> Producer:
         plan = self.plan
@@ -106,11 +101,7 @@ class Simulation:
     # Running.
 
     def run(self) -> None:
-        """Run to the end.
-
-        Raises:
-            Violation: something that must hold did not.
-        """
+        """See `History`."""
         world = self.world
         self.cluster.start()
         self.faults.plan(self.plan.fault_count, self.plan.faulty_us)
@@ -129,16 +120,13 @@ class Simulation:
     def _settle(self) -> None:
         world = self.world
         self.faults.end()
-        until_us = world.now_us + SETTLE_US
-        world.run_until(world.now_us + 3 * SECOND)
-        self._probe(until_us)
+        end_us = world.now_us
+        world.run_until(end_us + 3 * SECOND)
+        self._probe(end_us + SETTLE_US)
         for producer in self.producers:
             producer.is_stopped = True
         world.run_until(max(world.now_us, RUN_US_MIN))
-        while what := self.verdict.unsettled():
-            if world.now_us >= until_us:
-                raise Violation("I14", f"{SETTLE_US // SECOND} s after the last fault: {what}")
-            world.run_until(world.now_us + 500 * MS)
+        self._await_settled(end_us, SETTLE_US)
 
     def _probe(self, until_us: int) -> None:
         """Send to each group until it answers what its level promises."""
@@ -156,15 +144,9 @@ class Simulation:
                         "I14", f"{group.name} still answers {attempt.code} {SETTLE_US // SECOND} s after the last fault"
                     )
 
-    def result(self, violation: Violation | None) -> Result:
-        """What there is to report."""
-        world, shadow = self.world, self.shadow
-        return Result(
-            world.seed, world.digest, violation.rule if violation else "", violation.text if violation else "",
-            round(world.now_us / SECOND, 3), len(shadow.attempts), len(shadow.given), world.turns, shadow.duplicates,
-            [group.level for group in self.plan.groups], dict(sorted(world.faults.items())),
-            dict(sorted(world.requests.items())), dict(sorted(self.checks.statuses.items())),
-        )  # fmt: skip
+    def levels(self) -> list[str]:
+        """What each group promises."""
+        return [group.level for group in self.plan.groups]
 
 
 @contextmanager

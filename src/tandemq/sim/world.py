@@ -55,7 +55,8 @@ class World:
     def at(self, when_us: int, action: Action) -> None:
         """Let something happen at a time, now at the earliest."""
         self._count += 1
-        heappush(self._queue, (max(when_us, self.now_us), self._count, action))
+        now_us = self.now_us
+        heappush(self._queue, (when_us if when_us > now_us else now_us, self._count, action))
 
     def after(self, delay_us: int, action: Action) -> None:
         """Let something happen later."""

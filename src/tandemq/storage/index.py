@@ -122,7 +122,7 @@ class IndexFile:
         entries = np.empty(len(hashes), dtype=_ENTRY)
         entries["hash"] = hashes
         entries["offset"] = offsets
-        entries["seconds"] = np.clip((times - begin_ms) // 1000, 0, 0x7FFFFFFF)
+        entries["seconds"] = np.minimum(np.maximum((times - begin_ms) // 1000, 0), 0x7FFFFFFF)
         entries["previous"] = previous
         header = (begin_ms, int(times[-1]), begin_offset, int(offsets[-1]), self.slots_used + fresh, count)
         self._file.pwrite(entries.tobytes(), self._entries_at + self.count * INDEX_ENTRY_BYTES)
@@ -402,5 +402,8 @@ def _hash_mixed(topics: Sequence[str], keys: Sequence[bytes]) -> _Array:
         else:
             hashes[position] = _hash_one(topic, key)
     for (topic, length), positions in groups.items():
+        if len(positions) < TOGETHER_MIN:
+            hashes[positions] = [_hash_one(topic, keys[position]) for position in positions]
+            continue
         hashes[positions] = _hash_rows(topic, b"".join([keys[position] for position in positions]), length)
     return hashes

@@ -1,0 +1,67 @@
+"""What every seed has, whatever its groups are like: a world, what should be there, the wait until all is settled.
+
+Does not know: which clients, faults and checkers there are.
+"""
+
+from abc import ABC, abstractmethod
+from random import Random
+
+from tandemq.sim.checks import Checks
+from tandemq.sim.network import Network
+from tandemq.sim.result import Result
+from tandemq.sim.shadow import Shadow
+from tandemq.sim.verdict import Verdict
+from tandemq.sim.world import MS, SECOND, Violation, World
+
+LOOK_US = 500 * MS
+"""How often it is looked whether all is settled."""
+
+
+class History(ABC):
+    """One seed from beginning to end."""
+
+    checks: Checks
+    verdict: Verdict
+
+    def __init__(self, seed: int) -> None:
+        """Nothing has begun."""
+        self.world = World(seed)
+        self.network = Network(self.world)
+        self.shadow = Shadow()
+
+    @abstractmethod
+    def run(self) -> None:
+        """Run to the end.
+
+        Raises:
+            Violation: something that must hold did not.
+        """
+
+    @abstractmethod
+    def levels(self) -> list[str]:
+        """What each group promises."""
+
+    def _dice(self) -> Random:
+        return Random(self.world.random.getrandbits(60))
+
+    def _await_settled(self, end_us: int, within_us: int) -> None:
+        """Go on until everything is where it belongs: `within_us` after the faults' end it must be."""
+        world = self.world
+        while what := self.verdict.unsettled():
+            if world.now_us >= end_us + within_us:
+                raise Violation("I14", f"{within_us // SECOND} s after the last fault: {what}")
+            self._help(end_us)
+            world.run_until(world.now_us + LOOK_US)
+
+    def _help(self, end_us: int) -> None:  # noqa: B027  # where nobody helps
+        """What operators do about what is not settled yet; the faults ended at `end_us`."""
+
+    def result(self, violation: Violation | None) -> Result:
+        """What there is to report."""
+        world, shadow = self.world, self.shadow
+        return Result(
+            world.seed, world.digest, violation.rule if violation else "", violation.text if violation else "",
+            round(world.now_us / SECOND, 3), len(shadow.attempts), len(shadow.given), world.turns, shadow.duplicates,
+            self.levels(), dict(sorted(world.faults.items())), dict(sorted(world.requests.items())),
+            dict(sorted(self.checks.statuses.items())),
+        )  # fmt: skip
