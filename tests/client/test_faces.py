@@ -66,6 +66,34 @@ async def test_what_is_sent_is_consumed_with_async_for(tandemq_broker: LocalClus
         assert await consumer.receive(0.5) is None
 
 
+async def test_message_whose_taker_has_no_time_left_is_not_lost(
+    tandemq_broker: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tandemq.client.push.BREATH", 1)
+    sent = await send_some(tandemq_broker, 20)
+    seen: list[str] = []
+    async with PushConsumer(tandemq_broker.name_servers, group="g", topics={"T": "*"}, consume_from=FIRST) as consumer:
+
+        async def all_came() -> bool:
+            message = await consumer.receive(0)
+            if message is not None:
+                await message.ack()
+                seen.append(message.unique_key)
+            return len(seen) == len(sent)
+
+        await until(all_came)
+    assert sorted(seen) == sorted(sent)
+
+
+async def test_asking_an_idle_consumer_again_and_again_leaves_nothing(tandemq_broker: LocalCluster) -> None:
+    async with PushConsumer(tandemq_broker.name_servers, group="g", topics={"T": "*"}, consume_from=FIRST) as consumer:
+        for _ in range(10):
+            assert await consumer.receive(0) is None
+        assert not consumer._takers
+        await send_some(tandemq_broker, 1)
+        await take(consumer, 1)
+
+
 async def test_large_body_is_compressed_on_its_way(tandemq_broker: LocalCluster) -> None:
     body = b"line of text\n" * 10_000
     async with Producer(tandemq_broker.name_servers, group="p") as producer:

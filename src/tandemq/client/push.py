@@ -31,7 +31,7 @@ from tandemq.model.message import MessageQueue
 log = logging.getLogger(__name__)
 Handler = Callable[[ReceivedMessage], Awaitable[None]]
 BREATH = 64
-"""After so many messages in a row that nobody waited for, the loop gets a turn."""
+"""Before another message is taken after so many, the loop gets a turn."""
 
 
 class PushConsumer:
@@ -134,29 +134,39 @@ class PushConsumer:
         Raises:
             ClosedError: the consumer was closed.
         """
+        await self._breathe()
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._take()
         except TimeoutError:
             return None
 
+    async def _breathe(self) -> None:
+        if self._taken >= BREATH:
+            self._taken = 0
+            await asyncio.sleep(0)
+
     async def _take(self) -> ReceivedMessage:
+        """The next message. Who is cancelled here has taken none: nothing is awaited after one was taken."""
         while True:
             _, core = self._running()
             delivery = core.next_delivery()
             if delivery is not None:
-                message = self._last = ReceivedMessage(delivery, self)
+                self._last = ReceivedMessage(delivery, self)
                 self._taken += 1
-                if self._taken % BREATH == 0:
-                    await asyncio.sleep(0)
-                return message
+                return self._last
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._takers.append(future)
-            await future
+            try:
+                await future
+            finally:
+                if future.cancelled() and future in self._takers:
+                    self._takers.remove(future)
 
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
         """Messages until the consumer is closed."""
         while True:
+            await self._breathe()
             try:
                 message = await self._take()
             except ClosedError:
@@ -175,6 +185,7 @@ class PushConsumer:
 
     async def _work(self, handler: Handler) -> None:
         while True:
+            await self._breathe()
             try:
                 message = await self._take()
             except ClosedError:
