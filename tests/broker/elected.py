@@ -9,6 +9,7 @@ group.allow(1, Permission.NONE)                   an administrator changes what 
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from tandemq.boundary import Closed, Disk, LinkKind, Now, Turn
@@ -46,6 +47,7 @@ from tandemq.registry import (
     Unknown,
     Write,
 )
+from tandemq.replication.authentication import Keyring
 from tests.broker.harness import START_WALL_MS, send_fields
 from tests.replication.group import Member, Wire
 
@@ -90,10 +92,11 @@ class ElectedGroup:
 
     def __init__(
         self, path: Path, mode: Mode, *, members: int = 2, started: Collection[int] | None = None,
-        disks: Mapping[int, Disk] | None = None, settles: bool = True, **changes: Any,
+        disks: Mapping[int, Disk] | None = None, settles: bool = True, secret: bytes | None = None, **changes: Any,
     ) -> None:  # fmt: skip
         """`started`: those who are there from the beginning, all unless told; `disks`: what members have instead of
-        directories under `path`; `changes`: settings of all."""
+        directories under `path`; `secret`: what members prove to each other; `changes`: settings of all."""
+        self.secret = secret
         self.path, self.mode, self.changes = path, mode, changes
         self.disks = disks or {}
         slave = Permission.FULL if mode is Mode.ELECT else Permission.READ
@@ -152,9 +155,14 @@ class ElectedGroup:
         broker = self.broker_class(
             self.disks.get(number, self.path / f"b{number}"), config, machine=Machine(boot_id, 8 << 30), now=self.now,
             seed=number, address=f"10.1.0.{number}:10911", ha_address=f"10.1.0.{number}:10912",
+            keyring=self._keyring(number),
         )  # fmt: skip
         self.brokers[number] = broker
         return broker
+
+    def _keyring(self, number: int) -> Keyring | None:
+        secret = self.secret
+        return None if secret is None else Keyring(lambda: (secret,), Random(1_000 + number))
 
     def kill(self, number: int) -> None:
         """Its links break, its session ends by itself later."""

@@ -59,6 +59,21 @@ def filled(path: Path, count: int = 200, **changes: Any) -> Group:
     return group
 
 
+@spec("T19", "H24")
+@pytest.mark.parametrize("side", ["master", "slave"])
+def test_twins_with_a_secret_repair_each_other(tmp_path: Path, side: str) -> None:
+    secret = b"one secret for all of the group"
+    group = filled(tmp_path, secrets={0: secret, 1: secret})
+    member: Member = getattr(group, side)
+    before = {name: log_files(path) for name, path in paths(group).items()}
+    at, _ = places(member)[70]
+    flip(paths(group)[side], at + 88)
+    scrub(member)
+    group.pass_time(5_000)
+    assert {name: log_files(path) for name, path in paths(group).items()} == before
+    assert state(member)["repairedTotal"] == 1
+
+
 @spec("T19")
 @pytest.mark.parametrize("side", ["master", "slave"])
 @pytest.mark.parametrize("where", [0, 4, 8, 20, 28, 36, 88, 300, -3])

@@ -14,6 +14,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from tandemq.boundary import Event, Now, Turn
+from tandemq.broker.membercalls import call
 from tandemq.broker.pull import NO_LIMIT
 from tandemq.broker.registry import BrokerRegistry
 from tandemq.broker.tablestream import TableStream
@@ -453,7 +454,7 @@ class Failover:
             is_stored = answer is not None and answer.code == ResponseCode.SUCCESS
             member.on_handed(order.token, at, is_stored=is_stored)
 
-        broker.peers.call(record.address, command, HAND_TIMEOUT_MS, on_answer, turn, now)
+        call(broker, record.address, command, HAND_TIMEOUT_MS, on_answer, turn, now)
 
     def take_offsets(self, giver: int, token: int, table: dict[str, Any]) -> str | None:
         """Merge what a member hands over; it may be answered when it is saved. Says why not, if so.

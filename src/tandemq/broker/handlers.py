@@ -8,6 +8,7 @@ from tandemq.broker import (
     consume,
     groupcalls,
     inspect,
+    membercalls,
     query,
     relay,
     repair,
@@ -29,10 +30,10 @@ def install(broker: "Broker") -> "dict[int, Handler]":
     found: dict[int, Handler] = {}
     modules = (
         consume, retry, query, tables, admin, connections, inspect, relay, reset, runtime, settings, twins, groupcalls,
-        repair, scrubber,
+        repair, scrubber, membercalls,
     )  # fmt: skip
     for module in modules:
         for code, handler in module.handlers(broker).items():
             assert code not in found, f"two handlers for {code}"
-            found[int(code)] = handler
+            found[int(code)] = membercalls.guarded(broker, code, handler)
     return found

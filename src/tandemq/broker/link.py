@@ -50,8 +50,8 @@ class Link:
     """A remoting connection: its unfinished frame, and the peer's address as records hold it."""
 
     __slots__ = (
-        "batches", "born_host", "decoder", "is_v4", "kind", "layout", "learned", "likeness", "number", "peer",
-        "seen_ms",
+        "batches", "born_host", "decoder", "is_v4", "kind", "layout", "learned", "likeness", "nonces", "number",
+        "peer", "seen_ms",
     )  # fmt: skip
 
     def __init__(self, number: int, kind: LinkKind, peer: str, now_ms: int, frame_bytes_max: int) -> None:
@@ -69,6 +69,8 @@ class Link:
         self.batches: BatchLikeness | None = None
         """The same of batches."""
         self.learned = 0
+        self.nonces: list[bytes] = []
+        """Told to a member of the group for its next requests here; see `membercalls`."""
 
 
 def pack_host(text: str) -> bytes:

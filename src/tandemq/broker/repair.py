@@ -23,6 +23,7 @@ import msgspec
 from tandemq.boundary import Job, JobDone, Now, Turn
 from tandemq.broker.damages import Damage
 from tandemq.broker.link import Link
+from tandemq.broker.membercalls import call, sealed
 from tandemq.broker.scrubwork import (
     CONTEXT_BYTES,
     Context,
@@ -118,7 +119,9 @@ class _Handlers:
             broker.disk, segment, Wanted(start, end, _context(wanted.before), _context(wanted.behind)),
             store_log.start, store_log.written_end, PIECE_BYTES, broker.config.frame_bytes_max - HEAD_BYTES,
         )  # fmt: skip
-        if not broker.scrubber.repairs.serve(work, link, lambda served: self._answer(command, served)):
+        if not broker.scrubber.repairs.serve(
+            work, link, lambda served: sealed(broker, command, self._answer(command, served))
+        ):
             return command.answer(ResponseCode.SYSTEM_BUSY, remark="other twins are being served; ask again")
         return None
 
@@ -241,9 +244,9 @@ class Repairs:
             if self._attempt is attempt:
                 self._answered(wanted, answer, at)
 
-        self._broker.peers.call(
-            attempt.asked.address, Command(Code.TANDEM_LOG_RECORDS, fields=fields), ASK_TIMEOUT_MS, on_answer,
-            self._broker.turn_out, now,
+        call(
+            self._broker, attempt.asked.address, Command(Code.TANDEM_LOG_RECORDS, fields=fields), ASK_TIMEOUT_MS,
+            on_answer, self._broker.turn_out, now,
         )  # fmt: skip
 
     def _wanted(self, damage: Damage) -> Wanted:
@@ -422,7 +425,7 @@ class Repairs:
             if twin.address:
                 fields = {"offset": str(log_offset), "brokerId": str(broker.config.broker_id), "reason": reason}
                 command = Command(Code.TANDEM_LOG_SUSPECT, fields=fields)
-                broker.peers.call(twin.address, command, ASK_TIMEOUT_MS, _heard, broker.turn_out, now)
+                call(broker, twin.address, command, ASK_TIMEOUT_MS, _heard, broker.turn_out, now)
 
 
 def _heard(answer: Command | None, _now: Now) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tandemq.boundary import LinkKind, Now, Opened, Turn, TurnedAway
 from tandemq.broker.correction import correct_progress
 from tandemq.broker.masterside import MasterSide
+from tandemq.broker.refusals import Refusals
 from tandemq.broker.slaveside import SlaveSide
 from tandemq.codec.ha import Heartbeat
 from tandemq.config import BrokerConfig
@@ -32,6 +33,8 @@ class Replication:
         self.generations: Pairs = load_epochs(broker.disk)
         self.masters = MasterSide(broker, self)
         self.slave: SlaveSide | None = None
+        self.unproven = Refusals()
+        """Members whose answers were not proven, by address."""
         if broker.failover is None:
             self.begin_by_settings(now)
 

@@ -108,6 +108,8 @@ class RequestCode(IntEnum):
     """TandemQ's own, slave to master: your record at this offset came damaged again and again; look at it."""
     TANDEM_SCRUB = 7_305
     """TandemQ's own, operator to broker: how the commit log is, and whether to verify all of it now."""
+    TANDEM_CHALLENGE = 7_306
+    """TandemQ's own, member to member: a nonce, by which the next request is proven."""
     TANDEM_FAILOVER_STATUS = 7_320
     """TandemQ's own: where a broker stands in its group, why, and what happened before."""
     TANDEM_SWITCH = 7_321
