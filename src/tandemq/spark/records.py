@@ -44,6 +44,7 @@ assert HEAD.itemsize == HEAD_V4.size, "one layout"
 _CRC_NAME = np.frombuffer(b"__CRC32#\x01", dtype=np.uint8)
 _POWERS = 10 ** np.arange(10, dtype=np.int64)
 _CRC_MASK = 0x7FFFFFFF
+_WORD_BYTES = 8
 _V6 = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 _size_at = Struct(">i").unpack_from
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -74,12 +75,14 @@ def find_starts(data: Buffer, start: int, end: int) -> list[int]:
     """Where records seem to begin in `[start, end)`, by their sizes alone; the last lies whole before `end`."""
     starts: list[int] = []
     add = starts.append
-    while end - start >= RECORD_MIN:
-        (size,) = _size_at(data, start)
-        if not RECORD_MIN <= size <= end - start:
+    last = end - RECORD_MIN
+    while start <= last:
+        size = _size_at(data, start)[0]
+        stop = start + size
+        if size < RECORD_MIN or stop > end:
             break
         add(start)
-        start += size
+        start = stop
     return starts
 
 
@@ -154,7 +157,7 @@ class Columns:
         self._heads = heads
         self._inflates = inflates
         self._properties: Any = None
-        self._separators: tuple[Array, Array, Array] | None = None
+        self._texts: _Texts | None = None
 
     def number(self, field: str, kind: Any) -> Any:
         """A field of the head as an Arrow column."""
@@ -166,9 +169,9 @@ class Columns:
 
     def host(self, field: str) -> Any:
         """A host as text: each is formatted once, as there are few."""
-        hosts, which = np.unique(self._heads.fields[field].astype(np.int64), return_inverse=True)
-        texts = pa.array([decode_host(int(host).to_bytes(8, signed=True)) for host in hosts], type=pa.string())
-        return texts.take(pa.array(which.astype(np.int32)))
+        coded = pa.array(self._heads.fields[field].astype(np.int64)).dictionary_encode()
+        texts = [decode_host(host.to_bytes(8, signed=True)) for host in coded.dictionary.to_pylist()]
+        return pa.array(texts, type=pa.string()).take(coded.indices)
 
     def spans(self, starts: Array, stops: Array, kind: Any) -> Any:
         """Bytes `[start, stop)` of each record: an array of wanted and unwanted pieces in turn, of which every other
@@ -209,32 +212,75 @@ class Columns:
         return self._properties
 
     def property(self, name: bytes) -> Any:
-        """The value of a property, NULL where it is absent or empty: the beginnings of all properties are compared."""
+        """The value of a property, NULL where it is absent or empty: the beginnings of all properties are compared, by
+        their first eight bytes first."""
         column = self.properties()
-        rows, packed, separators = self._packed()
-        if len(packed) <= len(name):
-            return pa.nulls(len(column), type=pa.string())
-        begins = np.concatenate((rows[:-1], separators + 1))
-        begins = begins[begins < len(packed) - len(name)]
-        words = np.lib.stride_tricks.as_strided(packed, (len(packed) - len(name), len(name) + 1), (1, 1))[begins]
-        begins = np.sort(begins[(words == np.frombuffer(name + b"\x01", dtype=np.uint8)).all(axis=1)])
-        # Of a property that a record has twice the last one counts.
-        begins = begins[::-1]
-        row, last = np.unique(np.searchsorted(rows, begins, side="right") - 1, return_index=True)
-        start = begins[last] + len(name) + 1
-        ends = np.append(separators, len(packed))
-        stop = np.minimum(ends[np.searchsorted(ends, start)], rows[row + 1])
-        filled = stop > start
-        return _pieces(column, row[filled], start[filled], stop[filled])
+        if self._texts is None:
+            self._texts = _Texts(column)
+        row, start, stop = self._texts.values(name + b"\x01")
+        return _pieces(column, row, start, stop)
 
-    def _packed(self) -> tuple[Array, Array, Array]:
-        """Of the column of properties: bounds of its rows, the bytes they lie in, where in these 0x02 is."""
-        if self._separators is None:
-            _, bounds, data = self.properties().buffers()
-            rows = np.frombuffer(bounds, dtype=np.int32)[: len(self._heads) + 1].astype(np.int64)
-            packed = np.frombuffer(data, dtype=np.uint8)[: int(rows[-1])] if rows[-1] else np.empty(0, dtype=np.uint8)
-            self._separators = rows, packed, np.flatnonzero(packed == 2)
-        return self._separators
+    def check_texts(self) -> None:
+        """Whatever was made of the properties is text if they are: pieces of theirs end at ASCII characters.
+
+        Raises:
+            ArrowInvalid: they are no UTF-8.
+        """
+        if self._properties is not None:
+            self._properties.validate(full=True)
+
+
+class _Texts:
+    """Where properties begin in a column of them: at the beginning of a row, and behind each 0x02."""
+
+    def __init__(self, column: Any) -> None:
+        _, bounds, data = column.buffers()
+        self._rows = np.frombuffer(bounds, dtype=np.int32)[: len(column) + 1]
+        size = int(self._rows[-1])
+        self._bytes = np.zeros(size + _WORD_BYTES, dtype=np.uint8)
+        if size:
+            self._bytes[:size] = np.frombuffer(data, dtype=np.uint8)[:size]
+        is_begin = np.empty(size + 1, dtype=bool)
+        np.equal(self._bytes[:size], 2, out=is_begin[1:])
+        is_begin[self._rows] = True
+        is_begin[size] = True  # of none: the last one ends there
+        self._begins = np.flatnonzero(is_begin)
+        windows = np.lib.stride_tricks.as_strided(self._bytes, (size + 1, _WORD_BYTES), (1, 1))
+        self._words = windows[self._begins].view(np.uint64)[:, 0]
+
+    def values(self, begin: bytes) -> tuple[Array, Array, Array]:
+        """Of values that follow `begin` and are not empty: their rows, ascending, and where they start and stop. Of a
+        property that a record has twice the last one counts."""
+        word, mask = _word(begin[:_WORD_BYTES])
+        found = np.flatnonzero((self._words & mask) == word)
+        at = self._begins[found]
+        for place in range(_WORD_BYTES, len(begin)):
+            inside = at + place < len(self._bytes)
+            found, at = found[inside], at[inside]
+            same = self._bytes[at + place] == begin[place]
+            found, at = found[same], at[same]
+        start, stop = at + len(begin), self._begins[found + 1]
+        stop = stop - (self._bytes[stop - 1] == 2)
+        if self._is_one_each(at):
+            row = np.arange(len(at))
+        else:
+            is_whole = start <= stop  # nothing that the next row completes
+            at, start, stop = at[is_whole], start[is_whole], stop[is_whole]
+            row = np.searchsorted(self._rows, at, side="right") - 1
+            last = np.append(row[1:] != row[:-1], True)[: len(row)]
+            row, start, stop = row[last], start[last], stop[last]
+        filled = stop > start
+        return (row, start, stop) if filled.all() else (row[filled], start[filled], stop[filled])
+
+    def _is_one_each(self, at: Array) -> bool:
+        return len(at) == len(self._rows) - 1 and bool((at >= self._rows[:-1]).all() and (at < self._rows[1:]).all())
+
+
+def _word(begin: bytes) -> tuple[Any, Any]:
+    """Up to eight bytes as a number, and which of its bits count."""
+    padded = begin.ljust(_WORD_BYTES, b"\0")
+    mask = (b"\xff" * len(begin)).ljust(_WORD_BYTES, b"\0")
+    return np.frombuffer(padded, dtype=np.uint64)[0], np.frombuffer(mask, dtype=np.uint64)[0]
 
 
 def _pieces(column: Any, row: Array, start: Array, stop: Array) -> Any:
@@ -286,9 +332,9 @@ def regular_columns(data: Buffer, heads: Heads, names: Sequence[str], *, inflate
     columns = Columns(data, heads, inflates=inflates)
     try:
         made = {name: MAKERS[name](columns) for name in names if name in MAKERS}
-        for name in ("topic", "key", "uniqueKey", "tags", "properties"):
-            if name in made:
-                made[name].validate(full=True)
+        if "topic" in made:
+            made["topic"].validate(full=True)
+        columns.check_texts()
     except (ProtocolError, pa.ArrowInvalid, UnicodeDecodeError):
         return None
     return made

@@ -1,0 +1,51 @@
+"""Records column by column give what they give one by one."""
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tandemq.codec.record import encode_record, property_value
+from tandemq.spark.records import read_heads, regular_columns
+from tests.spark.logs import HOST_V4
+
+PIECES = [b"KEYS", b"TAGS", b"UNIQ_KEY", b"UNIQ_KE", b"KEYS1", b"\x01", b"\x02", b"a", b"of eight", "ä".encode()]
+NAMES = {"key": b"KEYS", "tags": b"TAGS", "uniqueKey": b"UNIQ_KEY"}
+ONE_EACH = b"KEYS\x01k\x02UNIQ_KEY\x01u\x02TAGS\x01t\x02"
+PROPERTIES = st.one_of(st.just(ONE_EACH), st.lists(st.sampled_from(PIECES), max_size=12).map(b"".join))
+
+
+def records_of(properties: list[bytes]) -> bytes:
+    data = b""
+    for number, one in enumerate(properties):
+        data += encode_record(
+            topic=b"T", queue_id=0, queue_offset=number, log_offset=len(data), body=b"b" * number, properties=one,
+            flag=0, sys_flag=0, born_ms=1, born_host=HOST_V4, store_ms=1, store_host=HOST_V4,
+        )  # fmt: skip
+    return data
+
+
+@settings(max_examples=300)
+@given(properties=st.lists(PROPERTIES, min_size=1, max_size=8))
+def test_properties_are_those_that_each_record_has(properties: list[bytes]) -> None:
+    data = records_of(properties)
+    heads = read_heads(data, 0, len(data), 0, checks=True)
+    assert heads is not None
+    assert len(heads) == len(properties)
+    columns = regular_columns(data, heads, [*NAMES, "properties"], inflates=True)
+    assert columns is not None
+    stored = [text.encode() for text in columns["properties"].to_pylist()]
+    for column, name in NAMES.items():
+        wanted = [property_value(one, name) or None for one in stored]
+        assert [text and text.encode() for text in columns[column].to_pylist()] == wanted
+
+
+def test_text_that_is_none_is_noticed_whichever_column_is_asked_for() -> None:
+    data = records_of([b"KEYS\x01a\x02", b"KEYS\x01b\x02TAGS\x01\xff\x02"])
+    heads = read_heads(data, 0, len(data), 0, checks=True)
+    assert heads is not None
+    for name in ("key", "tags", "properties"):
+        assert regular_columns(data, heads, [name], inflates=True) is None
+    made = regular_columns(data, heads, ["queueOffset"], inflates=True)
+    assert made is not None
+    assert made["queueOffset"].equals(pa.array(np.arange(2)))
