@@ -1,7 +1,9 @@
 """`format("rocketmq")` in streaming queries: checkpoints, limits, and what happens to the cluster meanwhile."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tandemq.client.queries import message_at
 from tandemq.model.message import MessageQueue
-from tandemq.run.local import LocalCluster
+from tandemq.run.local import LocalBroker, LocalCluster
 from tandemq.spark.asking import asker_of, close_askers
 from tests.spark.messages import committed, make_topic, numbered, send
 from tests.spark.test_source import SMALL_FILES, delete_old_files
+from tests.spec import spec
 
 
 class Stream:
@@ -98,6 +101,56 @@ def test_topics_that_appear_while_a_query_runs_are_read_from_their_start(
         assert query.exception() is None
     finally:
         query.stop()
+
+
+@spec("P12")
+def test_queues_topics_and_broker_groups_that_appear_cost_nothing_and_repeat_nothing(
+    tandemq_broker: LocalCluster, stream: Stream
+) -> None:
+    names = tandemq_broker.name_servers
+    options = {"subscribePattern": "Orders-.*", "commitGroup": "pipeline"}
+
+    def wait_for(count: int) -> None:
+        tandemq_broker.wait_until(lambda: len(stream.rows) >= count or query.exception() is not None, 60)
+        assert query.exception() is None
+        assert stream.rows == list(range(count))
+
+    make_topic(names, "Orders-one", 1)
+    send(names, numbered("Orders-one", 0, 10))
+    query = stream.start(once=False, **options)
+    try:
+        wait_for(10)
+        make_topic(names, "Orders-one", 3)
+        send(names, numbered("Orders-one", 10, 20), queue=MessageQueue("Orders-one", "broker-a", 2))
+        wait_for(20)
+        send(names, numbered("Orders-two", 20, 30))
+        wait_for(30)
+        with added_group(tandemq_broker):
+            make_topic(names, "Orders-one", 3)
+            send(names, numbered("Orders-one", 30, 40), queue=MessageQueue("Orders-one", "broker-b", 1))
+            send(names, numbered("Orders-one", 40, 50), queue=MessageQueue("Orders-one", "broker-a", 1))
+            wait_for(50)
+            query.stop()
+            send(names, numbered("Orders-one", 50, 60), queue=MessageQueue("Orders-one", "broker-b", 0))
+            assert stream.drain(**options) == list(range(60))
+            assert sorted(stream.offsets()["Orders-one"]) == ["broker-a", "broker-b"]
+            done = [committed(names, "pipeline", topic) for topic in ("Orders-one", "Orders-two")]
+            assert sum(sum(offsets.values()) for offsets in done) == 60
+    finally:
+        query.stop()
+
+
+@contextmanager
+def added_group(cluster: LocalCluster) -> Iterator[None]:
+    """A second broker group, of one master, that joins a cluster while it runs."""
+    broker = LocalBroker(replace(cluster.broker().node.config, broker_name="broker-b", listen_port=0, ha_port=0,
+                                 store_path=str(cluster.directory / "broker-b-0")))  # fmt: skip
+    broker.start()
+    try:
+        cluster.wait_until(broker.is_registered)
+        yield
+    finally:
+        broker.stop()
 
 
 def test_master_killed_within_a_micro_batch_costs_nothing_while_the_slave_has_the_bytes(

@@ -114,6 +114,7 @@ class Failover:
         """Offsets handed to us that are being saved: which change, giver, token."""
         broker.registration.broker_id = None
         broker.pull.takes_commits = False
+        broker.pull.replica_limit = self.replica_limit
         self._why = "the group's configuration has not been read from the registry yet"
         broker.send.refuse(REASON, self._why, ResponseCode.NO_PERMISSION)
         broker.pull.refusal = self._why
@@ -309,6 +310,13 @@ class Failover:
     def confirm_offset(self) -> int:
         """Log offset below which a message of an `elect` group is safe."""
         return self.member.confirm_offset
+
+    def replica_limit(self) -> int:
+        """Log offset up to which this member answers replica reads, whoever serves consumers: what no election takes
+        back. 0 while the group's mode is not known."""
+        if self._member is None or self._member.view.config is None:
+            return 0
+        return self.confirm_offset if self.is_elect else NO_LIMIT
 
     def copied_offset(self) -> int:
         """Log offset below which as many members as asked for hold the log: it does not grow while fewer are in sync,

@@ -20,7 +20,7 @@ from tandemq.broker.groups import Groups
 from tandemq.broker.link import Link, pack_host
 from tandemq.broker.offsets import ConsumerOffsets
 from tandemq.broker.peers import Peers
-from tandemq.broker.pull import PullPath
+from tandemq.broker.pull import PULLS, PullPath
 from tandemq.broker.registration import Registration
 from tandemq.broker.replicate import Replication
 from tandemq.broker.saver import SAVED_FIRST, Saver
@@ -340,7 +340,7 @@ class Broker:
             if command.code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
                 self.send.take(link, command, now)
                 return None
-            if command.code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
+            if command.code in PULLS:
                 if link.kind is LinkKind.REMOTING:
                     return self.pull.take(link.number, command, turn, now)
             elif command.code in self.handlers:

@@ -37,6 +37,7 @@ from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue
 from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
+PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.TANDEM_REPLICA_PULL})
 COMMIT_OFFSET = 1
 SUSPEND = 2
 SUBSCRIPTION = 4
@@ -47,6 +48,7 @@ LINK_BYTES_MAX = 8 << 20
 """A link with so many bytes under way gets no more answers before it has taken them."""
 WAITING_PER_LINK_MAX = 4096
 NO_LIMIT = 1 << 62
+_NO_GROUP = SubscriptionGroupConfig("")
 _BEGINNING = Struct(">I20xq")
 """Of a record, behind its size: magic and log offset."""
 _HEADER = (
@@ -68,6 +70,7 @@ class Pull:
         "fields",
         "group",
         "is_answered",
+        "is_replica",
         "is_waiting",
         "link",
         "opaque",
@@ -77,7 +80,7 @@ class Pull:
 
     def __init__(
         self, link: int, opaque: int, fields: PullFields, codes: frozenset[int] | None, queue: ConsumeQueue,
-        group: SubscriptionGroupConfig, *, binary: bool,
+        group: SubscriptionGroupConfig, *, binary: bool, is_replica: bool = False,
     ) -> None:  # fmt: skip
         """A pull that has passed all checks."""
         self.link = link
@@ -91,6 +94,8 @@ class Pull:
         self.is_answered = False
         self.is_waiting = False
         """For room in a turn or on its link."""
+        self.is_replica = is_replica
+        """A replica read: see `PullPath.replica_limit`."""
 
 
 class PullPath:
@@ -122,6 +127,8 @@ class PullPath:
         """Whether the offsets that come with pulls count."""
         self.log_limit = NO_LIMIT
         """Log offset up to which messages are shown; the rest is not safe from being cut yet."""
+        self.replica_limit: Callable[[], int] = lambda: NO_LIMIT
+        """The same for replica reads, which every member answers, whoever serves consumers."""
         self.is_tail_awaited = False
         """The log may lack its end, and a slave may give it back: what lies behind its end is not known to be wrong."""
         self.held = HeldPulls()
@@ -199,7 +206,10 @@ class PullPath:
     def take(self, link: int, command: Command, turn: Turn, now: Now) -> Command | None:
         """Answer or hold any pull; returns an answer only to refuse."""
         fields = read_fields(PullFields, command.fields)
-        refusal = self._take(link, command.opaque, fields, turn, now, binary=command.binary)
+        if command.code == RequestCode.TANDEM_REPLICA_PULL:
+            refusal = self._take_replica(link, command.opaque, fields, turn, binary=command.binary)
+        else:
+            refusal = self._take(link, command.opaque, fields, turn, now, binary=command.binary)
         return None if refusal is None else command.answer(refusal[0], remark=refusal[1])
 
     def _take(
@@ -229,9 +239,30 @@ class PullPath:
             self.answer(pull, turn, is_last=True)
         return None
 
+    def _take_replica(
+        self, link: int, opaque: int, fields: PullFields, turn: Turn, *, binary: bool
+    ) -> tuple[int, str] | None:
+        """A replica read is of no group, commits nothing and is never held."""
+        if not self.permission & Permission.READ:
+            return ResponseCode.NO_PERMISSION, f"the broker[{self._config.broker_name}] pulling message is forbidden"
+        refusal = self._topic_refusal(fields)
+        if refusal is not None:
+            return refusal
+        fields.sys_flag = SUBSCRIPTION
+        try:
+            codes = self._codes(fields, _NO_GROUP)
+        except _Unsubscribed as error:
+            return error.code, str(error)
+        pull = Pull(link, opaque, fields, codes, self._queue(fields), _NO_GROUP, binary=binary, is_replica=True)
+        self.answer(pull, turn, is_last=True)
+        return None
+
     def _refusal(self, fields: PullFields, group: SubscriptionGroupConfig) -> tuple[int, str] | None:
         if not group.consume_enable:
             return ResponseCode.NO_PERMISSION, f"subscription group no permission, {fields.consumer_group}"
+        return self._topic_refusal(fields)
+
+    def _topic_refusal(self, fields: PullFields) -> tuple[int, str] | None:
         topic = self._topics.table.get(fields.topic)
         if topic is None:
             if (fields.topic, fields.queue_id) in self._store.queues:
@@ -283,7 +314,7 @@ class PullPath:
         """Answer a pull if there is something to say; False if it should wait. `is_last`: answer in any case."""
         queue = pull.queue
         offset = pull.fields.queue_offset
-        low, high = queue.min_offset, self.visible_end(queue)
+        low, high = queue.min_offset, self.visible_end(queue, self._limit(pull))
         if (offset == high and high > 0) or (high == 0 and offset == 0):
             if not is_last:
                 return False
@@ -352,7 +383,7 @@ class PullPath:
         spans: list[tuple[int, int]] = []
         count = total = 0
         start = end = -1
-        limit = self.log_limit
+        limit = self._limit(pull)
         has_damage = bool(self._damages.ranges)
         for log_offset, size, code in self._store.entries(
             pull.queue, offset, most if codes is None else EXAMINED_ENTRIES_MAX
@@ -419,19 +450,25 @@ class PullPath:
     ) -> None:
         pull.is_answered = True
         queue = pull.queue
-        suggested = self._suggest(pull, following)
+        suggested, end = self._suggest(pull, following), self.visible_end(queue, self._limit(pull))
         if pull.binary:
             fields = {
                 "suggestWhichBrokerId": str(suggested), "nextBeginOffset": str(following),
-                "minOffset": str(queue.min_offset), "maxOffset": str(self.visible_end(queue)),
+                "minOffset": str(queue.min_offset), "maxOffset": str(end),
             }  # fmt: skip
             header = encode_header(Command(code, pull.opaque, FLAG_RESPONSE, status, fields, binary=True))
             form = 1 << 24
         else:
             header = _HEADER % (
-                code, suggested, following, queue.min_offset, self.visible_end(queue), pull.opaque, status.encode(),
+                code,
+                suggested,
+                following,
+                queue.min_offset,
+                end,
+                pull.opaque,
+                status.encode(),
                 VERSION_SPOKEN,
-            )  # fmt: skip
+            )
             form = 0
         prefix = (4 + len(header) + size).to_bytes(4) + (form | len(header)).to_bytes(4)
         turn.send(pull.link, prefix + header, *buffers)
@@ -450,14 +487,18 @@ class PullPath:
                 return pull.group.which_broker_when_consume_slowly
         return pull.group.broker_id
 
-    def visible_end(self, queue: ConsumeQueue) -> int:
-        """Queue offset behind the last message that may be shown."""
+    def _limit(self, pull: Pull) -> int:
+        return min(self.log_limit, self.replica_limit()) if pull.is_replica else self.log_limit
+
+    def visible_end(self, queue: ConsumeQueue, log_limit: int | None = None) -> int:
+        """Queue offset behind the last message that may be shown; `log_limit`: another one than for consumers."""
+        limit = self.log_limit if log_limit is None else log_limit
         low, high = queue.min_offset, queue.max_offset
-        if self.log_limit >= self._store.log.written_end or low >= high:
+        if limit >= self._store.log.written_end or low >= high:
             return high
-        if queue.entry(high - 1).log_offset < self.log_limit:
+        if queue.entry(high - 1).log_offset < limit:
             return high
-        return bisect_left(range(high), self.log_limit, low, high, key=lambda at: queue.entry(at).log_offset)
+        return bisect_left(range(high), limit, low, high, key=lambda at: queue.entry(at).log_offset)
 
     # Waking.
 

@@ -110,6 +110,8 @@ class RequestCode(IntEnum):
     """TandemQ's own, operator to broker: how the commit log is, and whether to verify all of it now."""
     TANDEM_CHALLENGE = 7_306
     """TandemQ's own, member to member: a nonce, by which the next request is proven."""
+    TANDEM_REPLICA_PULL = 7_307
+    """TandemQ's own, pipeline to any member: messages of a queue, for no group, up to what no election takes back."""
     TANDEM_FAILOVER_STATUS = 7_320
     """TandemQ's own: where a broker stands in its group, why, and what happened before."""
     TANDEM_SWITCH = 7_321

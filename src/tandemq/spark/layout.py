@@ -16,7 +16,7 @@ from tandemq.client.kit import Kit
 from tandemq.client.offsets import ask_member, commit_request, time_offset
 from tandemq.client.queries import TOOLS_GROUP, message_at
 from tandemq.client.routes import MASTER_ID
-from tandemq.client.steps import Ask, Steps, ask_all, checked, json_object, number, request
+from tandemq.client.steps import Ask, Steps, ask_all, checked, json_object, number, refusal, request
 from tandemq.codec.record import decode_messages
 from tandemq.errors import ConfigError, NetworkError, NoRoute, NotConnected, ProtocolError, TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -28,6 +28,8 @@ from tandemq.spark.options import Bound, Edge, Moment, ReadFrom, SourceOptions
 
 SUBSCRIPTION = 4
 WALK_MESSAGES = 32
+BEYOND = 1 << 60
+"""An offset that no queue has: a pull there is answered with where the queue begins and ends."""
 NAMES_SHOWN = 10
 Members = Mapping[int, str]
 
@@ -139,14 +141,15 @@ def find_ends(layout: Layout, read_from: ReadFrom) -> Steps[dict[MessageQueue, E
     ends: dict[MessageQueue, End] = {}
     for queue in layout.queues:
         answer = told.get(queue)
-        if isinstance(answer, Command):
+        if isinstance(answer, Command) and answer.code != ResponseCode.NO_PERMISSION:
             ends[queue] = End(_offset(answer), is_final=True)
             continue
         slaves = [address for id_, address in layout.members[queue.broker_name].items() if id_ != MASTER_ID]
-        answers = yield from ask_all([Ask(address, _edge(queue, code)) for address in slaves])
-        offsets = [_offset(one) for one in answers if isinstance(one, Command)]
+        edges = yield from find_edges(queue, slaves if answer is None or not isinstance(answer, Command)
+                                      else [*slaves, masters[queue]])  # fmt: skip
+        offsets = [one[1] for one in edges if isinstance(one, tuple)]
         if not offsets:
-            why = next((one for one in [*answers, answer] if isinstance(one, TandemError)), "there is none to ask")
+            why = next((one for one in [*edges, answer] if isinstance(one, TandemError)), "there is none to ask")
             raise NetworkError(f"nobody in {queue.broker_name} says how far {queue.topic} goes: {why}")
         ends[queue] = End(max(offsets), is_final=False)
     return ends
@@ -163,20 +166,46 @@ def find_starts(layout: Layout, read_from: ReadFrom) -> Steps[dict[MessageQueue,
     """
     starts: dict[MessageQueue, int] = {}
     for queue in layout.queues:
-        addresses = ordered(layout.members[queue.broker_name], read_from)
-        codes = (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
-        answers = yield from ask_all([Ask(address, _edge(queue, code)) for address in addresses for code in codes])
-        held = [
-            (_offset(low), _offset(high))
-            for low, high in zip(answers[0::2], answers[1::2], strict=True)
-            if isinstance(low, Command) and isinstance(high, Command)
-        ]
+        edges = yield from find_edges(queue, ordered(layout.members[queue.broker_name], read_from))
+        held = [one for one in edges if isinstance(one, tuple)]
         if not held:
-            why = next(one for one in answers if isinstance(one, TandemError))
+            why = next(one for one in edges if isinstance(one, TandemError))
             raise NetworkError(f"nobody in {queue.broker_name} says where {queue.topic} begins: {why}")
         # A member whose queue is empty knows nothing of where it begins.
         starts[queue] = min((low for low, high in held if high > 0), default=0)
     return starts
+
+
+def find_edges(queue: MessageQueue, addresses: Sequence[str]) -> Steps[list[tuple[int, int] | TandemError]]:
+    """Where a queue begins and ends on each of some members, or why one does not say.
+
+    One that serves no consumers (a slave of a group with a registry) tells those who read replicas all the same.
+
+    Raises:
+        RemoteError: what one says makes no sense.
+    """
+    codes = (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
+    answers = yield from ask_all([Ask(address, _edge(queue, code)) for address in addresses for code in codes])
+    edges: list[tuple[int, int] | TandemError] = []
+    for address, low, high in zip(addresses, answers[0::2], answers[1::2], strict=True):
+        if not isinstance(low, Command) or not isinstance(high, Command):
+            edges.append(next(one for one in (low, high) if isinstance(one, TandemError)))
+        elif ResponseCode.NO_PERMISSION in (low.code, high.code):
+            edges.append((yield from _replica_edges(queue, address)))
+        else:
+            edges.append((_offset(low), _offset(high)))
+    return edges
+
+
+def _replica_edges(queue: MessageQueue, address: str) -> Steps[tuple[int, int] | TandemError]:
+    code = RequestCode.TANDEM_REPLICA_PULL
+    try:
+        answer = yield Ask(address, pull_request(queue, BEYOND, 1, code=code))
+    except NetworkError as error:
+        return error
+    if "maxOffset" not in answer.fields:
+        return refusal(answer)
+    return number(answer, "minOffset"), number(answer, "maxOffset")
 
 
 def _edge(queue: MessageQueue, code: RequestCode) -> Command:
@@ -209,11 +238,12 @@ def find_moment(kit: Kit, queue: MessageQueue, wall_ms: int, start: int, end: in
 
 
 def pull_request(
-    queue: MessageQueue, offset: int, count: int, expression: str = "*", kind: str = "TAG", group: str = TOOLS_GROUP
-) -> Command:
-    """A pull that is answered at once and belongs to no subscription."""
+    queue: MessageQueue, offset: int, count: int, expression: str = "*", kind: str = "TAG", group: str = TOOLS_GROUP,
+    code: RequestCode = RequestCode.PULL_MESSAGE,
+) -> Command:  # fmt: skip
+    """A pull that is answered at once and belongs to no subscription; TANDEM_REPLICA_PULL: to no group either."""
     return request(
-        RequestCode.PULL_MESSAGE, consumerGroup=group, topic=queue.topic, queueId=queue.queue_id,
+        code, consumerGroup=group, topic=queue.topic, queueId=queue.queue_id,
         queueOffset=offset, maxMsgNums=count, sysFlag=SUBSCRIPTION, commitOffset=0, suspendTimeoutMillis=0,
         subscription=expression, subVersion=0, expressionType=kind, bname=queue.broker_name,
     )  # fmt: skip

@@ -5,11 +5,11 @@
          deleted everywhere, or a number is missing ─► OffsetGone; or passed over, if loss is accepted
          nobody gives the next record in time ─► an error; never fewer rows
 
-Pulls are plain ones, of no consumer group, answered at once; several queues are pulled at the same time, and while one
-answer is decoded the next is on its way. Records come queue by queue all the same, so that a batch that is repeated has
-its rows in the same order.
+Pulls are plain ones, of no consumer group, answered at once; a member that serves no consumers is asked for a replica
+read instead. Several queues are pulled at the same time, and while one answer is decoded the next is on its way.
+Records come queue by queue all the same, so that a batch that is repeated has its rows in the same order.
 
-Source: docs/pipeline.md, "Reading"; docs/requests.md, "pull".
+Source: docs/pipeline.md, "Reading"; docs/requests.md, "pull", "TANDEM_REPLICA_PULL".
 """
 
 import logging
@@ -25,7 +25,7 @@ from tandemq.client.routes import MASTER_ID
 from tandemq.client.steps import Ask, Steps, number, pause, refusal, tell_now
 from tandemq.codec.record import RECORD_BYTES_MIN, parse_record, property_value
 from tandemq.errors import NetworkError, OffsetGone, ProtocolError, RemoteError, TandemError
-from tandemq.model.codes import ResponseCode
+from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.spark.asking import Asker, Story
 from tandemq.spark.layout import Members, ordered, pull_request
@@ -92,6 +92,8 @@ class _Reading:
     ends_at: dict[str, int] = field(default_factory=dict)
     """By address: where the queue ends there, before the range does."""
     failures: dict[str, TandemError] = field(default_factory=dict)
+    replicas: set[str] = field(default_factory=set)
+    """Addresses that answer replica reads and no plain pulls, as they serve no consumers."""
 
     @property
     def name(self) -> str:
@@ -211,12 +213,18 @@ def _ask_member(how: ReadHow, reading: _Reading, address: str) -> Steps[tuple[by
     queue, position = reading.range.queue, reading.position
     # Without a filter every offset is a message: no more than the range has is asked for.
     count = how.pull_messages if how.is_filtered else min(how.pull_messages, reading.range.end - position)
-    command = pull_request(queue, position, count, how.expression, how.expression_type)
+    code = RequestCode.TANDEM_REPLICA_PULL if address in reading.replicas else RequestCode.PULL_MESSAGE
+    command = pull_request(queue, position, count, how.expression, how.expression_type, code=code)
     try:
         answer: Command = yield Ask(address, command, min(how.timeout_ms, PULL_TIMEOUT_MS))
     except NetworkError as error:
         reading.failures[address] = error
         return None
+    if answer.code == ResponseCode.NO_PERMISSION and address not in reading.replicas:
+        reading.replicas.add(address)
+        return (yield from _ask_member(how, reading, address))
+    if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        reading.replicas.discard(address)  # RocketMQ's: it may serve consumers again
     if answer.code == ResponseCode.SUCCESS:
         return _take(how, reading, answer)
     following = int(answer.fields.get("nextBeginOffset", position))

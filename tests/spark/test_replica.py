@@ -1,0 +1,119 @@
+"""Replica reads: slaves of groups with a registry serve no consumers, and pipelines all the same."""
+
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
+from tandemq.model.message import MessageQueue
+from tandemq.run.ask import try_ask
+from tandemq.run.local import LocalBroker, LocalCluster
+from tandemq.spark.layout import pull_request
+from tests.spark.messages import make_topic, numbered, send
+from tests.spark.test_stream import Stream
+from tests.spec import spec
+
+QUEUE = MessageQueue("Orders", "broker-a", 0)
+
+
+def slave_of(cluster: LocalCluster) -> LocalBroker:
+    master = cluster.master()
+    return next(broker for broker in cluster.brokers if broker is not master)
+
+
+def pull(broker: LocalBroker, code: RequestCode, offset: int = 0, **fields: str) -> Command:
+    request = pull_request(QUEUE, offset, 32, code=code)
+    answer = try_ask(broker.address, Command(code, fields={**request.fields, **fields}))
+    assert answer is not None
+    return answer
+
+
+def read(spark: SparkSession, cluster: LocalCluster, **options: Any) -> list[int]:
+    given = {"nameServer": cluster.name_servers, "subscribe": "Orders", "timeoutMs": 8_000} | options
+    rows = spark.read.format("rocketmq").options(**given).load().select("body").collect()
+    return sorted(int(row.body) for row in rows)
+
+
+@pytest.fixture
+def stream(spark: SparkSession, tandemq_pair: LocalCluster, tmp_path: Any) -> Stream:
+    return Stream(spark, tandemq_pair, tmp_path / "query")
+
+
+@spec("P11")
+@pytest.mark.tandemq(mode="elect")
+def test_slave_gives_what_is_confirmed_and_refuses_consumers(tandemq_pair: LocalCluster) -> None:
+    names = tandemq_pair.name_servers
+    make_topic(names, "Orders", 1)
+    send(names, numbered("Orders", 0, 10))
+    tandemq_pair.wait_in_sync()
+    slave = slave_of(tandemq_pair)
+    tandemq_pair.wait_until(lambda: pull(slave, RequestCode.TANDEM_REPLICA_PULL).fields.get("maxOffset") == "10")
+    given = pull(slave, RequestCode.TANDEM_REPLICA_PULL)
+    assert given.code == ResponseCode.SUCCESS
+    assert given.fields["nextBeginOffset"] == "10"
+    assert pull(slave, RequestCode.PULL_MESSAGE).code == ResponseCode.NO_PERMISSION
+    assert pull(slave, RequestCode.TANDEM_REPLICA_PULL, offset=10).code == ResponseCode.PULL_NOT_FOUND
+    assert pull(slave, RequestCode.TANDEM_REPLICA_PULL, topic="Other").code == ResponseCode.TOPIC_NOT_EXIST
+    wrong = pull(slave, RequestCode.TANDEM_REPLICA_PULL, expressionType="SQL92")
+    assert wrong.code == ResponseCode.SYSTEM_ERROR
+    # What is not confirmed is not given: here everything from the fourth message on.
+    at = slave.node.store.queues["Orders", 0].entry(3).log_offset
+    slave.node.pull.replica_limit = lambda: at
+    given = pull(slave, RequestCode.TANDEM_REPLICA_PULL)
+    assert (given.fields["maxOffset"], given.fields["nextBeginOffset"]) == ("3", "3")
+    assert pull(slave, RequestCode.TANDEM_REPLICA_PULL, offset=3).code == ResponseCode.PULL_NOT_FOUND
+
+
+@pytest.mark.tandemq(mode="elect")
+def test_elected_group_is_read_from_slave_and_master_alike(spark: SparkSession, tandemq_pair: LocalCluster) -> None:
+    names = tandemq_pair.name_servers
+    make_topic(names, "Orders", 2)
+    send(names, numbered("Orders", 0, 300))
+    tandemq_pair.wait_in_sync()
+    master, slave = tandemq_pair.master(), slave_of(tandemq_pair)
+    assert read(spark, tandemq_pair, readFrom="slave") == list(range(300))
+    assert slave.node.pull.count == 300
+    assert master.node.pull.count == 0
+    assert read(spark, tandemq_pair) == list(range(300))
+    assert master.node.pull.count == 0
+    assert read(spark, tandemq_pair, readFrom="master") == list(range(300))
+    assert master.node.pull.count == 300
+
+
+@spec("P11")
+@pytest.mark.tandemq(mode="elect")
+def test_elected_master_killed_within_a_micro_batch_costs_nothing(tandemq_pair: LocalCluster, stream: Stream) -> None:
+    names = tandemq_pair.name_servers
+    make_topic(names, "Orders", 2)
+    send(names, numbered("Orders", 0, 300))
+    tandemq_pair.wait_in_sync()
+    master = tandemq_pair.master()
+
+    def kill_in_second(batch: int) -> None:
+        if batch == 1 and master.is_running:
+            master.kill()
+
+    stream.on_batch = kill_in_second
+    assert stream.drain(maxOffsetsPerTrigger=100, timeoutMs=30_000) == list(range(300))
+    assert not master.is_running
+    assert len(stream.batches) == 3
+
+
+def test_slave_that_is_behind_skips_nothing(spark: SparkSession, tandemq_pair: LocalCluster) -> None:
+    names = tandemq_pair.name_servers
+    make_topic(names, "Orders", 1)
+    send(names, numbered("Orders", 0, 100))
+    tandemq_pair.wait_in_sync()
+    slave = tandemq_pair.broker(broker_id=1)
+    # Its queue ends at 40: as of one that has not copied the rest yet.
+    at = slave.node.store.queues["Orders", 0].entry(40).log_offset
+    slave.node.pull.log_limit = at
+    given = slave.node.pull.count
+    assert read(spark, tandemq_pair) == list(range(100))
+    assert slave.node.pull.count - given == 40
+    with pytest.raises(Exception, match=r"offset 40 of Orders broker-a queue 0 is not given within 1500 ms.*up to 40"):
+        read(spark, tandemq_pair, readFrom="slave", timeoutMs=1_500,
+             endingOffsets='{"Orders": {"broker-a": {"0": 100}}}')  # fmt: skip
+    assert read(spark, tandemq_pair, readFrom="slave") == list(range(40))
