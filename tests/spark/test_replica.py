@@ -31,7 +31,7 @@ def pull(broker: LocalBroker, code: RequestCode, offset: int = 0, **fields: str)
 
 
 def read(spark: SparkSession, cluster: LocalCluster, **options: Any) -> list[int]:
-    given = {"nameServer": cluster.name_servers, "subscribe": "Orders", "timeoutMs": 8_000} | options
+    given: dict[str, Any] = {"nameServer": cluster.name_servers, "subscribe": "Orders", "timeoutMs": 8_000} | options
     rows = spark.read.format("rocketmq").options(**given).load().select("body").collect()
     return sorted(int(row.body) for row in rows)
 
