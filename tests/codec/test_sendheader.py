@@ -1,13 +1,14 @@
 """Headers read by their likeness to another: the same fields as by decoding, and nothing else is taken for alike."""
 
 import json
+from struct import pack
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tandemq.codec.requests import decode_send_frame
-from tandemq.codec.sendheader import PATTERNS_MAX, SendHeaders
+from tandemq.codec.sendheader import PATTERNS_MAX, SendHeaders, SendRun
 
 KEYS = st.text("0123456789ABCDEF", min_size=1, max_size=40)
 
@@ -75,3 +76,40 @@ def test_pattern_is_shared_and_their_number_bounded() -> None:
     for number in range(PATTERNS_MAX + 10):
         headers.learn(header(a=f"group{number}"))
         assert len(headers._known) <= PATTERNS_MAX
+
+
+def framed(first: bytes, body: bytes) -> bytes:
+    return pack(">II", 4 + len(first) + len(body), len(first)) + first + body
+
+
+def test_frames_of_one_length_are_taken_apart_at_once() -> None:
+    run = SendRun(header(), 3)
+    numbers = [(number % 8, 1_700_000_000_000 + number, f"7F{number:02d}", 10 + number) for number in range(50)]
+    data = b"".join([framed(header(*place), b"%03d" % place[3]) for place in numbers])
+    sends = run.read(data, 50)
+    assert sends is not None
+    found = [(int(q), int(b), k.decode(), int(o)) for q, b, k, o in zip(*sends[:4], strict=True)]
+    assert found == numbers
+    assert sends.bodies == tuple(b"%03d" % place[3] for place in numbers)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        framed(header(queue=33), b"12"),
+        framed(header(opaque=177), b"12"),
+        framed(header()[:-1], b"}123"),
+        framed(header(key="7F0_"), b"123"),
+        framed(header(topic="U")[: len(header())], b"123"),
+        framed(header().replace(b'"T"', b'"U"'), b"123"),
+        framed(header().replace(b'"opaque":17', b'"opaque":-7'), b"123"),
+        framed(header().replace(b'"e":"3"', b'"e":"x"'), b"123"),
+        framed(header(key="7\x022F")[: len(header())], b"123"),
+    ],
+)
+def test_one_frame_that_is_not_like_the_others_is_met(odd: bytes) -> None:
+    run, good = SendRun(header(), 3), framed(header(), b"123")
+    assert run.read(good * 3, 3) is not None
+    for data in (odd + good * 2, good + odd + good, good * 2 + odd):
+        count = len(data) // run.frame_bytes
+        assert run.read(data[: count * run.frame_bytes], count) is None

@@ -8,7 +8,7 @@ from tandemq.broker.topics import Topic
 from tandemq.codec.frame import FrameDecoder
 from tandemq.codec.layout import Layout
 from tandemq.codec.record import encode_host
-from tandemq.codec.sendheader import Match
+from tandemq.codec.sendheader import Match, SendRun
 from tandemq.model.topic import TopicConfig
 from tandemq.storage.consumequeue import ConsumeQueue
 
@@ -51,7 +51,7 @@ class Link:
 
     __slots__ = (
         "batches", "born_host", "decoder", "is_v4", "kind", "layout", "learned", "likeness", "nonces", "number",
-        "peer", "seen_ms",
+        "peer", "run", "seen_ms",
     )  # fmt: skip
 
     def __init__(self, number: int, kind: LinkKind, peer: str, now_ms: int, frame_bytes_max: int) -> None:
@@ -71,6 +71,8 @@ class Link:
         self.learned = 0
         self.nonces: list[bytes] = []
         """Told to a member of the group for its next requests here; see `membercalls`."""
+        self.run: tuple[Likeness, SendRun] | None = None
+        """Messages that came many at once, in frames of one length, and what they have in common."""
 
 
 def pack_host(text: str) -> bytes:

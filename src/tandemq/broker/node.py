@@ -296,6 +296,8 @@ class Broker:
 
     def _receive(self, link: Link, data: bytes, turn: Turn, now: Now) -> None:
         link.seen_ms = now.mono_ms
+        if link.run is not None and link.decoder.is_between_frames:
+            data = self.send.take_frames(link, *link.run, data)
         frames = link.decoder.feed(data)
         at = 0
         while at < len(frames):

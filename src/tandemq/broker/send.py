@@ -7,10 +7,12 @@ stored in one call. Whatever is unusual
 Source: docs/requests.md, "sending"; RocketMQ SendMessageProcessor.
 """
 
+from itertools import chain, groupby
 from random import Random
 from struct import pack
 
 import msgspec
+import numpy as np
 
 from tandemq.boundary import Now
 from tandemq.broker.batch import LEARNED_MAX, UNUSUAL_FLAGS, BatchPath
@@ -28,7 +30,7 @@ from tandemq.codec.requests import (
     is_true,
     read_fields,
 )
-from tandemq.codec.sendheader import Match, SendHeaders
+from tandemq.codec.sendheader import Match, SendHeaders, SendRun
 from tandemq.config import BrokerConfig
 from tandemq.errors import ProtocolError, RecordTooLarge
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -44,7 +46,8 @@ from tandemq.model.topic import (
     topic_name_error,
 )
 from tandemq.storage.consumequeue import ConsumeQueue
-from tandemq.storage.store import Row, Store
+from tandemq.storage.rows import AlikeRows, Row
+from tandemq.storage.store import Store
 
 VERSION_3_4_9 = 121
 _ANSWER = (
@@ -53,9 +56,13 @@ _ANSWER = (
 )
 PLAIN_PROPERTIES_BYTES_MAX = 8000
 KEY_BYTES_MAX = 64
+RUN_MIN = 4
+"""Fewer frames are read faster one by one."""
 _ANSWER_GROWTH = 64 + KEY_BYTES_MAX
 """More bytes than numbers, host and key add to the answer's template."""
 _BATCH_MARK = b'"code":320'
+_TENS = 10 ** np.arange(1, 19, dtype=np.int64)
+_WRITE = int(Permission.WRITE)
 _SEND_V2 = int(RequestCode.SEND_MESSAGE_V2)
 
 
@@ -118,6 +125,8 @@ class SendPath:
         self._message_id = store_host.hex().upper() + "%016X"
         answer = _ANSWER.replace('"REGION"', f'"{self.config.region.replace("%", "%%")}"')
         self._answer = answer.replace("HOST", store_host.hex().upper()).replace("VERSION", str(VERSION_SPOKEN)).encode()
+        self._answer_bytes = len(self._answer % (0, 0, 0, b"", b""))
+        """Length of an answer's header whose numbers have one digit, without key and opaque."""
         self.batches.adopt_region(self.config.region)
         self._prefixes = [pack(">II", length + 4, length) for length in range(len(answer) + _ANSWER_GROWTH)]
         """Lengths of a frame and of its header, for an answer without a body, by the header's length."""
@@ -147,7 +156,7 @@ class SendPath:
 
         They are kept, those of all links together, until `store_waiting`: then what they share is done once.
         """
-        if self.refusal is not None or not link.is_v4 or not self._is_v4 or not self.config.permission & 2:
+        if not self._takes_alike(link):
             return first
         if link.batches is not None:
             first = self.batches.take_run(link, frames, first, now)
@@ -156,6 +165,30 @@ class SendPath:
         if first < len(frames) and _BATCH_MARK in frames[first][1]:
             self.batches.learn(link, frames[first])
         return first
+
+    def _takes_alike(self, link: Link) -> bool:
+        return self.refusal is None and link.is_v4 and self._is_v4 and self.config.permission & _WRITE != 0
+
+    def take_frames(self, link: Link, known: Likeness, run: SendRun, data: bytes) -> bytes:
+        """Take ordinary sends that came as frames of one length, all at once; returns the bytes that are still to read:
+        the beginning of a frame, or everything if they are not like that."""
+        count, rest = divmod(len(data), run.frame_bytes)
+        like, topic, _, queues, layout, flag, sys_flag, command_flag = self._like_before(link)
+        if count < RUN_MIN or like is not known or not self._takes_alike(link):
+            return data
+        sends = run.read(data[: len(data) - rest], count)
+        if sends is None or len(sends.bodies[0]) > self._body_bytes_max:
+            return data
+        number, born_host = link.number, link.born_host
+        try:
+            self.rows += [
+                (queues[queue_id], topic, layout, unique, body, flag, sys_flag, int(born_ms), born_host, number, opaque,
+                 command_flag)
+                for queue_id, born_ms, unique, opaque, body in zip(*sends, strict=True)
+            ]  # fmt: skip
+        except KeyError:  # a queue that this link has not sent to
+            return data
+        return data[len(data) - rest :]
 
     def store_waiting(self, now: Now) -> None:
         """Store what was taken and is not stored yet, in the order it came on each link."""
@@ -187,6 +220,14 @@ class SendPath:
                 queue, topic, layout, unique, body, flag, sys_flag, int(born_ms), born_host, number, opaque,
                 command_flag,
             ))  # fmt: skip
+        if len(frames) - first >= RUN_MIN and link.likeness is like is not NO_LIKENESS:
+            _, header, body = frames[-1]
+            if (
+                len(header) == len(frames[-2][1])
+                and 0 < len(body) == len(frames[-2][2])
+                and matches(header) is not None
+            ):
+                link.run = like, SendRun(header, len(body))
         return len(frames)
 
     def _like_before(
@@ -263,6 +304,10 @@ class SendPath:
     def _store_rows(self, now: Now) -> None:
         """Store the rows taken since the last time, and prepare their answers."""
         rows, self.rows = self.rows, []
+        same = self.store.put_alike(rows, now.wall_ms, self.store_host)
+        if same is not None:
+            self._acknowledge_alike(same)
+            return
         placed = self.store.put_run(rows, now.wall_ms, self.store_host)
         template, prefixes = self._answer, self._prefixes
         answers: list[bytes] = []
@@ -282,6 +327,24 @@ class SendPath:
                 answers += (prefixes[len(answer)], answer)
         self.acks.append((current, b"".join(answers), end, waits, count))
         self.count += len(rows)
+
+    def _acknowledge_alike(self, same: AlikeRows) -> None:
+        """Prepare the answers to many messages: those of one link are one formatting, their lengths are a column."""
+        is_oneway = bool(same.command_flag & FLAG_ONEWAY)
+        lengths = self._answer_bytes + len(same.uniques[0]) + np.fromiter(map(len, same.opaques), np.int64, len(same))
+        lengths += np.searchsorted(_TENS, same.queue_ids, "right") + np.searchsorted(_TENS, same.queue_offsets, "right")
+        prefixes = map(self._prefixes.__getitem__, lengths.tolist())
+        offsets = range(same.log_offset, same.log_offset + len(same.data), same.size)
+        numbers = same.queue_ids.tolist(), same.queue_offsets.tolist()
+        values = tuple(chain.from_iterable(zip(prefixes, offsets, *numbers, same.uniques, same.opaques, strict=True)))
+        framed, at = b"%b" + self._answer, 0
+        for link, run in groupby(same.links):
+            count = len(list(run))
+            answers = b"" if is_oneway else framed * count % values[6 * at : 6 * (at + count)]
+            at += count
+            self.acks.append((link, answers, same.log_offset + at * same.size, same.layout.waits, count))
+        self.count += len(same)
+        self.bytes += len(same) * same.body_bytes
 
     # Everything.
 

@@ -43,6 +43,11 @@ class FrameDecoder:
         self._frame_bytes_max = frame_bytes_max
         self.error: FrameError | None = None
 
+    @property
+    def is_between_frames(self) -> bool:
+        """Whether the next byte begins a frame."""
+        return not self._pieces and self.error is None
+
     def feed(self, data: bytes) -> list[RawFrame]:
         """Take bytes, give back the frames they complete.
 

@@ -7,11 +7,14 @@ that differ from it only there are read by matching, at half the cost of decodin
                                             ^           ^                             ^
 
 Everything outside those places is compared byte by byte, so what the pattern's first header meant the others mean too.
+Frames of one length that lie one behind the other are taken apart at once (`SendRun`), at a third of that cost.
 Source: docs/requests.md, "sending".
 """
 
 import re
 from collections.abc import Callable
+from struct import Struct, pack
+from typing import NamedTuple
 
 _PLACES = re.compile(
     rb'(?<="e":")(?P<queue>\d{1,9})(?=")|(?<="g":")(?P<born>\d{1,18})(?=")|(?<="opaque":)(?P<opaque>\d{1,9})(?=[,}])'
@@ -26,6 +29,55 @@ PATTERNS_MAX = 256
 
 Match = Callable[[bytes], re.Match[bytes] | None]
 """Of a header it knows, a match with the groups `queue`, `born`, `opaque` and `key`."""
+
+
+class Sends(NamedTuple):
+    """What differs in many sends, a column each."""
+
+    queues: tuple[bytes, ...]
+    born: tuple[bytes, ...]
+    keys: tuple[bytes, ...]
+    opaques: tuple[bytes, ...]
+    bodies: tuple[bytes, ...]
+
+
+class SendRun:
+    """Frames of sends that have one length, and so have the places in which they differ: known by one of them."""
+
+    def __init__(self, header: bytes, body_bytes: int) -> None:
+        """Frames like one with this header, of which `SendHeaders.learn` has made a pattern, and a body so long."""
+        places = list(_PLACES.finditer(header))
+        self.lengths = pack(">II", 4 + len(header) + body_bytes, len(header))
+        """The 8 bytes that each begins with."""
+        self.frame_bytes = 8 + len(header) + body_bytes
+        whole, at, form = self.lengths + header, 0, ""
+        constants: list[bytes] = []
+        for place in places:
+            constants.append(whole[at : 8 + place.start()])
+            at = 8 + place.end()
+            form += f"{len(constants[-1])}s{len(place[0])}s"
+        constants.append(whole[at:])
+        self._constants = constants
+        self._unpack = Struct(f"{form}{len(constants[-1])}s{body_bytes}s").iter_unpack
+        names = [str(place.lastgroup) for place in places]
+        self._order = [1 + 2 * names.index(name) for name in ("queue", "born", "key", "opaque")]
+
+    def read(self, data: bytes, count: int) -> Sends | None:
+        """What differs in the `count` frames that `data` is as long as; None if one of them is not like the others.
+
+        Cost: ten small objects per frame, and no step of ours for any.
+        """
+        last = (count - 1) * self.frame_bytes
+        if not data.startswith(self.lengths) or data[last : last + 8] != self.lengths:
+            return None
+        columns = list(zip(*self._unpack(data), strict=True))
+        for column, constant in zip(columns[::2], self._constants, strict=True):
+            if column.count(constant) != count:
+                return None
+        queues, born, keys, opaques = [columns[at] for at in self._order]
+        if not b"".join(queues + born + opaques).isdigit() or not b"".join(keys).isalnum():
+            return None
+        return Sends(queues, born, keys, opaques, columns[-1])
 
 
 class SendHeaders:

@@ -19,6 +19,7 @@ from tandemq.model.codes import ResponseCode
 from tandemq.replication import master, records
 from tandemq.sim.patch import patched
 from tandemq.storage import commitlog, consumequeue, index, recovery, store
+from tandemq.storage.rows import Row
 
 Mutation = Callable[[], AbstractContextManager[Any]]
 
@@ -192,7 +193,7 @@ def body_changed() -> AbstractContextManager[Any]:
     """A message is stored with another body than was sent."""
     append = commitlog.CommitLog.append_run
 
-    def changed(self: commitlog.CommitLog, rows: list[commitlog.Row], *rest: Any) -> Any:
+    def changed(self: commitlog.CommitLog, rows: list[Row], *rest: Any) -> Any:
         return append(self, [(*row[:4], row[4][::-1], *row[5:]) for row in rows], *rest)
 
     return patched(commitlog.CommitLog, "append_run", changed)

@@ -10,13 +10,11 @@ Source: docs/storage.md, "commit log"; RocketMQ CommitLog.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from isal.isal_zlib import crc32
 
 from tandemq.boundary import Buffer, Disk, File
 from tandemq.codec.entries import BLANK, BLANK_BYTES_MIN, BLANK_MAGIC
-from tandemq.codec.layout import Layout
 from tandemq.codec.record import (
     CRC_FIRST,
     CRC_LAST,
@@ -27,6 +25,7 @@ from tandemq.codec.record import (
     encode_record,
 )
 from tandemq.errors import DiskFailed, DiskFull, OffsetGone, RecordTooLarge, StoreError
+from tandemq.storage.rows import Row
 from tandemq.storage.seglog import FileCache, SegmentLog
 
 BLOCK_BYTES = 1 << 20
@@ -35,19 +34,6 @@ ZERO_AHEAD_BYTES = 4 << 20
 _PLAIN_OVERHEAD = 91 + CRC_PROPERTY_BYTES
 _CRC_MASK = 0x7FFFFFFF
 _run_head = RUN_HEAD.pack
-
-
-class Place(Protocol):
-    """A queue, as far as the log needs it."""
-
-    queue_id: int
-    next_offset: int
-
-
-Row = tuple[Place, bytes, Layout, bytes, bytes, int, int, int, bytes, int, bytes, int]
-"""An ordinary message between IPv4 hosts, a plain tuple, as one is made per message: queue, topic with its length
-byte, layout of its properties, unique key, body, flag, system flag, born time (ms), born host; then what the log does
-not look at: the link it came on, the opaque and the flag of its request."""
 
 
 class CommitLog:

@@ -26,6 +26,7 @@ from tandemq.storage.commitlog import CommitLog
 from tandemq.storage.consumequeue import ConsumeQueue
 from tandemq.storage.index import PENDING_MAX, KeyIndex
 from tandemq.storage.marks import Checkpoint, Marks, open_marks, write_checkpoint, write_marks
+from tandemq.storage.rows import AlikeRows, Row, encode_alike
 from tandemq.storage.seglog import FileCache
 
 log = logging.getLogger(__name__)
@@ -36,8 +37,6 @@ ALIKE_MIN = 16
 _ENTRY = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
 _PREPARED = int(SysFlag.TRANSACTION_PREPARED)
 _ROLLBACK = int(SysFlag.TRANSACTION_ROLLBACK)
-Row = tuple[ConsumeQueue, bytes, Layout, bytes, bytes, int, int, int, bytes, int, bytes, int]
-"""See `commitlog.Row`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,20 +144,29 @@ class Store:
                 self._stage_keys(queue.topic, layout.keys, log_offset, store_ms)
         return placed
 
+    def put_alike(self, rows: list[Row], store_ms: int, store_host: bytes) -> AlikeRows | None:
+        """The same for many that are alike; None (and nothing done) if they are not, or do not fit into this file."""
+        same = encode_alike(rows, self.log.end, self.log.room, store_ms, store_host)
+        if same is not None:
+            self.put_encoded(same.data, same.size, same.spans, same.layout, same.keys, store_ms, same.order)
+        return same
+
     def put_encoded(
-        self, data: bytes, size: int, spans: list[tuple[ConsumeQueue, int]], layout: Layout, keys: bytes, store_ms: int
-    ) -> None:
+        self, data: bytes, size: int, spans: list[tuple[ConsumeQueue, int]], layout: Layout, keys: bytes,
+        store_ms: int, order: Array | None = None,
+    ) -> None:  # fmt: skip
         """Append encoded records of `size` bytes each, which lie one behind the other at the log's end and fit there.
 
         Args:
             spans: how many of them go to which queue, in order; each took the next offset of its queue.
             keys: their unique keys, all of one length and ASCII, end to end.
+            order: the numbers of the records in the order of the spans, if it is not that of the log.
         """
         offsets = np.arange(self.log.end, self.log.end + len(data), size, dtype=np.int64)
         self.log.append_copy(data)
         self._staged_ms = store_ms
         entries = np.empty(len(offsets), dtype=_ENTRY)
-        entries["log_offset"] = offsets
+        entries["log_offset"] = offsets if order is None else offsets[order]
         entries["size"] = size
         entries["code"] = layout.tags_code
         packed, at = entries.tobytes(), 0
