@@ -3,9 +3,9 @@
     config/consumerOffset.changes-<n>    one JSON table of changes per line, in the order in which they hold
 
 A turn's changes are one line, written before anybody is answered, and not synced: the system has them when the process
-is killed; when the machine goes down another member of the group has them. When the table is saved a new file begins;
-the table names it, and those before go as soon as the table is on the disk. One of them that is found nevertheless is
-not read: after a power loss it may hold no more than its beginning, and the table is newer.
+is killed; when the machine goes down another member of the group has them, if one was connected. When the table is
+saved a new file begins; the table names it, and those before go as soon as the table is on the disk. One of them that
+is found nevertheless is not read: after a power loss it may hold no more than its beginning, and the table is newer.
 
 Written in groups with a registry, read by every start. Owner: `ConsumerOffsets`.
 Source: docs/failover.md, "Tables"; invariant: offsets never go back.
