@@ -399,7 +399,7 @@ def test_tables_that_a_slave_cannot_read_are_said_and_left(
 ) -> None:
     failover = pair.brokers[1].failover
     for kind, payload in ((5, b"[1]"), (5, b"{"), (5, b'{"offsetTable":{"T@G":7}}'), (6, b'{"offsetTable":[1]}')):
-        failover.told(kind, payload, pair.now)
+        failover.told(kind, payload)
     assert caplog.text.count("are unusable") == 4
     assert pair.brokers[1].node.offsets.table == {}
 

@@ -8,7 +8,7 @@ import pytest
 from tandemq.boundary import LinkKind
 from tandemq.config import BrokerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
-from tests.replication.group import Group
+from tests.replication.group import Group, Member, delete_files
 from tests.spec import spec
 
 OK = ResponseCode.SUCCESS
@@ -64,6 +64,7 @@ def test_topics_file_is_written_only_when_the_version_changed(tmp_path: Path) ->
 def test_consumer_offsets_are_merged_and_saved(tmp_path: Path) -> None:
     group = Group(tmp_path)
     learn_master(group)
+    group.send_many(1)
     mine = {"consumerGroup": "only-here", "topic": "TopicA", "queueId": 0, "commitOffset": 3}
     group.slave.ask(RequestCode.UPDATE_CONSUMER_OFFSET, mine)
     commit = {"consumerGroup": "group", "topic": "TopicA", "queueId": 0, "commitOffset": 42}
@@ -79,6 +80,7 @@ def test_consumer_offsets_are_merged_and_saved(tmp_path: Path) -> None:
 def test_offset_of_a_deleted_group_stays_on_the_slave_every_time(tmp_path: Path) -> None:
     group = Group(tmp_path)
     learn_master(group)
+    group.send_many(1)
     commit = {"consumerGroup": "group", "topic": "TopicA", "queueId": 0, "commitOffset": 42}
     group.master.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit)
     group.pass_time(10_000)
@@ -86,6 +88,76 @@ def test_offset_of_a_deleted_group_stays_on_the_slave_every_time(tmp_path: Path)
     for _ in range(3):
         group.pass_time(10_000)
         assert group.slave.node.offsets.get("TopicA", "group", 0) == 42
+
+
+def wipe(group: Group, topic: str) -> None:
+    """Delete a topic at the master."""
+    assert group.master.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}).code == OK
+
+
+def commit_at(member: Member, topic: str, name: str, offset: int) -> None:
+    fields = {"consumerGroup": name, "topic": topic, "queueId": 0, "commitOffset": offset}
+    assert member.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == OK
+
+
+@spec("M02", "M03")
+def test_offsets_of_a_topic_deleted_while_the_slave_was_away_go_when_it_is_back(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    learn_master(group)
+    for topic in ("Gone", "Kept"):
+        group.send_many(1, topic=topic)
+        commit_at(group.master, topic, "group", 1)
+    group.pass_time(10_000)
+    commit_at(group.slave, "Kept", "only-here", 1)
+    assert set(group.slave.node.offsets.table) == {"Gone@group", "Kept@group", "Kept@only-here"}
+    group.stop(group.slave, clean=True)
+    wipe(group, "Gone")
+    group.restart_slave()
+    learn_master(group)
+    group.pass_time(10_000)
+    assert set(group.slave.node.offsets.table) == {"Kept@group", "Kept@only-here"}
+    assert group.slave.node.topics.get("Gone") is None
+    saved = json.loads(next((tmp_path / "slave1").rglob("consumerOffset.json")).read_bytes())
+    assert set(saved["offsetTable"]) == {"Kept@group", "Kept@only-here"}
+
+
+@spec("M03")
+def test_master_that_does_not_take_our_log_for_its_own_takes_no_offsets_away(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    learn_master(group)
+    group.send_many(1, topic="Kept")
+    commit_at(group.master, "Kept", "group", 1)
+    group.pass_time(10_000)
+    group.stop(group.master)
+    delete_files(tmp_path / "master")
+    group.start_master()
+    group.settle()
+    learn_master(group)
+    group.pass_time(30_000)
+    assert group.slave.node.topics.get("Kept") is None, "as it always was: topics follow the version"
+    assert group.slave.node.offsets.get("Kept", "group", 0) == 1
+
+
+@spec("M03")
+def test_offsets_of_a_topic_that_is_younger_than_the_list_of_topics_stay(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    learn_master(group)
+    group.pass_time(10_000)
+    group.pass_time(9_000)
+    sync = group.slave.node.replication.slave
+    assert sync is not None
+    metadata = sync.metadata
+    metadata._told = ("127.0.0.1:10911", frozenset({"TBW102"}))
+    metadata._offsets("127.0.0.1:10911", b'{"offsetTable":{"Young@group":{"0":3}}}')
+    assert group.slave.node.offsets.get("Young", "group", 0) == 3
+    metadata._offsets("127.0.0.1:10911", b'{"offsetTable":{}}')
+    assert group.slave.node.offsets.get("Young", "group", 0) == 3, "no topics were told since"
+    metadata._told = ("127.0.0.1:10911", frozenset({"Young"}))
+    metadata._offsets("127.0.0.1:10911", b'{"offsetTable":{}}')
+    assert group.slave.node.offsets.get("Young", "group", 0) == 3
+    metadata._told = ("127.0.0.1:10911", frozenset({"TBW102"}))
+    metadata._offsets("127.0.0.1:10911", b'{"offsetTable":{}}')
+    assert group.slave.node.offsets.get("Young", "group", 0) is None
 
 
 @spec("M04")

@@ -191,6 +191,7 @@ class Failover:
             return
         log.info("failover: mode static is configured, so the settings say who is the master")
         self.registry.close(turn, now)
+        self._stream.end()
         broker.send.admit(REASON)
         broker.pull.refusal = None
         broker.pull.takes_commits = broker.config.broker_id == MASTER_ID
@@ -286,7 +287,16 @@ class Failover:
         due_ms = min(self._due_ms, self._permitted_until_ms)
         return min(due_ms, self._beat_ms) if self.member.stage in (Stage.SERVING, Stage.HANDING) else due_ms
 
+    @property
+    def has_tables(self) -> bool:
+        """Whether a master told us every table."""
+        return self._stream.is_whole
+
     # After the commit.
+
+    def before_copy(self, now: Now) -> None:
+        """What slaves must know before they get the log bytes of this turn."""
+        self._stream.announce(now, is_leading=self.is_master and self.is_holder)
 
     def log_changed(self) -> None:
         """The log has grown, or was cut, or belongs to another epoch."""
@@ -436,10 +446,10 @@ class Failover:
         self.log_changed()
         return self.member.on_heartbeat(peer, heartbeat, now)
 
-    def told(self, kind: int, payload: bytes, now: Now) -> None:
+    def told(self, kind: int, payload: bytes) -> None:
         """The master told of its tables; whoever serves itself knows better."""
         if not self.is_holder:
-            self._stream.take(kind, payload, now)
+            self._stream.take(kind, payload)
 
     def doubt_log(self, why: str, now: Now, *, is_final: bool = False) -> None:
         """The log may lack, or have lost, something that was acknowledged. `is_final`: until the next start."""

@@ -3,6 +3,7 @@
 Source: docs/storage.md, "subscriptionGroup.json"; RocketMQ SubscriptionGroupManager.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -40,6 +41,8 @@ class Groups:
         self._auto_create = auto_create
         self.version = DataVersion(wall_ms)
         self.table: dict[str, SubscriptionGroupConfig] = {}
+        self.news: dict[str, None] | None = None
+        """Names that changed since somebody looked; None: nobody looks."""
         raw = load_table(saver.disk, FILE)
         if raw:
             self.version = DataVersion.from_json(raw.get("dataVersion"))
@@ -62,6 +65,11 @@ class Groups:
     def put(self, config: SubscriptionGroupConfig, wall_ms: int) -> None:
         """Create or change a group."""
         self.table[config.group_name] = config
+        self._touch(config.group_name, wall_ms)
+
+    def _touch(self, name: str, wall_ms: int) -> None:
+        if self.news is not None:
+            self.news[name] = None
         self.version.next(wall_ms)
         self.save()
 
@@ -69,8 +77,7 @@ class Groups:
         """Delete a group's configuration; False if there is none."""
         if self.table.pop(name, None) is None:
             return False
-        self.version.next(wall_ms)
-        self.save()
+        self._touch(name, wall_ms)
         return True
 
     def replace(self, table: dict[str, SubscriptionGroupConfig], version: DataVersion) -> None:
@@ -79,12 +86,18 @@ class Groups:
         self.version = version
         self.save()
 
-    def as_json(self) -> dict[str, Any]:
-        """The table as peers and the file have it."""
+    def follow(self, changed: dict[str, SubscriptionGroupConfig], removed: list[str], version: DataVersion) -> None:
+        """Take over what changed in another broker's table."""
+        kept = {name: config for name, config in self.table.items() if name not in removed}
+        self.replace(kept | changed, version)
+
+    def as_json(self, names: Iterable[str] | None = None) -> dict[str, Any]:
+        """The table as peers and the file have it, or these groups of it."""
+        wanted = self.table if names is None else [name for name in names if name in self.table]
         return {
             "dataVersion": self.version.as_json(),
             "forbiddenTable": {},
-            "subscriptionGroupTable": {name: msgspec.to_builtins(group) for name, group in self.table.items()},
+            "subscriptionGroupTable": {name: msgspec.to_builtins(self.table[name]) for name in wanted},
         }
 
     def save(self) -> None:

@@ -19,6 +19,8 @@ NEXT_CHANGES = "tandemChanges"
 """In the file beside them: the first file of changes that is newer than the table."""
 RESETS = "tandemResets"
 """Beside RocketMQ's "offsetTable": how often an operator set an offset, where that ever happened."""
+WHOLE = "tandemWhole"
+"""In a table that a master tells: it is all there is, not what changed."""
 SEPARATOR = "@"
 VERSION_STEP = 500
 
@@ -135,7 +137,8 @@ class ConsumerOffsets:
         self._journal.append(changes)
 
     def follow(self, raw: dict[str, Any], text: bytes) -> None:
-        """Take what the master told: its offsets are the ones that count, higher or lower. `text`: the JSON it was.
+        """Take what the master told: its offsets are the ones that count, higher or lower, and in a whole table no
+        others do. `text`: the JSON it was.
 
         Raises:
             StoreDamaged: it is no such table.
@@ -144,6 +147,10 @@ class ConsumerOffsets:
         self.note(text)
 
     def _take(self, raw: dict[str, Any]) -> None:
+        if raw.get(WHOLE):
+            table, resets = parse_offsets(raw), parse_offsets(raw, RESETS)
+            self.table, self.resets, self._dirty = table, resets, True
+            return
         for mine, name in ((self.table, "offsetTable"), (self.resets, RESETS)):
             for key, queues in parse_offsets(raw, name).items():
                 mine.setdefault(key, {}).update(queues)

@@ -84,11 +84,6 @@ class Replication:
         if self.slave is not None and self.slave.session is not None:
             self.slave.session.beat(heartbeat, now.mono_ms)
 
-    def ask_tables(self, now: Now) -> None:
-        """Our master's topics and groups have changed."""
-        if self.slave is not None:
-            self.slave.sync_metadata(now)
-
     @property
     def log_epoch(self) -> int:
         """The last epoch of which our log has anything, or the one that begins at its end; 0: none."""
@@ -147,6 +142,8 @@ class Replication:
 
     def after_commit(self, turn: Turn, now: Now) -> None:
         """What was written can be copied, and what was copied to us can be reported."""
+        if self._broker.failover is not None:
+            self._broker.failover.before_copy(now)
         self.masters.pump(turn, now)
         if self.slave is not None:
             self.slave.report(turn, now)

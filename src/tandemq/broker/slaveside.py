@@ -25,8 +25,6 @@ PROBE_TIMEOUT_MS = 3_000
 SUSPECT_AFTER = 3
 RECONNECT_MS = 200
 """In a group with a registry, whose members find each other again as soon as they agree on the epoch."""
-TABLES_MS = 1_000
-"""How often tables are copied in a group with a registry: the slave may have to go on with them any moment."""
 
 
 class SlaveSide:
@@ -59,12 +57,11 @@ class SlaveSide:
         """Why the link closed last: the same again is not said again."""
         self._dropped: set[int] = set()
         """Links given up that are not closed yet."""
-        tables_ms = broker.config.metadata_sync_ms
-        if broker.failover is not None:
-            tables_ms = min(tables_ms, TABLES_MS)
+        if broker.failover is not None:  # tables follow the log (`tablestream`)
             self.protocol, self.ha_address = "tandemq", ""
-        else:
-            broker.send.refuse("slave", "this broker is a slave: messages go to its master")
+            return
+        broker.send.refuse("slave", "this broker is a slave: messages go to its master")
+        tables_ms = broker.config.metadata_sync_ms
         broker.schedule.every(tables_ms, self.sync_metadata, first_ms=now.mono_ms + min(3_000, tables_ms))
 
     # In a group with a registry.
@@ -110,13 +107,11 @@ class SlaveSide:
         if failover is not None and session is not None and self.master is not None and self._is_linked:
             number = failover.beaten(self.master, heartbeat, now)
             if number:
-                session.stored(self._safe_end(), now.mono_ms)
+                self._stored(session, now)
                 session.promise(number, now.mono_ms)
 
     def sync_metadata(self, now: Now) -> None:
         """Ask the master for its tables."""
-        if self._broker.failover is not None and not self._is_linked:
-            return
         if self.master_address not in ("", self._broker.registration.address):
             self.metadata.sync(self.master_address, now)
 
@@ -288,7 +283,7 @@ class SlaveSide:
                 self._beaten(event.heartbeat, now)
             elif isinstance(event, slave.Told):
                 if self._broker.failover is not None:
-                    self._broker.failover.told(event.kind, event.payload, now)
+                    self._broker.failover.told(event.kind, event.payload)
             elif isinstance(event, slave.Promised):
                 self._promised(event, now)
             elif isinstance(event, slave.Damaged):
@@ -361,11 +356,29 @@ class SlaveSide:
         is_sync = self._broker.config.flush_type == "SYNC_FLUSH"
         return store_log.flushed_offset if is_sync else store_log.written_end
 
+    def _stored(self, session: slave.SlaveSession, now: Now) -> None:
+        """What may be reported now. In a group with a registry topics count as well: their tables come before their
+        messages, and are saved first."""
+        if self._broker.failover is None or not self._broker.saver.is_behind:
+            session.stored(self._safe_end(), now.mono_ms)
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether every table of the master was taken over once."""
+        failover = self._broker.failover
+        return self.metadata.is_complete() if failover is None else failover.has_tables
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether a TandemQ master has found our log to be of its own history, and copies it."""
+        session = self.session
+        return session is not None and session.state is slave.State.TRANSFER and not session.is_classic
+
     def report(self, turn: Turn, now: Now) -> None:
         """Tell the master what is stored, as safely as this broker is configured."""
         if self.session is None:
             return
-        self.session.stored(self._safe_end(), now.mono_ms)
+        self._stored(self.session, now)
         out = self.session.data_to_send()
         if out:
             turn.send(self.link, *out)

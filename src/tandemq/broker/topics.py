@@ -3,6 +3,7 @@
 Source: docs/storage.md, "topics.json"; RocketMQ TopicConfigManager.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -68,6 +69,8 @@ class Topics:
         self.version = DataVersion(wall_ms)
         self.changed = False
         """Set on every change; cleared by whoever tells the name servers."""
+        self.news: dict[str, None] | None = None
+        """Names that changed since somebody looked; None: nobody looks."""
         self._load()
         for topic in system_topics(config, len(store.config.delays_ms)):
             if topic.topic_name not in self.table:
@@ -96,26 +99,36 @@ class Topics:
         """Create or change a topic."""
         topic = Topic(config)
         self.table[config.topic_name] = topic
+        self._note(config.topic_name)
         self.touch(wall_ms)
         return topic
+
+    def _note(self, name: str) -> None:
+        if self.news is not None:
+            self.news[name] = None
 
     def remove(self, name: str, wall_ms: int) -> bool:
         """Delete a topic and its queues; False if there is none."""
         if self.table.pop(name, None) is None:
             return False
         self._store.drop_topic(name)
+        self._note(name)
         self.touch(wall_ms)
         return True
 
     def replace(self, configs: list[TopicConfig], version: DataVersion) -> None:
         """Take over another broker's table; topics of our own that it lacks go, their queues stay."""
-        kept = {config.topic_name: config for config in configs}
-        for name in [name for name in self.table if name not in kept]:
-            del self.table[name]
-        for name, config in kept.items():
-            present = self.table.get(name)
+        kept = {config.topic_name for config in configs}
+        self.follow(configs, [name for name in self.table if name not in kept], version)
+
+    def follow(self, configs: list[TopicConfig], removed: list[str], version: DataVersion) -> None:
+        """Take over what changed in another broker's table; queues of removed topics stay."""
+        for name in removed:
+            self.table.pop(name, None)
+        for config in configs:
+            present = self.table.get(config.topic_name)
             if present is None or present.config != config:
-                self.table[name] = Topic(config)
+                self.table[config.topic_name] = Topic(config)
         self.version = version
         self.changed = True
         self.save()
@@ -148,11 +161,12 @@ class Topics:
         self.changed = True
         self.save()
 
-    def as_json(self) -> dict[str, Any]:
-        """The table as peers and the file have it."""
+    def as_json(self, names: Iterable[str] | None = None) -> dict[str, Any]:
+        """The table as peers and the file have it, or these topics of it."""
+        wanted = self.table if names is None else [name for name in names if name in self.table]
         return {
             "dataVersion": self.version.as_json(),
-            "topicConfigTable": {name: msgspec.to_builtins(topic.config) for name, topic in self.table.items()},
+            "topicConfigTable": {name: msgspec.to_builtins(self.table[name].config) for name in wanted},
         }
 
     def save(self) -> None:

@@ -57,9 +57,10 @@ KIND_REPORT = 0
 KIND_TAIL = 1
 KIND_PROMISE = 2
 KIND_HEARTBEAT = 3
-KIND_CHANGED = 4
+KIND_TOPICS = 4
 KIND_OFFSETS = 5
 KIND_DELAYS = 6
+KIND_GROUPS = 7
 CONTROL = -1
 """In place of a log offset: the body is for the member, not for the log."""
 PROMISE = Struct(">qq")

@@ -20,13 +20,14 @@ from tandemq.codec.ha import (
     CONTROL,
     HEARTBEAT,
     HELLO_MARK,
-    KIND_CHANGED,
     KIND_DELAYS,
+    KIND_GROUPS,
     KIND_HEARTBEAT,
     KIND_OFFSETS,
     KIND_PROMISE,
     KIND_REPORT,
     KIND_TAIL,
+    KIND_TOPICS,
     PROMISE,
     PROOF_MARK,
     REPORT,
@@ -94,7 +95,7 @@ class Beaten(NamedTuple):
 
 
 class Told(NamedTuple):
-    """The master told something besides the log: KIND_CHANGED, KIND_OFFSETS, KIND_DELAYS of `codec.ha`."""
+    """The master told something besides the log: KIND_TOPICS, KIND_GROUPS, KIND_OFFSETS, KIND_DELAYS of `codec.ha`."""
 
     kind: int
     payload: bytes
@@ -365,7 +366,7 @@ class SlaveSession:
             self._events.append(Beaten(Heartbeat(*HEARTBEAT.unpack(payload))))
         elif kind == bytes([KIND_PROMISE]) and len(payload) == PROMISE.size:
             self._events.append(Promised(*PROMISE.unpack(payload)))
-        elif kind and kind[0] in (KIND_CHANGED, KIND_OFFSETS, KIND_DELAYS):
+        elif kind and kind[0] in (KIND_TOPICS, KIND_GROUPS, KIND_OFFSETS, KIND_DELAYS):
             self._events.append(Told(kind[0], payload))
         else:
             raise ProtocolError(f"a control frame of kind {kind.hex()} and {len(body)} bytes is not expected")

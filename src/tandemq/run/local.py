@@ -363,7 +363,7 @@ def mode_of(name: str) -> Mode:
 
 def _has_tables(slave: LocalBroker) -> bool:
     side = slave.node.replication.slave
-    return side is not None and side.metadata.is_complete()
+    return side is not None and side.has_tables
 
 
 def _run(target: Callable[[], None], name: str) -> threading.Thread:

@@ -305,7 +305,7 @@ def client_makes_new_keys() -> AbstractContextManager[Any]:
 def client_sends_to_one_broker() -> AbstractContextManager[Any]:
     """The client tries a message again where it failed."""
 
-    def stubborn(self: Any, publishing: Any, last_broker: str, _now: Any) -> Any:
+    def stubborn(self: Any, publishing: Any, last_broker: str, _now: Any, **_: Any) -> Any:
         of_last = [queue for queue in publishing.queues if queue.broker_name == last_broker] or publishing.queues
         publishing.position += 1
         queue = of_last[publishing.position % len(of_last)]
