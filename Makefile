@@ -70,8 +70,8 @@ bench-failover: $(READY)  ## seconds without reads and writes in each mode, on b
 chaos: $(READY)  ## real brokers, real registries, real faults, 200 runs: about two hours
 	$(PY) -m chaos.run
 
-soak: $(READY)  ## the tests that wait in real time, then seeds until stopped
-	$(PYTEST) tests --ignore=tests/interop -m slow --timeout=0
+soak: $(READY)  ## the tests that wait in real time, half an hour or more, then seeds until stopped
+	$(PYTEST) tests --ignore=tests/interop -m slow -o faulthandler_timeout=0
 	$(TANDEMQ) sim --forever
 
 spec: $(READY)  ## each row of docs/requirements.md with the tests that show it, and the rows without

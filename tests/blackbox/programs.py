@@ -15,17 +15,21 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
+from uuid import uuid4
 
+from tandemq.codec.fastjson import loads
 from tandemq.codec.frame import FrameDecoder, decode_command, encode_command
 from tandemq.codec.record import decode_messages
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
+from tandemq.model.message import UNIQ_KEY, encode_properties
+from tests.blackbox.ports import Reserved
 
 WAIT_S = 30.0
 QUICK = {
-    "bindAddress": "127.0.0.1", "brokerIP1": "127.0.0.1", "brokerIP2": "127.0.0.1", "listenPort": 0,
-    "haListenPort": 0, "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 6_000,
+    "bindAddress": "127.0.0.1", "brokerIP1": "127.0.0.1", "brokerIP2": "127.0.0.1",
+    "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 6_000,
     "maxHashSlotNum": 500, "maxIndexNum": 2_000, "haSendHeartbeatInterval": 100, "haHousekeepingInterval": 800,
     "haReconnectInterval": 50, "slaveTimeout": 800, "metadataSyncInterval": 200, "haProtocol": "tandemq",
     "diskMaxUsedSpaceRatio": 95, "diskSpaceCleanForciblyRatio": 1.0, "diskSpaceWarningLevelRatio": 1.0,
@@ -33,11 +37,11 @@ QUICK = {
 """Timers of seconds become tenths of seconds; the real ones are asserted where the session machines are tested."""
 
 
-def wait_until(is_so: Callable[[], bool], what: str) -> None:
+def wait_until(is_so: Callable[[], bool], what: str, *, seconds: float = WAIT_S) -> None:
     """Look again and again until it is so."""
-    deadline, pause = time.monotonic() + WAIT_S, threading.Event()
+    deadline, pause = time.monotonic() + seconds, threading.Event()
     while not is_so():
-        assert time.monotonic() < deadline, f"not within {WAIT_S:.0f} s: {what}"
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
         pause.wait(0.01)
 
 
@@ -47,7 +51,11 @@ class Program:
     def __init__(self, directory: Path, **settings: object) -> None:
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
-        self.settings: dict[str, object] = QUICK | {"storePathRootDir": directory / "store"} | settings
+        self._ports = [Reserved(-2), Reserved()]  # for clients, with the fast port two below; for slaves
+        self.settings: dict[str, object] = QUICK | {
+            "storePathRootDir": directory / "store",
+            "listenPort": self._ports[0].port, "haListenPort": self._ports[1].port,
+        } | settings  # fmt: skip
         self.told: Mapping[str, object] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
@@ -65,8 +73,6 @@ class Program:
         line = self._process.stdout.readline() if readable else b""
         assert line, f"it did not start: {self.log_text()[-2000:]}"
         self.told = json.loads(line)
-        for key, name in (("listenPort", "address"), ("haListenPort", "haAddress")):
-            self.settings[key] = int(str(self.told[name]).rpartition(":")[2])
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
@@ -110,6 +116,8 @@ class Program:
         if self.process.poll() is None:
             self.thaw()
         self.kill()
+        for ports in self._ports:
+            ports.close()
 
     def descriptors(self) -> int:
         return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
@@ -117,13 +125,29 @@ class Program:
     def threads(self) -> int:
         return len(list(Path(f"/proc/{self.process.pid}/task").iterdir()))
 
+    def memory_kib(self) -> int:
+        """What of it is resident."""
+        for line in Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii").splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1])
+        raise AssertionError("no VmRSS")
+
+    def log_files(self) -> list[Path]:
+        """The files of the commit log, in order."""
+        return sorted((self.directory / "store" / "commitlog").iterdir())
+
     def log_bytes(self) -> bytes:
         """The commit log as it lies in the files."""
-        return b"".join(file.read_bytes() for file in sorted((self.directory / "store" / "commitlog").iterdir()))
+        return b"".join(file.read_bytes() for file in self.log_files())
 
     def log_end(self) -> int:
         with Caller(self.port) as caller:
             return int(caller.ask(RequestCode.TANDEM_PEER_INFO).fields["logEnd"])
+
+    def ha_status(self) -> Any:
+        """What it says of its links to twins."""
+        with Caller(self.port) as caller:
+            return loads(caller.ask(RequestCode.GET_BROKER_HA_STATUS).body)
 
 
 class Caller:
@@ -134,6 +158,7 @@ class Caller:
         self._decoder = FrameDecoder()
         self._answers: list[Command] = []
         self._opaque = 0
+        self._name = uuid4().hex[:16]
 
     def __enter__(self) -> Self:
         return self
@@ -167,7 +192,9 @@ class Caller:
         return answer
 
     def tell_send(self, body: bytes, topic: str = "TopicA") -> int:
-        fields = {"a": "p", "b": topic, "c": "TBW102", "d": 1, "e": 0, "f": 0, "g": 0, "h": 0, "i": "", "j": 0}
+        """With a key of its own, as every client gives one to a message."""
+        fields = {"a": "p", "b": topic, "c": "TBW102", "d": 1, "e": 0, "f": 0, "g": 0, "h": 0,
+                  "i": encode_properties({UNIQ_KEY: f"{self._name}{self._opaque}"}), "j": 0}  # fmt: skip
         return self.tell(RequestCode.SEND_MESSAGE_V2, fields, body)
 
     def send(self, body: bytes, topic: str = "TopicA") -> int:

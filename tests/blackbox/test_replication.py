@@ -2,57 +2,19 @@
 
 import random
 import socket
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tandemq.config import BrokerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
-from tests.blackbox.programs import Caller, Program, Proxy, wait_until
+from tests.blackbox.kills import kill_again_and_again
+from tests.blackbox.pair import Start, start_slave, wait_for_copy, wait_for_status
+from tests.blackbox.programs import Caller, Proxy, wait_until
 from tests.spec import spec
 
 OK = ResponseCode.SUCCESS
-Start = Callable[..., Program]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    programs: list[Program] = []
-
-    def begin(name: str, **settings: object) -> Program:
-        programs.append(Program(tmp_path / name, **settings))
-        return programs[-1]
-
-    yield begin
-    for program in programs:
-        program.end()
-
-
-@pytest.fixture
-def proxied() -> Iterator[Callable[[int], Proxy]]:
-    proxies: list[Proxy] = []
-
-    def begin(port: int) -> Proxy:
-        proxies.append(Proxy(port))
-        return proxies[-1]
-
-    yield begin
-    for proxy in proxies:
-        proxy.close()
-
-
-def start_slave(start: Start, ha_port: int, **settings: object) -> Program:
-    return start("slave", brokerRole="SLAVE", brokerId=1, haMasterAddress=f"127.0.0.1:{ha_port}", **settings)
-
-
-def wait_for_copy(master: Program, slave: Program) -> None:
-    wait_until(lambda: slave.log_end() == master.log_end(), "the slave has all")
-
-
-def wait_for_status(caller: Caller, code: int) -> None:
-    wait_until(lambda: caller.send(b"probe") == code, f"a send answered {code}")
 
 
 @spec("R04")
@@ -108,43 +70,6 @@ def test_acknowledged_messages_survive_the_masters_whole_disk(start: Start, tmp_
 def test_slave_killed_at_random_moments_under_load_ends_equal(start: Start) -> None:
     """Four kills here; `make soak` does a hundred."""
     kill_again_and_again(start, kills=4)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(0)
-@spec("T15")
-def test_slave_killed_a_hundred_times_ends_equal(start: Start) -> None:
-    kill_again_and_again(start, kills=100)
-
-
-def kill_again_and_again(start: Start, kills: int) -> None:
-    master = start("master")
-    slave = start_slave(start, master.ha_port)
-    over = threading.Event()
-    wanted = threading.Semaphore(0)  # So many messages per kill, or the slave would be gigabytes behind in the end.
-
-    def load() -> None:
-        with Caller(master.port) as caller:
-            number = 0
-            while not over.is_set():
-                if wanted.acquire(timeout=0.1):
-                    number += 1
-                    caller.send(bytes([number % 256]) * (number * 131 % 20_000))
-
-    thread = threading.Thread(target=load)
-    thread.start()
-    try:
-        for _ in range(kills):
-            before = slave.log_end()
-            wanted.release(500)
-            wait_until(lambda least=before: slave.log_end() > least, "the slave copies")  # type: ignore[misc]
-            slave.kill()
-            slave.start()
-    finally:
-        over.set()
-        thread.join()
-    wait_for_copy(master, slave)
-    assert slave.log_bytes() == master.log_bytes()
 
 
 @spec("H16", "W07", "V04", "H19")
@@ -229,26 +154,18 @@ def test_link_cut_again_and_again_costs_no_byte(start: Start, proxied: Callable[
 
 
 @spec("H17", "V08")
-def test_failing_to_connect_costs_nothing_that_stays(start: Start, proxied: Callable[[int], Proxy]) -> None:
+def test_failing_to_connect_costs_nothing_that_stays(
+    start: Start, proxied: Callable[[int], Proxy], nobody: int
+) -> None:
     """Every attempt opens a socket to a peer that is not there; a thousand of them leave what one does."""
-    nobody = socket.create_server(("127.0.0.1", 0))
-    gone = int(nobody.getsockname()[1])
-    nobody.close()
-    proxy = proxied(gone)
+    proxy = proxied(nobody)
     slave = start_slave(start, proxy.port, haReconnectInterval=1)
     wait_until(lambda: proxy.accepted > 20, "some attempts")
     baseline = (slave.descriptors(), slave.threads())
     wait_until(lambda: proxy.accepted > 1_000, "a thousand attempts")
     assert slave.descriptors() <= baseline[0] + 2
     assert slave.threads() <= baseline[1] + 1
-    assert memory_kib(slave) < 200_000
-
-
-def memory_kib(program: Program) -> int:
-    for line in Path(f"/proc/{program.process.pid}/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1])
-    raise AssertionError("no VmRSS")
+    assert slave.memory_kib() < 200_000
 
 
 @spec("H02", "H18")
@@ -293,14 +210,14 @@ def test_raw_slave_that_never_reports_is_closed_without_a_byte(start: Start) -> 
 def test_rubbish_on_the_replication_port_acknowledges_nothing(start: Start) -> None:
     dice = random.Random(13)
     master = start("master", brokerRole="SYNC_MASTER", haClassicPeers="127.0.0.1", slaveTimeout=300)
-    memory = memory_kib(master)
+    memory = master.memory_kib()
     with Caller(master.port) as caller:
         for number in range(60):
             with socket.create_connection(("127.0.0.1", master.ha_port), 20) as raw:
                 first = bytes(8) if number % 2 else b""
                 raw.sendall(first + dice.randbytes(dice.randrange(1, 4_000)))
                 assert caller.send(b"x") in (ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_SLAVE_TIMEOUT)
-    assert memory_kib(master) < memory + 50_000
+    assert master.memory_kib() < memory + 50_000
 
 
 @spec("H23", "H01")

@@ -12,32 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.codec.fastjson import loads
 from tandemq.codec.ha import HELLO_MARK, SlaveHello, encode_hello
 from tandemq.config import tiny
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.replication.master import BACKLOG_BYTES_MAX, CHUNK_BYTES
 from tandemq.run.broker import BrokerProcess
 from tests.blackbox.certificates import Authority
-from tests.blackbox.programs import Caller, Program, Proxy, wait_until
+from tests.blackbox.pair import Start, start_slave, wait_for_copy
+from tests.blackbox.programs import Caller, Proxy, wait_until
 from tests.spec import spec
 
 OK = ResponseCode.SUCCESS
-Start = Callable[..., Program]
 MARKER = b"a body that nobody else should see"
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    programs: list[Program] = []
-
-    def begin(name: str, **settings: object) -> Program:
-        programs.append(Program(tmp_path / name, **settings))
-        return programs[-1]
-
-    yield begin
-    for program in programs:
-        program.end()
 
 
 @pytest.fixture
@@ -45,25 +31,15 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path)
 
 
-def start_slave(start: Start, ha_port: int, **settings: object) -> Program:
-    return start("slave", brokerRole="SLAVE", brokerId=1, haMasterAddress=f"127.0.0.1:{ha_port}", **settings)
-
-
-def ha_status(program: Program) -> dict[str, object]:
-    with Caller(program.port) as caller:
-        found: dict[str, object] = loads(caller.ask(RequestCode.GET_BROKER_HA_STATUS).body)
-    return found
-
-
 @spec("H24")
 def test_pair_copies_under_tls_and_a_secret_and_nobody_between_sees_anything(
-    start: Start, authority: Authority, tmp_path: Path
+    start: Start, proxied: Callable[[int], Proxy], authority: Authority, tmp_path: Path
 ) -> None:
     secret = tmp_path / "secret"
     secret.touch(mode=0o600)
     secret.write_text("a secret of some length")
     master = start("master", brokerRole="SYNC_MASTER", haSecretFile=secret, **authority.settings("m"))
-    proxy = Proxy(master.ha_port)
+    proxy = proxied(master.ha_port)
     proxy.seen = bytearray()
     slave = start_slave(start, proxy.port, haSecretFile=secret, **authority.settings("s"))
     with Caller(master.port) as caller:
@@ -72,17 +48,15 @@ def test_pair_copies_under_tls_and_a_secret_and_nobody_between_sees_anything(
             assert caller.send(bytes([number]) * 20_000) == OK
         proxy.cut()
         wait_until(lambda: caller.send(MARKER) == OK, "the slave copies again")
-    wait_until(lambda: slave.log_end() == master.log_end(), "the slave has all")
+    wait_for_copy(master, slave)
     assert slave.log_bytes() == master.log_bytes()
     assert len(proxy.seen) > 800_000
     for plain in (MARKER, HELLO_MARK, b"brokerName"):
         assert plain not in proxy.seen
-    (link,) = ha_status(master)["haConnectionInfo"]  # type: ignore[misc]
-    own = ha_status(slave)["haClientRuntimeInfo"]
-    assert (link["authenticated"], link["tls"]) == (True, "TLSv1.3")  # type: ignore[has-type]
-    assert isinstance(own, dict)
+    (link,) = master.ha_status()["haConnectionInfo"]
+    own = slave.ha_status()["haClientRuntimeInfo"]
+    assert (link["authenticated"], link["tls"]) == (True, "TLSv1.3")
     assert (own["authenticated"], own["tls"]) == (True, "TLSv1.3")
-    proxy.close()
 
 
 def refused_pair(start: Start, ours: dict[str, str], theirs: dict[str, str]) -> tuple[str, str]:
@@ -94,8 +68,8 @@ def refused_pair(start: Start, ours: dict[str, str], theirs: dict[str, str]) -> 
     with Caller(master.port) as caller:
         for _ in range(10):
             assert caller.send(b"alone") == ResponseCode.SLAVE_NOT_AVAILABLE
-    wait_until(lambda: int(str(ha_status(slave)["refusedTimes"])) > 2, "further attempts")
-    assert int(str(ha_status(master)["refusedTimes"])) > 1
+    wait_until(lambda: slave.ha_status()["refusedTimes"] > 2, "further attempts")
+    assert master.ha_status()["refusedTimes"] > 1
     texts = master.log_text(), slave.log_text()
     for text in texts:
         assert text.count("refused times=") == 1, text

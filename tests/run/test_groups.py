@@ -7,22 +7,8 @@ from pathlib import Path
 import pytest
 
 from tandemq.config import NameServerConfig
-from tandemq.coordination.records import (
-    GroupConfig,
-    GroupMode,
-    GroupState,
-    Member,
-    Mode,
-    Permission,
-    Role,
-    check_config,
-    config_from_json,
-    config_path,
-    config_to_json,
-    state_from_json,
-    state_path,
-    state_to_json,
-)
+from tandemq.coordination import records
+from tandemq.coordination.records import GroupConfig, GroupMode, GroupState, Member, Mode, Permission, Role
 from tandemq.errors import ConfigError, RemoteError
 from tandemq.registry import Create, Found, Read, Write, parse_address
 from tandemq.run.groups import CLUSTER, configure, has_registry, new_group
@@ -47,27 +33,27 @@ def registry(tmp_path: Path) -> Iterator[str]:
 
 def stored(address: str, name: str = "broker-a") -> GroupConfig:
     with RegistryClient(parse_address(address)) as client:
-        found = client.do(Read(config_path(CLUSTER, name)))
+        found = client.do(Read(records.config_path(CLUSTER, name)))
     assert isinstance(found, Found)
-    return config_from_json(name, found.data)
+    return records.config_from_json(name, found.data)
 
 
 def put_state(address: str, state: GroupState) -> None:
     with RegistryClient(parse_address(address)) as client:
-        client.do(Create(state_path(CLUSTER, "broker-a"), state_to_json(state)))
+        client.do(Create(records.state_path(CLUSTER, "broker-a"), records.state_to_json(state)))
 
 
 def in_sync(address: str) -> tuple[int, ...]:
     with RegistryClient(parse_address(address)) as client:
-        found = client.do(Read(state_path(CLUSTER, "broker-a")))
+        found = client.do(Read(records.state_path(CLUSTER, "broker-a")))
     assert isinstance(found, Found)
-    return state_from_json("broker-a", found.data).in_sync
+    return records.state_from_json("broker-a", found.data).in_sync
 
 
 @pytest.mark.parametrize("mode", Mode)
 @pytest.mark.parametrize("members", [1, 2, 3])
 def test_new_group_does_not_contradict_itself(mode: Mode, members: int) -> None:
-    config = check_config("broker-a", new_group(mode, members))
+    config = records.check_config("broker-a", new_group(mode, members))
     assert config.master is not None
     assert (config.master.broker_id, len(config.members)) == (0, members)
 
@@ -84,7 +70,7 @@ def test_what_was_configured_stays_and_new_members_are_added(registry: str) -> N
     members = (Member(0, Role.MASTER, weight=7), Member(1, Role.SLAVE, Permission.FULL, priority=5))
     config = GroupConfig(Mode.ELECT, members)
     with RegistryClient(parse_address(registry)) as client:
-        client.do(Create(config_path(CLUSTER, "broker-a"), config_to_json(config)))
+        client.do(Create(records.config_path(CLUSTER, "broker-a"), records.config_to_json(config)))
     assert configure(registry, ["broker-a"], None, 2) is Mode.ELECT
     assert stored(registry) == config
     configure(registry, ["broker-a"], None, 3)
@@ -135,7 +121,7 @@ def test_group_whose_configuration_was_removed_is_not_led_into_losing_anything(r
 def test_configuration_that_cannot_be_read_is_not_written_over(registry: str) -> None:
     configure(registry, ["broker-a"], Mode.ELECT, 2)
     with RegistryClient(parse_address(registry)) as client:
-        client.do(Write(config_path(CLUSTER, "broker-a"), b"rubbish", 0))
+        client.do(Write(records.config_path(CLUSTER, "broker-a"), b"rubbish", 0))
     with pytest.raises(ConfigError, match="configuration of group broker-a"):
         configure(registry, ["broker-a"], Mode.ELECT, 2)
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from tandemq.cli.ask import namesrv_option
-from tandemq.cli.members import members_of
+from tandemq.cli.members import ask_broker, members_of
 from tandemq.cli.show import json_option, show_json, show_rows
 from tandemq.errors import NetworkError
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -28,13 +28,10 @@ def log_health(address: str, **fields: object) -> dict[str, Any] | None:
         NetworkError: it does not answer.
         click.ClickException: it refuses.
     """
-    from tandemq.codec.fastjson import loads  # noqa: PLC0415  # --help needs none of this
-    from tandemq.model.command import Command  # noqa: PLC0415
-    from tandemq.run.ask import line  # noqa: PLC0415
+    from tandemq.codec.fastjson import loads  # noqa: PLC0415  # not for --help
 
     texts = {name: str(value).lower() for name, value in fields.items()}
-    with line(address) as opened:
-        answer = opened.ask(Command(RequestCode.TANDEM_SCRUB, fields=texts))
+    answer = ask_broker(address, RequestCode.TANDEM_SCRUB, texts)
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         return None
     if answer.code != ResponseCode.SUCCESS:

@@ -1,13 +1,14 @@
 """`tandemq sim`: clusters on a simulated network, disk and clock, seed by seed."""
 
 import json
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from itertools import count, islice
 
 import click
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from tandemq.errors import ConfigError
@@ -21,6 +22,8 @@ from tandemq.sim.simulation import GROUP_SEEDS
 EXIT_FAULTS = 3
 SEEDS_DEFAULT = 300
 FAILURES_SHOWN = 20
+TELL_EVERY_S = 30.0
+"""Lines of progress where there is no terminal to draw on."""
 
 
 @click.command()
@@ -45,6 +48,7 @@ def sim(
     """Run clusters on a simulated network, disk and clock, let them suffer, and check what must hold.
 
     Exit code 0: nothing was violated. 3: something was; the seed is printed, and `--seed N` shows it again.
+    When it is interrupted, `--forever` tells what it has seen.
     """
     if mutation == "list":
         for name, (switch, _) in (MUTATIONS | GROUP_MUTATIONS).items():
@@ -86,15 +90,24 @@ def _one(seed: int, mutation: str, *, as_json: bool) -> None:
 def _many(seeds: Iterable[int], total: int | None, jobs: int, mutation: str, *, as_json: bool) -> None:
     summary = Summary()
     console = Console(stderr=True)
-    with Progress(console=console, disable=as_json) as progress:
-        task = progress.add_task("seeds", total=total)
-        for result in run_many(seeds, jobs, mutation):
-            summary.add(result)
-            progress.advance(task)
-            if result.rule:
-                console.print(f"seed {result.seed}: {result.rule} {result.text[:400]}", markup=False)
-                if mutation or total is None:
-                    break
+    tell_at = 0.0
+    columns = TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=console, disable=as_json or not console.is_terminal) as progress:
+        task = progress.add_task("", total=total)
+        try:
+            for result in run_many(seeds, jobs, mutation):
+                summary.add(result)
+                progress.advance(task)
+                if not as_json and not console.is_terminal and time.monotonic() >= tell_at:
+                    tell_at = time.monotonic() + TELL_EVERY_S
+                    console.print(f"{summary.seeds} seeds", highlight=False)
+                if result.rule:
+                    console.print(f"seed {result.seed}: {result.rule} {result.text[:400]}", markup=False)
+                    if mutation or total is None:
+                        break
+        except KeyboardInterrupt:
+            if total is not None:
+                raise
     if as_json:
         click.echo(json.dumps(_as_json(summary), indent=2))
     else:

@@ -4,15 +4,19 @@ A seed that raises something else than a violation is a failure of the simulatio
 reported like a violation, under the rule "died".
 """
 
+import signal
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import nullcontext
+from ctypes import c_bool
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import islice
 from multiprocessing import get_context
+from multiprocessing.sharedctypes import RawValue
+from typing import ClassVar
 
 from tandemq.sim.groupmutations import GROUP_MUTATIONS
 from tandemq.sim.mutations import MUTATIONS
@@ -73,28 +77,46 @@ def run_one(seed: int, mutation: str = "") -> Result:
             return Result(seed, rule="died", text=traceback.format_exc(limit=-4))
 
 
-def _run_some(seeds: list[int], mutation: str) -> list[Result]:
-    with quiet():
-        return [run_one(seed, mutation) for seed in seeds]
+class _Worker:
+    """What a process that runs seeds was told when it began."""
+
+    stop: ClassVar[c_bool]
+
+    @classmethod
+    def begin(cls, stop: c_bool) -> None:
+        """Whoever interrupts means the owner, who says when to stop."""
+        cls.stop = stop
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    @classmethod
+    def run(cls, seeds: list[int], mutation: str) -> list[Result]:
+        """Those seeds; less if it is to stop."""
+        with quiet():
+            return [run_one(seed, mutation) for seed in seeds if not cls.stop.value]
 
 
-def run_many(seeds: Iterable[int], jobs: int = 1, mutation: str = "") -> Iterator[Result]:
-    """Results in the order of the seeds; `seeds` may go on for ever."""
+def run_many(seeds: Iterable[int], jobs: int = 1, mutation: str = "") -> Generator[Result, None, None]:
+    """Results in the order of the seeds; `seeds` may go on for ever. Who stops early waits for a seed."""
     if jobs <= 1:
         for seed in seeds:
             with quiet():
                 result = run_one(seed, mutation)
             yield result
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    context = get_context("spawn")
+    stop = RawValue(c_bool)  # without a lock, which an interrupt could leave taken
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_Worker.begin, initargs=(stop,)) as pool:
         source = iter(seeds)
         waiting: list[Future[list[Result]]] = []
-        while True:
-            while len(waiting) < jobs * 3:
-                chunk = list(islice(source, SEEDS_PER_TASK))
-                if not chunk:
-                    break
-                waiting.append(pool.submit(_run_some, chunk, mutation))
-            if not waiting:
-                return
-            yield from waiting.pop(0).result()
+        try:
+            while True:
+                while len(waiting) < jobs * 3:
+                    chunk = list(islice(source, SEEDS_PER_TASK))
+                    if not chunk:
+                        break
+                    waiting.append(pool.submit(_Worker.run, chunk, mutation))
+                if not waiting:
+                    return
+                yield from waiting.pop(0).result()
+        finally:
+            stop.value = True
