@@ -11,7 +11,7 @@
 In an `elect` group only SEND_OK counts: what was answered otherwise may be cut.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from tandemq.broker.node import Broker
@@ -67,6 +67,8 @@ class GroupChecks(Checks):
         self._handed: dict[str, dict[tuple[str, int], int]] = {}
         """Host to ("topic@group", queue id) to the offset that was handed over to it, and saved by that."""
         self._generations: dict[str, int] = {}
+        self.on_handed: Callable[[Host], None] = lambda _: None
+        """Called when a member may be read to whom that, and all offsets, were handed in order."""
 
     # Turns.
 
@@ -214,6 +216,7 @@ class GroupChecks(Checks):
                 raise Violation("I7", f"{host.name} took over from {before} ({state.reason}) with {has} for {key}/"
                                       f"{queue_id}, and {offset} was answered")  # fmt: skip
             self._handed.setdefault(host.name, {})[key, queue_id] = offset
+        self.on_handed(host)
 
     def _lost_since(self, host: Host) -> bool:
         return any(member.losses_us for member in self._cluster.members(host.group))

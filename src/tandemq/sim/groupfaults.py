@@ -1,7 +1,8 @@
 """What goes wrong in groups with a registry: all that goes wrong in others, and what befalls the registry and roles.
 
     registry   away and back, slow, watches late, a session ended, a broker cut off from it, or from its peers, or both
-    roles      a master paused for longer than its lease, killed, isolated; an operator's switch, force-master
+    roles      a master paused for longer than its lease, killed, isolated; an operator's switch, force-master; a switch
+               while answers wait; whoever was handed everything killed at once
 
 Nothing is injected that no group could survive: bits are not turned, and no disk is lost but of a member whose group
 is whole.
@@ -37,6 +38,9 @@ class GroupFaults(Faults):
         self._random = Random(f"{world.seed}-group-faults")
         self._groups = cluster
         self._checks = checks
+        checks.on_handed = self._handed
+        self._doomed: set[str] = set()
+        """Groups whose next holder is killed as soon as everything was handed to it."""
         self._kinds = [
             (3, self._cut), (2, self._half_open), (2, self._black_hole), (3, self._stall), (3, self._partition),
             (2, self._slow_links), (2, self._flip_in_flight), (4, self._pause), (5, self._kill), (3, self._kill_both),
@@ -45,6 +49,7 @@ class GroupFaults(Faults):
             (2, self._restart), (3, self._wipe), (7, self._kill_leader), (5, self._pause_leader),
             (4, self._registry_away), (3, self._registry_slow), (3, self._session_over), (4, self._cut_registry),
             (3, self._cut_peers), (4, self._isolate_member), (5, self._switch), (1, self._force),
+            (4, self._switch_while_waiting), (7, self._hand_and_kill),
         ]  # fmt: skip
 
     # Whom it strikes.
@@ -157,9 +162,57 @@ class GroupFaults(Faults):
     def _switch(self) -> None:
         host = self._leader()
         if host is not None and mode_of(host.group) is Mode.ELECT:
-            target = self._random.choice(self._cluster.members(host.group)).broker_id
-            self._note("switch", f"{host.name} to {target}")
-            self._command(host, lambda member, now: member.switch(target, now))
+            self._order_switch(host, self._random.choice(self._cluster.members(host.group)).broker_id)
+
+    def _switch_while_waiting(self) -> None:
+        """A switch to one slave while answers wait for another one, which is in sync and hears nothing more."""
+        host = self._leader()
+        others = self._cluster.members(host.group)[1:] if host is not None else []
+        if host is not None and mode_of(host.group) is Mode.ELECT and len(others) > 1:
+            target, deaf = self._random.sample(others, 2)
+            self._block("one-way-stall", [(host.machine.ip, deaf.machine.ip)])
+            self._later(50, 900, lambda: self._order_switch(host, target.broker_id))
+
+    def _order_switch(self, host: Host, target: int) -> None:
+        self._note("switch", f"{host.name} to {target}")
+        self._command(host, lambda member, now: member.switch(target, now))
+
+    def _hand_and_kill(self) -> None:
+        """Everything is handed to another member in order, with a slow disk, and killed as soon as it serves:
+        nothing of it may be lost by that."""
+        host = self._leader()
+        if host is None or mode_of(host.group) is Mode.STATIC:
+            return
+        self._doomed.add(host.group.name)
+        if mode_of(host.group) is Mode.ELECT:
+            target = self._random.choice(self._cluster.members(host.group)[1:])
+            self._slow_down(target)
+            self._order_switch(host, target.broker_id)
+            return
+        self._note("kill-master", host.name)
+        host.kill()
+
+        def back() -> None:
+            host.start()
+            self._slow_down(host)
+
+        self._later(4_500, 8_000, back)
+
+    def _slow_down(self, host: Host) -> None:
+        if host.process is not None:
+            self._note("slow-disk", host.name)
+            host.process.sync_delay_us = (100_000, 400_000)
+
+    def _handed(self, host: Host) -> None:
+        """It was handed everything, and serves."""
+        if not self.is_over and (host.group.name in self._doomed or self._random.random() < 0.5):
+            self._doomed.discard(host.group.name)
+            self._later(0, 3, lambda: self._kill_new_holder(host))
+
+    def _kill_new_holder(self, host: Host) -> None:
+        self._note("kill-new-holder", host.name)
+        host.kill()
+        self._later(50, 5_000, host.start)
 
     def _force(self) -> None:
         host = self._host()

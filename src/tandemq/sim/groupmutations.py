@@ -154,6 +154,16 @@ def never_gives_back() -> AbstractContextManager[Any]:
     return patched(handover.Giver, "_may_give_back", lambda self, now: False)
 
 
+def waiting_is_stored() -> AbstractContextManager[Any]:
+    """Who is the master no longer tells those whose messages wait for slaves that they are stored."""
+
+    def tell(self: failover.Failover, turn: Turn) -> None:
+        for link, answers in self._broker.waiters.take_all():
+            turn.send(link, answers)
+
+    return patched(failover.Failover, "_drop_waiting", tell)
+
+
 ANY = frozenset({"I1", "I19", "I5", "I6", "I17", "I8", "I9", "I10", "I14", "I16", "I4", "I2"})
 SAFE = frozenset({"I1", "I5", "I17", "I19", "I8", "I14", "I4"})
 GROUP_MUTATIONS: dict[str, tuple[Mutation, frozenset[str]]] = {
@@ -173,6 +183,7 @@ GROUP_MUTATIONS: dict[str, tuple[Mutation, frozenset[str]]] = {
     "held-pulls-kept": (held_pulls_kept, frozenset({"I6"})),
     "loss-forgotten": (loss_forgotten, SAFE),
     "lease-for-ever": (lease_for_ever, frozenset({"I6"})),
+    "waiting-is-stored": (waiting_is_stored, frozenset({"I1", "I17"})),
     "never-gives-back": (never_gives_back, frozenset({"I14"})),
 }
 """Name to what switches the safety off, and the rules that may notice it."""

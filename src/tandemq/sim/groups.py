@@ -97,7 +97,7 @@ def draw_groups(random: Random) -> GroupsPlan:
     for group in plan.groups[: 1 + (random.random() < 0.25)]:
         mode = random.choice((Mode.ELECT,) * 5 + (Mode.SLAVE_CONSUME,) * 4 + (Mode.STATIC,))
         slaves = 1 if mode is Mode.SLAVE_CONSUME else random.choice((1, 1, 2))
-        copies = random.choice((1, 2)) if mode is Mode.ELECT else min(group.copies, slaves + 1)
+        copies = random.choice((1, 2, slaves + 1)) if mode is Mode.ELECT else min(group.copies, slaves + 1)
         groups.append(
             ManagedGroup(group.number, group.name, group.role, group.flush, slaves, copies, mode,
                          random.choice((1, 1, 2)) if mode is Mode.ELECT else 1, random.random() < 0.5)

@@ -88,6 +88,10 @@ class CommitLog:
         self._zeroed_end = end
         self.last_write = (end, b"")
 
+    def wipe(self, end: int) -> None:
+        """Zero what lies behind `end`, on the device too, before it is cut for good; blocking."""
+        self._segments.wipe(end)
+
     def reserve(self, size: int) -> int:
         """Offset at which `size` bytes will be placed next; ends the current file with a blank if they do not fit.
 

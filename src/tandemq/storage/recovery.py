@@ -329,5 +329,6 @@ def set_aside_tail(store: Store, log_end: int) -> None:
     if store.index is not None:
         store.index.forget_behind(log_end)
         store.index.recover(log_end)
+    store.log.wipe(log_end)
     store.log.open_at(log_end, flushed=store.log.flushed_offset)
     store.note_marks()

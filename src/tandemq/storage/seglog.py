@@ -193,6 +193,14 @@ class SegmentLog:
             else:
                 _write_zeroes(file, within)
 
+    def wipe(self, end: int) -> None:
+        """Zero what lies behind `end`, the last file first, on the device too: a power loss might bring it back."""
+        for start in reversed(self.starts):
+            if start + self.segment_bytes > end:
+                file = self._files.get(self.path(start))
+                _write_zeroes(file, max(0, end - start))
+                file.datasync()
+
     def destroy(self) -> None:
         """Delete everything."""
         for start in self.starts:
