@@ -30,6 +30,7 @@ from tandemq.coordination.records import (
 from tandemq.coordination.records import Member as Configured
 from tandemq.coordination.tree import Tree
 from tandemq.model.codes import RequestCode
+from tandemq.model.command import Command
 from tandemq.registry import (
     Answer,
     Ask,
@@ -48,7 +49,7 @@ from tandemq.registry import (
     Write,
 )
 from tandemq.replication.authentication import Keyring
-from tests.broker.harness import START_WALL_MS, send_fields
+from tests.broker.harness import CLIENT, START_WALL_MS, send_fields
 from tests.replication.group import Member, Wire
 
 SESSION_MS = 2_000
@@ -61,11 +62,25 @@ class Broker(Member):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self.asks: list[Ask] = []
+        self.group: ElectedGroup | None = None
         super().__init__(*arguments, **named)
 
     def _take(self, turn: Turn) -> None:
         self.asks += turn.asks
         super()._take(turn)
+
+    def ask(
+        self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"", *, link: int = CLIENT,
+        **header: Any,
+    ) -> Command:  # fmt: skip
+        """Ask and return the answer, which may wait for the other members for a moment."""
+        opaque = self.tell(code, fields, body, link=link, **header)
+        answer = self.answer_to(opaque, link=link)
+        if answer is None and self.group is not None:
+            self.group.pass_time(STEP_MS)
+            answer = self.answer_to(opaque, link=link)
+        assert answer is not None, f"no answer to {code} yet"
+        return answer
 
     @property
     def failover(self) -> Failover:
@@ -157,6 +172,7 @@ class ElectedGroup:
             seed=number, address=f"10.1.0.{number}:10911", ha_address=f"10.1.0.{number}:10912",
             keyring=self._keyring(number),
         )  # fmt: skip
+        broker.group = self
         self.brokers[number] = broker
         return broker
 

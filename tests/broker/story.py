@@ -249,9 +249,21 @@ class Story:
             position = self._pull(number, broker, int(count))
             if position is not None and position > self._position:
                 self._position = position
-                answer = broker.ask(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": position})
-                done = answer.code == ResponseCode.SUCCESS
-                self._lines[-1] += f" and {'takes' if done else 'refuses'} the commit of {position}"
+                answer = self._commit(number, broker, position)
+                done = answer is not None and answer.code == ResponseCode.SUCCESS
+                does = "takes" if done else "refuses" if answer is not None else "does not answer yet"
+                self._lines[-1] += f" and {does} the commit of {position}"
+
+    def _commit(self, number: int, broker: Broker, offset: int) -> Command | None:
+        """The answer; None if it waits for other members for longer than a moment."""
+        opaque = broker.tell(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": offset})
+        answer = broker.answer_to(opaque)
+        if answer is None:
+            self.group.pass_time(STEP_MS)
+            answer = broker.answer_to(opaque)
+        if answer is None:
+            self._waiting.append((number, opaque, f"commit of {offset}"))
+        return answer
 
     def _do_pull(self, count: str) -> None:
         found = [self._pull(number, broker, int(count)) for number, broker in self._living]
@@ -277,8 +289,9 @@ class Story:
     def _do_commit(self, offset: str = "") -> None:
         for number, broker in self._living:
             wanted = int(offset) if offset else self._position
-            answer = broker.ask(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": wanted})
-            self._lines.append(f"{number} answers the commit of {wanted}: {self._of(number, answer)}")
+            answer = self._commit(number, broker, wanted)
+            said = "nothing yet" if answer is None else self._of(number, answer)
+            self._lines.append(f"{number} answers the commit of {wanted}: {said}")
 
     def _do_hold(self) -> None:
         for number, broker in self._living:

@@ -385,10 +385,34 @@ def test_commits_and_new_topics_are_on_the_slave_at_once(pair: ElectedGroup) -> 
     assert slave.node.offsets.get("TopicA", "group", 0) == 0, "also where a consumer goes back"
 
 
+@spec("F16", "R11")
+def test_consumer_hears_of_no_offset_that_the_next_master_does_not_have(pair: ElectedGroup) -> None:
+    """Found by chaos run 20051: a master that was cut off answered commits until its lease was over."""
+    master = pair.brokers[0]
+    for _ in range(3):
+        pair.send(master)
+    assert commit(master, 1) == ResponseCode.SUCCESS
+    pair.apart.add(0)
+    pair.cut_off.add(0)
+    pair.pass_time(0)
+    later = master.tell(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": 3})
+    asked = master.tell(Code.QUERY_CONSUMER_OFFSET, OFFSET)
+    pair.pass_time(200)
+    assert master.may == "RW"
+    assert master.answer_to(later) is None
+    assert master.answer_to(asked) is None
+    pair.pass_time(6_000)
+    refusals = [master.answer_to(later), master.answer_to(asked)]
+    assert [answer.code for answer in refusals if answer is not None] == [ResponseCode.NO_PERMISSION] * 2
+    assert pair.serving is pair.brokers[1]
+    assert committed(pair.brokers[1]) == 1
+    assert commit(pair.brokers[1], 3) == ResponseCode.SUCCESS
+
+
 def test_offsets_of_before_the_link_follow_when_it_is_there(pair: ElectedGroup) -> None:
     pair.send(pair.brokers[0])
     pair.kill(1)
-    commit(pair.brokers[0], 1)
+    pair.brokers[0].tell(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": 1})
     slave = pair.start(1)
     pair.pass_time(1_000)
     assert slave.node.offsets.get("TopicA", "group", 0) == 1

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tandemq.boundary import Event, Now, Turn
 from tandemq.broker.membercalls import call
+from tandemq.broker.offsetgate import OffsetGate
 from tandemq.broker.pull import NO_LIMIT
 from tandemq.broker.registry import BrokerRegistry
 from tandemq.broker.tablestream import TableStream
@@ -56,6 +57,8 @@ HAND_TIMEOUT_MS = 2_000
 REASON = "failover"
 TOO_FEW = "in sync"
 MASTER_ID = 0
+BEAT_GAP_MS = 10
+"""Between heartbeats that answers wait for."""
 AGAIN_MS = 1_000
 """A role that the disk did not let us begin is tried again after this."""
 _READ = frozenset({
@@ -95,6 +98,7 @@ class Failover:
         """Operators' commands under way: link and request."""
         self._may = (False, False, False)
         self._stream = TableStream(broker)
+        self._gate = OffsetGate()
         self._due_ms = 0
         self._permitted_until_ms = 0
         self._log_end = -1
@@ -103,6 +107,7 @@ class Failover:
         self._is_short = False
         self._copied = 0
         self._beat_ms = 0
+        self._beaten_ms = 0
         self._greeted: set[int] = set()
         """Members that got a heartbeat at once when they had caught up, and so know that their log is whole."""
         self._unseen: dict[ConsumeQueue, None] = {}
@@ -251,6 +256,8 @@ class Failover:
             broker.pull.takes_commits = may[2]
             if could_read and not may[0]:
                 broker.pull.refuse(why, turn)
+            if not may[2]:
+                self._gate.refuse(why, turn)
             broker.pull.refusal = None if may[0] else why
             if may[1]:
                 broker.send.admit(REASON)
@@ -310,11 +317,27 @@ class Failover:
         """Tell the member what was written; a heartbeat leaves behind it when it is time."""
         self.log_changed()
         self._stream.pump(turn, now, is_holder=self.is_holder, is_serving=self.is_master and self._may[2])
+        self._gate.release(self._followers(), turn)
+        if self._gate.needs_beat:
+            self._beat_ms = min(self._beat_ms, self._beaten_ms + BEAT_GAP_MS)
         if now.mono_ms >= self._beat_ms:
             heartbeat = self.member.heartbeat(now)
             if heartbeat is not None:
                 self._broker.replication.beat(heartbeat, turn, now)
-                self._beat_ms = now.mono_ms + self.member.heartbeat_ms
+                self._gate.beat(heartbeat.number, self._stream.version, self._stream.told)
+                self._beaten_ms, self._beat_ms = now.mono_ms, now.mono_ms + self.member.heartbeat_ms
+
+    def _followers(self) -> list[int | None]:
+        """Links of the members that could be the master next; None for one that has none."""
+        if not self.is_elect:
+            return []
+        links = self._broker.replication.masters.links
+        return [links.get(member) for member in self.member.must_ack if member != self.member.id]
+
+    def holds(self, link: int, request: Command, answer: Command) -> bool:
+        """Whether the answer to a request that may be answered here has to wait; it is sent, or refused, later."""
+        version = self._stream.version + bool(self._broker.offsets.changed)
+        return self.is_master and self._gate.holds(version, self._followers(), link, request, answer)
 
     @property
     def confirm_offset(self) -> int:
@@ -439,6 +462,7 @@ class Failover:
         if acked >= self.member.log_end and peer not in self._greeted:
             self._greeted.add(peer)
             self._beat_ms = now.mono_ms
+        self._gate.echoed(self._broker.replication.masters.links.get(peer), number)
         self.member.on_report(peer, acked, number, now)
 
     def beaten(self, peer: int, heartbeat: Heartbeat, now: Now) -> int:
@@ -504,7 +528,8 @@ class Failover:
         self.commands.clear()
 
     def drop_link(self, link: int) -> None:
-        """Whoever gave a command there does not wait for its end any more."""
+        """Whoever asked there does not wait any more."""
+        self._gate.drop_link(link)
         self.commands = [waiting for waiting in self.commands if waiting[0] != link]
 
     def close(self, turn: Turn, now: Now) -> None:

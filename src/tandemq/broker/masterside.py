@@ -38,7 +38,7 @@ class MasterSide:
         self._owner = owner
         self.sessions: dict[int, master.MasterSession] = {}
         self.peers: dict[int, str] = {}
-        self._links: dict[int, int] = {}
+        self.links: dict[int, int] = {}
         """In a group with a registry: members that copy from us, and their link."""
         self._speakers: dict[str, int] = {}
         self.refusals = Refusals()
@@ -163,14 +163,14 @@ class MasterSide:
         """A slave's history is ours, and it copies: in a group with a registry its member must know."""
         if self._broker.failover is None or session.hello is None or session.state is not master.State.TRANSFER:
             return
-        self._links[session.hello.broker_id] = link
+        self.links[session.hello.broker_id] = link
         self._broker.failover.linked(session.hello.broker_id, now, is_up=True)
 
     def _unlinked(self, link: int, session: master.MasterSession, now: Now) -> None:
         if self._broker.failover is None or session.hello is None:
             return
-        if self._links.get(session.hello.broker_id) == link:
-            del self._links[session.hello.broker_id]
+        if self.links.get(session.hello.broker_id) == link:
+            del self.links[session.hello.broker_id]
             self._broker.failover.linked(session.hello.broker_id, now, is_up=False)
 
     def tick(self, turn: Turn, now: Now) -> None:
@@ -231,13 +231,13 @@ class MasterSide:
     def _reported(self, link: int, session: master.MasterSession, acked: int, number: int, now: Now) -> None:
         """What a slave has; `number`: of the heartbeat it promises by, 0 if none. Only its newest link counts."""
         hello = session.hello
-        if self._broker.failover is not None and hello is not None and self._links.get(hello.broker_id) == link:
+        if self._broker.failover is not None and hello is not None and self.links.get(hello.broker_id) == link:
             self._broker.failover.reported(hello.broker_id, acked, number, now)
 
     def _beaten(self, link: int, session: master.MasterSession, heartbeat: Heartbeat, now: Now) -> None:
         """A slave that is read from sent a heartbeat."""
         hello = session.hello
-        if self._broker.failover is not None and hello is not None and self._links.get(hello.broker_id) == link:
+        if self._broker.failover is not None and hello is not None and self.links.get(hello.broker_id) == link:
             number = self._broker.failover.beaten(hello.broker_id, heartbeat, now)
             if number:
                 session.promise(self._broker.store.log.written_end, number, now.mono_ms)

@@ -330,7 +330,7 @@ class Broker:
         if answer is not None and not command.is_oneway:
             if self.saver.asked > asked or (self.saver.is_behind and command.code in SAVED_FIRST):
                 self._unsaved.append((self.saver.asked, link.number, encode_command(answer)))
-            else:
+            elif self.failover is None or not self.failover.holds(link.number, command, answer):
                 turn.send(link.number, encode_command(answer))
         return True
 

@@ -46,8 +46,10 @@ class TableStream:
         self._broker = broker
         self._acquainted: set[int] = set()
         """Links that have got all topics and groups since we serve."""
-        self._told: set[int] = set()
-        """Links that have got all offsets and delays since we serve."""
+        self.told: set[int] = set()
+        """Links that have got all offsets and delays since we serve, offsets up to `version`."""
+        self.version = 0
+        """How often offsets changed."""
         self._untold: list[tuple[int, bytes]] = []
         """Changes of offsets that no link has got yet."""
         self._delays = -1
@@ -130,12 +132,13 @@ class TableStream:
         """
         broker = self._broker
         if broker.offsets.changed:
+            self.version += 1
             changes = dumps_java(broker.offsets.changes())
             if is_holder:
                 broker.offsets.note(changes)
                 self._untold.append((KIND_OFFSETS, changes))
         if not is_serving:
-            self._told.clear()
+            self.told.clear()
             self._untold.clear()
             return
         sessions = self._sessions()
@@ -144,14 +147,14 @@ class TableStream:
             link for link, session in sessions.items()
             if session.next_offset >= end and broker.outbox.backlog(link) <= BACKLOG_BYTES_MAX
         }  # fmt: skip
-        self._told &= sessions.keys()
+        self.told &= sessions.keys()
         news = self._news()
         if news:
-            self._told &= ready
-        fresh = ready - self._told
+            self.told &= ready
+        fresh = ready - self.told
         if not news and not fresh:
             return
-        self._told |= fresh
+        self.told |= fresh
         everything = self._everything() if fresh else []
         for link in ready:
             for kind, payload in everything if link in fresh else news:

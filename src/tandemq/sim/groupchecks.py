@@ -35,6 +35,8 @@ COMMIT_OFFSET = 1
 SENDS = (Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE)
 ORDERLY = ("handed its offsets back", "switch from broker")
 """In the record's reason, when reading moved with all offsets."""
+FORCED = "an operator's order"
+"""In it, when a member was made to serve that may lack something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,8 @@ class GroupChecks(Checks):
         self._decided: dict[str, frozenset[str]] = {}
         self._commits: dict[tuple[str, str, int], tuple[int, str]] = {}
         """(Group, "topic@group", queue id) to the offset whose commit was answered last, and by whom."""
+        self._answered: set[tuple[str, str, int]] = set()
+        """Of those, the ones that were answered as commits; others came with pulls, which are answered at once."""
         self._handed: dict[str, dict[tuple[str, int], int]] = {}
         """Host to ("topic@group", queue id) to the offset that was handed over to it, and saved by that."""
         self._generations: dict[str, int] = {}
@@ -189,27 +193,30 @@ class GroupChecks(Checks):
             if answer.code == ResponseCode.SUCCESS:
                 self.permissions.answered(host, READ, sent_us)
             if answer.code in PULLED and int(command.fields["sysFlag"]) & COMMIT_OFFSET:
-                self._committed(host, command)
+                self._answered.discard(self._committed(host, command))
         elif command.code == Code.UPDATE_CONSUMER_OFFSET and answer.code == ResponseCode.SUCCESS:
             self.permissions.answered(host, COMMIT, sent_us)
-            self._committed(host, command)
+            self._answered.add(self._committed(host, command))
         elif command.code == Code.CONSUMER_SEND_MSG_BACK and answer.code == ResponseCode.SUCCESS:
             self.permissions.answered(host, WRITE, sent_us)
 
-    def _committed(self, host: Host, command: Command) -> None:
+    def _committed(self, host: Host, command: Command) -> tuple[str, str, int]:
         fields = command.fields
         key = (host.group.name, f"{fields['topic']}@{fields['consumerGroup']}", int(fields["queueId"]))
         self._commits[key] = (int(fields["commitOffset"]), host.name)
+        return key
 
     def _moved(self, host: Host, before: str, _now: str) -> None:
         """Reading moved to another member."""
         broker = host.broker
         assert broker is not None and broker.failover is not None, "it may be read"
         state = broker.failover.member.view.state
-        if state is None or not any(text in state.reason for text in ORDERLY):
+        is_orderly = state is not None and any(text in state.reason for text in ORDERLY)
+        if state is None or not (is_orderly or (broker.failover.is_elect and FORCED not in state.reason)):
             return
         for (group, key, queue_id), (offset, who) in self._commits.items():
-            if group != host.group.name or who != before:
+            is_promised = is_orderly or (group, key, queue_id) in self._answered
+            if group != host.group.name or who != before or not is_promised:
                 continue
             has = broker.offsets.table.get(key, {}).get(queue_id, 0)
             if has < offset and not self._lost_since(host):

@@ -1,0 +1,94 @@
+"""In `elect` a consumer hears of an offset when every member that could be the next master has it, so that no offset it
+has heard of goes back: answers to commits and questions wait until then.
+
+    commit ─► table ─► told to the slaves, behind it a heartbeat ─► echoed by each: all before it was taken ─► answer
+                                                                 └► not the master any more: refused, so that the
+                                                                    consumer tells it to the next one
+
+Owner: `Failover`. Source: docs/failover.md, "Tables"; invariant: offsets never go back.
+"""
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from tandemq.boundary import Turn
+from tandemq.codec.frame import encode_command
+from tandemq.model.codes import RequestCode as Code
+from tandemq.model.codes import ResponseCode
+from tandemq.model.command import Command
+
+GATED = frozenset({Code.UPDATE_CONSUMER_OFFSET, Code.QUERY_CONSUMER_OFFSET})
+BEATS_KEPT = 256
+
+
+class _Waiting(NamedTuple):
+    version: int
+    link: int
+    request: Command
+    answer: Command
+
+
+class OffsetGate:
+    """Which version of the table which slave has, and the answers that wait. Versions count what slaves were told."""
+
+    def __init__(self) -> None:
+        """Nobody has anything."""
+        self._beats: dict[int, tuple[int, Collection[int]]] = {}
+        """By number of a heartbeat: the version told before it, and the links it was told on."""
+        self._has: dict[int, int] = {}
+        self._waiting: list[_Waiting] = []
+        self._beaten = -1
+
+    @property
+    def needs_beat(self) -> bool:
+        """Whether something waits that no heartbeat has followed yet."""
+        return bool(self._waiting) and self._waiting[-1].version > self._beaten
+
+    def beat(self, number: int, version: int, links: Collection[int]) -> None:
+        """A heartbeat leaves behind this version of the table, which was told on these links."""
+        self._beats[number] = (version, frozenset(links))
+        self._beats.pop(number - BEATS_KEPT, None)
+        self._beaten = version
+
+    def echoed(self, link: int | None, number: int) -> None:
+        """A slave has taken all that came before a heartbeat."""
+        version, links = self._beats.get(number, (-1, ()))
+        if link is not None and link in links:
+            self._has[link] = max(self._has.get(link, -1), version)
+
+    def _is_known(self, version: int, links: Collection[int | None]) -> bool:
+        return all(link is not None and self._has.get(link, -1) >= version for link in links)
+
+    def holds(self, version: int, links: Collection[int | None], link: int, request: Command, answer: Command) -> bool:
+        """Keep an answer that tells of this version until the slaves on `links` have it; False if they have.
+
+        A slave without a link has nothing.
+        """
+        if request.code not in GATED or self._is_known(version, links):
+            return False
+        self._waiting.append(_Waiting(version, link, request, answer))
+        return True
+
+    def release(self, links: Collection[int | None], turn: Turn) -> None:
+        """Send the answers that all slaves on `links` have the offsets of."""
+        if self._waiting:
+            kept: list[_Waiting] = []
+            for waiting in self._waiting:
+                if self._is_known(waiting.version, links):
+                    turn.send(waiting.link, encode_command(waiting.answer))
+                else:
+                    kept.append(waiting)
+            self._waiting = kept
+
+    def refuse(self, why: str, turn: Turn) -> None:
+        """Another member serves, or nobody: whoever waits is to ask there. What slaves have is to be learned anew."""
+        for waiting in self._waiting:
+            turn.send(waiting.link, encode_command(waiting.request.answer(ResponseCode.NO_PERMISSION, remark=why)))
+        self._waiting.clear()
+        self._beats.clear()
+        self._has.clear()
+        self._beaten = -1
+
+    def drop_link(self, link: int) -> None:
+        """Whoever asked there is gone."""
+        self._waiting = [waiting for waiting in self._waiting if waiting.link != link]
