@@ -1,6 +1,7 @@
 """A broker in a group with a registry when its disk, its tables or its links fail at the wrong moment."""
 
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -11,6 +12,7 @@ from tandemq.errors import DiskFailed, DiskFull, StoreDamaged
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.real.disk import RealDisk
+from tandemq.sim.disk import SimDisk
 from tests.broker.elected import Broker, ElectedGroup
 from tests.broker.harness import messages_in, run_job, send_fields
 
@@ -315,3 +317,20 @@ def test_offsets_of_a_removed_topic_do_not_come_back(pair: ElectedGroup) -> None
     assert master.ask(Code.DELETE_TOPIC_IN_BROKER, {"topic": "TopicA"}).code == ResponseCode.SUCCESS
     pair.settle()
     assert slave.node.offsets.table == {}
+
+
+def test_commits_that_a_full_disk_did_not_take_are_kept_as_soon_as_there_is_room(tmp_path: Path) -> None:
+    """Found by chaos run 20080: the disk was full, had room again, and half a second later the process was killed."""
+    disks = {number: SimDisk(Random(number)) for number in range(2)}
+    group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME, disks=disks, offsets_persist_ms=60_000)
+    for _ in range(3):
+        group.send(group.brokers[0])
+    disks[0].fail("pwrite", times=-1, error=DiskFull, prefix="config/")
+    assert group.brokers[0].ask(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": 3}).code == ResponseCode.SUCCESS
+    group.pass_time(1_000)
+    disks[0].heal()
+    group.pass_time(450)
+    for number in (0, 1):
+        group.kill(number)
+        disks[number].kill()
+    assert group.start(0).node.offsets.get("TopicA", "group", 0) == 3

@@ -52,8 +52,8 @@ class OffsetJournal:
                 if isinstance(table, dict):
                     yield table
 
-    def append(self, line: bytes) -> None:
-        """Keep a turn's changes. If the disk does not take them, they hold until the process ends, and that is said."""
+    def append(self, line: bytes) -> bool:
+        """Keep a turn's changes; False if the disk does not take them, which is said once."""
         try:
             if self._file is None:
                 self._file = self._disk.open(f"config/{PREFIX}{self._next}", create=True)
@@ -62,10 +62,12 @@ class OffsetJournal:
             self._file.pwrite(line + b"\n", self._position)
             self._position += len(line) + 1
             self._is_failing = False
+            return True
         except StoreError as error:
             if not self._is_failing:
-                log.error("offsets: changes are kept in memory only until the table is saved: %s", error)
+                log.error("offsets: changes are kept in memory only for now: %s", error)
             self._is_failing = True
+            return False
 
     def rotate(self) -> int:
         """The table is about to be saved with all that was appended so far; returns the number of the next file."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from tandemq.broker.offsetjournal import OffsetJournal
 from tandemq.broker.saver import Saver
-from tandemq.codec.fastjson import loads
+from tandemq.codec.fastjson import dumps_java, loads
 from tandemq.errors import StoreDamaged
 from tandemq.storage.tables import DataVersion, load_table
 
@@ -49,6 +49,8 @@ class ConsumerOffsets:
             self.version = DataVersion.from_json(raw.get("dataVersion"))
             self.table = parse_offsets(raw)
             self.resets = parse_offsets(raw, RESETS)
+        self.is_unnoted = False
+        """Whether the disk did not take changes that were to be kept: `note_all` tries again."""
         self._journal = OffsetJournal(saver.disk)
         for table in self._journal.read(int(raw.get(NEXT_CHANGES, 0))):
             try:
@@ -134,7 +136,11 @@ class ConsumerOffsets:
 
     def note(self, changes: bytes) -> None:
         """Keep changes over a kill of the process: JSON as `follow` takes it."""
-        self._journal.append(changes)
+        self.is_unnoted = not self._journal.append(changes) or self.is_unnoted
+
+    def note_all(self) -> None:
+        """The disk did not take some changes: try with everything."""
+        self.is_unnoted = not self._journal.append(dumps_java(self.as_json()))
 
     def follow(self, raw: dict[str, Any], text: bytes) -> None:
         """Take what the master told: its offsets are the ones that count, higher or lower, and in a whole table no

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from tandemq.broker.node import Broker
 
 log = logging.getLogger(__name__)
+NOTE_AGAIN_MS = 100
+"""Changes of offsets that the disk did not take are tried again after this."""
 BACKLOG_BYTES_MAX = 4 << 20
 """A link that has so much to send is told nothing more meanwhile."""
 REMOVED = "tandemRemoved"
@@ -50,6 +52,7 @@ class TableStream:
         """Links that have got all offsets and delays since we serve, offsets up to `version`."""
         self.version = 0
         """How often offsets changed."""
+        self._again_ms = 0
         self._untold: list[tuple[int, bytes]] = []
         """Changes of offsets that no link has got yet."""
         self._delays = -1
@@ -131,6 +134,9 @@ class TableStream:
             is_serving: so they are, and we are the master.
         """
         broker = self._broker
+        if broker.offsets.is_unnoted and now.mono_ms >= self._again_ms:
+            self._again_ms = now.mono_ms + NOTE_AGAIN_MS
+            broker.offsets.note_all()
         if broker.offsets.changed:
             self.version += 1
             changes = dumps_java(broker.offsets.changes())
