@@ -24,7 +24,7 @@ Read = Callable[..., DataFrame]
 def read(spark: SparkSession) -> Read:
     def read(cluster: LocalCluster | str, topic: str = "Orders", **options: Any) -> DataFrame:
         name_servers = cluster if isinstance(cluster, str) else cluster.name_servers
-        given: dict[str, Any] = {"nameServer": name_servers, "timeoutMs": 5_000} | options
+        given: dict[str, Any] = {"nameServer": name_servers, "timeoutMs": 30_000} | options
         if not {"subscribe", "assign", "subscribePattern"} & set(given):
             given["subscribe"] = topic
         return spark.read.format("rocketmq").options(**given).load()
