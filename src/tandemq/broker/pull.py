@@ -460,15 +460,8 @@ class PullPath:
             form = 1 << 24
         else:
             header = _HEADER % (
-                code,
-                suggested,
-                following,
-                queue.min_offset,
-                end,
-                pull.opaque,
-                status.encode(),
-                VERSION_SPOKEN,
-            )
+                code, suggested, following, queue.min_offset, end, pull.opaque, status.encode(), VERSION_SPOKEN
+            )  # fmt: skip
             form = 0
         prefix = (4 + len(header) + size).to_bytes(4) + (form | len(header)).to_bytes(4)
         turn.send(pull.link, prefix + header, *buffers)
