@@ -102,6 +102,8 @@ class World:
         self.directory = directory
         self.mode = mode
         self.members = members
+        self.may_lag = False
+        """Whether something happened by which a member that is up may lack what the one that serves was told."""
         self._zookeeper = registry
         self._settings = dict(settings or {})
         self._stack = ExitStack()
