@@ -25,10 +25,10 @@ def test_seed_gives_the_same_history_again() -> None:
 
 
 FIRST = {
-    "epoch-not-begun": 16, "tail-not-cut": 16, "promise-always": 36, "unsafe-is-shown": 2, "ack-alone": 3,
-    "ack-when-copies-leave": 33, "sent-counts-as-copied": 33, "slave-reports-unsynced": 10, "hand-over-not-merged": 29,
-    "offsets-replaced": 4, "refused-pulls-served": 22, "refused-commits-served": 10, "held-pulls-kept": 8,
-    "loss-forgotten": 11, "waiting-is-stored": 8, "lease-for-ever": 4, "never-gives-back": 4,
+    "epoch-not-begun": 17, "tail-not-cut": 17, "promise-always": 36, "unsafe-is-shown": 2, "ack-alone": 3,
+    "ack-when-copies-leave": 49, "sent-counts-as-copied": 40, "slave-reports-unsynced": 10, "hand-over-not-merged": 29,
+    "offsets-replaced": 4, "refused-pulls-served": 22, "refused-commits-served": 21, "held-pulls-kept": 8,
+    "loss-forgotten": 56, "waiting-is-stored": 346, "lease-for-ever": 4, "never-gives-back": 4,
 }  # fmt: skip
 """The seed to begin with, so that the test is quick."""
 
@@ -38,7 +38,7 @@ def test_mutation_is_caught(name: str) -> None:
     _, rules = GROUP_MUTATIONS[name]
     first = FIRST.get(name, 1)
     with quiet():
-        for seed in (*range(first, 60), *range(1, first)):
+        for seed in range(first, first + 60):
             result = run_one(GROUP_SEEDS + seed, name)
             if result.rule:
                 assert result.rule in rules, f"seed {seed}: {result.rule} {result.text}"

@@ -324,7 +324,8 @@ class SlaveSide:
         try:
             if to is not None and not store_log.start <= to <= store_log.written_end:
                 raise StoreDamaged(
-                    f"the master asks for a cut at {to}, held are [{store_log.start}, {store_log.written_end})"
+                    f"the master asks for a cut at {to}, held are [{store_log.start}, {store_log.written_end}); "
+                    "empty this store if that stays so"
                 )
             if to is not None:
                 self._broker.set_aside(to)

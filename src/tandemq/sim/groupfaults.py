@@ -226,23 +226,34 @@ class GroupFaults(Faults):
         self._command(host, lambda member, now: member.force_master(now))
 
     def help(self, group: GroupPlan) -> None:
-        """An operator finds a group that does not serve, and does what its members ask for."""
-        for host in self._cluster.members(group):
-            broker = host.broker
-            if broker is not None and broker.failover is not None and "force-master" in broker.failover.member.why:
-                self._world.consequence("operator", f"{host.name}: {broker.failover.member.why}")
-                self._accept(host)
-                return
+        """An operator finds a group that does not serve, and does what its members ask for: where most is left."""
+        asking = [
+            (broker.store.log.written_end, host, broker.failover.member.why)
+            for host in self._cluster.members(group)
+            if (broker := host.broker) is not None and broker.failover is not None
+            and "force-master" in broker.failover.member.why
+        ]  # fmt: skip
+        if asking:
+            _, host, why = max(asking, key=lambda one: one[0])
+            self._world.consequence("operator", f"{host.name}: {why}")
+            self._accept(host)
 
     def empty_left_behind(self, group: GroupPlan) -> None:
         """An operator empties the store of a slave that was left behind: its master does not hold the log any more
-        from where it ends, or, after a loss was accepted, has no history in common with it."""
-        leader, *others = self._cluster.members(group)
-        for host in others:
-            if leader.broker is None or host.broker is None or host.wipes_us[-1:] == [self._world.now_us]:
+        from where it ends, or it holds nothing any more of what they have in common."""
+        leader = self._groups.leader(group) or self._cluster.members(group)[0]
+        for host in self._cluster.members(group):
+            if (
+                host is leader
+                or leader.broker is None
+                or host.broker is None
+                or host.wipes_us[-1:] == [self._world.now_us]
+            ):
                 continue
             ours, its = leader.broker.replication.generations, host.broker.replication.generations
             is_other = bool(its) and not {epoch for epoch, _ in ours} & {epoch for epoch, _ in its}
+            parted = min([start for epoch, start in ours if epoch not in dict(its)], default=0)
+            is_other = is_other or host.broker.store.log.start > parted > 0
             if 0 < host.broker.store.log.written_end < leader.broker.store.log.start or is_other:
                 self._world.consequence("operator", f"{host.name}: its store is emptied, it was left behind")
                 host.wipe()

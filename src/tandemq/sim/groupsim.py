@@ -87,6 +87,7 @@ class GroupSimulation(History):
                                            f"{self.verdict.why(group)}")  # fmt: skip
                 if world.now_us >= end_us + OPERATOR_US:
                     self.faults.help(group)
+                    self.faults.empty_left_behind(group)
                 world.run_until(world.now_us + 250 * MS)
 
     def _help(self, end_us: int) -> None:
