@@ -409,6 +409,20 @@ def test_consumer_hears_of_no_offset_that_the_next_master_does_not_have(pair: El
     assert commit(pair.brokers[1], 3) == ResponseCode.SUCCESS
 
 
+@spec("F16")
+def test_lonely_master_refuses_commits_and_questions_for_offsets_at_once(pair: ElectedGroup) -> None:
+    master = pair.brokers[0]
+    pair.send(master)
+    pair.registry_is_up = False
+    pair.kill(1)
+    pair.pass_time(2_000)
+    assert master.may == ""
+    for code in (Code.UPDATE_CONSUMER_OFFSET, Code.QUERY_CONSUMER_OFFSET):
+        answer = master.answer_to(master.tell(code, OFFSET | {"commitOffset": 1}))
+        assert answer is not None
+        assert answer.code == NO_PERMISSION
+
+
 def test_offsets_of_before_the_link_follow_when_it_is_there(pair: ElectedGroup) -> None:
     pair.send(pair.brokers[0])
     pair.kill(1)

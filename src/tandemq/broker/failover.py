@@ -335,9 +335,11 @@ class Failover:
         return [links.get(member) for member in self.member.must_ack if member != self.member.id]
 
     def holds(self, link: int, request: Command, answer: Command) -> bool:
-        """Whether the answer to a request that may be answered here has to wait; it is sent, or refused, later."""
+        """Whether an answer has to wait; it is sent, or refused, later. A refusal tells nothing, and leaves at once."""
+        if not self.is_master or self.refusal(request.code) is not None:
+            return False
         version = self._stream.version + bool(self._broker.offsets.changed)
-        return self.is_master and self._gate.holds(version, self._followers(), link, request, answer)
+        return self._gate.holds(version, self._followers(), link, request, answer)
 
     @property
     def confirm_offset(self) -> int:
