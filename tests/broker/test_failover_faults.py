@@ -334,3 +334,19 @@ def test_commits_that_a_full_disk_did_not_take_are_kept_as_soon_as_there_is_room
         group.kill(number)
         disks[number].kill()
     assert group.start(0).node.offsets.get("TopicA", "group", 0) == 3
+
+
+def test_offsets_removed_while_the_disk_was_full_stay_removed(tmp_path: Path) -> None:
+    disks = {number: SimDisk(Random(number)) for number in range(2)}
+    group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME, disks=disks, offsets_persist_ms=60_000)
+    group.send(group.brokers[0])
+    assert group.brokers[0].ask(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": 1}).code == ResponseCode.SUCCESS
+    disks[0].fail("pwrite", times=-1, error=DiskFull, prefix="config/consumerOffset")
+    group.brokers[0].node.offsets.remove_topic("TopicA")
+    group.pass_time(1_000)
+    disks[0].heal()
+    group.pass_time(450)
+    for number in (0, 1):
+        group.kill(number)
+        disks[number].kill()
+    assert group.start(0).node.offsets.table == {}

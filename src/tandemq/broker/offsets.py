@@ -140,7 +140,7 @@ class ConsumerOffsets:
 
     def note_all(self) -> None:
         """The disk did not take some changes: try with everything."""
-        self.is_unnoted = not self._journal.append(dumps_java(self.as_json()))
+        self.is_unnoted = not self._journal.append(dumps_java(self.as_json() | {WHOLE: True}))
 
     def follow(self, raw: dict[str, Any], text: bytes) -> None:
         """Take what the master told: its offsets are the ones that count, higher or lower, and in a whole table no
