@@ -86,3 +86,7 @@ def test_operator_switches_the_master(tell: Tell) -> None:
 
 def test_operator_forces_a_member_not_in_sync(tell: Tell) -> None:
     tell("forced")
+
+
+def test_operator_who_forces_the_shorter_log_is_told_of_the_longer(tell: Tell) -> None:
+    tell("forced_the_shorter")

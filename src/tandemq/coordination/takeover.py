@@ -151,4 +151,16 @@ class Taker:
             if peer.log_end >= 0:
                 lost += f", and all it stored since it was last heard {(now.mono_ms - peer.heard_ms) // 1000} s ago,"
             sync = f"; broker {member.id} is not in the in-sync set"
-        return f"{lost} may be lost{sync}; taking over when it is shown to be gone"
+        fuller = self._fuller(holder)
+        hint = "" if fuller is None else f"; broker {fuller} has more of the log: force that one instead"
+        return f"{lost} may be lost{sync}{hint}; taking over when it is shown to be gone"
+
+    def _fuller(self, holder: int) -> int | None:
+        """The living member whose log reaches farthest, if it reaches farther than ours."""
+        member = self._member
+        held = {
+            other: (record.epoch, record.log_end) for other, record in (member.view.live or {}).items()
+            if record is not None and other not in (member.id, holder)
+        }  # fmt: skip
+        best = max(held, key=held.__getitem__, default=None)
+        return best if best is not None and held[best] > (member.log_epoch, member.log_end) else None
