@@ -11,7 +11,7 @@ import pytest
 from tests.interop.checks import all_sent_ok, exactly, fail_one, lose_one, prove, repeat_one
 from tests.interop.driver import JavaDriver
 from tests.interop.java import SERVER_VERSIONS, wait_until
-from tests.interop.peers import CLIENTS, SMALL_STORE, SUBJECT, broker, name_server, start_registered
+from tests.interop.peers import CLIENTS, SMALL_STORE, SUBJECT, NameServer, broker, name_server, start_registered
 from tests.interop.wire import GET_ROUTE, ask, loads_lenient, registered_brokers, wait_topic
 
 PAIRS = [(version, SUBJECT) for version in SERVER_VERSIONS] + [(SUBJECT, version) for version in SERVER_VERSIONS]
@@ -47,7 +47,7 @@ def test_broker_is_found_through_name_server_of_other_make(
         prove(exactly([f"body-{index}" for index in range(9)]), read, lose_one, repeat_one)
         subject.stop()
         # A broker that stops says so; nobody waits for it to expire after two minutes.
-        wait_until(lambda: not registered_brokers(namesrv.port), what="the broker signed off", within_s=10)
+        _wait_brokers(namesrv, {}, within_s=10)
         assert ask(namesrv.port, GET_ROUTE, {"topic": "Crossed"}).fields["code"] == 17
 
 
@@ -83,6 +83,12 @@ def _lose_queues(route: dict[str, Any]) -> None:
     route["queueDatas"][0]["writeQueueNums"] = 2
 
 
+def _wait_brokers(namesrv: NameServer, brokers: dict[str, dict[str, str]], *, within_s: float) -> None:
+    """Wait until a name server knows these brokers and no others."""
+    what = f"{namesrv.name} knows {brokers}"
+    wait_until(lambda: registered_brokers(namesrv.port) == brokers, what=what, within_s=within_s)
+
+
 @pytest.mark.background
 def test_broker_registers_with_name_servers_of_different_make(tmp_path: Path) -> None:
     makes = dict.fromkeys([SUBJECT, *SERVER_VERSIONS])
@@ -100,18 +106,10 @@ def test_broker_registers_with_name_servers_of_different_make(tmp_path: Path) ->
             for server in servers:
                 if not subject.is_running:
                     subject.start()
-                wait_until(
-                    lambda port=server.port: registered_brokers(port) == {"broker-a": {"0": subject.address}},  # type: ignore[misc]
-                    what=f"registered with {server.name}",
-                    within_s=40,
-                )
+                _wait_brokers(server, {"broker-a": {"0": subject.address}}, within_s=40)
             subject.stop()
             for server in servers:
-                wait_until(
-                    lambda port=server.port: not registered_brokers(port),  # type: ignore[misc]
-                    what=f"signed off at {server.name}",
-                    within_s=10,
-                )
+                _wait_brokers(server, {}, within_s=10)
     finally:
         for server in servers:
             server.kill()

@@ -174,12 +174,12 @@ def _wait_configuration(slave: Broker) -> None:
     )
     prove(_all_two, copied, lambda offsets: offsets.update({"1": 3}))
     for name, text in (("topics.json", "Twins"), ("subscriptionGroup.json", "twin-group"), ("delayOffset.json", "1:1")):
-        wait_until(
-            lambda name=name, text=text: text in _text(slave.store, name),  # type: ignore[misc]
-            what=f"{text} in the slave's {name}",
-            within_s=75,
-            every_s=0.5,
-        )
+        _wait_text(slave, name, text)
+
+
+def _wait_text(slave: Broker, name: str, text: str) -> None:
+    what = f"{text} in the slave's {name}"
+    wait_until(lambda: text in _text(slave.store, name), what=what, within_s=75, every_s=0.5)
 
 
 def _text(store: Path, name: str) -> str:
