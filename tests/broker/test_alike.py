@@ -17,10 +17,9 @@ from tandemq.model.topic import TopicConfig
 from tandemq.sim.disk import SimDisk
 from tandemq.storage import rows
 from tests.broker.harness import CLIENT, Harness, messages_in, send_fields
+from tests.broker.likeness import BIG, LINKS, Delivered, compare
 
 OK = ResponseCode.SUCCESS
-LINKS = (CLIENT, 2, 3)
-SEGMENT_BYTES = 1 << 20
 
 
 def frame(
@@ -45,39 +44,29 @@ def shifted(data: bytes, by: int) -> bytes:
 Sent = list[tuple[int, bytes]]
 
 
-def deliver(turns: list[Sent], *, alike: bool) -> tuple[Harness, SimDisk]:
+def deliver(turns: list[Sent], *, alike: bool) -> Delivered:
     """A broker that got all turns, with or without regard to likeness."""
     disk = SimDisk(Random(1))
-    broker = Harness(disk, segment_bytes=SEGMENT_BYTES, message_bytes_max=64 * 1024)
+    broker = Harness(disk, **BIG)
     for topic in ("T", "Other"):
         broker.node.topics.table.pop(topic, None)
         broker.node.topics.put(TopicConfig(topic, 12, 12), broker.now.wall_ms)
-    if not alike:
-        broker.node.store.put_alike = lambda *_: None  # type: ignore[method-assign]
     for link in LINKS:
         if link != CLIENT:
             broker.open(link)
         if not alike:
             broker.node.links[link].learned = LEARNED_MAX
-    for sent in turns:
-        broker.turn(sent)
+    with pytest.MonkeyPatch.context() as patch:
+        if not alike:
+            patch.setattr(broker.node.store, "put_alike", lambda *_: None)
+        for sent in turns:
+            broker.turn(sent)
     return broker, disk
 
 
 def same(turns: list[Sent]) -> Harness:
     """The broker that took them by likeness, once it is shown that it did what the other one did."""
-    broker, disk = deliver(turns, alike=True)
-    other, twin = deliver(turns, alike=False)
-    for link in LINKS:
-        assert broker.inbox[link] == other.inbox[link]
-    assert broker.closes == other.closes
-    assert (broker.node.send.count, broker.node.send.bytes) == (other.node.send.count, other.node.send.bytes)
-    broker.node.close()
-    other.node.close()
-    for path in twin.paths():
-        if path.startswith(("commitlog/", "consumequeue/", "index/")):
-            assert disk.read(path) == twin.read(path), path
-    return broker
+    return compare(deliver(turns, alike=True), deliver(turns, alike=False))
 
 
 def stream(count: int, first: int = 0, **more: Any) -> bytes:

@@ -18,11 +18,10 @@ from tandemq.model.command import FLAG_ONEWAY, Command
 from tandemq.model.topic import TopicConfig
 from tandemq.sim.disk import SimDisk
 from tests.broker.harness import CLIENT, Harness, messages_in, send_fields
+from tests.broker.likeness import BIG, LINKS, Delivered, compare
 from tests.spec import spec
 
 OK = ResponseCode.SUCCESS
-LINKS = (CLIENT, 2, 3)
-BIG: dict[str, Any] = {"segment_bytes": 1 << 20, "message_bytes_max": 64 * 1024}
 
 
 def properties_of(number: int, *, key: str = "7F01", more: bytes = b"WAIT\x01true\x02TAGS\x01t\x02") -> bytes:
@@ -45,7 +44,7 @@ def frame(opaque: int, body: bytes, *, queue: int = 0, flag: int = 0, properties
 Sent = tuple[int, bytes]
 
 
-def deliver(sent: list[Sent], *, alike: bool, **changes: Any) -> tuple[Harness, SimDisk]:
+def deliver(sent: list[Sent], *, alike: bool, **changes: Any) -> Delivered:
     """A broker that got one batch per link and then all of `sent`: at once, or one by one and without likeness."""
     disk = SimDisk(Random(1))
     broker = Harness(disk, **(BIG | changes))
@@ -71,19 +70,7 @@ def deliver(sent: list[Sent], *, alike: bool, **changes: Any) -> tuple[Harness, 
 
 def same(sent: list[Sent], **changes: Any) -> Harness:
     """The broker that took them by likeness, once it is shown that it did what the other one did."""
-    broker, disk = deliver(sent, alike=True, **changes)
-    other, twin = deliver(sent, alike=False, **changes)
-    for link in LINKS:
-        assert broker.inbox[link] == other.inbox[link]
-    assert broker.closes == other.closes
-    assert (broker.node.send.count, broker.node.send.bytes) == (other.node.send.count, other.node.send.bytes)
-    broker.node.close()
-    other.node.close()
-    for path in disk.paths():
-        if path.startswith(("commitlog/", "consumequeue/", "index/")):
-            assert disk.read(path) == twin.read(path), path
-    assert [path for path in disk.paths() if "/" in path] == [path for path in twin.paths() if "/" in path]
-    return broker
+    return compare(deliver(sent, alike=True, **changes), deliver(sent, alike=False, **changes))
 
 
 @pytest.fixture
