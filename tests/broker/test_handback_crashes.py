@@ -7,7 +7,7 @@ What a power loss may take back of the offsets is what no member had saved, or g
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -77,6 +77,12 @@ SWITCH: dict[str, Moment] = {
     "the epoch is about to be saved": is_at(SLAVE, "disk replace", "epochFileCheckpoint"),
     "the target serves": lambda group, _: group.brokers[SLAVE].may == "RW",
 }
+
+
+class Prepare(Protocol):
+    """Makes a group before something, and what begins it."""
+
+    def __call__(self, path: Path, *, seed: int) -> tuple[Traffic, Callable[[], object]]: ...
 
 
 def reading_slave(path: Path, *, seed: int) -> Traffic:
@@ -159,14 +165,18 @@ def back_ms(seed: int) -> int:
     return 200 if seed % 2 else 5_000
 
 
+def crash_at_step(path: Path, prepare: Prepare, steps: dict[str, Moment], step: str, victims: str, how: str) -> None:
+    seed = list(steps).index(step) + list(BOTH).index(victims) + (how == KILL)
+    traffic, begin = prepare(path, seed=seed)
+    assert crash_at(traffic, begin, steps[step], BOTH[victims], how, back_ms(seed)), "the step is never reached"
+
+
 @spec("F25", "F26", "F09", "F22", "F33", "M07")
 @pytest.mark.parametrize("how", [KILL, POWER])
 @pytest.mark.parametrize("victims", BOTH)
 @pytest.mark.parametrize("step", HAND_BACK)
 def test_crash_at_each_step_of_a_hand_back(step: str, victims: str, how: str, tmp_path: Path) -> None:
-    seed = list(HAND_BACK).index(step) + list(BOTH).index(victims) + (how == KILL)
-    traffic, begin = hand_back(tmp_path, seed=seed)
-    assert crash_at(traffic, begin, HAND_BACK[step], BOTH[victims], how, back_ms(seed)), "the step is never reached"
+    crash_at_step(tmp_path, hand_back, HAND_BACK, step, victims, how)
 
 
 @spec("V18", "F09", "F33", "M07")
@@ -174,9 +184,7 @@ def test_crash_at_each_step_of_a_hand_back(step: str, victims: str, how: str, tm
 @pytest.mark.parametrize("victims", BOTH)
 @pytest.mark.parametrize("step", SWITCH)
 def test_crash_at_each_step_of_a_switch(step: str, victims: str, how: str, tmp_path: Path) -> None:
-    seed = list(SWITCH).index(step) + list(BOTH).index(victims) + (how == KILL)
-    traffic, begin = switch(tmp_path, seed=seed)
-    assert crash_at(traffic, begin, SWITCH[step], BOTH[victims], how, back_ms(seed)), "the step is never reached"
+    crash_at_step(tmp_path, switch, SWITCH, step, victims, how)
 
 
 class Nth:
