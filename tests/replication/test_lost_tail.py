@@ -16,6 +16,14 @@ OK = ResponseCode.SUCCESS
 DEFAULTS = BrokerConfig()
 
 
+def send_two_halves(group: Group) -> int:
+    """Twenty messages; the end of the log after ten of them."""
+    group.send_many(10)
+    middle = group.master.log_end
+    group.send_many(10)
+    return middle
+
+
 def lose_tail(group: Group, keep: int) -> None:
     """The master's machine goes down and loses what lies behind `keep`."""
     group.stop(group.master)
@@ -32,16 +40,19 @@ def lose_tail(group: Group, keep: int) -> None:
     delete_files(group.path / "master" / "consumequeue")
 
 
+def start_without_tail(group: Group, keep: int) -> None:
+    """The master's machine lost what lies behind `keep` and is up again; its slaves do not reach it yet."""
+    lose_tail(group, keep)
+    group.refuses = True
+    group.start_master(boot_id="boot-2")
+
+
 @spec("W13")
 def test_master_whose_machine_lost_its_tail_takes_it_back_before_it_takes_messages(tmp_path: Path) -> None:
     group = Group(tmp_path)
-    group.send_many(10)
-    middle = group.master.log_end
-    group.send_many(10)
+    middle = send_two_halves(group)
     end, whole = group.master.log_end, group.master.log_bytes()
-    lose_tail(group, middle)
-    group.refuses = True
-    group.start_master(boot_id="boot-2")
+    start_without_tail(group, middle)
     assert group.master.log_end == middle
     assert group.send_and_settle() == ResponseCode.SERVICE_NOT_AVAILABLE
     group.pass_time(120_000)
@@ -59,12 +70,8 @@ def test_master_whose_machine_lost_its_tail_takes_it_back_before_it_takes_messag
 @spec("W13")
 def test_consumer_ahead_of_a_master_that_awaits_its_tail_is_not_sent_back(tmp_path: Path) -> None:
     group = Group(tmp_path)
-    group.send_many(10)
-    middle = group.master.log_end
-    group.send_many(10)
-    lose_tail(group, middle)
-    group.refuses = True
-    group.start_master(boot_id="boot-2")
+    middle = send_two_halves(group)
+    start_without_tail(group, middle)
     answer = group.master.pull("TopicA", 15)
     assert answer is not None
     assert (answer.code, answer.fields["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "15")
@@ -95,13 +102,9 @@ def test_slave_keeps_what_it_copied_after_the_tail_came_back(tmp_path: Path) -> 
 def test_async_master_accepts_the_loss_after_30s_and_the_slave_sets_its_tail_aside(tmp_path: Path) -> None:
     assert DEFAULTS.accept_loss_ms == 30_000
     group = Group(tmp_path, role="ASYNC_MASTER")
-    group.send_many(10)
-    middle = group.master.log_end
-    group.send_many(10)
+    middle = send_two_halves(group)
     tail = group.slave.log_bytes()[middle:]
-    lose_tail(group, middle)
-    group.refuses = True
-    group.start_master(boot_id="boot-2")
+    start_without_tail(group, middle)
     group.pass_time(29_900)
     assert group.send_and_settle() == ResponseCode.SERVICE_NOT_AVAILABLE
     group.pass_time(200)
@@ -150,9 +153,7 @@ class FullDisk(RealDisk):
 def test_full_disk_does_not_keep_a_slave_from_giving_the_tail_back(tmp_path: Path) -> None:
     """Found by simulation seed 5232: that a slave has answered could not be noted, and its link was closed for that."""
     group = Group(tmp_path)
-    group.send_many(10)
-    middle = group.master.log_end
-    group.send_many(10)
+    middle = send_two_halves(group)
     end = group.master.log_end
     lose_tail(group, middle)
     disk = group.master_disk = FullDisk(tmp_path / "master")
@@ -186,13 +187,9 @@ def test_slave_that_cannot_be_noted_on_a_full_disk_does_not_count(tmp_path: Path
 def test_two_slaves_give_the_same_tail_back_and_it_is_there_once(tmp_path: Path) -> None:
     """Found by simulation seed 323: the second one's was appended to the first one's."""
     group = Group(tmp_path, slaves=2)
-    group.send_many(10)
-    middle = group.master.log_end
-    group.send_many(10)
+    middle = send_two_halves(group)
     end, whole = group.master.log_end, group.master.log_bytes()
-    lose_tail(group, middle)
-    group.refuses = True
-    group.start_master(boot_id="boot-2")
+    start_without_tail(group, middle)
     group.refuses = False
     group.pass_time(20_000)
     assert (group.master.log_end, group.master.log_bytes()) == (end, whole)
@@ -244,13 +241,9 @@ def test_killed_process_on_a_running_machine_waits_for_nobody(tmp_path: Path) ->
 def test_restart_while_waiting_for_a_slave_does_not_forget_the_wait(tmp_path: Path, clean: bool) -> None:
     """An impatient operator restarts the master: what the slave holds is still fetched first."""
     group = Group(tmp_path)
-    group.send_many(10)
-    middle = group.master.log_end
-    group.send_many(10)
+    middle = send_two_halves(group)
     end = group.master.log_end
-    lose_tail(group, middle)
-    group.refuses = True
-    group.start_master(boot_id="boot-2")
+    start_without_tail(group, middle)
     group.pass_time(5_000)
     group.stop(group.master, clean=clean)
     group.start_master(boot_id="boot-2")
@@ -277,17 +270,13 @@ def offset_of(member: Member, group: str = "group", queue_id: int = 0) -> int | 
 @spec("W13")
 def test_offsets_beyond_the_end_go_to_the_end_when_the_loss_is_accepted_and_not_before(tmp_path: Path) -> None:
     group = Group(tmp_path, role="ASYNC_MASTER")
-    group.send_many(10)
-    middle = group.master.log_end
-    group.send_many(10)
+    middle = send_two_halves(group)
     commit(group.master, 20)
     commit(group.master, 7, group="slow")
     group.master.node.offsets.save()
     group.master.turn()
     commit(group.slave, 20)
-    lose_tail(group, middle)
-    group.refuses = True
-    group.start_master(boot_id="boot-2")
+    start_without_tail(group, middle)
     assert offset_of(group.master) == 20
     group.pass_time(30_100)
     assert group.master.node.store.queues["TopicA", 0].max_offset == 10
@@ -310,9 +299,7 @@ def test_offsets_beyond_the_end_go_to_the_end_when_the_loss_is_accepted_and_not_
 
 def test_offsets_stay_when_the_tail_comes_back(tmp_path: Path) -> None:
     group = Group(tmp_path)
-    group.send_many(10)
-    middle = group.master.log_end
-    group.send_many(10)
+    middle = send_two_halves(group)
     commit(group.master, 20)
     group.master.node.offsets.save()
     group.master.turn()
