@@ -187,6 +187,14 @@ class ElectedGroup:
             wire.end("killed")
         self.sessions.pop(number, None)
 
+    def let_slave_read(self) -> Broker:
+        """In `slave-consume`: the master is killed, and its slave reads for it; returns the slave."""
+        self.pass_time(1_500)
+        self.kill(0)
+        self.pass_time(4_000)
+        assert self.brokers[1].may == "R"
+        return self.brokers[1]
+
     # The registry.
 
     def _serve_registry(self) -> bool:
