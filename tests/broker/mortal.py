@@ -65,7 +65,6 @@ class MortalGroup(ElectedGroup):
     """See above. Disks are in memory, so that they can forget."""
 
     broker_class = Mortal
-    brokers: dict[int, Mortal]  # type: ignore[assignment]
 
     def __init__(self, path: Path, mode: Mode, *, members: int = 2, seed: int = 1, **changes: Any) -> None:
         self.sim_disks = {number: SimDisk(Random(seed * 16 + number)) for number in range(members)}
@@ -73,6 +72,11 @@ class MortalGroup(ElectedGroup):
         self.boots = dict.fromkeys(range(members), 1)
         self._running: list[int] = []
         super().__init__(path, mode, members=members, disks=self.sim_disks, **changes)
+
+    @property
+    def mortals(self) -> dict[int, Mortal]:
+        """The brokers, as what they are here."""
+        return {number: broker for number, broker in self.brokers.items() if isinstance(broker, Mortal)}
 
     # Lives.
 
@@ -85,7 +89,7 @@ class MortalGroup(ElectedGroup):
 
     def strike(self, number: int, how: str) -> None:
         """End a member now; inside of what it does, if it is doing something."""
-        self.brokers[number].death = how
+        self.mortals[number].death = how
         self.on_point = None
         if self.is_running(number):
             raise PowerLoss
@@ -96,7 +100,7 @@ class MortalGroup(ElectedGroup):
 
     def end(self, number: int, how: str) -> None:
         """A member is gone: its links break, its session ends by itself later."""
-        broker, disk = self.brokers[number], self.sim_disks[number]
+        broker, disk = self.mortals[number], self.sim_disks[number]
         broker.death = how
         if how == KILL:
             for wire in [wire for wire in self.wires if broker in (wire.top, wire.bottom) and wire.is_open]:
@@ -130,16 +134,16 @@ class MortalGroup(ElectedGroup):
     def check(self) -> None:
         """Never two at once."""
         for what in "RW":
-            holders = [number for number, broker in self.brokers.items() if not broker.death and what in broker.may]
+            holders = [number for number, broker in self.mortals.items() if not broker.death and what in broker.may]
             assert len(holders) <= 1, f"brokers {holders} have {what} at once"
 
     # The registry hears nothing more of the dead.
 
     def _connect(self, number: int, broker: Broker) -> bool:
-        return not self.brokers[number].death and super()._connect(number, broker)
+        return not self.mortals[number].death and super()._connect(number, broker)
 
     def _answer(self, number: int, broker: Broker) -> bool:
-        if self.brokers[number].death:
+        if self.mortals[number].death:
             return False
         try:
             return super()._answer(number, broker)
@@ -148,7 +152,7 @@ class MortalGroup(ElectedGroup):
 
     def _execute(self, broker: Broker, session: int, ask: Ask) -> Outcome:
         (number,) = [number for number, found in self.brokers.items() if found is broker]
-        if self.brokers[number].death:
+        if self.mortals[number].death:
             raise PowerLoss
         operation, path = type(ask.operation).__name__, ask.operation.path
         self._point(number, f"asked {operation}", path)
@@ -158,7 +162,7 @@ class MortalGroup(ElectedGroup):
 
     def settle(self) -> None:
         super().settle()
-        while dead := [(number, broker.death) for number, broker in self.brokers.items() if broker.death]:
+        while dead := [(number, broker.death) for number, broker in self.mortals.items() if broker.death]:
             for number, how in dead:
                 self.end(number, how)
             super().settle()
