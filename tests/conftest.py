@@ -1,8 +1,7 @@
 """What every test gets: a Hypothesis profile that does not depend on the machine, and nothing left open unnoticed."""
 
 import gc
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
@@ -11,19 +10,15 @@ import pytest
 hypothesis.settings.register_profile("commit", deadline=None, print_blob=True, database=None)
 hypothesis.settings.load_profile("commit")
 
-Tell = Callable[[str], None]
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="write the transcripts of stories anew")
 
 
 @pytest.fixture
-def tell(capfd: pytest.CaptureFixture[str], request: pytest.FixtureRequest) -> Tell:
-    """Says a line on the terminal at once, with the seconds since the test began: for tests that take minutes."""
-    began = time.monotonic()
-
-    def say(line: str) -> None:
-        with capfd.disabled():
-            print(f"\n{request.node.name} {time.monotonic() - began:.0f} s: {line}", end="", flush=True)
-
-    return say
+def rewrites(request: pytest.FixtureRequest) -> bool:
+    """Whether the transcripts of stories are written anew; the diff is then read by somebody."""
+    return bool(request.config.getoption("--rewrite"))
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -1,10 +1,12 @@
-"""Programs and proxies that end with their test."""
+"""Programs and proxies that end with their test; what a test that takes minutes says meanwhile."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.blackbox.kills import Tell
 from tests.blackbox.pair import Start
 from tests.blackbox.ports import Reserved
 from tests.blackbox.programs import Program, Proxy
@@ -42,3 +44,15 @@ def nobody() -> Iterator[int]:
     reserved = Reserved()
     yield reserved.port
     reserved.close()
+
+
+@pytest.fixture
+def tell(capfd: pytest.CaptureFixture[str], request: pytest.FixtureRequest) -> Tell:
+    """Says a line on the terminal at once, with the seconds since the test began."""
+    began = time.monotonic()
+
+    def say(line: str) -> None:
+        with capfd.disabled():
+            print(f"\n{request.node.name} {time.monotonic() - began:.0f} s: {line}", end="", flush=True)
+
+    return say

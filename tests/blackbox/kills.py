@@ -11,6 +11,8 @@ from tests.blackbox.programs import Caller, Program, wait_until
 MESSAGES_PER_KILL = 300
 """About 3 MB. The load is bounded by the kills, or the slave would be gigabytes behind in the end."""
 WAIT_S = 120.0
+Tell = Callable[[str], None]
+"""The fixture `tell`: says a line on the terminal."""
 
 
 class Load:
@@ -42,7 +44,7 @@ class Load:
         self._thread.join()
 
 
-def kill_again_and_again(start: Start, kills: int, tell: Callable[[str], None] = lambda _: None) -> None:
+def kill_again_and_again(start: Start, kills: int, tell: Tell = lambda _: None) -> None:
     """Each time somewhere within what the slave has to copy; in the end it holds the same bytes as its master."""
     dice = random.Random(kills)
     master = start("master")

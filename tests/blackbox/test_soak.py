@@ -8,10 +8,9 @@ import pytest
 
 from tandemq.config import BrokerConfig
 from tandemq.model.codes import ResponseCode
-from tests.blackbox.kills import kill_again_and_again
+from tests.blackbox.kills import Tell, kill_again_and_again
 from tests.blackbox.pair import Start, assert_same_log, start_slave, wait_for_copy
 from tests.blackbox.programs import Caller, Program, Proxy, wait_until
-from tests.conftest import Tell
 from tests.spec import spec
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3_600)]

@@ -35,6 +35,7 @@ from tandemq.model.command import Command
 from tandemq.sim.disk import SimDisk
 from tests.broker.elected import STEP_MS, Broker, ElectedGroup
 from tests.broker.harness import messages_in, run_job, send_fields
+from tests.scripts.transcript import parse
 
 STATUS = {0: "SEND_OK", 10: "FLUSH_DISK_TIMEOUT", 11: "SLAVE_NOT_AVAILABLE", 12: "FLUSH_SLAVE_TIMEOUT"}
 OFFSET = {"consumerGroup": "group", "topic": "TopicA", "queueId": 0}
@@ -77,9 +78,7 @@ class Story:
 
     def run(self, line: str) -> list[str]:
         """One command; what the members said, and what clients were answered."""
-        name, *words = line.split()
-        pairs = dict(word.split("=", 1) for word in words if "=" in word)
-        plain = [word for word in words if "=" not in word]
+        name, plain, pairs = parse(line)
         self._began_ms = 0 if self._group is None else self.group.now.mono_ms
         command: Callable[..., None] = getattr(self, f"_do_{name}")
         command(*plain, **pairs)

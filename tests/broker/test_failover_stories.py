@@ -1,6 +1,6 @@
 """The scenarios of failover, told with real brokers: every script in `scripts` says what members and clients see.
 
-`pytest tests/scripts tests/broker/test_failover_stories.py --rewrite` writes the transcripts anew; the diff is read.
+`pytest tests/broker/test_failover_stories.py --rewrite` writes the transcripts anew; the diff is then read.
 """
 
 from collections.abc import Callable
@@ -17,12 +17,8 @@ Tell = Callable[[str], None]
 
 
 @pytest.fixture
-def tell(request: pytest.FixtureRequest, tmp_path: Path) -> Tell:
-    def run(name: str) -> None:
-        rewrites = request.config.getoption("--rewrite", default=False)
-        check(SCRIPTS / f"{name}.txt", Story(tmp_path).run, rewrites=rewrites)
-
-    return run
+def tell(rewrites: bool, tmp_path: Path) -> Tell:
+    return lambda name: check(SCRIPTS / f"{name}.txt", Story(tmp_path).run, rewrites=rewrites)
 
 
 # Reading from the slave.

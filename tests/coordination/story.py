@@ -7,7 +7,7 @@
 
 Commands: `begin MODE [size=N] [started=0,1] [key=value …]`, `start ID`, `kill ID`, `cut ID registry|ID`,
 `join ID registry|ID`, `registry stop|start`, `pass MS`, `allow ID PERMISSION`, `switch ID`, `force ID`, `send N`,
-`consume N`, `flap ID MS TIMES` (its registry gone and back), `show`. Times count from the beginning of the block.
+`consume N`, `flap ID MS TIMES` (its registry gone and back), `show`. Times count from the beginning of the command.
 """
 
 from collections.abc import Callable
@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from tandemq.coordination.records import Mode, Permission, with_member
 from tests.coordination.world import World
+from tests.scripts.transcript import parse
 
 
 class Story:
@@ -31,9 +32,7 @@ class Story:
 
     def run(self, line: str) -> list[str]:
         """One command; what the members said, and what it says itself."""
-        name, *words = line.split()
-        pairs = dict(word.split("=", 1) for word in words if "=" in word)
-        plain = [word for word in words if "=" not in word]
+        name, plain, pairs = parse(line)
         command: Callable[..., list[str] | None] = getattr(self, f"_do_{name}")
         answers = command(*plain, **pairs) or []
         news = self._news()

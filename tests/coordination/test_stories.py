@@ -1,6 +1,6 @@
 """The scenarios of failover, told with real members: every script beside this file says what happens.
 
-`pytest tests/scripts tests/coordination/test_stories.py --rewrite` writes the transcripts anew; the diff is then read.
+`pytest tests/coordination/test_stories.py --rewrite` writes the transcripts anew; the diff is then read.
 """
 
 from collections.abc import Callable
@@ -17,11 +17,8 @@ Tell = Callable[[str], None]
 
 
 @pytest.fixture
-def tell(request: pytest.FixtureRequest) -> Tell:
-    def run(name: str) -> None:
-        check(SCRIPTS / f"{name}.txt", Story().run, rewrites=request.config.getoption("--rewrite", default=False))
-
-    return run
+def tell(rewrites: bool) -> Tell:
+    return lambda name: check(SCRIPTS / f"{name}.txt", Story().run, rewrites=rewrites)
 
 
 @spec("F14", "F20", "F22", "F25")
@@ -90,3 +87,8 @@ def test_operator_forces_a_member_not_in_sync(tell: Tell) -> None:
 
 def test_operator_who_forces_the_shorter_log_is_told_of_the_longer(tell: Tell) -> None:
     tell("forced_the_shorter")
+
+
+def test_every_script_is_told() -> None:
+    source = Path(__file__).read_text(encoding="utf-8")
+    assert [script.stem for script in SCRIPTS.glob("*.txt") if f'tell("{script.stem}")' not in source] == []

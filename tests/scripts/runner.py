@@ -14,6 +14,7 @@ from typing import Any
 
 from tandemq.model.codes import ResponseCode
 from tests.replication.group import Group
+from tests.scripts.transcript import parse
 
 _NAMES = {0: "SEND_OK", 10: "FLUSH_DISK_TIMEOUT", 11: "SLAVE_NOT_AVAILABLE", 12: "FLUSH_SLAVE_TIMEOUT"}
 
@@ -35,9 +36,7 @@ class Script:
 
     def run(self, line: str) -> list[str]:
         """One command; what it led to."""
-        name, *words = line.split()
-        pairs = dict(word.split("=", 1) for word in words if "=" in word)
-        plain = [word for word in words if "=" not in word]
+        name, plain, pairs = parse(line)
         command: Callable[[list[str], dict[str, str]], list[str]] = getattr(self, f"_do_{name}")
         return [*command(plain, pairs), *self._news()]
 

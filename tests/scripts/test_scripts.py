@@ -11,8 +11,8 @@ SCRIPTS = sorted(Path(__file__).parent.glob("*.txt"))
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-def test_transcript_is_as_written(script: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    check(script, Script(tmp_path).run, rewrites=request.config.getoption("--rewrite", default=False))
+def test_transcript_is_as_written(script: Path, tmp_path: Path, rewrites: bool) -> None:
+    check(script, Script(tmp_path).run, rewrites=rewrites)
 
 
 def test_there_are_scripts() -> None:

@@ -26,6 +26,12 @@ def replay(text: str, run: Callable[[str], list[str]]) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
+def parse(line: str) -> tuple[str, list[str], dict[str, str]]:
+    """A command: its name, its words, and its pairs `name=value`."""
+    name, *words = line.split()
+    return name, [word for word in words if "=" not in word], dict(word.split("=", 1) for word in words if "=" in word)
+
+
 def check(script: Path, run: Callable[[str], list[str]], *, rewrites: bool) -> None:
     """The script tells the story that happens, or is written anew."""
     text = script.read_text(encoding="utf-8")
