@@ -109,8 +109,8 @@ class Member:
         self._is_doubt_final = False
         self._ordered: BecomeMaster | BecomeSlave | None = None
         self._absent_ms: dict[int, int] = {}
-        self._until = (NEVER, NEVER, NEVER)
-        """Until when reading, writing and committing are permitted."""
+        self.permitted_until = (NEVER, NEVER, NEVER)
+        """Until when reading, writing and committing are permitted if nothing prolongs it, monotonic ms."""
         self._told = (False, False)
         self.told_ms = now.mono_ms
         self._why = "the group's record has not been read yet"
@@ -122,15 +122,15 @@ class Member:
 
     def may_read(self, now_ms: int) -> bool:
         """Whether a pull may be answered now, by the monotonic clock."""
-        return now_ms < self._until[0]
+        return now_ms < self.permitted_until[0]
 
     def may_write(self, now_ms: int) -> bool:
         """Whether a send may be stored and acknowledged now."""
-        return now_ms < self._until[1]
+        return now_ms < self.permitted_until[1]
 
     def may_commit(self, now_ms: int) -> bool:
         """Whether an offset commit or an acknowledgement may be taken now; longer than `may_read` in a hand-over."""
-        return now_ms < self._until[2]
+        return now_ms < self.permitted_until[2]
 
     @property
     def why(self) -> str:
@@ -172,7 +172,7 @@ class Member:
 
     def permit_until_ms(self, now_ms: int) -> int:
         """When something that is permitted now ends, if nothing prolongs it."""
-        return min((until for until in self._until if until > now_ms), default=FOREVER)
+        return min((until for until in self.permitted_until if until > now_ms), default=FOREVER)
 
     @property
     def heartbeat_ms(self) -> int:
@@ -314,7 +314,7 @@ class Member:
         """When `tick` is needed next, monotonic."""
         times = [self._thought_ms + THINK_MS, self._taker.checks.next_ms, self._giver.deadline_ms(),
                  self.view.deadline_ms()]  # fmt: skip
-        times += [until for until in self._until if self._thought_ms < until < FOREVER]
+        times += [until for until in self.permitted_until if self._thought_ms < until < FOREVER]
         return max(min(time for time in times if time is not None), self._thought_ms + 1)
 
     @property
@@ -482,7 +482,7 @@ class Member:
             hand = self._giver.hand
             if self.stage is Stage.SERVING or (hand is not None and hand.step is HandStep.DRAIN):
                 commit = until if right.may_read else NEVER
-        self._until = (read, write, commit)
+        self.permitted_until = (read, write, commit)
         may = (now.mono_ms < read, now.mono_ms < write)
         if may != self._told:
             self._told, self.told_ms = may, now.mono_ms

@@ -3,6 +3,8 @@
 0 s ─ start ─ … faults … ─ faults end ─ every group takes messages ─ settled ─ judged
 """
 
+from functools import partial
+
 from tandemq.sim.groupchecks import GroupChecks
 from tandemq.sim.groupclients import GroupConsumer, GroupProducer, Members
 from tandemq.sim.groupfaults import GroupFaults
@@ -74,7 +76,7 @@ class GroupSimulation(History):
         for producer in self.producers:
             producer.is_stopped = True
         world.run_until(world.now_us + SECOND)
-        self._await_settled(end_us, SETTLE_US)
+        self._await_settled(end_us, SETTLE_US, partial(self._help, end_us + OPERATOR_US))
         self.verdict.judge()
 
     def _await_service(self, end_us: int) -> None:
@@ -90,9 +92,11 @@ class GroupSimulation(History):
                     self.faults.empty_left_behind(group)
                 world.run_until(world.now_us + 250 * MS)
 
-    def _help(self, end_us: int) -> None:
-        for group in self.plan.groups if self.world.now_us >= end_us + OPERATOR_US else ():
-            self.faults.empty_left_behind(group)
+    def _help(self, from_us: int) -> None:
+        """What operators do, from a time on, about what does not settle by itself."""
+        if self.world.now_us >= from_us:
+            for group in self.plan.groups:
+                self.faults.empty_left_behind(group)
 
     def _serves(self, name: str) -> bool:
         """Whether a group took a message since a moment ago."""

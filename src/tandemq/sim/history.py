@@ -4,6 +4,7 @@ Does not know: which clients, faults and checkers there are.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from random import Random
 
 from tandemq.sim.checks import Checks
@@ -44,17 +45,17 @@ class History(ABC):
     def _dice(self) -> Random:
         return Random(self.world.random.getrandbits(60))
 
-    def _await_settled(self, end_us: int, within_us: int) -> None:
-        """Go on until everything is where it belongs: `within_us` after the faults' end it must be."""
+    def _await_settled(self, end_us: int, within_us: int, help_out: Callable[[], None] = lambda: None) -> None:
+        """Go on until everything is where it belongs: `within_us` after the faults' end it must be.
+
+        `help_out`: what operators do at each look about what is not.
+        """
         world = self.world
         while what := self.verdict.unsettled():
             if world.now_us >= end_us + within_us:
                 raise Violation("I14", f"{within_us // SECOND} s after the last fault: {what}")
-            self._help(end_us)
+            help_out()
             world.run_until(world.now_us + LOOK_US)
-
-    def _help(self, end_us: int) -> None:  # noqa: B027  # where nobody helps
-        """What operators do about what is not settled yet; the faults ended at `end_us`."""
 
     def result(self, violation: Violation | None) -> Result:
         """What there is to report."""

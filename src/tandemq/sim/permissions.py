@@ -72,9 +72,8 @@ class Permissions:
         if not any(may):
             return NOTHING
         latest_us = self._world.now_us + 3600 * SECOND
-        until = member._until  # noqa: SLF001  # a permission ends by itself: when is not told otherwise
         read, write, commit = (
-            min(machine.us_of(until[what]) + ROUNDING_US, latest_us) if may[what] else -1
+            min(machine.us_of(member.permitted_until[what]) + ROUNDING_US, latest_us) if may[what] else -1
             for what in (READ, WRITE, COMMIT)
         )
         return read, write, commit
