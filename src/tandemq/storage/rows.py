@@ -18,8 +18,8 @@ from tandemq.codec.record import CRC_PROPERTY_BYTES, HEAD_V4, MAGIC_V1
 from tandemq.storage.consumequeue import ConsumeQueue
 
 Array = np.ndarray[Any, np.dtype[Any]]
-ALIKE_MIN = 128
-"""Fewer rows are stored faster one by one."""
+ROWS_MIN = 128
+"""Fewer new messages are made into records faster one by one."""
 Row = tuple[ConsumeQueue, bytes, Layout, bytes, bytes, int, int, int, bytes, int, bytes, int]
 """An ordinary message between IPv4 hosts, a plain tuple, as one is made per message: queue, topic with its length
 byte, layout of its properties, unique key, body, flag, system flag, born time (ms), born host; then what the store
@@ -61,7 +61,7 @@ def encode_alike(rows: Sequence[Row], log_offset: int, room: int, store_ms: int,
 
     None if they are not, if they are few, or if they need more than `room` bytes.
     """
-    if len(rows) < ALIKE_MIN or rows[0][2] is not rows[-1][2]:
+    if len(rows) < ROWS_MIN or rows[0][2] is not rows[-1][2]:
         return None
     queues, topics, layouts, uniques, bodies, flags, sys_flags, born_ms, hosts, links, opaques, command_flags = zip(
         *rows, strict=True

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 _TRANSACTION_BITS = 0xC
 _STORED = Struct(">q8s")
 ALIKE_MIN = 16
-"""From how many records on it pays to look whether they are alike."""
+"""From how many records copied from the master on it pays to look whether they are alike."""
 _ENTRY = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
 _PREPARED = int(SysFlag.TRANSACTION_PREPARED)
 _ROLLBACK = int(SysFlag.TRANSACTION_ROLLBACK)
