@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from tandemq.cli.ask import namesrv_option
-from tandemq.cli.members import Found, Group, ask_broker, groups_of, registry_option
+from tandemq.cli.members import Found, Group, ask_broker, ask_json, groups_of, registry_option
 from tandemq.cli.show import json_option, show_json, show_rows, time_text
 from tandemq.errors import ConfigError, LocalError, NetworkError, OutcomeUnknown, RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -94,15 +94,13 @@ def switch(broker: str, target: int, registry: str | None, name_servers: str, as
 
 def _serves(group: Group, target: int) -> bool:
     """Whether the new master takes messages, soon."""
-    from tandemq.codec.fastjson import loads  # noqa: PLC0415
-
     address = group.member(target).address
     until = time.monotonic() + SERVE_SECONDS
     while time.monotonic() < until:
         try:
-            if loads(ask_broker(address, RequestCode.TANDEM_FAILOVER_STATUS).body).get("mayWrite"):
+            if ask_json(address, RequestCode.TANDEM_FAILOVER_STATUS).get("mayWrite"):
                 return True
-        except NetworkError:
+        except (NetworkError, RemoteError):
             pass
         time.sleep(LOOK_SECONDS)
     return False

@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from tandemq.cli.ask import namesrv_option
-from tandemq.cli.members import Found, Group, ask_broker, groups_of, registry_option
+from tandemq.cli.members import Found, Group, ask_broker, ask_json, groups_of, registry_option
 from tandemq.cli.scrub import damage_rows, health_columns, show_damages, try_log_health
 from tandemq.cli.show import json_option, show_json, show_rows, time_text
-from tandemq.errors import NetworkError
+from tandemq.errors import NetworkError, RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
 
 
@@ -80,7 +80,7 @@ def _row(member: Found) -> dict[str, Any]:
         else:
             row |= {"role": "SLAVE" if member.broker_id else "MASTER", "state": "answers; no TandemQ broker"}
             row |= _java_log(member)
-        row |= _links(ask_broker(member.address, RequestCode.GET_BROKER_HA_STATUS))
+        row |= _links(member.address)
         row["log"] = try_log_health(member.address)
         row |= health_columns(row["log"])
     except NetworkError:
@@ -89,18 +89,16 @@ def _row(member: Found) -> dict[str, Any]:
 
 
 def _java_log(member: Found) -> dict[str, int]:
-    from tandemq.codec.fastjson import loads  # noqa: PLC0415
-
-    table = loads(ask_broker(member.address, RequestCode.GET_BROKER_RUNTIME_INFO).body).get("table", {})
+    table = ask_json(member.address, RequestCode.GET_BROKER_RUNTIME_INFO).get("table", {})
     return {"logStart": int(table.get("commitLogMinOffset", 0)), "logEnd": int(table.get("commitLogMaxOffset", 0))}
 
 
-def _links(answer: Any) -> dict[str, Any]:
-    from tandemq.codec.fastjson import loads  # noqa: PLC0415
-
-    if answer.code != ResponseCode.SUCCESS:
+def _links(address: str) -> dict[str, Any]:
+    """What a broker tells of its replication links; nothing if it does not know the question."""
+    try:
+        told = ask_json(address, RequestCode.GET_BROKER_HA_STATUS)
+    except RemoteError:
         return {}
-    told = loads(answer.body)
     if told.get("master"):
         slaves = [_slave_link(link) for link in told.get("haConnectionInfo") or []]
         return {

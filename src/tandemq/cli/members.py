@@ -103,22 +103,36 @@ def ask_broker(
         return opened.ask(Command(code, fields=fields or {}))
 
 
+def ask_json(address: str, code: RequestCode, fields: dict[str, str] | None = None) -> Any:
+    """What the JSON body of the answer to one request says.
+
+    Raises:
+        NetworkError: there is no answer.
+        RemoteError: the request is refused, or the body is no JSON.
+    """
+    from tandemq.codec.fastjson import loads  # noqa: PLC0415  # not for --help
+
+    answer = ask_broker(address, code, fields)
+    if answer.code != ResponseCode.SUCCESS:
+        raise RemoteError(f"{address}: {answer.remark or f'refused with code {answer.code}'}", code=answer.code)
+    return loads(answer.body)
+
+
 def members_of(name_servers: str) -> list[Member]:
     """All registered brokers, from the first name server that answers.
 
     Raises:
         NetworkError: none does.
+        RemoteError: it refuses.
     """
-    from tandemq.codec.fastjson import loads  # noqa: PLC0415
-
     error: NetworkError | None = None
     for address in filter(None, name_servers.split(";")):
         try:
-            answer = ask_broker(address.strip(), RequestCode.GET_BROKER_CLUSTER_INFO)
+            told = ask_json(address.strip(), RequestCode.GET_BROKER_CLUSTER_INFO)
         except NetworkError as failed:
             error = failed
             continue
-        table = loads(answer.body).get("brokerAddrTable") or {}
+        table = told.get("brokerAddrTable") or {}
         return [
             Member(str(data.get("cluster", "")), name, int(number), str(at))
             for name, data in sorted(table.items())
@@ -203,18 +217,14 @@ def _living(registry: str) -> list[tuple[str, int, str]]:
 
 
 def _found(name: str, broker_id: int, address: str, *, is_registered: bool) -> Found:
-    from tandemq.codec.fastjson import loads  # noqa: PLC0415
-
     found = Found(name, broker_id, address, is_registered)
     try:
-        answer = ask_broker(address, RequestCode.TANDEM_FAILOVER_STATUS)
-    except NetworkError:
+        standing = ask_json(address, RequestCode.TANDEM_FAILOVER_STATUS)
+    except (NetworkError, RemoteError):
         return found
-    if answer.code == ResponseCode.SUCCESS:
-        standing = loads(answer.body)
-        # Addresses are used again: who answers there may be somebody else by now.
-        if isinstance(standing, dict) and standing.get("brokerName") == name:
-            found.standing, found.broker_id = standing, int(standing["brokerId"])
+    # Addresses are used again: who answers there may be somebody else by now.
+    if isinstance(standing, dict) and standing.get("brokerName") == name:
+        found.standing, found.broker_id = standing, int(standing["brokerId"])
     return found
 
 

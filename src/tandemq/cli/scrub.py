@@ -11,9 +11,9 @@ from typing import Any
 import click
 
 from tandemq.cli.ask import namesrv_option
-from tandemq.cli.members import ask_broker, members_of
+from tandemq.cli.members import ask_json, members_of
 from tandemq.cli.show import json_option, show_json, show_rows
-from tandemq.errors import NetworkError
+from tandemq.errors import NetworkError, RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
 
 EXIT_FAULTS = 3
@@ -26,17 +26,15 @@ def log_health(address: str, **fields: object) -> dict[str, Any] | None:
 
     Raises:
         NetworkError: it does not answer.
-        click.ClickException: it refuses.
+        RemoteError: it refuses.
     """
-    from tandemq.codec.fastjson import loads  # noqa: PLC0415  # not for --help
-
     texts = {name: str(value).lower() for name, value in fields.items()}
-    answer = ask_broker(address, RequestCode.TANDEM_SCRUB, texts)
-    if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-        return None
-    if answer.code != ResponseCode.SUCCESS:
-        raise click.ClickException(f"{address}: {answer.remark}")
-    found: dict[str, Any] = loads(answer.body)
+    try:
+        found: dict[str, Any] = ask_json(address, RequestCode.TANDEM_SCRUB, texts)
+    except RemoteError as error:
+        if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return None
+        raise
     return found
 
 
@@ -142,5 +140,5 @@ def try_log_health(address: str) -> dict[str, Any] | None:
     """As `log_health`, None if it does not answer."""
     try:
         return log_health(address)
-    except (NetworkError, click.ClickException):
+    except (NetworkError, RemoteError):
         return None

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from tandemq.cli.ask import DEFAULT_NAME_SERVERS, quiet
-from tandemq.errors import ConfigError
+from tandemq.cli.members import ask_json
+from tandemq.errors import ConfigError, NetworkError, RemoteError
+from tandemq.model.codes import RequestCode
 
 if TYPE_CHECKING:
     from tandemq.spark.replay import Replayed
@@ -78,13 +80,8 @@ def _epochs(address: str) -> list[tuple[int, int]]:
     Raises:
         ConfigError: it does not tell.
     """
-    from tandemq.codec.fastjson import loads  # noqa: PLC0415
-    from tandemq.model.codes import RequestCode, ResponseCode  # noqa: PLC0415
-    from tandemq.model.command import Command  # noqa: PLC0415
-    from tandemq.run.ask import try_ask  # noqa: PLC0415
-
-    answer = try_ask(address, Command(RequestCode.GET_BROKER_EPOCH_CACHE))
-    if answer is None or answer.code != ResponseCode.SUCCESS:
-        said = "nobody answers" if answer is None else f"it answers {answer.code}, {answer.remark}"
-        raise ConfigError(f"--epochs-of {address}: {said}", hint="leave it out to take them from the lake")
-    return [(int(one["epoch"]), int(one["startOffset"])) for one in loads(answer.body)["epochList"]]
+    try:
+        told = ask_json(address, RequestCode.GET_BROKER_EPOCH_CACHE)
+    except (NetworkError, RemoteError) as error:
+        raise ConfigError(f"--epochs-of: {error}", hint="leave it out to take them from the lake") from error
+    return [(int(one["epoch"]), int(one["startOffset"])) for one in told["epochList"]]
