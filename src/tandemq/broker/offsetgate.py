@@ -18,7 +18,8 @@ from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 
 GATED = frozenset({Code.UPDATE_CONSUMER_OFFSET, Code.QUERY_CONSUMER_OFFSET})
-BEATS_KEPT = 256
+BEATS_KEPT = 2_048
+"""Twenty seconds of heartbeats, one in 10 ms: an echo that comes later than that counts for nothing."""
 
 
 class _Waiting(NamedTuple):
@@ -36,8 +37,10 @@ class OffsetGate:
         self._beats: dict[int, tuple[int, Collection[int]]] = {}
         """By number of a heartbeat: the version told before it, and the links it was told on."""
         self._has: dict[int, int] = {}
+        """By link of a slave: the version it has."""
         self._waiting: list[_Waiting] = []
         self._beaten = -1
+        """The version the last heartbeat followed."""
 
     @property
     def needs_beat(self) -> bool:
@@ -48,6 +51,7 @@ class OffsetGate:
         """A heartbeat leaves behind this version of the table, which was told on these links."""
         self._beats[number] = (version, frozenset(links))
         self._beats.pop(number - BEATS_KEPT, None)
+        self._has = {link: has for link, has in self._has.items() if link in links}
         self._beaten = version
 
     def echoed(self, link: int | None, number: int) -> None:

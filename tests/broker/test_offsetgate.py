@@ -1,0 +1,36 @@
+"""Answers that tell of offsets wait until every slave has them."""
+
+from tandemq.boundary import Turn
+from tandemq.broker.offsetgate import OffsetGate
+from tandemq.model.codes import RequestCode as Code
+from tandemq.model.codes import ResponseCode
+from tandemq.model.command import Command
+
+SLAVE, CLIENT = 7, 1
+BEATS_BEHIND = 1_000
+"""Ten seconds of heartbeats, one in 10 ms."""
+
+
+def held(gate: OffsetGate, version: int) -> bool:
+    request = Command(Code.UPDATE_CONSUMER_OFFSET)
+    return gate.holds(version, [SLAVE], CLIENT, request, request.answer(ResponseCode.SUCCESS))
+
+
+def test_slave_that_is_seconds_behind_lets_answers_go_all_the_same() -> None:
+    gate = OffsetGate()
+    for number in range(1, 2 * BEATS_BEHIND):
+        assert held(gate, number)
+        gate.beat(number, number, {SLAVE})
+        turn = Turn()
+        if number > BEATS_BEHIND:
+            gate.echoed(SLAVE, number - BEATS_BEHIND)
+            gate.release([SLAVE], turn)
+        assert len(turn.sends.get(CLIENT, [])) == (number > BEATS_BEHIND), f"heartbeat {number}"
+
+
+def test_links_that_are_gone_are_forgotten() -> None:
+    gate = OffsetGate()
+    for link in range(SLAVE, SLAVE + 100):
+        gate.beat(link, 1, {link})
+        gate.echoed(link, link)
+    assert len(gate._has) == 1
