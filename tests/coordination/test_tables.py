@@ -6,7 +6,7 @@ import pytest
 
 from tandemq.coordination.election import Candidate, may_stand, place_of
 from tandemq.coordination.insync import InSync
-from tandemq.coordination.lease import FOREVER, Lease, drift_of, is_lonely, timing
+from tandemq.coordination.lease import FOREVER, HEARTBEATS_KEPT, Lease, drift_of, is_lonely, timing
 from tandemq.coordination.liveness import Checks, Peer
 from tandemq.coordination.permission import holder_of, right_of
 from tandemq.coordination.records import NOBODY, GroupMode, GroupState, Permission
@@ -95,10 +95,20 @@ def test_echo_of_a_heartbeat_never_sent_promises_nothing() -> None:
     lease.echoed(2, 7)
     assert lease.until_ms({2}, 1_300) < 0
     old = lease.next_heartbeat(0)
-    for sent_ms in range(1, 100):
+    for sent_ms in range(1, HEARTBEATS_KEPT + 1):
         lease.next_heartbeat(sent_ms)
     lease.echoed(2, old)
     assert lease.until_ms({2}, 1_300) < 0, "forgotten"
+
+
+@spec("F15")
+def test_late_echo_counts_while_commits_make_many_heartbeats() -> None:
+    lease = Lease()
+    first = lease.next_heartbeat(10)
+    for sent_ms in range(20, 1_000, 10):
+        lease.next_heartbeat(sent_ms)
+    lease.echoed(2, first)
+    assert lease.until_ms({2}, 1_300) == 1_310
 
 
 @spec("F17")

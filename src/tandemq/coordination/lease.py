@@ -24,7 +24,8 @@ CHECKS = 2
 CHECK_MS = 1_000
 SESSION_SHARE = 65
 """A lease is at least this many percent of the session: a client that is asked for a long session pings rarely."""
-_HEARTBEATS_KEPT = 64
+HEARTBEATS_KEPT = 2_048
+"""Longer than a lease, also at one in 10 ms: so many leave while offsets wait for slaves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class Lease:
         """The number of a heartbeat that leaves now."""
         self._number += 1
         self._sent[self._number] = now_ms
-        self._sent.pop(self._number - _HEARTBEATS_KEPT, None)
+        self._sent.pop(self._number - HEARTBEATS_KEPT, None)
         return self._number
 
     def echoed(self, peer: int, number: int) -> None:
