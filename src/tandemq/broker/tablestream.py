@@ -91,8 +91,8 @@ class TableStream:
             if link not in fresh and broker.outbox.backlog(link) > BACKLOG_BYTES_MAX:
                 session.end("it takes nothing, and has to be told of topics or groups")
                 continue
-            for kind, table in whole if link in fresh else news:
-                session.tell(kind, dumps(table), now.mono_ms)
+            for kind, payload in whole if link in fresh else news:
+                session.tell(kind, payload, now.mono_ms)
         self._acquainted |= fresh
 
     def _sessions(self) -> dict[int, MasterSession]:
@@ -102,23 +102,25 @@ class TableStream:
             if session.state is State.TRANSFER and not session.is_classic
         }  # fmt: skip
 
-    def _named_whole(self) -> list[tuple[int, dict[str, Any]]]:
+    def _named_whole(self) -> list[tuple[int, bytes]]:
         broker = self._broker
-        return [(KIND_TOPICS, broker.topics.as_json() | {WHOLE: True}),
-                (KIND_GROUPS, broker.groups.as_json() | {WHOLE: True})]  # fmt: skip
+        return [
+            (KIND_TOPICS, dumps(broker.topics.as_json() | {WHOLE: True})),
+            (KIND_GROUPS, dumps(broker.groups.as_json() | {WHOLE: True})),
+        ]
 
-    def _named_news(self) -> list[tuple[int, dict[str, Any]]]:
+    def _named_news(self) -> list[tuple[int, bytes]]:
         """Topics and groups that changed since this was called last."""
         topics, groups = self._broker.topics, self._broker.groups
         versions = (topics.version.counter, groups.version.counter)
         if versions == self._versions:
             return []
-        found: list[tuple[int, dict[str, Any]]] = []
+        found: list[tuple[int, bytes]] = []
         for at, kind, table in ((0, KIND_TOPICS, topics), (1, KIND_GROUPS, groups)):
             names, table.news = table.news or {}, {}
             if versions[at] != self._versions[at]:
                 removed = [name for name in names if name not in table.table]
-                found.append((kind, table.as_json(names) | {REMOVED: removed}))
+                found.append((kind, dumps(table.as_json(names) | {REMOVED: removed})))
         self._versions = versions
         return found
 
