@@ -43,7 +43,7 @@ class Faults:
                 broker = self._world.master or broker
             lasts = self._dice.choice((0.3, 1.0, 2.0, 4.0))
             at = time.monotonic() - self._begun
-            self._world.may_lag = self._world.may_lag or kind != "kill"
+            self._world.may_lag |= kind != "kill"
             self._kinds[kind](broker, lasts)
             self.done.append({"fault": kind, "broker": broker.broker_id, "at": round(at, 2), "seconds": lasts})
             time.sleep(self._dice.choice((0.0, 0.5, 2.0, 5.0)))

@@ -166,8 +166,6 @@ def waiting_is_stored() -> AbstractContextManager[Any]:
 
 ANY = frozenset({"I1", "I19", "I5", "I6", "I17", "I8", "I9", "I10", "I14", "I16", "I4", "I2"})
 SAFE = frozenset({"I1", "I5", "I17", "I19", "I8", "I14", "I4"})
-
-
 GROUP_MUTATIONS: dict[str, tuple[Mutation, frozenset[str]]] = {
     "epoch-not-begun": (epoch_not_begun, ANY),
     "tail-not-cut": (tail_not_cut, ANY),
