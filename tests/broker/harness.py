@@ -212,6 +212,19 @@ class Harness:
         }  # fmt: skip
         return self.answer_to(self.tell(RequestCode.PULL_MESSAGE, fields, link=link), link=link)
 
+    def commit(self, offset: int, *, topic: str = "TopicA", queue_id: int = 0, group: str = "group") -> None:
+        """Tell how far a consumer group is in a queue; it must be taken."""
+        queue = {"consumerGroup": group, "topic": topic, "queueId": queue_id}
+        answer = self.ask(RequestCode.UPDATE_CONSUMER_OFFSET, queue | {"commitOffset": offset})
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+
+    def committed(self, *, topic: str = "TopicA", queue_id: int = 0, group: str = "group") -> int:
+        """How far a consumer group is in a queue, as it is told."""
+        queue = {"consumerGroup": group, "topic": topic, "queueId": queue_id}
+        answer = self.ask(RequestCode.QUERY_CONSUMER_OFFSET, queue)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        return int(answer.fields["offset"])
+
     def heartbeat(
         self, group: str, subscriptions: Mapping[str, str] | None = None, *, client_id: str = "client-1",
         link: int = CLIENT, producers: Sequence[str] = (), language: str = "JAVA", version: int = 409,

@@ -17,11 +17,6 @@ def offset_of(broker: Harness, group: str = "group", **fields: object) -> tuple[
     return answer.code, answer.fields.get("offset")
 
 
-def commit(broker: Harness, offset: int, queue_id: int = 0) -> None:
-    fields = {"consumerGroup": "group", "topic": "TopicA", "queueId": queue_id, "commitOffset": offset}
-    assert broker.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == OK
-
-
 def test_offset_never_committed_is_0_on_a_young_queue_and_not_found_otherwise(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     assert offset_of(broker) == (OK, "0")
@@ -39,7 +34,7 @@ def test_offset_may_go_back_and_survives_a_kill_after_its_period(tmp_path: Path)
     for _ in range(9):
         broker.send("TopicA")
     for offset in (5, 9, 3):
-        commit(broker, offset)
+        broker.commit(offset)
     assert offset_of(broker) == (OK, "3")
     broker.pass_time(broker.config.offsets_persist_ms)
     assert offset_of(broker.restart(clean=False)) == (OK, "3")

@@ -14,7 +14,7 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.real.disk import RealDisk
 from tandemq.storage.tables import load_table
-from tests.broker.elected import Broker, ElectedGroup
+from tests.broker.elected import ElectedGroup
 from tests.broker.harness import messages_in, send_fields
 from tests.spec import spec
 
@@ -25,14 +25,6 @@ OFFSET = {"consumerGroup": "group", "topic": "TopicA", "queueId": 0}
 @pytest.fixture
 def pair(tmp_path: Path) -> ElectedGroup:
     return ElectedGroup(tmp_path, Mode.ELECT)
-
-
-def commit(broker: Broker, offset: int) -> int:
-    return broker.ask(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": offset}).code
-
-
-def committed(broker: Broker) -> int:
-    return int(broker.ask(Code.QUERY_CONSUMER_OFFSET, OFFSET).fields["offset"])
 
 
 def test_group_begins_with_one_member_that_serves_and_one_that_copies(pair: ElectedGroup) -> None:
@@ -64,7 +56,7 @@ def test_whoever_may_not_serve_refuses_every_request_of_clients_and_says_why(pai
 def test_elected_slave_goes_on_with_writing_reading_and_offsets(pair: ElectedGroup) -> None:
     for number in range(5):
         assert pair.send(pair.brokers[0], b"%d" % number) == ResponseCode.SUCCESS
-    assert commit(pair.brokers[0], 3) == ResponseCode.SUCCESS
+    pair.brokers[0].commit(3)
     pair.pass_time(1_500)
     pair.kill(0)
     pair.pass_time(2_000)
@@ -73,7 +65,7 @@ def test_elected_slave_goes_on_with_writing_reading_and_offsets(pair: ElectedGro
     master = pair.serving
     assert master is pair.brokers[1]
     assert master.node.replication.generations[-1] == (2, master.log_end)
-    assert committed(master) == 3
+    assert master.committed() == 3
     # Alone in sync: stored, and that the second copy is missing is said.
     assert pair.send(master, b"5") == ResponseCode.SLAVE_NOT_AVAILABLE
     answers = [master.pull("TopicA", start) for start in (0, 5)]
@@ -256,14 +248,14 @@ def test_switch_moves_the_mastership_with_offsets_at_once(pair: ElectedGroup) ->
     for number in range(3):
         pair.send(pair.brokers[0], b"%d" % number)
     pair.pass_time(1_200)
-    commit(pair.brokers[0], 2)
+    pair.brokers[0].commit(2)
     asked = pair.brokers[0].tell(Code.TANDEM_SWITCH, {"target": 1})
     pair.pass_time(400)
     answer = pair.brokers[0].answer_to(asked)
     assert answer is not None
     assert answer.code == ResponseCode.SUCCESS, answer.remark
     assert pair.serving is pair.brokers[1]
-    assert committed(pair.brokers[1]) == 2
+    assert pair.brokers[1].committed() == 2
     assert pair.brokers[0].send("TopicA").code == NO_PERMISSION
     pair.pass_time(1_000)
     assert pair.send(pair.brokers[1]) == ResponseCode.SUCCESS
@@ -290,18 +282,18 @@ def test_slave_reads_for_its_dead_master_and_hands_its_offsets_back(tmp_path: Pa
     master = group.brokers[0]
     for number in range(6):
         assert group.send(master, b"%d" % number) == ResponseCode.SUCCESS
-    commit(master, 2)
+    master.commit(2)
     slave = group.let_slave_read()
     assert slave.send("TopicA").code == NO_PERMISSION
-    assert committed(slave) == 2
+    assert slave.committed() == 2
     answer = slave.pull("TopicA", 2)
     assert answer is not None
     assert [message.body for message in messages_in(answer)] == [b"2", b"3", b"4", b"5"]
-    assert commit(slave, 5) == ResponseCode.SUCCESS
+    slave.commit(5)
     master = group.start(0)
     group.pass_time(3_000)
     assert (master.may, slave.may) == ("RW", "")
-    assert committed(master) == 5
+    assert master.committed() == 5
     assert group.send(master) == ResponseCode.SUCCESS
 
 
@@ -339,12 +331,12 @@ def test_higher_offset_wins_and_a_reset_outranks_it(tmp_path: Path) -> None:
 
 def test_offsets_that_nobody_may_hand_over_change_nothing(pair: ElectedGroup) -> None:
     pair.send(pair.brokers[0])
-    commit(pair.brokers[0], 1)
+    pair.brokers[0].commit(1)
     body = b'{"offsets":{"offsetTable":{"TopicA@group":{0:1000}}},"delays":{}}'
     for giver, token in ((1, 0), (0, 99), (1, 99)):
         answer = pair.brokers[0].ask(Code.TANDEM_HAND_OFFSETS, {"from": giver, "token": token}, body)
         assert answer.code != ResponseCode.SUCCESS
-    assert committed(pair.brokers[0]) == 1
+    assert pair.brokers[0].committed() == 1
 
 
 # What is told.
@@ -372,11 +364,11 @@ def test_commits_and_new_topics_are_on_the_slave_at_once(pair: ElectedGroup) -> 
     master.create_topic("TopicB", queues=2)
     pair.send(master)
     master.heartbeat("group", {"TopicA": "*"})
-    assert commit(master, 1) == ResponseCode.SUCCESS
+    master.commit(1)
     pair.settle()
     assert slave.node.offsets.get("TopicA", "group", 0) == 1
     assert "TopicB" in slave.node.topics.table
-    assert commit(master, 0) == ResponseCode.SUCCESS
+    master.commit(0)
     pair.settle()
     assert slave.node.offsets.get("TopicA", "group", 0) == 0, "also where a consumer goes back"
 
@@ -387,7 +379,7 @@ def test_consumer_hears_of_no_offset_that_the_next_master_does_not_have(pair: El
     master = pair.brokers[0]
     for _ in range(3):
         pair.send(master)
-    assert commit(master, 1) == ResponseCode.SUCCESS
+    master.commit(1)
     pair.apart.add(0)
     pair.cut_off.add(0)
     pair.pass_time(0)
@@ -401,8 +393,8 @@ def test_consumer_hears_of_no_offset_that_the_next_master_does_not_have(pair: El
     refusals = [master.answer_to(later), master.answer_to(asked)]
     assert [answer.code for answer in refusals if answer is not None] == [ResponseCode.NO_PERMISSION] * 2
     assert pair.serving is pair.brokers[1]
-    assert committed(pair.brokers[1]) == 1
-    assert commit(pair.brokers[1], 3) == ResponseCode.SUCCESS
+    assert pair.brokers[1].committed() == 1
+    pair.brokers[1].commit(3)
 
 
 @spec("F16")
@@ -442,13 +434,13 @@ def test_commits_survive_a_kill_of_the_only_one_who_knows_them(tmp_path: Path) -
     group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
     for number in range(6):
         group.send(group.brokers[0], b"%d" % number)
-    commit(group.brokers[0], 5)
+    group.brokers[0].commit(5)
     group.kill(1)
     group.kill(0)  # both at once, before any table was saved
     master = group.start(0)
     group.pass_time(3_500)
     assert master.may == "RW"
-    assert committed(master) == 5
+    assert master.committed() == 5
     master.node.offsets.save()
     group.pass_time(100)
     assert not [name for name in master.disk.list("config") if name.startswith("consumerOffset.changes")]

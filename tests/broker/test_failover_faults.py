@@ -24,6 +24,11 @@ def pair(tmp_path: Path) -> ElectedGroup:
     return ElectedGroup(tmp_path, Mode.ELECT)
 
 
+def full(*_: object) -> None:
+    """Instead of `save_epochs`."""
+    raise DiskFull("epochFileCheckpoint: no space left")
+
+
 def do_jobs(broker: Broker) -> None:
     """What the device kept waiting is done."""
     broker.run_jobs = True
@@ -78,9 +83,6 @@ def test_master_whose_log_was_in_doubt_reads_again_after_a_hand_back(tmp_path: P
 def test_epoch_that_a_full_disk_does_not_take_begins_when_there_is_room(
     tmp_path: Path, mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
-        raise DiskFull("epochFileCheckpoint: no space left")
-
     group = ElectedGroup(tmp_path, mode, settles=False)
     with monkeypatch.context() as patch:
         patch.setattr(replicate, "save_epochs", full)
@@ -95,9 +97,6 @@ def test_epoch_that_a_full_disk_does_not_take_begins_when_there_is_room(
 def test_elected_member_with_a_full_disk_serves_when_there_is_room(
     pair: ElectedGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
-        raise DiskFull("epochFileCheckpoint: no space left")
-
     pair.send(pair.brokers[0])
     pair.kill(0)
     with monkeypatch.context() as patch:
@@ -109,9 +108,6 @@ def test_elected_member_with_a_full_disk_serves_when_there_is_room(
 
 
 def test_static_mode_begins_when_a_full_disk_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise DiskFull("epochFileCheckpoint: no space left")
-
     group = ElectedGroup(tmp_path, Mode.STATIC, settles=False)
     with monkeypatch.context() as patch:
         patch.setattr(replicate, "save_epochs", full)
@@ -127,7 +123,7 @@ def test_offsets_handed_over_twice_are_answered_only_when_they_are_saved(tmp_pat
     group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
     group.send(group.brokers[0])
     slave = group.let_slave_read()
-    assert slave.ask(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": 1}).code == ResponseCode.SUCCESS
+    slave.commit(1)
     group.apart.add(0)
     master = group.start(0)
     group.pass_time(3_000)
@@ -308,7 +304,7 @@ def test_loss_found_by_a_start_that_failed_is_found_again_by_the_next(pair: Elec
 def test_offsets_of_a_removed_topic_do_not_come_back(pair: ElectedGroup) -> None:
     master, slave = pair.brokers[0], pair.brokers[1]
     pair.send(master)
-    master.ask(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": 1})
+    master.commit(1)
     pair.settle()
     assert slave.node.offsets.get("TopicA", "group", 0) == 1
     assert master.ask(Code.DELETE_TOPIC_IN_BROKER, {"topic": "TopicA"}).code == ResponseCode.SUCCESS
@@ -323,7 +319,7 @@ def test_commits_that_a_full_disk_did_not_take_are_kept_as_soon_as_there_is_room
     for _ in range(3):
         group.send(group.brokers[0])
     disks[0].fail("pwrite", times=-1, error=DiskFull, prefix="config/")
-    assert group.brokers[0].ask(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": 3}).code == ResponseCode.SUCCESS
+    group.brokers[0].commit(3)
     group.pass_time(1_000)
     disks[0].heal()
     group.pass_time(450)
@@ -337,7 +333,7 @@ def test_offsets_removed_while_the_disk_was_full_stay_removed(tmp_path: Path) ->
     disks = {number: SimDisk(Random(number)) for number in range(2)}
     group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME, disks=disks, offsets_persist_ms=60_000)
     group.send(group.brokers[0])
-    assert group.brokers[0].ask(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": 1}).code == ResponseCode.SUCCESS
+    group.brokers[0].commit(1)
     disks[0].fail("pwrite", times=-1, error=DiskFull, prefix="config/consumerOffset")
     group.brokers[0].node.offsets.remove_topic("TopicA")
     group.pass_time(1_000)

@@ -16,12 +16,11 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.replication.authentication import Keyring
-from tests.broker.elected import Broker, ElectedGroup
+from tests.broker.elected import ElectedGroup
 from tests.broker.harness import Harness
 from tests.spec import spec
 
 SECRET, OTHER = b"the secret of this group", b"the secret of another one"
-OFFSET = {"consumerGroup": "group", "topic": "TopicA", "queueId": 0}
 OK, NO_PERMISSION = ResponseCode.SUCCESS, ResponseCode.NO_PERMISSION
 RANGE = {"offset": "0", "size": "100"}
 REQUESTS = {
@@ -173,14 +172,6 @@ def test_nonces_that_nobody_uses_are_few(broker: Harness) -> None:
 # In a group.
 
 
-def commit(broker: Broker, offset: int) -> None:
-    assert broker.ask(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": offset}).code == OK
-
-
-def committed(broker: Broker) -> int:
-    return int(broker.ask(Code.QUERY_CONSUMER_OFFSET, OFFSET).fields["offset"])
-
-
 @spec("H24", "F22", "F26")
 @pytest.mark.parametrize("secret", [None, SECRET])
 def test_recorded_hand_over_sent_again_moves_no_offset_back(
@@ -188,9 +179,9 @@ def test_recorded_hand_over_sent_again_moves_no_offset_back(
 ) -> None:
     group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME, secret=secret)
     group.send(group.brokers[0])
-    commit(group.brokers[0], 2)
+    group.brokers[0].commit(2)
     slave = group.let_slave_read()
-    commit(slave, 5)
+    slave.commit(5)
     recorded: list[Command] = []
     call = slave.node.peers.call
 
@@ -203,26 +194,26 @@ def test_recorded_hand_over_sent_again_moves_no_offset_back(
     master = group.start(0)
     group.pass_time(3_000)
     assert (master.may, slave.may) == ("RW", "")
-    assert committed(master) == 5
-    commit(master, 9)
+    assert master.committed() == 5
+    master.commit(9)
     (request,) = recorded
     assert (PROOF in request.fields) is (secret is not None)
     stranger = 900
     master.open(stranger)
     answer = ask(master, request, link=stranger)
     assert answer.code == (ResponseCode.SYSTEM_ERROR if secret is None else NO_PERMISSION)
-    assert committed(master) == 9
+    assert master.committed() == 9
     # Not even if it were taken: the higher offset holds.
     monkeypatch.setattr(master.failover.member, "may_take_offsets", lambda *_: True)
     master.failover.take_offsets(1, 1, {"offsets": {"offsetTable": {"TopicA@group": {"0": 5}}}})
-    assert committed(master) == 9
+    assert master.committed() == 9
 
 
 @spec("H24")
 def test_stranger_hands_nothing_over_while_a_hand_over_is_awaited(tmp_path: Path) -> None:
     group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME, secret=SECRET)
     group.send(group.brokers[0])
-    commit(group.brokers[0], 1)
+    group.brokers[0].commit(1)
     group.let_slave_read()
     master = group.start(0)
     group.apart.add(1)
@@ -235,27 +226,28 @@ def test_stranger_hands_nothing_over_while_a_hand_over_is_awaited(tmp_path: Path
     assert master.node.offsets.get("TopicA", "group", 0) == 1
     group.apart.clear()
     group.pass_time(4_000)
-    assert (master.may, committed(master)) == ("RW", 1)
+    assert (master.may, master.committed()) == ("RW", 1)
 
 
 @spec("H24", "V18")
 def test_switch_moves_offsets_with_proofs(tmp_path: Path) -> None:
     group = ElectedGroup(tmp_path, Mode.ELECT, secret=SECRET)
     group.send(group.brokers[0])
-    commit(group.brokers[0], 1)
+    group.brokers[0].commit(1)
     opaque = group.brokers[0].tell(Code.TANDEM_SWITCH, {"target": 1})
     group.pass_time(1_000)
     answer = group.brokers[0].answer_to(opaque)
     assert answer is not None
     assert answer.code == OK, answer.remark
     assert group.serving is group.brokers[1]
-    assert committed(group.serving) == 1
+    assert group.serving.committed() == 1
 
 
 @spec("H24")
 def test_answer_that_is_not_proven_is_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     asking = Harness(tmp_path, keyring=Keyring(lambda: (SECRET,), Random(1)))
     heard: list[Command | None] = []
+    nonce = membercalls._text(bytes(32))
 
     def begin() -> None:
         command = Command(Code.TANDEM_LOG_SUSPECT, fields=dict(REQUESTS[Code.TANDEM_LOG_SUSPECT]))
@@ -265,6 +257,14 @@ def test_answer_that_is_not_proven_is_none(tmp_path: Path, caplog: pytest.LogCap
         ))  # fmt: skip
         asking.turn()
 
+    def asked() -> Command:
+        """The request itself, after its challenge was answered."""
+        begin()
+        (first,) = asking.take_requests(Code.TANDEM_CHALLENGE, link=link)
+        asking.turn([(link, encode_command(first.answer(OK, fields={CHALLENGE: nonce})))])
+        (request,) = asking.take_requests(Code.TANDEM_LOG_SUSPECT, link=link)
+        return request
+
     begin()
     (connect,) = [each for each in asking.connects if each.address == "10.0.0.9:10911"]
     link = connect.link
@@ -273,21 +273,13 @@ def test_answer_that_is_not_proven_is_none(tmp_path: Path, caplog: pytest.LogCap
     # It has no secret, or says something else than a nonce.
     asking.reply(first, link=link, code=ResponseCode.SYSTEM_ERROR)
     assert heard == [None]
-    nonce = membercalls._text(bytes(32))
     for proof in ("", "AAAA", "self"):
-        begin()
-        (first,) = asking.take_requests(Code.TANDEM_CHALLENGE, link=link)
-        answer = first.answer(OK, fields={CHALLENGE: nonce})
-        asking.turn([(link, encode_command(answer))])
-        (request,) = asking.take_requests(Code.TANDEM_LOG_SUSPECT, link=link)
+        request = asked()
         false = request.answer(OK, fields={PROOF: request.fields[PROOF] if proof == "self" else proof})
         asking.turn([(link, encode_command(false))])
     assert heard == [None] * 4
     assert len([line for line in caplog.messages if "does not prove that it knows haSecretFile" in line]) == 1
-    begin()
-    (first,) = asking.take_requests(Code.TANDEM_CHALLENGE, link=link)
-    asking.turn([(link, encode_command(first.answer(OK, fields={CHALLENGE: nonce})))])
-    (request,) = asking.take_requests(Code.TANDEM_LOG_SUSPECT, link=link)
+    request = asked()
     true = membercalls.sealed(asking.node, request, request.answer(OK))
     asking.turn([(link, encode_command(true))])
     assert heard[-1] is not None

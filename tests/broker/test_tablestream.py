@@ -33,19 +33,6 @@ def send(group: ElectedGroup, broker: Broker, topic: str, queue_id: int, queues:
     return answer.code
 
 
-def commit(broker: Broker, topic: str, group: str, offset: int) -> None:
-    fields = {"consumerGroup": group, "topic": topic, "queueId": 0, "commitOffset": offset}
-    assert broker.ask(Code.UPDATE_CONSUMER_OFFSET, fields).code == OK
-
-
-def delete_topic(group: ElectedGroup, broker: Broker, topic: str) -> None:
-    opaque = broker.tell(Code.DELETE_TOPIC_IN_BROKER, {"topic": topic})
-    group.settle()
-    answer = broker.answer_to(opaque)
-    assert answer is not None
-    assert answer.code == OK
-
-
 def only_the_log_travels(group: ElectedGroup) -> None:
     """Nothing that members ask each other on the port for clients arrives any more."""
     for wire in group.wires:
@@ -178,7 +165,7 @@ def test_tables_that_cannot_be_read_change_nothing(
     pair: ElectedGroup, kind: int, payload: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     pair.send(pair.brokers[0])
-    commit(pair.brokers[0], "TopicA", "group", 1)
+    pair.brokers[0].commit(1)
     pair.pass_time(1_000)
     node = pair.brokers[1].node
     before = (node.topics.as_json(), node.groups.as_json(), node.offsets.as_json())
@@ -201,7 +188,7 @@ def test_topics_and_groups_removed_while_a_slave_was_away_are_gone_there_when_it
         master.create_topic(topic)
         assert send(group, master, topic, 0, 4) == OK
         for name in ("old", "readers"):
-            commit(master, topic, name, 1)
+            master.commit(1, topic=topic, group=name)
     for name in ("old", "readers"):
         master.ask(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, dumps({"groupName": name}))
     group.pass_time(1_000)
@@ -209,7 +196,7 @@ def test_topics_and_groups_removed_while_a_slave_was_away_are_gone_there_when_it
     assert set(slave.node.offsets.table) == {"Gone@old", "Gone@readers", "Kept@old", "Kept@readers"}
     assert "old" in slave.node.groups.table
     group.kill(1)
-    delete_topic(group, master, "Gone")
+    assert master.ask(Code.DELETE_TOPIC_IN_BROKER, {"topic": "Gone"}).code == OK
     assert master.ask(Code.DELETE_SUBSCRIPTIONGROUP, {"groupName": "old", "removeOffset": True}).code == OK
     slave = group.start(1)
     assert "Gone@old" in slave.node.offsets.table, "as it left"
@@ -228,11 +215,11 @@ def test_topics_and_groups_removed_while_a_slave_was_away_are_gone_there_when_it
 def test_topic_made_again_under_its_name_begins_without_offsets_on_a_slave_that_was_away(pair: ElectedGroup) -> None:
     master = pair.brokers[0]
     pair.send(master)
-    commit(master, "TopicA", "group", 1)
+    master.commit(1)
     pair.pass_time(1_000)
     pair.kill(1)
     pair.pass_time(6_000)
-    delete_topic(pair, master, "TopicA")
+    assert master.ask(Code.DELETE_TOPIC_IN_BROKER, {"topic": "TopicA"}).code == OK
     assert send(pair, master, "TopicA", 0, 2) in STORED
     slave = pair.start(1)
     pair.pass_time(4_000)
@@ -244,7 +231,7 @@ def test_slave_that_serves_reads_keeps_its_offsets_until_they_are_handed_back(tm
     group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
     group.send(group.brokers[0])
     slave = group.let_slave_read()
-    commit(slave, "TopicA", "born-here", 1)
+    slave.commit(1, group="born-here")
     master = group.start(0)
     group.pass_time(4_000)
     assert master.may == "RW"

@@ -6,7 +6,7 @@ import pytest
 
 from tandemq.config import BrokerConfig
 from tandemq.errors import DiskFull
-from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.codes import ResponseCode
 from tandemq.real.disk import RealDisk
 from tests.broker.harness import messages_in
 from tests.replication.group import Group, Member, delete_files
@@ -258,11 +258,6 @@ def test_restart_while_waiting_for_a_slave_does_not_forget_the_wait(tmp_path: Pa
     assert group.send_and_settle() == OK
 
 
-def commit(member: Member, offset: int, *, group: str = "group", queue_id: int = 0) -> None:
-    fields = {"consumerGroup": group, "topic": "TopicA", "queueId": queue_id, "commitOffset": offset}
-    assert member.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == OK
-
-
 def offset_of(member: Member, group: str = "group", queue_id: int = 0) -> int | None:
     return member.node.offsets.get("TopicA", group, queue_id)
 
@@ -271,11 +266,11 @@ def offset_of(member: Member, group: str = "group", queue_id: int = 0) -> int | 
 def test_offsets_beyond_the_end_go_to_the_end_when_the_loss_is_accepted_and_not_before(tmp_path: Path) -> None:
     group = Group(tmp_path, role="ASYNC_MASTER")
     middle = send_two_halves(group)
-    commit(group.master, 20)
-    commit(group.master, 7, group="slow")
+    group.master.commit(20)
+    group.master.commit(7, group="slow")
     group.master.node.offsets.save()
     group.master.turn()
-    commit(group.slave, 20)
+    group.slave.commit(20)
     start_without_tail(group, middle)
     assert offset_of(group.master) == 20
     group.pass_time(30_100)
@@ -300,7 +295,7 @@ def test_offsets_beyond_the_end_go_to_the_end_when_the_loss_is_accepted_and_not_
 def test_offsets_stay_when_the_tail_comes_back(tmp_path: Path) -> None:
     group = Group(tmp_path)
     middle = send_two_halves(group)
-    commit(group.master, 20)
+    group.master.commit(20)
     group.master.node.offsets.save()
     group.master.turn()
     lose_tail(group, middle)
@@ -313,7 +308,7 @@ def test_offsets_stay_when_the_tail_comes_back(tmp_path: Path) -> None:
 def test_slave_keeps_offsets_its_log_has_not_reached_yet(tmp_path: Path) -> None:
     group = Group(tmp_path)
     group.send_many(10)
-    commit(group.slave, 500)
+    group.slave.commit(500)
     group.restart_slave(clean=True)
     assert offset_of(group.slave) == 500
 

@@ -8,7 +8,7 @@ import pytest
 from tandemq.boundary import LinkKind
 from tandemq.config import BrokerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
-from tests.replication.group import Group, Member, delete_files
+from tests.replication.group import Group, delete_files
 from tests.spec import spec
 
 OK = ResponseCode.SUCCESS
@@ -65,10 +65,8 @@ def test_consumer_offsets_are_merged_and_saved(tmp_path: Path) -> None:
     group = Group(tmp_path)
     learn_master(group)
     group.send_many(1)
-    mine = {"consumerGroup": "only-here", "topic": "TopicA", "queueId": 0, "commitOffset": 3}
-    group.slave.ask(RequestCode.UPDATE_CONSUMER_OFFSET, mine)
-    commit = {"consumerGroup": "group", "topic": "TopicA", "queueId": 0, "commitOffset": 42}
-    group.master.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit)
+    group.slave.commit(3, group="only-here")
+    group.master.commit(42)
     group.pass_time(10_000)
     assert group.slave.node.offsets.get("TopicA", "group", 0) == 42
     assert group.slave.node.offsets.get("TopicA", "only-here", 0) == 3
@@ -81,23 +79,12 @@ def test_offset_of_a_deleted_group_stays_on_the_slave_every_time(tmp_path: Path)
     group = Group(tmp_path)
     learn_master(group)
     group.send_many(1)
-    commit = {"consumerGroup": "group", "topic": "TopicA", "queueId": 0, "commitOffset": 42}
-    group.master.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit)
+    group.master.commit(42)
     group.pass_time(10_000)
     group.master.node.offsets.remove_group("group")
     for _ in range(3):
         group.pass_time(10_000)
         assert group.slave.node.offsets.get("TopicA", "group", 0) == 42
-
-
-def wipe(group: Group, topic: str) -> None:
-    """Delete a topic at the master."""
-    assert group.master.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}).code == OK
-
-
-def commit_at(member: Member, topic: str, name: str, offset: int) -> None:
-    fields = {"consumerGroup": name, "topic": topic, "queueId": 0, "commitOffset": offset}
-    assert member.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == OK
 
 
 @spec("M02", "M03")
@@ -106,12 +93,12 @@ def test_offsets_of_a_topic_deleted_while_the_slave_was_away_go_when_it_is_back(
     learn_master(group)
     for topic in ("Gone", "Kept"):
         group.send_many(1, topic=topic)
-        commit_at(group.master, topic, "group", 1)
+        group.master.commit(1, topic=topic)
     group.pass_time(10_000)
-    commit_at(group.slave, "Kept", "only-here", 1)
+    group.slave.commit(1, topic="Kept", group="only-here")
     assert set(group.slave.node.offsets.table) == {"Gone@group", "Kept@group", "Kept@only-here"}
     group.stop(group.slave, clean=True)
-    wipe(group, "Gone")
+    assert group.master.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Gone"}).code == OK
     group.restart_slave()
     learn_master(group)
     group.pass_time(10_000)
@@ -126,7 +113,7 @@ def test_master_that_does_not_take_our_log_for_its_own_takes_no_offsets_away(tmp
     group = Group(tmp_path)
     learn_master(group)
     group.send_many(1, topic="Kept")
-    commit_at(group.master, "Kept", "group", 1)
+    group.master.commit(1, topic="Kept")
     group.pass_time(10_000)
     group.stop(group.master)
     delete_files(tmp_path / "master")
