@@ -16,18 +16,8 @@ from tandemq.boundary import Closed, Disk, LinkKind, Now, Turn
 from tandemq.broker.failover import Failover
 from tandemq.broker.node import Machine
 from tandemq.config import tiny
-from tandemq.coordination.records import (
-    GroupConfig,
-    GroupState,
-    Mode,
-    Permission,
-    Role,
-    config_path,
-    config_to_json,
-    state_from_json,
-    state_path,
-)
-from tandemq.coordination.records import Member as Configured
+from tandemq.coordination import records
+from tandemq.coordination.records import GroupConfig, GroupState, Mode, Permission, Role
 from tandemq.coordination.tree import Tree
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
@@ -39,6 +29,7 @@ from tandemq.registry import (
     Create,
     Done,
     Found,
+    Operation,
     Outcome,
     Read,
     RegistryEvent,
@@ -141,24 +132,27 @@ class ElectedGroup:
 
     def _configure(self) -> None:
         config = GroupConfig(self.mode, tuple(
-            Configured(number, Role.SLAVE if number else Role.MASTER, permission)
+            records.Member(number, Role.SLAVE if number else Role.MASTER, permission)
             for number, permission in self.allowed.items()
         ))  # fmt: skip
-        tool = self.tree.open_session(SESSION_MS, "tool", self.now.mono_ms)
-        path = config_path("DefaultCluster", "broker-a")
-        found, data = self.tree.execute(tool, Read(path)), config_to_json(config)
+        path = records.config_path("DefaultCluster", "broker-a")
+        found, data = self._do(Read(path)), records.config_to_json(config)
         wanted = Write(path, data, found.version) if isinstance(found, Found) else Create(path, data)
-        assert isinstance(self.tree.execute(tool, wanted), Done)
-        self.tree.close_session(tool)
+        assert isinstance(self._do(wanted), Done)
 
     @property
     def record(self) -> GroupState:
         """What the registry says of the group."""
-        tool = self.tree.open_session(SESSION_MS, "tool", self.now.mono_ms)
-        found = self.tree.execute(tool, Read(state_path("DefaultCluster", "broker-a")))
-        self.tree.close_session(tool)
+        found = self._do(Read(records.state_path("DefaultCluster", "broker-a")))
         assert isinstance(found, Found), "the group has begun"
-        return state_from_json("broker-a", found.data)
+        return records.state_from_json("broker-a", found.data)
+
+    def _do(self, operation: Operation) -> Outcome:
+        """As an operator's tool does, in a session of its own."""
+        tool = self.tree.open_session(SESSION_MS, "tool", self.now.mono_ms)
+        outcome = self.tree.execute(tool, operation)
+        self.tree.close_session(tool)
+        return outcome
 
     # Members come and go.
 
