@@ -1,5 +1,6 @@
 """Replica reads: slaves of groups with a registry serve no consumers, and pipelines all the same."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +33,12 @@ def pull(
     return answer
 
 
+def fill(cluster: LocalCluster, count: int, queues: int) -> None:
+    """A topic with numbered messages."""
+    make_topic(cluster.name_servers, QUEUE.topic, queues)
+    send(cluster.name_servers, numbered(QUEUE.topic, 0, count))
+
+
 def wait_shown(cluster: LocalCluster, slave: LocalBroker, count: int, queues: int) -> None:
     """Wait until a slave gives all messages: it hears a moment later than it has them that they are confirmed."""
 
@@ -50,16 +57,14 @@ def read(spark: SparkSession, cluster: LocalCluster, **options: Any) -> list[int
 
 
 @pytest.fixture
-def stream(spark: SparkSession, tandemq_pair: LocalCluster, tmp_path: Any) -> Stream:
+def stream(spark: SparkSession, tandemq_pair: LocalCluster, tmp_path: Path) -> Stream:
     return Stream(spark, tandemq_pair, tmp_path / "query")
 
 
 @spec("P11")
 @pytest.mark.tandemq(mode="elect")
 def test_slave_gives_what_is_confirmed_and_refuses_consumers(tandemq_pair: LocalCluster) -> None:
-    names = tandemq_pair.name_servers
-    make_topic(names, "Orders", 1)
-    send(names, numbered("Orders", 0, 10))
+    fill(tandemq_pair, 10, queues=1)
     slave = slave_of(tandemq_pair)
     wait_shown(tandemq_pair, slave, 10, queues=1)
     given = pull(slave, RequestCode.TANDEM_REPLICA_PULL)
@@ -80,9 +85,7 @@ def test_slave_gives_what_is_confirmed_and_refuses_consumers(tandemq_pair: Local
 
 @pytest.mark.tandemq(mode="elect")
 def test_elected_group_is_read_from_slave_and_master_alike(spark: SparkSession, tandemq_pair: LocalCluster) -> None:
-    names = tandemq_pair.name_servers
-    make_topic(names, "Orders", 2)
-    send(names, numbered("Orders", 0, 300))
+    fill(tandemq_pair, 300, queues=2)
     master, slave = tandemq_pair.master(), slave_of(tandemq_pair)
     wait_shown(tandemq_pair, slave, 300, queues=2)
     given = slave.node.pull.count
@@ -98,9 +101,7 @@ def test_elected_group_is_read_from_slave_and_master_alike(spark: SparkSession, 
 @spec("P11")
 @pytest.mark.tandemq(mode="elect")
 def test_elected_master_killed_within_a_micro_batch_costs_nothing(tandemq_pair: LocalCluster, stream: Stream) -> None:
-    names = tandemq_pair.name_servers
-    make_topic(names, "Orders", 2)
-    send(names, numbered("Orders", 0, 300))
+    fill(tandemq_pair, 300, queues=2)
     master = tandemq_pair.master()
     wait_shown(tandemq_pair, slave_of(tandemq_pair), 300, queues=2)
 
@@ -115,9 +116,7 @@ def test_elected_master_killed_within_a_micro_batch_costs_nothing(tandemq_pair: 
 
 
 def test_slave_that_is_behind_skips_nothing(spark: SparkSession, tandemq_pair: LocalCluster) -> None:
-    names = tandemq_pair.name_servers
-    make_topic(names, "Orders", 1)
-    send(names, numbered("Orders", 0, 100))
+    fill(tandemq_pair, 100, queues=1)
     tandemq_pair.wait_in_sync()
     slave = tandemq_pair.broker(broker_id=1)
     # Its queue ends at 40: as of one that has not copied the rest yet.
