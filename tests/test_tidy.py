@@ -101,7 +101,6 @@ OUTERMOST = frozenset(
         "src/tandemq/client/push.py",
         "src/tandemq/run/broker.py",
         "src/tandemq/run/nameserver.py",
-        "src/tandemq/sim/__main__.py",
     }
 )
 

@@ -70,7 +70,6 @@ class BrokerConfig:
     broker_topic: bool = _key("brokerTopicEnable", True)
     region: str = _key("regionId", "DefaultRegion")
     message_bytes_max: int = _key("maxMessageSize", 4 * MEBIBYTE)
-    reject_transactions: bool = _key("rejectTransactionMessage", False)
 
     # The store.
     store_path: str = _key("storePathRootDir", "store")

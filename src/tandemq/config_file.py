@@ -44,20 +44,21 @@ _ALIASES = {
 }
 
 # RocketMQ's keys that must not be dropped with a warning when they have one of these values.
+_NO_CONTROLLER = "controllers are not spoken here; registryAddr has the group elect its master"
 _NOT_HERE: dict[str, tuple[str, str]] = {
     "aclEnable": ("true", "access control is not part of this release"),
     "authenticationEnabled": ("true", "access control is not part of this release"),
     "authorizationEnabled": ("true", "access control is not part of this release"),
     "useTLS": ("true", "TLS for clients is not part of this release; haTlsCertFile protects replication"),
     "enableDLegerCommitLog": ("true", "DLedger is not spoken here, and its store is laid out differently"),
-    "enableControllerMode": ("true", "controllers are not part of this release; roles are static"),
-    "enableControllerInNamesrv": ("true", "controllers are not part of this release; roles are static"),
+    "enableControllerMode": ("true", _NO_CONTROLLER),
+    "enableControllerInNamesrv": ("true", _NO_CONTROLLER),
     "storeType": ("defaultrocksdb", "RocksDB stores cannot be opened here"),
 }
 
 _LIVE = """
     brokerPermission brokerWeight autoCreateTopicEnable autoCreateSubscriptionGroup defaultTopicQueueNums maxMessageSize
-    rejectTransactionMessage maxMsgsNumBatch defaultQueryMaxNum flushDiskType flushIntervalCommitLog syncFlushTimeout
+    maxMsgsNumBatch defaultQueryMaxNum flushDiskType flushIntervalCommitLog syncFlushTimeout
     flushIntervalConsumeQueue flushConsumerOffsetInterval flushDelayOffsetInterval fileReservedTime deleteWhen
     cleanResourceInterval diskMaxUsedSpaceRatio diskSpaceCleanForciblyRatio diskSpaceWarningLevelRatio
     cleanFileForciblyEnable haSlaveFallbehindMax maxHaTransferByteInSecond slaveTimeout inSyncReplicas
@@ -67,8 +68,8 @@ _LIVE = """
     notifyMinBrokerIdChanged
 """
 LIVE_KEYS = frozenset(_LIVE.split())
-_NEVER_LIVE = frozenset({"brokerConfigPath", "configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
 """What UPDATE_BROKER_CONFIG and UPDATE_NAMESRV_CONFIG may change while the node runs."""
+_NEVER_LIVE = frozenset({"brokerConfigPath", "configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
 
 
 def load_broker_config(text: str, *, path: str, warn: Warn, overrides: Mapping[str, str] | None = None) -> BrokerConfig:

@@ -4,7 +4,7 @@ A message with property DELAY waits in `SCHEDULE_TOPIC_XXXX`, queue level - 1; i
 deliver time. When that has come the message is put again, into the topic and queue it was meant for. Progress is
 the number of entries delivered per level, kept in delayOffset.json.
 
-Source: docs/storage.md, "delay levels"; RocketMQ ScheduleMessageService; requirements G13, I12.
+Source: docs/storage.md, "delayOffset.json"; RocketMQ ScheduleMessageService; requirements G13, I12.
 """
 
 import logging

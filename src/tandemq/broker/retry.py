@@ -1,6 +1,6 @@
 """Messages a consumer gives back: into the group's retry topic by way of a delay level, finally to its dead letters.
 
-Source: docs/requests.md, "CONSUMER_SEND_MSG_BACK"; RocketMQ SendMessageProcessor.
+Source: docs/requests.md, "retry"; RocketMQ SendMessageProcessor.
 """
 
 from typing import TYPE_CHECKING

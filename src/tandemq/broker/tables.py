@@ -1,6 +1,6 @@
 """The tables a slave copies from its master.
 
-Source: docs/requests.md, "slave and master"; RocketMQ AdminBrokerProcessor.
+Source: docs/requests.md, "all codes"; RocketMQ AdminBrokerProcessor.
 """
 
 from typing import TYPE_CHECKING, Any

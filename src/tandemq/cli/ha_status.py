@@ -162,13 +162,15 @@ def _show_group(group: Group) -> None:
 def _record_text(standing: Mapping[str, Any]) -> str:
     if standing["mode"] is None:
         return "the group's configuration has not been read from the registry"
-    sets = [f"in sync {', '.join(map(str, standing['inSync'])) or 'nobody'}"]
+    in_sync = ", ".join(map(str, standing["inSync"])) or "nobody"
+    sets, reason = [f"in sync {in_sync}"], standing["reason"]
     if standing["askedInSync"] is not None:
         sets.append(f"being changed to {', '.join(map(str, standing['askedInSync']))}")
     reader = f", read from broker {standing['reader']}" if standing["reader"] != standing["master"] else ""
+    last = "" if reason == f"in sync: {in_sync}" else f"; {reason}"
     return (
         f"mode {standing['mode']}, epoch {standing['epoch']}, master {standing['master']}{reader}, "
-        f"{', '.join(sets)}; {standing['reason']}"
+        f"{', '.join(sets)}{last}"
     )
 
 

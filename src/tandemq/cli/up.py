@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tandemq.cli.ask import quiet
 from tandemq.cli.serve import set_option
 from tandemq.cli.show import show_json
 from tandemq.errors import ConfigError, LocalError
@@ -80,7 +81,7 @@ def up(
     )  # fmt: skip
     for number in _SIGNALS:
         signal.signal(number, _interrupt)
-    with contextlib.suppress(KeyboardInterrupt), cluster:
+    with quiet(), contextlib.suppress(KeyboardInterrupt), cluster:
         _tell(cluster, as_json=as_json)
         while not (dead := cluster.dead()):
             time.sleep(LOOK_SECONDS)

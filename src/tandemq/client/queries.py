@@ -1,6 +1,6 @@
 """Finding messages: by id, by key, by unique key, by where they lie.
 
-Source: docs/requests.md, "query".
+Source: docs/requests.md, "all codes".
 """
 
 from tandemq.client.administration import topic_route

@@ -6,7 +6,7 @@
 What a lake keeps of a record is all of it (docs/pipeline.md, "Columns"): a record made anew is compared with the size
 and, through its own CRC, with the content that the broker wrote.
 
-Source: docs/storage.md, "record", "blank"; RocketMQ MessageDecoder.
+Source: docs/storage.md, "record", "commit log"; RocketMQ MessageDecoder.
 """
 
 import ipaddress

@@ -4,7 +4,7 @@ A master that accepts the loss of its tail begins a new generation at its log en
 generation behind that point sets them aside. The file has RocketMQ 5's form: number of entries, CRC of the rest,
 then `epoch-startOffset` per line.
 
-Source: docs/ha.md, "generations"; RocketMQ EpochFileCache.
+Source: docs/ha.md, "between TandemQ brokers"; RocketMQ EpochFileCache.
 """
 
 import zlib
