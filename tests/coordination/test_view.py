@@ -69,6 +69,13 @@ class Desk:
             Answer(ask.token, outcome or self.tree.execute(self.session, ask.operation), now_ms), now_ms
         )  # fmt: skip
 
+    def hear(self) -> None:
+        """What watches of our session fired, and all that follows from it."""
+        for session, path in self.tree.take_fired():
+            if session == self.session:
+                self.view.receive(Changed(path), 0)
+        self.settle()
+
     def settle(self) -> None:
         while asks := self.view.next_asks():
             for ask in asks:
@@ -201,9 +208,7 @@ def test_older_answer_does_not_take_the_view_back(desk: Desk) -> None:
 
 def test_unreadable_records_are_told_and_do_no_harm(desk: Desk) -> None:
     desk.do(Write(config_path("c", "g"), b"{", 0))
-    for _, path in desk.tree.take_fired():
-        desk.view.receive(Changed(path), 0)
-    desk.settle()
+    desk.hear()
     assert desk.view.config is not None, "the last usable one holds"
     assert "no JSON" in desk.view.trouble
 
@@ -216,9 +221,17 @@ def test_trouble_is_told_until_it_is_over_whatever_else_was() -> None:
     restarted.settle()
     assert "no JSON" in restarted.view.trouble and "earlier session, or runs twice" in restarted.view.trouble
     restarted.tree.close_session(restarted.other)
-    for session, path in restarted.tree.take_fired():
-        if session == restarted.session:
-            restarted.view.receive(Changed(path), 0)
-    restarted.settle()
+    restarted.hear()
     assert restarted.view.is_live
     assert "no JSON" in restarted.view.trouble and "earlier session" not in restarted.view.trouble
+
+
+def test_record_of_a_living_broker_that_cannot_be_read_is_told_until_it_goes(desk: Desk) -> None:
+    third = desk.tree.open_session(60_000, "third", 0)
+    for broker_id, data in ((3, b"{"), (4, live_to_json(LiveBroker(4, "", "")))):
+        desk.tree.execute(third, Create(live_broker_path("c", "g", broker_id), data, ephemeral=True))
+    desk.hear()
+    assert "broker 3: " in desk.view.trouble, "although the record of 4 is fine"
+    desk.tree.close_session(third)
+    desk.hear()
+    assert desk.view.trouble == ""

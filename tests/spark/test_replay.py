@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from tandemq.cli.spark_replay import replay
+from tandemq.cli.spark_replay import epochs_of_broker, replay
 from tandemq.errors import ConfigError, StoreDamaged
 from tandemq.model.message import UNIQ_KEY, Message
 from tandemq.run.local import LocalCluster
@@ -42,7 +42,7 @@ def test_lake_becomes_the_store_of_a_fresh_slave_which_copies_only_the_rest(
     log_end = master.node.store.log.written_end
     assert (done.log_start, done.log_end, done.done) == (0, log_end, done.total)
     assert done.total > 2
-    assert done.epochs == [(1, 0)]
+    assert done.epochs == epochs_of_broker(master.address) == [(1, 0)]
     for path in (slave.store / "commitlog").iterdir():
         assert path.read_bytes() == (master.store / "commitlog" / path.name).read_bytes()
     again = replay_to_store(spark, lake, "broker-a", slave.store, segment_bytes=SEGMENT_BYTES)
@@ -110,3 +110,10 @@ def test_command_says_what_goes_with_what(tmp_path: Path) -> None:
         result = runner.invoke(replay, [str(tmp_path), *arguments])
         assert result.exit_code == 2
         assert says in result.output
+
+
+def test_broker_that_does_not_tell_its_epochs_is_named_before_spark_starts(tmp_path: Path) -> None:
+    arguments = [str(tmp_path), "--to-store", str(tmp_path / "d"), "--epochs-of", "127.0.0.1:1"]
+    result = CliRunner().invoke(replay, arguments)
+    assert isinstance(result.exception, ConfigError)
+    assert "--epochs-of: nobody answers at 127.0.0.1:1" in str(result.exception)

@@ -44,6 +44,7 @@ def replay(
         raise click.UsageError("give one of --to-topic, --to-same-topics and --to-store")
     if to_store is not None and (where is not None or note is not None):
         raise click.UsageError("a log is laid down whole: --where and --note go with messages")
+    epochs = epochs_of_broker(epochs_of) if epochs_of is not None else None
     from tandemq.spark.replay import replay_to_store, replay_to_topic  # noqa: PLC0415  # --help needs no Spark
     from tandemq.spark.session import open_session  # noqa: PLC0415
 
@@ -54,7 +55,6 @@ def replay(
     with quiet():
         session, java = open_session("tandemq spark replay", master=master)
         if to_store is not None:
-            epochs = _epochs(epochs_of) if epochs_of is not None else None
             done = replay_to_store(
                 session, lake, broker_name, to_store, segment_bytes=segment_bytes, epochs=epochs, progress=tell
             )
@@ -74,7 +74,7 @@ def replay(
         click.echo(f"log offsets {done.log_start} to {done.log_end} in {done.total} files in {to_store}/commitlog")
 
 
-def _epochs(address: str) -> list[tuple[int, int]]:
+def epochs_of_broker(address: str) -> list[tuple[int, int]]:
     """The generations of a broker's log.
 
     Raises:

@@ -329,6 +329,8 @@ class RegistryView:
         names = outcome.children if isinstance(outcome, Names) else ()
         ids = [int(name) for name in names if name.isdecimal()]
         known = self.live or {}
+        for gone in known.keys() - ids:
+            self._note(f"live {gone}", "")
         self.live = {broker_id: known.get(broker_id) for broker_id in ids}
         for broker_id in ids:
             if self.live[broker_id] is None:
@@ -346,9 +348,9 @@ class RegistryView:
         if self.live is not None and broker_id in self.live and isinstance(outcome, Found):
             try:
                 self.live[broker_id] = live_from_json(outcome.data)
-                self._note("live", "")
+                self._note(f"live {broker_id}", "")
             except ConfigError as error:
-                self._note("live", str(error))
+                self._note(f"live {broker_id}", f"broker {broker_id}: {error}")
 
     def _own_answered(self, outcome: object) -> None:
         """Our live node; one that another session made (our own before a restart) must vanish first."""
