@@ -22,13 +22,24 @@ class ProxyLoop:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
+        self.servers: list[asyncio.Server] = []
         self._thread = threading.Thread(target=self.loop.run_forever, name="proxies", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End it, and with it every connection."""
+        """End it, and with it every listener and connection."""
+        asyncio.run_coroutine_threadsafe(self._end(), self.loop).result()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
+        self.loop.close()
+
+    async def _end(self) -> None:
+        for server in self.servers:
+            server.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
 
 class Proxy:
@@ -43,7 +54,8 @@ class Proxy:
         self._passes.set()
         self._open: set[asyncio.StreamWriter] = set()
         begun = asyncio.run_coroutine_threadsafe(asyncio.start_server(self._accept, *listen), where.loop)
-        host, port = begun.result().sockets[0].getsockname()[:2]
+        where.servers.append(begun.result())
+        host, port = where.servers[-1].sockets[0].getsockname()[:2]
         self.address = f"{host}:{port}"
 
     def behave(self, behaviour: Behaviour) -> None:

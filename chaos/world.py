@@ -1,9 +1,10 @@
 """A group of real brokers whose every connection goes through a proxy, and what can be done to it.
 
-    broker n    clients and members reach it at 127.20.n.1, slaves at 127.10.n.1, it reaches the registry through a
-                proxy of its own; its program is `chaos.broken`, so its device can fail
+    broker n    listens at 127.x.y.1+n; clients and members reach it at 127.x.y.11+n, slaves at 127.x.y.21+n, it reaches
+                the registry through a proxy of its own; its program is `chaos.broken`, so its device can fail
 
-Linux only: all of 127.0.0.0/8 are addresses of this machine.
+Linux only: all of 127.0.0.0/8 are addresses of this machine. x and y are those of this process, so that nobody else
+takes a port while its broker is down.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ from tandemq.run.secret import SECRET_FILE_NAME, make_secret_file
 GROUP = "broker-a"
 START_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
+_PORT, _HA_PORT = 10911, 10912
+_NETWORK = f"127.{16 + os.getpid() // 250 % 200}.{1 + os.getpid() % 250}"
+_OWN, _FOR_CLIENTS, _FOR_SLAVES = 1, 11, 21
 
 
 class Broker(BrokerChild):
@@ -48,7 +52,11 @@ class Broker(BrokerChild):
         self.deaths: list[float] = []
         self._where = where
         self._links: dict[str, Proxy] = {}
-        own = {"brokerIP1": f"127.20.{number}.1", "brokerIP2": f"127.10.{number}.1", "bindAddress": LOOPBACK}
+        self._host = f"{_NETWORK}.{_OWN + number}"
+        own: dict[str, Setting] = {
+            "bindAddress": self._host, "listenPort": _PORT, "haListenPort": _HA_PORT,
+            "brokerIP1": f"{_NETWORK}.{_FOR_CLIENTS + number}", "brokerIP2": f"{_NETWORK}.{_FOR_SLAVES + number}",
+        }  # fmt: skip
         super().__init__(GROUP, number, directory, {**settings, **own, "brokerRole": _role(number)})
 
     def wait_ready(self) -> None:
@@ -57,7 +65,7 @@ class Broker(BrokerChild):
         for what, key in (("clients", "address"), ("slaves", "haAddress")):
             if what not in self._links:
                 host, _, port = str(self.told[key]).rpartition(":")
-                self._links[what] = Proxy(self._where, (host, int(port)), (LOOPBACK, int(port)))
+                self._links[what] = Proxy(self._where, (host, int(port)), (self._host, int(port)))
 
     def behave(self, what: str, behaviour: Behaviour) -> None:
         """Its connections from clients, from slaves, or to the registry."""
@@ -66,7 +74,7 @@ class Broker(BrokerChild):
     @property
     def own_address(self) -> str:
         """Where it listens, past its proxy."""
-        return f"{LOOPBACK}:{self.address.rpartition(':')[2]}"
+        return f"{self._host}:{_PORT}"
 
     def standing(self) -> dict[str, Any]:
         """What it says of itself, past its proxy."""
@@ -128,8 +136,8 @@ class World:
         for number in range(self.members):
             link = Proxy(where, (LOOPBACK, 0), (host, int(port)))
             settings = {
-                "namesrvAddr": self.name_server.address, "registryAddr": f"{kind}://{link.address}", "listenPort": 0,
-                "haListenPort": 0, "haSecretFile": str(self._secret()), "mappedFileSizeCommitLog": 4 << 20,
+                "namesrvAddr": self.name_server.address, "registryAddr": f"{kind}://{link.address}",
+                "haSecretFile": str(self._secret()), "mappedFileSizeCommitLog": 4 << 20,
                 "registerNameServerPeriod": 10_000, **self._settings,
             }  # fmt: skip
             self.brokers.append(Broker(number, self.directory, link, where, settings))

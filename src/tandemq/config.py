@@ -44,7 +44,7 @@ class BrokerConfig:
     zone: str = _key("brokerZone", "")
     """Where it stands, for producers that prefer their own zone."""
 
-    # Where it listens and what it tells others. Port 0: any free one (the fast port then is any free one too).
+    # Where it listens and what it tells others. Port 0: any free one, with a free fast port.
     bind_address: str = _key("bindAddress", "0.0.0.0")
     advertised_ip: str = _key("brokerIP1", "")
     """Empty: the address of the interface that reaches the name server, else 127.0.0.1."""

@@ -1,13 +1,18 @@
 """A cluster in this process: starts in sync, is stopped, killed and started again, and keeps its data."""
 
+import socket
 import time
 from pathlib import Path
 
 import pytest
 
 from tandemq import Message
+from tandemq.boundary import LinkKind
 from tandemq.client.blocking import BlockingProducer
+from tandemq.config import BrokerConfig
 from tandemq.errors import ConfigError, LocalError, NetworkError
+from tandemq.real.loop import Loop
+from tandemq.run.broker import BrokerProcess
 from tandemq.run.local import LocalCluster
 
 
@@ -128,3 +133,23 @@ def test_group_with_a_new_master_is_written_to_again_at_once_beside_another(tmp_
         # Far less than a client waits until it asks for routes without a reason.
         cluster.wait_until(lambda: producer.send(Message("T", b"y")).queue.broker_name == "broker-a", 60)
         assert time.monotonic() - since < 15
+
+
+def test_free_port_is_one_whose_fast_port_is_free_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, taken = Loop.listen, list[int]()
+
+    def listen(loop: Loop, address: str, port: int, kind: LinkKind) -> int:
+        if kind is LinkKind.FAST and not taken:
+            taken.append(port)
+            raise ConfigError("cannot listen: somebody else does")
+        return real(loop, address, port, kind)
+
+    monkeypatch.setattr(Loop, "listen", listen)
+    process = BrokerProcess(BrokerConfig(store_path=str(tmp_path), bind_address="127.0.0.1", listen_port=0, ha_port=0))
+    process.open()
+    try:
+        assert process.fast_port == process.port - 2 != taken[0]
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", taken[0] + 2))
+    finally:
+        process.close()

@@ -148,6 +148,13 @@ class Loop:
         self._listeners[sock.fileno()] = (sock, kind)
         return int(sock.getsockname()[1])
 
+    def unlisten(self, port: int) -> None:
+        """Stop listening at a port; before `run`."""
+        for number, (sock, _) in list(self._listeners.items()):
+            if sock.getsockname()[1] == port:
+                del self._listeners[number]
+                sock.close()
+
     def protect(self, kind: LinkKind, tls: Tls) -> None:
         """Speak TLS on links of this kind."""
         self._tls[kind] = tls

@@ -24,6 +24,7 @@ from tandemq.run.secret import check_private, open_keyring
 
 log = logging.getLogger(__name__)
 FAST_PORT_DISTANCE = 2
+FREE_PORT_TRIES = 20
 
 
 class BrokerProcess:
@@ -108,19 +109,20 @@ class BrokerProcess:
         return (self.config if self._node is None else self._node.config).connections_max
 
     def _listen(self, loop: Loop) -> None:
-        bind, port = self.config.bind_address, self.config.listen_port
-        self.port = loop.listen(bind, port, LinkKind.REMOTING)
-        self.fast_port = self._listen_fast(loop, bind)
+        bind = self.config.bind_address
+        self.port, self.fast_port = self._listen_to_clients(loop, bind, self.config.listen_port)
         self.ha_port = loop.listen(bind, self.config.ha_port, LinkKind.HA_MASTER)
 
-    def _listen_fast(self, loop: Loop, bind: str) -> int:
-        try:
-            return loop.listen(bind, self.port - FAST_PORT_DISTANCE, LinkKind.FAST)
-        except ConfigError:
-            if self.config.listen_port:
-                raise
-            log.info("broker: port %d is taken, so there is no fast port", self.port - FAST_PORT_DISTANCE)
-            return 0
+    def _listen_to_clients(self, loop: Loop, bind: str, port: int) -> tuple[int, int]:
+        """The port and its fast port; of free ones such that both are."""
+        for _ in range(0 if port else FREE_PORT_TRIES):
+            found = loop.listen(bind, 0, LinkKind.REMOTING)
+            try:
+                return found, loop.listen(bind, found - FAST_PORT_DISTANCE, LinkKind.FAST)
+            except ConfigError:  # somebody else has that one
+                loop.unlisten(found)
+        found = loop.listen(bind, port, LinkKind.REMOTING)
+        return found, loop.listen(bind, found - FAST_PORT_DISTANCE, LinkKind.FAST)
 
     def _advertised(self) -> str:
         return self.config.advertised_ip or own_address(self.config.name_servers)

@@ -191,9 +191,7 @@ class BrokerChild(Child):
     def _command(self, told: Mapping[str, Any]) -> list[str]:
         settings = dict(self._settings)
         if told:
-            # Without a fast port the port it had cannot be asked for.
-            if told["fastPort"]:
-                settings["listenPort"] = int(told["address"].rpartition(":")[2])
+            settings["listenPort"] = int(told["address"].rpartition(":")[2])
             settings["haListenPort"] = int(told["haAddress"].rpartition(":")[2])
         lines = [f"{key} = {_text(value)}\n" for key, value in settings.items()]
         self._conf_path.write_text("".join(lines), encoding="utf-8")

@@ -118,10 +118,8 @@ class LocalBroker:
             raise LocalError(f"broker {self.name}/{self.broker_id} runs already")
         process = BrokerProcess(self._config)
         process.open()
-        # The next start listens where others know this broker; without a fast port the port could not be asked for.
-        if process.fast_port:
-            self._config = replace(self._config, listen_port=process.port)
-        self._config = replace(self._config, ha_port=process.ha_port)
+        # The next start listens where others know this broker.
+        self._config = replace(self._config, listen_port=process.port, ha_port=process.ha_port)
         self._process = process
         self._thread = _run(process.run, f"{self.name}-{self.broker_id}")
 
