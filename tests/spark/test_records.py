@@ -5,7 +5,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandemq.codec.record import encode_record, property_value
+from tandemq.codec.record import CRC_PROPERTY_BYTES, encode_record, parse_record, property_value, record_fault
 from tandemq.spark.records import read_heads, regular_columns
 from tests.spark.logs import HOST_V4
 
@@ -49,3 +49,25 @@ def test_text_that_is_none_is_noticed_whichever_column_is_asked_for() -> None:
     made = regular_columns(data, heads, ["queueOffset"], inflates=True)
     assert made is not None
     assert made["queueOffset"].equals(pa.array(np.arange(2)))
+
+
+def test_no_byte_can_change_unnoticed_whether_records_state_a_crc_of_the_whole_or_of_the_body() -> None:
+    whole = records_of([ONE_EACH, b""])
+    properties = len(ONE_EACH)
+    second = int.from_bytes(whole[:4])
+    bare = bytearray(whole[: second - CRC_PROPERTY_BYTES])
+    bare[:4] = len(bare).to_bytes(4)
+    bare[-properties - 2 : -properties] = properties.to_bytes(2)
+    for data in (whole, bytes(bare)):
+        heads = read_heads(data, 0, len(data), 0, checks=True)
+        assert heads is not None
+        assert int(heads.stops[-1]) == len(data)
+        for at in range(len(data)):
+            changed = bytearray(data)
+            changed[at] ^= 1
+            taken = read_heads(changed, 0, len(changed), 0, checks=True)
+            for start in taken.starts.tolist() if taken is not None else []:
+                record = parse_record(bytes(changed), start, len(changed))
+                assert not isinstance(record, str)
+                ends = record.body_start, record.body_end
+                assert record_fault(changed, start, record.size, *ends, record.body_crc) is None, at

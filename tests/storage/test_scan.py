@@ -1,7 +1,7 @@
 """Walking the log with checks."""
 
 from tandemq.codec.record import encode_record
-from tandemq.storage.scan import faults_within
+from tandemq.storage.scan import faults_within, find_next_record
 
 SEGMENT = 1 << 20
 
@@ -43,3 +43,13 @@ def test_damage_in_a_large_record_that_begins_far_before_the_range_is_found() ->
     data, starts = build_log([100, 300_000, 100])
     data[starts[1] + 200] ^= 1
     assert faults(data, starts[2] - 1_000, len(data)) == [(starts[1], starts[2])]
+
+
+def test_a_record_is_found_wherever_it_lies_across_the_windows_that_are_searched() -> None:
+    for start in [*range(65_400, 65_550), 5 * 65_536 - 1, 5 * 65_536 - 90]:
+        record = encode_record(
+            topic=b"TopicA", queue_id=0, queue_offset=0, log_offset=start, body=b"b" * 100, properties=b"", flag=0,
+            sys_flag=0, born_ms=1, born_host=bytes(8), store_ms=1, store_host=bytes(8),
+        )  # fmt: skip
+        data = b"?" * start + record
+        assert find_next_record(lambda at, size: data[at : at + size], 0, len(data), SEGMENT) == start  # noqa: B023

@@ -20,6 +20,7 @@ import pyarrow as pa
 from isal.isal_zlib import crc32
 
 from tandemq.codec.record import (
+    CRC_NAME,
     CRC_PROPERTY_BYTES,
     HEAD_V4,
     MAGIC_V1,
@@ -41,7 +42,10 @@ HEAD = np.dtype(
      ("store_host", ">i8"), ("reconsume", ">i4"), ("prepared", ">i8"), ("body_length", ">i4")]
 )  # fmt: skip
 assert HEAD.itemsize == HEAD_V4.size, "one layout"
-_CRC_NAME = np.frombuffer(b"__CRC32#\x01", dtype=np.uint8)
+TAIL = np.dtype([("name", "u1", 9), ("digits", "u1", 10), ("end", "u1")])
+"""The property that states a whole record's CRC, at its end; the digits in reverse order."""
+assert TAIL.itemsize == CRC_PROPERTY_BYTES, "one layout"
+_CRC_NAME_BYTES = np.frombuffer(CRC_NAME, dtype=np.uint8)
 _POWERS = 10 ** np.arange(10, dtype=np.int64)
 _CRC_MASK = 0x7FFFFFFF
 _WORD_BYTES = 8
@@ -71,10 +75,16 @@ class Heads:
                      self.topic_stops[:count])  # fmt: skip
 
 
-def find_starts(data: Buffer, start: int, end: int) -> list[int]:
-    """Where records seem to begin in `[start, end)`, by their sizes alone; the last lies whole before `end`."""
+def find_records(data: Buffer, start: int, end: int, *, checks: bool) -> tuple[list[int], list[int]]:
+    """Where records seem to begin in `[start, end)`, by their sizes alone; the last lies whole before `end`. With
+    `checks` also each one's CRC, up to where it states one.
+
+    One pass does both: reading a record to its end brings the next one's size into the cache. To go from size to size
+    alone waits for the memory at each record, longer than its CRC takes.
+    """
     starts: list[int] = []
-    add = starts.append
+    crcs: list[int] = []
+    add, add_crc, view = starts.append, crcs.append, memoryview(data)
     last = end - RECORD_MIN
     while start <= last:
         size = _size_at(data, start)[0]
@@ -82,8 +92,10 @@ def find_starts(data: Buffer, start: int, end: int) -> list[int]:
         if size < RECORD_MIN or stop > end:
             break
         add(start)
+        if checks:
+            add_crc(crc32(view[start : stop - CRC_PROPERTY_BYTES]))
         start = stop
-    return starts
+    return starts, crcs
 
 
 def read_heads(data: Buffer, start: int, end: int, base: int, *, checks: bool) -> Heads | None:
@@ -92,15 +104,15 @@ def read_heads(data: Buffer, start: int, end: int, base: int, *, checks: bool) -
     Args:
         base: log offset of `data[0]`; a record must say that it lies where it does.
         checks: whether checksums are compared: the whole record's where it has one, else the body's.
-    Cost: one gather of 88 bytes per record; with `checks` one CRC over the bytes.
+    Cost: one gather of 88 bytes per record; with `checks` one CRC over the bytes, and one over bodies whose records
+        state no CRC of the whole.
     """
-    found = find_starts(data, start, end)
+    found, crcs = find_records(data, start, end, checks=checks)
     if not found:
         return None
     buffer = np.frombuffer(data, dtype=np.uint8)
     at = np.array(found, dtype=np.int64)
-    gathered = np.lib.stride_tricks.as_strided(buffer, (len(buffer) - HEAD.itemsize + 1, HEAD.itemsize), (1, 1))[at]
-    head: Any = gathered.view(HEAD)[:, 0]
+    head = _gathered(buffer, at, HEAD)
     stop = at + head["size"].astype(np.int64)
     body_stop = at + HEAD.itemsize + head["body_length"]
     sound = (
@@ -121,29 +133,43 @@ def read_heads(data: Buffer, start: int, end: int, base: int, *, checks: bool) -
         return None
     heads = Heads(head, at, stop, body_stop, topic_stop).first(count)
     if checks:
-        passed = _checksums_hold(data, buffer, heads)
+        passed = _checksums_hold(data, buffer, heads, np.array(crcs[:count], dtype=np.int64))
         if not passed.all():
             heads = heads.first(int(np.argmin(passed)))
     return heads if len(heads) else None
 
 
-def _checksums_hold(data: Buffer, buffer: Array, heads: Heads) -> Array:
-    """Which records have the CRC they state; one without a whole-record CRC, and not resembling one, by its body."""
+def _gathered(buffer: Array, at: Array, kind: Any) -> Any:
+    """Structures of a dtype that lie anywhere in a buffer, as one array."""
+    windows = np.lib.stride_tricks.as_strided(buffer, (len(buffer) - kind.itemsize + 1, kind.itemsize), (1, 1))
+    return windows[at].view(kind)[:, 0]
+
+
+def _checksums_hold(data: Buffer, buffer: Array, heads: Heads, crcs: Array) -> Array:
+    """Which records have the CRC they state. `crcs`: of each up to its last 20 bytes."""
     tail_at = heads.stops - CRC_PROPERTY_BYTES
-    tail = np.lib.stride_tricks.as_strided(
-        buffer, (len(buffer) - CRC_PROPERTY_BYTES + 1, CRC_PROPERTY_BYTES), (1, 1)
-    )[tail_at]  # fmt: skip
-    equal = tail[:, :9] == _CRC_NAME
-    whole = equal.all(axis=1) & (tail_at >= heads.topic_stops + 2)
-    stated = np.where(whole, (tail[:, 9:19].astype(np.int64) - 48) @ _POWERS, heads.fields["crc"])
-    starts = np.where(whole, heads.starts, heads.starts + HEAD.itemsize).tolist()
-    stops = np.where(whole, tail_at, heads.body_stops).tolist()
+    tail = _gathered(buffer, tail_at, TAIL)
+    named = np.ascontiguousarray(tail["name"]).view("S9")[:, 0] == CRC_NAME
+    whole = named & (tail_at >= heads.topic_stops + 2)
+    stated = (tail["digits"].astype(np.int64) - 48) @ _POWERS
+    held: Array = whole & (tail["end"] == 2) & (crcs & _CRC_MASK == stated)
+    others = np.flatnonzero(~whole)
+    if len(others):
+        held[others] = _bodies_hold(data, heads, tail, others)
+    return held
+
+
+def _bodies_hold(data: Buffer, heads: Heads, tail: Any, rows: Array) -> Array:
+    """Of records without a CRC of the whole, at `rows`: which have a body with the CRC they state.
+
+    Without a body there is no CRC to compare; RocketMQ states 0 then. What is unusual otherwise (the last bytes
+    resemble the name of the property, or are zero) is looked at singly.
+    """
     view = memoryview(data)
-    found = np.array([crc32(view[a:b]) for a, b in zip(starts, stops, strict=True)], dtype=np.int64) & _CRC_MASK
-    # Without a body there is no CRC to compare; RocketMQ states 0 then. What is unusual otherwise is looked at singly.
-    bare = ~whole & (equal.sum(axis=1) < len(_CRC_NAME) - 2) & (tail[:, 19] != 0)
-    empty = bare & (heads.body_stops == heads.starts + HEAD.itemsize)
-    held: Array = empty | ((whole & (tail[:, 19] == 2) | bare) & (found == stated))
+    starts, stops = heads.starts[rows] + HEAD.itemsize, heads.body_stops[rows]
+    found = np.array([crc32(view[a:b]) for a, b in zip(starts.tolist(), stops.tolist(), strict=True)], dtype=np.int64)
+    bare = ((tail["name"][rows] == _CRC_NAME_BYTES).sum(axis=1) < len(CRC_NAME) - 2) & (tail["end"][rows] != 0)
+    held: Array = bare & ((stops == starts) | (found & _CRC_MASK == heads.fields["crc"][rows]))
     return held
 
 

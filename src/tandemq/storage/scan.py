@@ -17,6 +17,7 @@ RECORD_BYTES_MAX = 128 << 20
 _MAGICS = (MAGIC_V1.to_bytes(4), MAGIC_V2.to_bytes(4))
 
 _LOOK_BACK_BYTES = 64 * 1024
+_NEAR_BYTES = 64 * 1024
 _ZEROES = bytes(WINDOW_BYTES)
 
 Reader = Callable[[int, int], bytes]
@@ -105,10 +106,14 @@ class Walker:
 
 
 def find_next_record(read: Reader, start: int, end: int, segment_bytes: int) -> int | None:
-    """Offset of the first valid record in `[start, end)`: its magic, its own offset and its checksum all hold."""
-    position = start
+    """Offset of the first valid record in `[start, end)`: its magic, its own offset and its checksum all hold.
+
+    Cost: reads 64 KiB, as the next record is mostly near, then ever more at a time.
+    """
+    position, wanted = start, _NEAR_BYTES
     while position < end:
-        window = read(position, WINDOW_BYTES)
+        window = read(position, wanted)
+        wanted = min(4 * wanted, WINDOW_BYTES)
         if not window:
             position = position - position % segment_bytes + segment_bytes
             continue
