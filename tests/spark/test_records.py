@@ -52,20 +52,20 @@ def test_text_that_is_none_is_noticed_whichever_column_is_asked_for() -> None:
 
 
 def test_no_byte_can_change_unnoticed_whether_records_state_a_crc_of_the_whole_or_of_the_body() -> None:
-    whole = records_of([ONE_EACH, b""])
+    base = len(records_of([ONE_EACH]))
+    whole = records_of([ONE_EACH, ONE_EACH])[base:]
     properties = len(ONE_EACH)
-    second = int.from_bytes(whole[:4])
-    bare = bytearray(whole[: second - CRC_PROPERTY_BYTES])
+    bare = bytearray(whole[:-CRC_PROPERTY_BYTES])
     bare[:4] = len(bare).to_bytes(4)
     bare[-properties - 2 : -properties] = properties.to_bytes(2)
     for data in (whole, bytes(bare)):
-        heads = read_heads(data, 0, len(data), 0, checks=True)
+        heads = read_heads(data, 0, len(data), base, checks=True)
         assert heads is not None
         assert int(heads.stops[-1]) == len(data)
         for at in range(len(data)):
             changed = bytearray(data)
             changed[at] ^= 1
-            taken = read_heads(changed, 0, len(changed), 0, checks=True)
+            taken = read_heads(changed, 0, len(changed), base, checks=True)
             for start in taken.starts.tolist() if taken is not None else []:
                 record = parse_record(bytes(changed), start, len(changed))
                 assert not isinstance(record, str)
