@@ -96,7 +96,6 @@ OUTERMOST = frozenset(
     {
         "src/tandemq/real/loop.py",
         "src/tandemq/broker/node.py",
-        "src/tandemq/real/worker.py",
         "src/tandemq/cli/__init__.py",
         "src/tandemq/client/push.py",
         "src/tandemq/run/broker.py",

@@ -18,7 +18,6 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from ipaddress import ip_address
 from time import monotonic_ns
 
 from tandemq.boundary import (
@@ -36,6 +35,7 @@ from tandemq.boundary import (
     TurnedAway,
 )
 from tandemq.errors import ConfigError, NetworkError
+from tandemq.real.addresses import is_ip, look_up, text_of
 from tandemq.real.clock import read_clock
 from tandemq.real.tls import Tls, TlsLink
 from tandemq.registry import RegistrySession
@@ -251,7 +251,7 @@ class Loop:
             link = self._add(sock, self._next_number, kind, is_open=True)
             tls = self._tls.get(kind)
             link.tls = None if tls is None else tls.accept()
-            self._opened(link, Opened(link.number, kind, _text(address), _text(sock.getsockname())))
+            self._opened(link, Opened(link.number, kind, text_of(address), text_of(sock.getsockname())))
 
     def _pause_accepting(self, listener: socket.socket, error: OSError) -> None:
         """Out of descriptors or memory: the waiting connection would wake us at once, for ever."""
@@ -514,7 +514,7 @@ class Loop:
             self._drop(link, os.strerror(code))
             return
         try:
-            peer, local = _text(link.sock.getpeername()), _text(link.sock.getsockname())
+            peer, local = text_of(link.sock.getpeername()), text_of(link.sock.getsockname())
         except OSError as error:
             self._drop(link, os.strerror(error.errno or 0))
             return
@@ -580,22 +580,3 @@ class Loop:
         wake_write, self._wake_write = self._wake_write, -1
         os.close(self._wake_read)
         os.close(wake_write)
-
-
-def look_up(host: str) -> str:
-    """The first address of a host. Blocking."""
-    return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
-
-
-def is_ip(host: str) -> bool:
-    """Whether a host is an address and no name to look up."""
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-def _text(address: tuple[object, ...]) -> str:
-    host, port = str(address[0]), address[1]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
