@@ -223,11 +223,7 @@ def _walk(read: LogReader, position: int) -> int:
         for _ in walker.records():
             pass
         end = walker.position
-        found = (
-            find_next_record(read, end + 1, files.capacity_end, files.segment_bytes)
-            if end < files.capacity_end
-            else None
-        )
+        found = find_record(read, end + 1, files.capacity_end)
         if found is None:
             return end
         walker.position = found
