@@ -83,14 +83,20 @@ _OUTCOMES: dict[type[Exception], Outcome] = {
 
 
 class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's connection; it also remembers the session timeout the server agreed to, which kazoo keeps to itself."""
+    """kazoo's connection; it also remembers the session timeout the server agreed to, which kazoo keeps to itself.
+
+    kazoo waits for the answer to a handshake for as long as the session, if there is one server: who has not answered
+    within half of that is asked again, before the session is over.
+    """
 
     negotiated_ms = 0
+    handshake_seconds_max = 0.0
 
     def _invoke(self, timeout: float, request: object, xid: int | None = None) -> Any:
-        result = super()._invoke(timeout, request, xid)
-        if isinstance(request, Connect):
-            self.negotiated_ms = int(result[0].time_out)
+        if not isinstance(request, Connect):
+            return super()._invoke(timeout, request, xid)
+        result = super()._invoke(min(timeout, self.handshake_seconds_max), request, xid)
+        self.negotiated_ms = int(result[0].time_out)
         return result
 
 
@@ -126,6 +132,7 @@ class ZooKeeperRegistry:
         retry = KazooRetry(max_tries=-1, delay=RETRY_SECONDS, max_delay=RETRY_SECONDS_MAX)
         self._client = KazooClient(hosts=hosts, timeout=timeout_ms / 1000, connection_retry=retry)
         self._connection = _Connection(self._client, retry.copy(), logger=self._client.logger)
+        self._connection.handshake_seconds_max = timeout_ms / 2000
         self._client._connection = self._connection  # noqa: SLF001  # see _Connection
         self._stopping = threading.Event()
         self._pinger = threading.Thread(target=self._ping, name="registry-ping", daemon=True)
