@@ -123,7 +123,11 @@ class Upkeep:
                 asked=self._asked > 0,
             )  # fmt: skip
             self._asked = max(0, self._asked - 1)
+            if decision.delete:
+                self._flush_queues(now)
             for segment in decision.delete:
+                if segment.end > store.marks.written:
+                    break  # no room for the entries of its queues, which would begin again below them after a kill
                 store.drop_first_segment()
                 log.info("retention: deleted log=[%d,%d)%s", segment.start, segment.end,
                          f" although needed by {decision.forced}" if decision.forced else "")  # fmt: skip
