@@ -312,6 +312,17 @@ def test_offsets_of_a_removed_topic_do_not_come_back(pair: ElectedGroup) -> None
     assert slave.node.offsets.table == {}
 
 
+def after_room_and_kill(group: ElectedGroup, disks: dict[int, SimDisk]) -> Broker:
+    """The full disk of the master has room again, half a second later both are killed; the master, started again."""
+    group.pass_time(1_000)
+    disks[0].heal()
+    group.pass_time(450)
+    for number in (0, 1):
+        group.kill(number)
+        disks[number].kill()
+    return group.start(0)
+
+
 def test_commits_that_a_full_disk_did_not_take_are_kept_as_soon_as_there_is_room(tmp_path: Path) -> None:
     """Found by chaos run 20080: the disk was full, had room again, and half a second later the process was killed."""
     disks = {number: SimDisk(Random(number)) for number in range(2)}
@@ -320,13 +331,7 @@ def test_commits_that_a_full_disk_did_not_take_are_kept_as_soon_as_there_is_room
         group.send(group.brokers[0])
     disks[0].fail("pwrite", times=-1, error=DiskFull, prefix="config/")
     group.brokers[0].commit(3)
-    group.pass_time(1_000)
-    disks[0].heal()
-    group.pass_time(450)
-    for number in (0, 1):
-        group.kill(number)
-        disks[number].kill()
-    assert group.start(0).node.offsets.get("TopicA", "group", 0) == 3
+    assert after_room_and_kill(group, disks).node.offsets.get("TopicA", "group", 0) == 3
 
 
 def test_offsets_removed_while_the_disk_was_full_stay_removed(tmp_path: Path) -> None:
@@ -336,10 +341,4 @@ def test_offsets_removed_while_the_disk_was_full_stay_removed(tmp_path: Path) ->
     group.brokers[0].commit(1)
     disks[0].fail("pwrite", times=-1, error=DiskFull, prefix="config/consumerOffset")
     group.brokers[0].node.offsets.remove_topic("TopicA")
-    group.pass_time(1_000)
-    disks[0].heal()
-    group.pass_time(450)
-    for number in (0, 1):
-        group.kill(number)
-        disks[number].kill()
-    assert group.start(0).node.offsets.table == {}
+    assert after_room_and_kill(group, disks).node.offsets.table == {}
