@@ -11,7 +11,7 @@ from tandemq.codec.frame import encode_command
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
-from tests.broker.harness import CLIENT, Harness, messages_in, send_fields
+from tests.broker.harness import CLIENT, Harness, messages_in, run_job, send_fields
 
 
 def create(broker: Harness, topic: str, **changes: object) -> Command:
@@ -271,5 +271,10 @@ def test_expired_log_files_go_when_asked_whatever_the_hour(tmp_path: Path) -> No
         broker.send("TopicA", bytes(200))
     broker.now.wall_ms = broker.disk.modified_ms("config/topics.json") + 100 * 3_600_000
     assert broker.node.store.log.start == 0
+    broker.pass_time(1_000)  # the log is flushed
+    broker.run_jobs = False
     assert broker.ask(Code.DELETE_EXPIRED_COMMITLOG).code == ResponseCode.SUCCESS
+    assert broker.node.store.log.start == 0, "the entries of its queues are not on the device yet"
+    broker.turn([], [run_job(job) for job in broker.jobs])
+    broker.turn()
     assert broker.node.store.log.start > 0

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tandemq.boundary import LinkKind
+from tandemq.codec.ha import KIND_REPORT, checked
 from tandemq.config import BrokerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
 from tests.broker.harness import Harness
@@ -140,9 +141,9 @@ def test_idle_pair_exchanges_one_heartbeat_each_way_per_5s(tmp_path: Path) -> No
     group.pass_time(10_000)
     up, down = len(group.wire.went_up), len(group.wire.went_down)
     group.pass_time(50_000)
-    assert (len(group.wire.went_up) - up, len(group.wire.went_down) - down) == (10 * 9, 10 * 12)
+    assert (len(group.wire.went_up) - up, len(group.wire.went_down) - down) == (10 * 13, 10 * 12)
     assert bytes(group.wire.went_down[-12:]) == group.master.log_end.to_bytes(8) + bytes(4)
-    assert bytes(group.wire.went_up[-9:]) == b"\0" + group.slave.log_end.to_bytes(8)
+    assert bytes(group.wire.went_up[-13:]) == checked(KIND_REPORT, group.slave.log_end.to_bytes(8))
 
 
 @spec("H21")

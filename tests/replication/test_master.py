@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemq.codec.ha import HELLO_MARK, MasterHello, SlaveHello, encode_hello
+from tandemq.codec.ha import (
+    HELLO_MARK,
+    KIND_HEARTBEAT,
+    KIND_PROMISE,
+    KIND_REPORT,
+    KIND_TAIL,
+    MasterHello,
+    SlaveHello,
+    checked,
+    encode_hello,
+)
 from tandemq.config import BrokerConfig
 from tandemq.errors import DiskFailed
 from tandemq.replication.master import (
@@ -374,7 +384,7 @@ def test_three_stray_zeroes_before_reports_are_noticed_soon() -> None:
 @spec("H12")
 def test_more_reports_than_fit_a_buffer_of_1_mib_leave_offsets_right() -> None:
     log = FakeLog(b"x" * 140_000)
-    for session, frame in ((open_session(log), report), (introduced(log), lambda at: b"\0" + report(at))):
+    for session, frame in ((open_session(log), report), (introduced(log), lambda at: checked(KIND_REPORT, report(at)))):
         if session.hello is None:
             session.receive_data(report(0), 0)
         sent(session)
@@ -402,12 +412,16 @@ def test_smaller_report_lowers_the_acknowledged_offset_and_nothing_else() -> Non
 @spec("H25", "W09")
 @pytest.mark.parametrize("offset", [-1, 1001, 1 << 62, -(1 << 63)])
 def test_report_of_what_was_never_sent_acknowledges_nothing_and_closes(offset: int) -> None:
-    for session, mark in ((open_session(FakeLog(b"x" * 1000)), b""), (introduced(FakeLog(b"x" * 1000)), b"\0")):
-        if not mark:
+    log = FakeLog(b"x" * 1000)
+    for session, frame in (
+        (open_session(log), report(offset)),
+        (introduced(log), checked(KIND_REPORT, report(offset))),
+    ):
+        if session.hello is None:
             session.receive_data(report(0), 0)
         sent(session)
         events(session)
-        session.receive_data(mark + report(offset), 0)
+        session.receive_data(frame, 0)
         assert [type(event) for event in events(session)] == [SessionClosed]
         assert session.acked_offset <= 0
 
@@ -457,7 +471,7 @@ def test_introduction_may_arrive_byte_by_byte_with_reports_behind_it() -> None:
     for byte in encode_hello(hello()):
         session.receive_data(bytes([byte]), 0)
     assert [type(event) for event in events(session)] == [Introduced]
-    session.receive_data(b"\0" + report(0), 0)
+    session.receive_data(checked(KIND_REPORT, report(0)), 0)
     session.welcome(MasterHello(0))
     assert events(session) == [Acked(0)]
 
@@ -488,8 +502,30 @@ def test_introduction_that_cannot_be_read_closes(body: bytes) -> None:
 
 def test_unknown_kind_of_frame_closes() -> None:
     session = introduced(FakeLog())
-    session.receive_data(b"\x09" + report(0), 0)
+    session.receive_data(checked(9, report(0)), 0)
     assert "kind 9" in closed_because(session)
+
+
+@spec("T18", "W09")
+@pytest.mark.parametrize(
+    "frame",
+    [
+        checked(KIND_REPORT, report(900)),
+        checked(KIND_PROMISE, pack(">qq", 900, 3)),
+        checked(KIND_HEARTBEAT, pack(">qqiqq", 7, 3, 5_000, 900, 900)),
+    ],
+    ids=["report", "promise", "heartbeat"],
+)
+def test_every_flipped_bit_of_what_a_slave_says_is_noticed(frame: bytes) -> None:
+    for bit in range(len(frame) * 8):
+        session = introduced(FakeLog(b"x" * 1000))
+        sent(session)
+        events(session)
+        turned = bytearray(frame)
+        turned[bit // 8] ^= 1 << bit % 8
+        session.receive_data(bytes(turned) + checked(KIND_HEARTBEAT, bytes(36)), 0)
+        assert [type(event) for event in events(session)] == [SessionClosed], f"bit {bit}"
+        assert session.acked_offset <= 0
 
 
 # A tail that comes back.
@@ -503,8 +539,8 @@ def test_tail_is_verified_and_handed_over_then_copying_starts_behind_it() -> Non
     tail = whole[log.written_end :]
     first, second = tail[:333], tail[333:]
     for at, piece in ((log.written_end, first), (log.written_end + 333, second)):
-        session.receive_data(b"\x01" + pack(">qi", at, len(piece)) + piece, 0)
-    session.receive_data(b"\0" + report(len(whole)), 0)
+        session.receive_data(checked(KIND_TAIL, pack(">qi", at, len(piece))) + piece, 0)
+    session.receive_data(checked(KIND_REPORT, report(len(whole))), 0)
     found = events(session)
     pieces = [piece for event in found if isinstance(event, TailReceived) for piece in event.pieces]
     assert b"".join(piece.data for piece in pieces) == tail
@@ -526,7 +562,7 @@ def test_bad_tail_closes_and_nothing_of_it_is_handed_over(change: str) -> None:
         data[120] ^= 4
     else:
         size = {"huge": 1 << 30, "negative": -1}[change]
-    session.receive_data(b"\x01" + pack(">qi", at, size) + bytes(data), 0)
+    session.receive_data(checked(KIND_TAIL, pack(">qi", at, size)) + bytes(data), 0)
     found = events(session)
     assert isinstance(found[-1], SessionClosed)
     assert not any(isinstance(event, TailReceived) for event in found)

@@ -7,9 +7,33 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandemq.codec.ha import HELLO_MARK, MasterHello, SlaveHello, encode_hello
+from tandemq.codec.ha import (
+    HELLO_MARK,
+    KIND_HEARTBEAT,
+    KIND_OFFSETS,
+    KIND_PROMISE,
+    KIND_REPORT,
+    KIND_TAIL,
+    TRANSFER_BYTES,
+    MasterHello,
+    SlaveHello,
+    checked,
+    control_frame,
+    encode_hello,
+)
 from tandemq.config import BrokerConfig
-from tandemq.replication.slave import Begins, Damaged, Received, SessionClosed, SlaveSession, State, Welcomed
+from tandemq.replication.slave import (
+    Beaten,
+    Begins,
+    Damaged,
+    Promised,
+    Received,
+    SessionClosed,
+    SlaveSession,
+    State,
+    Told,
+    Welcomed,
+)
 from tests.replication.logs import FakeLog, make_log
 from tests.spec import spec
 
@@ -150,11 +174,11 @@ def test_slave_that_syncs_never_reports_more_than_is_synced() -> None:
     event = session.next_event()
     assert isinstance(event, Welcomed)
     session.proceed(event.hello, 60)
-    assert session.data_to_send() == [b"\0" + pack(">q", 60)]
+    assert session.data_to_send() == [checked(KIND_REPORT, pack(">q", 60))]
     session.tick(5_000)
-    assert session.data_to_send() == [b"\0" + pack(">q", 60)]
+    assert session.data_to_send() == [checked(KIND_REPORT, pack(">q", 60))]
     session.stored(100, 5_001)
-    assert session.data_to_send() == [b"\0" + pack(">q", 100)]
+    assert session.data_to_send() == [checked(KIND_REPORT, pack(">q", 100))]
 
 
 # Silence.
@@ -309,6 +333,30 @@ def test_every_flipped_bit_of_a_record_is_noticed_before_it_is_stored() -> None:
         assert waits_for_more or (slave.damaged[0].log_offset == half and "damaged" in slave.closed), f"bit {bit}"
 
 
+@spec("T18")
+@pytest.mark.parametrize(
+    "frame",
+    [
+        control_frame(KIND_HEARTBEAT, pack(">qqiqq", 7, 3, 5_000, 900, 900)),
+        control_frame(KIND_PROMISE, pack(">qq", 900, 3)),
+        control_frame(KIND_OFFSETS, b'{"offsetTable":{"T@g":{"0":1}}}'),
+    ],
+    ids=["heartbeat", "promise", "offsets"],
+)
+def test_every_flipped_bit_of_what_a_master_says_is_noticed(frame: bytes) -> None:
+    for bit in range(TRANSFER_BYTES * 8, len(frame) * 8):
+        session = Slave(is_classic=False).session
+        turned = bytearray(frame)
+        turned[bit // 8] ^= 1 << bit % 8
+        session.receive_data(bytes(turned), 0)
+        event = session.next_event()
+        assert isinstance(event, SessionClosed), f"bit {bit}"
+        assert "checksum" in event.reason
+    whole = Slave(is_classic=False).session
+    whole.receive_data(frame, 0)
+    assert isinstance(whole.next_event(), Beaten | Promised | Told)
+
+
 @spec("T09", "V13")
 def test_blank_at_a_files_end_is_stored_with_the_records() -> None:
     slave = Slave()
@@ -332,7 +380,7 @@ def test_blank_of_another_length_than_the_rest_of_the_file_is_damage() -> None:
 def test_slave_introduces_itself_and_reports_after_the_answer() -> None:
     slave = Slave(FakeLog(make_log([10]), segment_bytes=SEGMENT), is_classic=False)
     assert slave.greeting.startswith(HELLO_MARK)
-    assert slave.sent() == b"\0" + pack(">q", slave.log.written_end)
+    assert slave.sent() == checked(KIND_REPORT, pack(">q", slave.log.written_end))
     assert slave.session.state is State.TRANSFER
 
 
@@ -393,7 +441,8 @@ def test_slave_sends_the_tail_the_master_lost_and_then_reports() -> None:
     slave = Slave(
         FakeLog(whole, segment_bytes=SEGMENT), is_classic=False, answer=MasterHello(0, start=462, send_tail=True)
     )
-    assert slave.sent() == b"\x01" + frame(462, whole[462:]) + b"\0" + pack(">q", len(whole))
+    tail = checked(KIND_TAIL, pack(">qi", 462, len(whole) - 462)) + whole[462:]
+    assert slave.sent() == tail + checked(KIND_REPORT, pack(">q", len(whole)))
 
 
 # Frames change nothing of a closed session.

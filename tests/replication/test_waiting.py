@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tandemq.boundary import Job, JobDone, LinkKind
+from tandemq.codec.ha import KIND_REPORT, checked
 from tandemq.config import BrokerConfig
 from tandemq.errors import DiskFailed
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -40,7 +41,8 @@ def test_sender_hears_ok_when_the_report_equals_its_end(tmp_path: Path) -> None:
     group.settle()
     assert group.slave.log_end == group.master.log_end
     assert group.code_of(opaque) is None
-    assert bytes(group.slave.out[group.wire.bottom_link][-8:]) == group.master.log_end.to_bytes(8)
+    report = checked(KIND_REPORT, group.master.log_end.to_bytes(8))
+    assert bytes(group.slave.out[group.wire.bottom_link][-len(report) :]) == report
     group.wire.stalls_up = False
     since = group.now.mono_ms
     group.settle()

@@ -51,6 +51,8 @@ class Upkeep:
         config = broker.config
         self.adopt_config(config)
         self._syncing: Job | None = None
+        self._expired_end = 0
+        """End of a log file that may go as soon as the entries of its queues are on the device; 0: of none."""
         self._said = ""
         self._asked = 0
         self.is_full = False
@@ -99,6 +101,8 @@ class Upkeep:
             self._broker.store.synced_up_to(work.end)
         except StoreError as error_of_marks:
             log.warning("store: how far the log is synced could not be noted: %s", error_of_marks)
+        if 0 < self._expired_end <= self._broker.store.marks.synced:
+            self._broker.schedule.at(0, self.clean)
         return True
 
     # Retention.
@@ -123,11 +127,13 @@ class Upkeep:
                 asked=self._asked > 0,
             )  # fmt: skip
             self._asked = max(0, self._asked - 1)
-            if decision.delete:
-                self._flush_queues(now)
+            self._expired_end = 0
             for segment in decision.delete:
-                if segment.end > store.marks.written:
-                    break  # no room for the entries of its queues, which would begin again below them after a kill
+                if segment.end > store.marks.synced:
+                    self._expired_end = segment.end
+                    self._flush_queues(now)
+                    self._begin_sync(now)
+                    break  # without the entries of its queues, these would begin again below them after a power loss
                 store.drop_first_segment()
                 log.info("retention: deleted log=[%d,%d)%s", segment.start, segment.end,
                          f" although needed by {decision.forced}" if decision.forced else "")  # fmt: skip

@@ -8,20 +8,21 @@ Classic, as RocketMQ 4 and 5 (without controller) speak it:
 Between TandemQ brokers a hello comes first, both ways; its first 8 bytes can be no log offset:
 
     hello            mark 8 = 0xFF "TandemQ" · length 4 · JSON
-    slave → master   afterwards reports, or transfers of a tail the master asked for, each behind a kind byte:
-                     kind 1 = 0: report, log end 8
-                     kind 1 = 1: tail, log offset 8 · body size 4 · body
-                     kind 1 = 2: report with a promise, log end 8 · number of the heartbeat 8
-                     kind 1 = 3: heartbeat, of a slave that serves
-    master → slave   transfers, and with log offset -1 (CONTROL), in the body, behind a kind byte:
-                     kind 1 = 2: a promise, log end 8 · number of the heartbeat 8
-                     kind 1 = 3: heartbeat, of a master that serves
-                     kind 1 = 4: topics or groups have changed: ask for them
-                     kind 1 = 5: consumer offsets, JSON    kind 1 = 6: delay progress, JSON
+    checked          kind 1 · content · CRC32 of both 4
+    slave → master   afterwards only these:
+                     kind 0: report, log end 8
+                     kind 1: tail the master asked for, log offset 8 · size 4; behind it the bytes of the log
+                     kind 2: report with a promise, log end 8 · number of the heartbeat 8
+                     kind 3: heartbeat, of a slave that serves
+    master → slave   transfers, and in the body of those with log offset -1 (CONTROL):
+                     kind 2: a promise, log end 8 · number of the heartbeat 8
+                     kind 3: heartbeat, of a master that serves
+                     kind 4: topics, JSON              kind 7: consumer groups, JSON
+                     kind 5: consumer offsets, JSON    kind 6: delay progress, JSON
 
     heartbeat        epoch 8 · number 8 · lease 4 · log end 8 · confirm offset 8
 
-Promises and heartbeats are spoken in groups with a registry only (docs/failover.md).
+Promises, heartbeats and tables are spoken in groups with a registry only (docs/failover.md).
 
 With a secret (replication.authentication) both prove that they know it before the hellos, which are sealed then:
 
@@ -69,6 +70,9 @@ TAIL_CHECK_BYTES = 64 * 1024
 """Of at most so many of its last bytes a slave tells the checksum."""
 TAIL_PAGE_BYTES = 4 * 1024
 _LENGTH = Struct(">i")
+_CHECK = Struct(">I")
+CHECK_BYTES = 1 + _CHECK.size
+"""What `checked` adds to its content."""
 
 
 class Heartbeat(NamedTuple):
@@ -244,9 +248,28 @@ def _whole_length(data: bytes, what: str, most: int) -> int | None:
     return int(len(HELLO_MARK) + 4 + length)
 
 
-def control_frame(kind: int, payload: bytes) -> bytes:
+def checked(kind: int, content: bytes) -> bytes:
+    """A kind and its content with their checksum: what no record carries one for."""
+    body = bytes([kind]) + content
+    return body + _CHECK.pack(crc32(body))
+
+
+def unchecked(frame: bytes) -> tuple[int, bytes]:
+    """Kind and content of a whole frame.
+
+    Raises:
+        ProtocolError: its checksum is another one.
+    """
+    body = frame[: -_CHECK.size]
+    if len(frame) < CHECK_BYTES or frame[-_CHECK.size :] != _CHECK.pack(crc32(body)):
+        raise ProtocolError(f"a frame of {len(frame)} bytes whose checksum does not match, of kind {frame[:1].hex()}")
+    return body[0], body[1:]
+
+
+def control_frame(kind: int, content: bytes) -> bytes:
     """What a master says to a slave besides log bytes."""
-    return TRANSFER.pack(CONTROL, 1 + len(payload)) + bytes([kind]) + payload
+    body = checked(kind, content)
+    return TRANSFER.pack(CONTROL, len(body)) + body
 
 
 def frame_transfer(log_offset: int, body: bytes, batch_bytes: int) -> list[bytes | memoryview]:

@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 
 from tandemq.boundary import Buffer
 from tandemq.codec.ha import (
+    CHECK_BYTES,
     HEARTBEAT,
     HELLO_MARK,
     KIND_HEARTBEAT,
@@ -44,6 +45,7 @@ from tandemq.codec.ha import (
     frame_transfer,
     hello_length,
     step_length,
+    unchecked,
 )
 from tandemq.errors import AuthenticationError, ProtocolError, StoreError
 from tandemq.replication.authentication import MasterProver
@@ -52,6 +54,11 @@ from tandemq.replication.records import Piece, RecordStream
 CHUNK_BYTES = 1 << 20
 BACKLOG_BYTES_MAX = 4 << 20
 TAIL_FRAME_BYTES_MAX = 8 << 20
+SAID_BYTES = {
+    KIND_REPORT: CHECK_BYTES + REPORT_BYTES, KIND_TAIL: CHECK_BYTES + TRANSFER_BYTES,
+    KIND_PROMISE: CHECK_BYTES + PROMISE.size, KIND_HEARTBEAT: CHECK_BYTES + HEARTBEAT.size,
+}  # fmt: skip
+"""Lengths of what a slave says, by kind; the bytes of a tail come behind."""
 STRANGER = "it did not introduce itself, and its address is not in haClassicPeers"
 
 
@@ -87,6 +94,10 @@ class State(Enum):
     """The log is being copied."""
     SHUTDOWN = "shutdown"
     """Over."""
+
+
+EXPECTED = {State.TAIL: (KIND_REPORT, KIND_TAIL), State.TRANSFER: (KIND_REPORT, KIND_PROMISE, KIND_HEARTBEAT)}
+"""What a TandemQ slave may say."""
 
 
 class Introduced(NamedTuple):
@@ -337,8 +348,8 @@ class MasterSession:
         return True
 
     def _read_hello(self) -> None:
-        length = hello_length(self._in)
-        if length is None or self.hello is not None:
+        length = hello_length(self._in) if self.hello is None else None
+        if length is None:
             return
         whole = length if self._prover is None else length + SEAL_BYTES
         if len(self._in) < whole:
@@ -362,53 +373,44 @@ class MasterSession:
             return
         while self._in and self.state in (State.TRANSFER, State.TAIL):
             kind = self._in[0]
-            if kind == KIND_REPORT:
-                count = self._whole_reports()
-                if not count:
-                    return
-                (offset,) = REPORT.unpack_from(self._in, (count - 1) * (1 + REPORT_BYTES) + 1)
-                self._in = self._in[count * (1 + REPORT_BYTES) :]
-                self._reported(offset)
-            elif kind == KIND_TAIL and self.state is State.TAIL:
-                if not self._read_tail():
-                    return
-            elif kind in (KIND_PROMISE, KIND_HEARTBEAT) and self.state is State.TRANSFER:
-                if not self._read_control(kind):
-                    return
-            else:
+            if kind not in EXPECTED[self.state]:
                 raise ProtocolError(f"a frame of kind {kind} is not expected")
-
-    def _read_control(self, kind: int) -> bool:
-        form = PROMISE if kind == KIND_PROMISE else HEARTBEAT
-        if len(self._in) < 1 + form.size:
-            return False
-        values = form.unpack_from(self._in, 1)
-        self._in = self._in[1 + form.size :]
-        if kind == KIND_HEARTBEAT:
-            self._events.append(Beaten(Heartbeat(*values)))
-            return True
-        self._acked(values[0])
-        self._events.append(Promised(*values))
-        return True
+            size = SAID_BYTES[kind]
+            if kind == KIND_REPORT and self.state is State.TRANSFER:
+                size *= self._whole_reports()
+            if not size or len(self._in) < size:
+                return
+            _, content = unchecked(self._in[size - SAID_BYTES[kind] : size])
+            if kind == KIND_TAIL:
+                offset, length = TRANSFER.unpack(content)
+                if not self._read_tail(offset, length, size):
+                    return
+                continue
+            self._in = self._in[size:]
+            if kind == KIND_REPORT:
+                self._reported(*REPORT.unpack(content))
+            elif kind == KIND_HEARTBEAT:
+                self._events.append(Beaten(Heartbeat(*HEARTBEAT.unpack(content))))
+            else:
+                promised = Promised(*PROMISE.unpack(content))
+                self._acked(promised.log_offset)
+                self._events.append(promised)
 
     def _whole_reports(self) -> int:
-        """How many whole reports stand in a row: only the last of them counts. While a tail is awaited, one by one."""
-        most = len(self._in) // (1 + REPORT_BYTES) if self.state is State.TRANSFER else 1
-        count = 0
-        while count < most and self._in[count * (1 + REPORT_BYTES)] == KIND_REPORT:
+        """How many whole reports stand in a row: only the last of them counts."""
+        size, count = SAID_BYTES[KIND_REPORT], 0
+        while count < len(self._in) // size and self._in[count * size] == KIND_REPORT:
             count += 1
-        return count if len(self._in) >= count * (1 + REPORT_BYTES) else 0
+        return count
 
-    def _read_tail(self) -> bool:
-        if len(self._in) < 1 + TRANSFER_BYTES:
-            return False
-        offset, size = TRANSFER.unpack_from(self._in, 1)
+    def _read_tail(self, offset: int, size: int, head_bytes: int) -> bool:
+        """Take a piece of the tail, whose head says this; False if it is not all there yet."""
         if not 0 <= size <= TAIL_FRAME_BYTES_MAX:
             raise ProtocolError(f"a tail frame of {size} bytes")
-        stop = 1 + TRANSFER_BYTES + size
+        stop = head_bytes + size
         if len(self._in) < stop:
             return False
-        body = self._in[1 + TRANSFER_BYTES : stop]
+        body = self._in[head_bytes:stop]
         self._in = self._in[stop:]
         assert self._tail is not None, "a tail is expected"
         if offset != self._tail.received_end:

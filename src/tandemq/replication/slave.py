@@ -38,10 +38,12 @@ from tandemq.codec.ha import (
     Heartbeat,
     MasterHello,
     SlaveHello,
+    checked,
     decode_master_hello,
     encode_hello,
     hello_length,
     step_length,
+    unchecked,
 )
 from tandemq.errors import AuthenticationError, OffsetGone, ProtocolError
 from tandemq.replication.authentication import SlaveProver
@@ -240,7 +242,7 @@ class SlaveSession:
 
     def _control(self, kind: int, payload: bytes, now_ms: int) -> None:
         if self.state is State.TRANSFER and not self.is_classic:
-            self._out.append(bytes([kind]) + payload)
+            self._out.append(checked(kind, payload))
             self.last_write_ms = now_ms
 
     def _send_tail(self, start: int) -> None:
@@ -248,7 +250,7 @@ class SlaveSession:
         try:
             while start < end:
                 data = self._log.read(start, min(TAIL_CHUNK_BYTES, end - start))
-                self._out += [bytes([KIND_TAIL]) + TRANSFER.pack(start, len(data)), data]
+                self._out += [checked(KIND_TAIL, TRANSFER.pack(start, len(data))), data]
                 start += len(data)
         except OffsetGone as error:
             self._close(f"the tail the master asks for is not here: {error}")
@@ -259,7 +261,7 @@ class SlaveSession:
 
     def _report_frame(self) -> bytes:
         report = REPORT.pack(self.reported)
-        return report if self.is_classic else bytes([KIND_REPORT]) + report
+        return report if self.is_classic else checked(KIND_REPORT, report)
 
     # In.
 
@@ -361,15 +363,15 @@ class SlaveSession:
             self._take(bodies)
 
     def _read_control(self, body: bytes) -> None:
-        kind, payload = body[:1], body[1:]
-        if kind == bytes([KIND_HEARTBEAT]) and len(payload) == HEARTBEAT.size:
-            self._events.append(Beaten(Heartbeat(*HEARTBEAT.unpack(payload))))
-        elif kind == bytes([KIND_PROMISE]) and len(payload) == PROMISE.size:
-            self._events.append(Promised(*PROMISE.unpack(payload)))
-        elif kind and kind[0] in (KIND_TOPICS, KIND_GROUPS, KIND_OFFSETS, KIND_DELAYS):
-            self._events.append(Told(kind[0], payload))
+        kind, content = unchecked(body)
+        if kind == KIND_HEARTBEAT and len(content) == HEARTBEAT.size:
+            self._events.append(Beaten(Heartbeat(*HEARTBEAT.unpack(content))))
+        elif kind == KIND_PROMISE and len(content) == PROMISE.size:
+            self._events.append(Promised(*PROMISE.unpack(content)))
+        elif kind in (KIND_TOPICS, KIND_GROUPS, KIND_OFFSETS, KIND_DELAYS):
+            self._events.append(Told(kind, content))
         else:
-            raise ProtocolError(f"a control frame of kind {kind.hex()} and {len(body)} bytes is not expected")
+            raise ProtocolError(f"a control frame of kind {kind} and {len(body)} bytes is not expected")
 
     def _begin(self, offset: int) -> int:
         if offset % self._log.segment_bytes:

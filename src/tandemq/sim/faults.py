@@ -172,7 +172,8 @@ class Faults:
         found = [connection for connection in self._network.connections
                  if connection.kind is LinkKind.HA_MASTER and all(connection.open)]  # fmt: skip
         if found:
-            self._random.choice(found).flip_in[1] = self._random.randrange(4_000)
+            end = self._random.choice((0, 1, 1))
+            self._random.choice(found).flip_in[end] = self._random.randrange(4_000 if end else 200)
 
     # Processes and machines.
 

@@ -166,7 +166,7 @@ class Network:
         left = connection.flip_in[end]
         if left < 0:
             return data
-        left = max(left, FRAME_HEAD_BYTES)
+        left = max(left, FRAME_HEAD_BYTES if end else 0)
         if left >= len(data):
             connection.flip_in[end] = max(0, left - len(data))
             return data

@@ -26,10 +26,13 @@ class Seat:
         self._node = node
         self._machine = Machine(world, node.name, ip, SimDisk(Random(0)))
         self.process: Process | None = None
+        self._comes_back = False
+        """Whether it was started while its application was still leaving."""
         self.start()
 
     def start(self) -> None:
-        """Run, unless it does."""
+        """Run, unless it does; again, as soon as the application that is leaving has left."""
+        self._comes_back = self.process is not None
         if self.process is None:
             process = self.process = Process(self._world, self._network, self._machine, self.name)
             process.after_turn = self._after_turn
@@ -53,9 +56,12 @@ class Seat:
         """Let an application close its client, and then end."""
         assert self.application is not None, "talkers do not leave"
         if self.process is not None:
+            self._comes_back = False
             self.application.leave()
             self.process.wake()
 
     def _after_turn(self, _process: Process) -> None:
         if self.application is not None and self.application.has_left:
             self.kill()
+            if self._comes_back:
+                self.start()

@@ -85,14 +85,24 @@ class Verdict:
         if not host.flips:
             return ""
         assert host.broker is not None, "it runs"
-        store_log, segment = host.broker.store.log, host.config.segment_bytes
-        data = read_log(host.machine.disk, store_log.start, store_log.written_end, segment)
+        start, segment = self._start(host), host.config.segment_bytes
+        data = read_log(host.machine.disk, start, host.broker.store.log.written_end, segment)
         if self._whole.get(host.name) == data:
             return ""
-        _, damage = walk(data, store_log.start, segment)
+        _, damage = walk(data, start, segment)
         if damage is None:
             self._whole[host.name] = data
         return "" if damage is None else f"{host.name} has damage at {damage.log_offset}: {damage.reason}"
+
+    def _start(self, host: Host) -> int:
+        """First byte of a host's log to be judged: damage at rest before what its twin holds is nobody's to repair."""
+        assert host.broker is not None, "it runs"
+        own = host.broker.store.log.start
+        if not host.flips:
+            return own
+        master, *slaves = self._cluster.members(host.group)
+        twins = [twin.broker.store.log.start for twin in (slaves if host is master else [master]) if twin.broker]
+        return max(own, min(twins, default=own))
 
     def _undelivered(self) -> str:
         for consumer_group in self._consumer_groups:
@@ -135,9 +145,9 @@ class Verdict:
         store_log = host.broker.store.log
         known = self._found.get(f"{host.name} {store_log.written_end}")
         if known is None:
-            segment = host.config.segment_bytes
-            data = read_log(host.machine.disk, store_log.start, store_log.written_end, segment)
-            known, damage = walk(data, store_log.start, segment)
+            start, segment = self._start(host), host.config.segment_bytes
+            data = read_log(host.machine.disk, start, store_log.written_end, segment)
+            known, damage = walk(data, start, segment)
             if damage is not None:
                 if not host.flips:
                     raise Violation("I10", f"{host.name} has damage nobody did at {damage.log_offset}: {damage.reason}")
@@ -214,7 +224,7 @@ class Verdict:
                         "I9", f"{host.name}: {key}@{queue_offset} is {held.get(queue_offset)}, by the log {entry}"
                     )
         for key, queue in store.queues.items():
-            if queue.max_offset > queue.min_offset and key not in expected:
+            if queue.last_log_end > self._start(host) and queue.max_offset > queue.min_offset and key not in expected:
                 raise Violation("I9", f"{host.name}: {key} has entries, the log has none for it")
         if not any(path.startswith("commitlog/") for path, _ in host.flips):
             self._judge_index(host)  # what recovery could not read has no keys before the index is made anew
@@ -278,7 +288,7 @@ class Verdict:
         for group in self._cluster.plan.groups:
             master = self._cluster.master(group)
             assert master.broker is not None, "it runs"
-            starts[group.name] = master.broker.store.log.start
+            starts[group.name] = self._start(master)
             for found in self.records(master):
                 where.setdefault((group.name, found.key), set()).add(found.record.log_offset)
         for attempt in self._shadow.attempts:
