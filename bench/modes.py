@@ -2,9 +2,9 @@
 
     python -m bench.modes                               50 kills per mode and registry, then the cost: 45 minutes
     python -m bench.modes --rounds 5 --registry namesrv
-    python -m bench.modes --only cost
+    python -m bench.modes --only cost                   or kills, or switch: rounds without a kill, elect alone
 
-Each round: kill -9 of the serving master of a running pair under load, then its return.
+Each round: kill -9 of the serving master of a running pair under load, then its return, then a switch.
 
     read      kill → the longest time in which a consumer with a backlog got nothing
     write     kill → the longest time in which a producer with default retries stored nothing; failed sends   (elect)
@@ -201,12 +201,12 @@ def _wait(condition: Any, seconds: float = _RETURN_SECONDS) -> None:
         time.sleep(_LOOK_SECONDS)
 
 
-def measure(mode: Mode, registry: str, rounds: int, console: Console) -> list[dict[str, Any]]:
-    """All rounds of a mode on a registry."""
+def measure(mode: Mode, registry: str, rounds: int, console: Console, *, kills: bool) -> list[dict[str, Any]]:
+    """All rounds of a mode on a registry. `kills`: whether a master is killed in each."""
     found = []
     with running_pair(mode, registry) as pair:
         for number in range(rounds):
-            figures = kill_round(pair, mode)
+            figures = kill_round(pair, mode) if kills else {}
             if mode is Mode.ELECT:
                 figures |= {f"{key}_s" if key == "failed" else key: value for key, value in switch_round(pair).items()}
             found.append(figures)
@@ -222,17 +222,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--pairs", type=int, default=9, help="interleaved pairs for the cost")
     parser.add_argument("--registry", choices=("namesrv", "zookeeper"), action="append", help="default: both")
     parser.add_argument("--mode", choices=("slave-consume", "elect"), action="append", help="default: both")
-    parser.add_argument("--only", choices=("kills", "cost"))
+    parser.add_argument("--only", choices=("kills", "switch", "cost"))
     args = parser.parse_args(arguments)
     console = Console(width=120, highlight=False)
     results: dict[str, Any] = {}
     try:
         if args.only != "cost":
             for registry in args.registry or ("namesrv", "zookeeper"):
-                for mode in args.mode or ("slave-consume", "elect"):
+                for mode in ["elect"] if args.only == "switch" else args.mode or ("slave-consume", "elect"):
                     with _address(registry) as address:
-                        results[f"{mode}, {registry}"] = measure(Mode(mode), address, args.rounds, console)
-        if args.only != "kills":
+                        results[f"{mode}, {registry}"] = measure(
+                            Mode(mode), address, args.rounds, console, kills=args.only != "switch"
+                        )
+        if args.only in (None, "cost"):
             results["cost"] = cost(args.pairs, console)
     except (LoadFailed, TandemError, AssertionError) as error:
         console.print(f"bench: {error}", style="red")
