@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.boundary import Drained, LinkKind
+from tandemq.boundary import Drained, LinkKind, Turn
 from tandemq.broker import pull
 from tandemq.broker.longpoll import HELD_PER_LINK_MAX
-from tandemq.codec.frame import encode_command
+from tandemq.codec.frame import FrameDecoder, decode_command, encode_command
 from tandemq.config import BrokerConfig
 from tandemq.errors import DiskFailed
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -319,11 +319,12 @@ def narrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Harness:
     return broker
 
 
-def ask_at_once(broker: Harness, count: int, link: int = CLIENT) -> list[int]:
+def ask_at_once(
+    broker: Harness, count: int, link: int = CLIENT, code: RequestCode = RequestCode.PULL_MESSAGE
+) -> list[int]:
     """Codes of what was answered in the turn that brought so many pulls."""
     frames = [
-        encode_command(Command(RequestCode.PULL_MESSAGE, 1_000 + n, fields={k: str(v) for k, v in PULL.items()}))
-        for n in range(count)
+        encode_command(Command(code, 1_000 + n, fields={k: str(v) for k, v in PULL.items()})) for n in range(count)
     ]
     return answered_by(broker, lambda: broker.turn([(link, b"".join(frames))]), link)
 
@@ -351,6 +352,17 @@ def test_link_that_takes_nothing_gets_nothing_more_until_it_drains(narrow: Harne
     assert ask_at_once(narrow, 2, link=2) == [OK] * 2
     narrow.outbox.waiting[CLIENT] = 0
     assert answered_by(narrow, lambda: narrow.turn([], [Drained(CLIENT)])) == [OK] * 2
+
+
+def test_replica_reads_that_wait_are_answered_when_consumers_may_read_no_more(narrow: Harness) -> None:
+    narrow.outbox.waiting[CLIENT] = 3_000
+    assert ask_at_once(narrow, 1) + ask_at_once(narrow, 1, code=RequestCode.TANDEM_REPLICA_PULL) == []
+    turn = Turn()
+    narrow.node.pull.refuse("another member serves", turn)
+    (refused,) = FrameDecoder().feed(b"".join(turn.sends[CLIENT]))
+    assert decode_command(refused).code == ResponseCode.NO_PERMISSION
+    narrow.outbox.waiting[CLIENT] = 0
+    assert answered_by(narrow, lambda: narrow.turn([], [Drained(CLIENT)])) == [OK]
 
 
 def test_link_that_asks_for_far_too_much_is_told_to_ask_again(narrow: Harness) -> None:

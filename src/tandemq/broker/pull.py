@@ -496,11 +496,15 @@ class PullPath:
     # Waking.
 
     def refuse(self, why: str, turn: Turn) -> None:
-        """Nothing may be read here any more: say so to every pull that waits."""
+        """Consumers may read nothing here any more: say so to every pull of theirs that waits."""
         self.refusal = why
-        pulls = [pull for waiting in self._waiting.values() for pull in waiting]
-        self._waiting.clear()
-        for pull in pulls + self.held.take_all():
+        refused = self.held.take_all()
+        for link, pulls in list(self._waiting.items()):
+            refused += [pull for pull in pulls if not pull.is_replica]
+            self._waiting[link] = deque(pull for pull in pulls if pull.is_replica)
+            if not self._waiting[link]:
+                del self._waiting[link]
+        for pull in refused:
             pull.is_answered = True
             answer = Command(ResponseCode.NO_PERMISSION, pull.opaque, FLAG_RESPONSE, why, binary=pull.binary)
             turn.send(pull.link, encode_command(answer))

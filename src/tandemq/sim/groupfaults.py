@@ -240,7 +240,7 @@ class GroupFaults(Faults):
 
     def empty_left_behind(self, group: GroupPlan) -> None:
         """An operator empties the store of a slave that was left behind: its master does not hold the log any more
-        from where it ends, or it holds nothing any more of what they have in common."""
+        from where it ends or their histories part, or it holds nothing any more of what they have in common."""
         leader = self._groups.leader(group) or self._cluster.members(group)[0]
         for host in self._cluster.members(group):
             if (
@@ -254,7 +254,8 @@ class GroupFaults(Faults):
             is_other = bool(its) and not {epoch for epoch, _ in ours} & {epoch for epoch, _ in its}
             parted = min([start for epoch, start in ours if epoch not in dict(its)], default=0)
             is_other = is_other or host.broker.store.log.start > parted > 0
-            if 0 < host.broker.store.log.written_end < leader.broker.store.log.start or is_other:
+            common_end = min(host.broker.store.log.written_end, parted or host.broker.store.log.written_end)
+            if 0 < common_end < leader.broker.store.log.start or is_other:
                 self._world.consequence("operator", f"{host.name}: its store is emptied, it was left behind")
                 host.wipe()
                 host.start()
