@@ -71,3 +71,18 @@ def test_no_byte_can_change_unnoticed_whether_records_state_a_crc_of_the_whole_o
                 assert not isinstance(record, str)
                 ends = record.body_start, record.body_end
                 assert record_fault(changed, start, record.size, *ends, record.body_crc) is None, at
+
+
+def test_a_crc_that_is_stated_in_other_bytes_than_digits_is_none() -> None:
+    data, first = records_of([ONE_EACH, ONE_EACH]), len(records_of([ONE_EACH]))
+    for digit in range(len(data) - 11, len(data) - 2):
+        changed = bytearray(data)
+        changed[digit] += 10
+        changed[digit + 1] -= 1  # the same sum, if bytes count as digits whatever they are
+        heads = read_heads(changed, 0, len(changed), 0, checks=True)
+        assert heads is not None
+        assert heads.stops.tolist() == [first]
+        record = parse_record(bytes(changed), first, len(changed))
+        assert not isinstance(record, str)
+        ends = record.body_start, record.body_end
+        assert record_fault(changed, first, record.size, *ends, record.body_crc) is not None

@@ -46,6 +46,7 @@ TAIL = np.dtype([("name", "u1", 9), ("digits", "u1", 10), ("end", "u1")])
 """The property that states a whole record's CRC, at its end; the digits in reverse order."""
 assert TAIL.itemsize == CRC_PROPERTY_BYTES, "one layout"
 _CRC_NAME_BYTES = np.frombuffer(CRC_NAME, dtype=np.uint8)
+_ZERO = np.uint8(ord("0"))
 _POWERS = 10 ** np.arange(10, dtype=np.int64)
 _CRC_MASK = 0x7FFFFFFF
 _WORD_BYTES = 8
@@ -141,8 +142,9 @@ def read_heads(data: Buffer, start: int, end: int, base: int, *, checks: bool) -
 
 def _gathered(buffer: Array, at: Array, kind: Any) -> Any:
     """Structures of a dtype that lie anywhere in a buffer, as one array."""
-    windows = np.lib.stride_tricks.as_strided(buffer, (len(buffer) - kind.itemsize + 1, kind.itemsize), (1, 1))
-    return windows[at].view(kind)[:, 0]
+    # As plain bytes, because a structure is copied field by field.
+    raw = np.dtype((np.void, kind.itemsize))
+    return np.ndarray(len(buffer) - kind.itemsize + 1, raw, buffer, strides=(1,))[at].view(kind)
 
 
 def _checksums_hold(data: Buffer, buffer: Array, heads: Heads, crcs: Array) -> Array:
@@ -151,8 +153,9 @@ def _checksums_hold(data: Buffer, buffer: Array, heads: Heads, crcs: Array) -> A
     tail = _gathered(buffer, tail_at, TAIL)
     named = np.ascontiguousarray(tail["name"]).view("S9")[:, 0] == CRC_NAME
     whole = named & (tail_at >= heads.topic_stops + 2)
-    stated = (tail["digits"].astype(np.int64) - 48) @ _POWERS
-    held: Array = whole & (tail["end"] == 2) & (crcs & _CRC_MASK == stated)
+    digits = tail["digits"] - _ZERO  # what is below "0" comes out above 9
+    stated = digits.astype(np.int64) @ _POWERS
+    held: Array = whole & (digits <= 9).all(axis=1) & (tail["end"] == 2) & (crcs & _CRC_MASK == stated)
     others = np.flatnonzero(~whole)
     if len(others):
         held[others] = _bodies_hold(data, heads, tail, others)
@@ -271,8 +274,7 @@ class _Texts:
         is_begin[self._rows] = True
         is_begin[size] = True  # of none: the last one ends there
         self._begins = np.flatnonzero(is_begin)
-        windows = np.lib.stride_tricks.as_strided(self._bytes, (size + 1, _WORD_BYTES), (1, 1))
-        self._words = windows[self._begins].view(np.uint64)[:, 0]
+        self._words = np.ndarray(size + 1, np.uint64, self._bytes, strides=(1,))[self._begins]
 
     def values(self, begin: bytes) -> tuple[Array, Array, Array]:
         """Of values that follow `begin` and are not empty: their rows, ascending, and where they start and stop. Of a
