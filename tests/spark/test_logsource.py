@@ -1,5 +1,6 @@
 """`format("rocketmq-log")` in a real session: batch and streaming."""
 
+import gc
 import shutil
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,18 @@ def test_batch_query_with_kafka_columns_and_with_properties_as_map(spark: SparkS
     named = log_frame(spark, writer.store, propertiesAs="map").orderBy("commitLogOffset").first()
     assert named is not None
     assert named.properties["TAGS"] == "t0"
+
+
+def test_who_has_read_a_range_no_longer_looks_for_garbage_among_modules(writer: LogWriter) -> None:
+    writer.write_many(10)
+    source = RocketMQLogDataSource({"path": str(writer.store)})
+    reader = source.reader(source.schema())
+    gc.unfreeze()
+    try:
+        assert [batch.num_rows for batch in reader.read(reader.partitions()[0])] == [10]
+        assert gc.get_freeze_count()
+    finally:
+        gc.unfreeze()
 
 
 def run_once(spark: SparkSession, store: Path, checkpoint: Path, table: str, **options: Any) -> StreamingQuery:

@@ -26,6 +26,7 @@ from tandemq.spark.logfiles import LogFiles, LogReader, find_record, log_end, op
 from tandemq.spark.logoptions import EARLIEST, LATEST, LogOptions, Place, parse_place, place_json, read_options
 from tandemq.spark.logranges import BatchMaker, LogRange, RangeReader, Reading, Rows, split
 from tandemq.spark.schema import KAFKA_SOURCES, check_columns, message_schema
+from tandemq.spark.worker import keep_modules
 
 log = logging.getLogger(__name__)
 
@@ -110,13 +111,16 @@ class _Query:
         log.warning("rocketmq-log: %s: %s; going on without", self._options.path, what)
 
     def _read(self, partition: InputPartition | None) -> Iterator[Any]:
-        if partition is None or not partition.value:
-            return
+        if partition is not None and partition.value:
+            yield from self._batches(partition.value)
+            keep_modules()
+
+    def _batches(self, ranges: Sequence[LogRange]) -> Iterator[Any]:
         files = self._open()
         if self._options.write_to is not None:
             from tandemq.spark.logparquet import write_ranges  # noqa: PLC0415  # only where files are written
 
-            yield write_ranges(files, self._options, partition.value)
+            yield write_ranges(files, self._options, ranges)
             return
         columns = _message_columns(self._names) if self._options.kafka else self._names
         reading = Reading(
@@ -128,7 +132,7 @@ class _Query:
         try:
             with LogReader(files) as read:
                 reader = RangeReader(read, reading)
-                for wanted in partition.value:
+                for wanted in ranges:
                     for rows in reader.rows(wanted):
                         yield maker.batch(_as_kafka(rows, self._names) if self._options.kafka else rows)
         except OffsetGone as error:

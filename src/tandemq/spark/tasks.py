@@ -12,12 +12,14 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from pyspark.sql import SparkSession
 
 from tandemq.errors import ConfigError
+from tandemq.spark.worker import keep_modules
 
 WAVE_S = 1.0
 """How long a wave should take: what is lost by an interruption, and how often progress is told."""
@@ -76,7 +78,7 @@ def run_tasks(
         part = todo[at : at + wave]
         at += wave
         began = time.monotonic()
-        results = context.parallelize(part, len(part)).map(job.function).collect()
+        results = context.parallelize(part, len(part)).map(partial(_work, job.function)).collect()
         known.add(part, results)
         done += sum(one.end - one.start for one in part)
         progress(done, total)
@@ -84,6 +86,12 @@ def run_tasks(
         longer = WAVE_S / max(time.monotonic() - began, 1e-3)
         wave = max(least, min(WAVE_TASKS_MAX, int(wave * min(longer, 8))))
     return [known.results[one.start, one.end] for one in ranges]
+
+
+def _work(function: Callable[[P], Result], piece: P) -> Result:
+    result = function(piece)
+    keep_modules()
+    return result
 
 
 class _State:
