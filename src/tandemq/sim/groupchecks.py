@@ -21,7 +21,7 @@ from tandemq.coordination.records import Mode
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
-from tandemq.sim.checks import Checks, Place, says_flushed
+from tandemq.sim.checks import Checks, Place, offsets_in, says_flushed
 from tandemq.sim.cluster import Host
 from tandemq.sim.groups import DRIFT_PPM, GroupCluster, epoch_of, mode_of, stage_of
 from tandemq.sim.logs import read_log, walk
@@ -277,6 +277,13 @@ class GroupChecks(Checks):
     def stopped(self, host: Host) -> None:
         """A broker's process is about to be gone."""
         super().stopped(host)
+        present = offsets_in(host)
+        for key, queues in self._saved[host.name].items():
+            for (
+                queue_id,
+                offset,
+            ) in queues.items():  # what a master told since the table was saved counts, also if lower
+                queues[queue_id] = min(offset, present.get((key, queue_id), offset))
         self.permissions.stopped(host)
 
     def started(self, host: Host) -> None:
