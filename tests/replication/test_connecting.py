@@ -10,6 +10,7 @@ import pytest
 from tandemq.boundary import LinkKind
 from tandemq.codec.ha import KIND_REPORT, checked
 from tandemq.config import BrokerConfig
+from tandemq.errors import DiskFailed
 from tandemq.model.codes import RequestCode, ResponseCode
 from tests.broker.harness import Harness
 from tests.replication.group import Group, Member, delete_files
@@ -280,3 +281,26 @@ def test_slave_with_damage_in_its_last_bytes_is_the_one_to_be_emptied(tmp_path: 
     group.slaves[0] = group.start_slave(1)
     group.settle()
     assert any("our records there are whole" in reason for _, reason in group.slave.closes)
+
+
+@pytest.mark.parametrize("side", ["slave", "master"])
+def test_last_bytes_that_cannot_be_read_cost_the_link_and_are_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, side: str
+) -> None:
+    group = Group(tmp_path, ha_reconnect_ms=10)
+    group.send_many(3)
+    broken = (group.slave if side == "slave" else group.master).node
+
+    def fail(offset: int, size: int) -> bytes:
+        raise DiskFailed(f"no bytes at {offset}: {size} were asked for")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(broken.store.log, "read", fail)
+        group.cut()
+        group.pass_time(200)
+        assert group.master.node.replication.masters.acked_offsets() == []
+    assert "cannot be read" in caplog.text
+    assert not broken.faults
+    group.pass_time(200)
+    group.send_many(3)
+    group.assert_same_logs()

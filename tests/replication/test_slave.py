@@ -22,6 +22,7 @@ from tandemq.codec.ha import (
     encode_hello,
 )
 from tandemq.config import BrokerConfig
+from tandemq.errors import DiskFailed
 from tandemq.replication.slave import (
     Beaten,
     Begins,
@@ -443,6 +444,16 @@ def test_slave_sends_the_tail_the_master_lost_and_then_reports() -> None:
     )
     tail = checked(KIND_TAIL, pack(">qi", 462, len(whole) - 462)) + whole[462:]
     assert slave.sent() == tail + checked(KIND_REPORT, pack(">q", len(whole)))
+
+
+def test_tail_that_cannot_be_read_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(offset: int, size: int) -> bytes:
+        raise DiskFailed(f"no bytes at {offset}: {size} were asked for")
+
+    log = FakeLog(make_log([100] * 6, SEGMENT), segment_bytes=SEGMENT)
+    monkeypatch.setattr(log, "read", fail)
+    slave = Slave(log, is_classic=False, answer=MasterHello(0, start=462, send_tail=True))
+    assert "cannot be read here" in slave.closed
 
 
 # Frames change nothing of a closed session.

@@ -357,10 +357,13 @@ class MasterSide:
             return None
         if end - start > TAIL_CHECK_BYTES:
             return f"it told the checksum of {end - start} bytes; {TAIL_CHECK_BYTES} at most are compared"
-        tail = store_log.read(start, end - start)
-        if crc32(tail) == hello.tail_crc:
-            return None
-        faults = faults_within(store_log.read, start, end, store_log.segment_bytes)
+        try:
+            tail = store_log.read(start, end - start)
+            if crc32(tail) == hello.tail_crc:
+                return None
+            faults = faults_within(store_log.read, start, end, store_log.segment_bytes)
+        except StoreError as error:
+            return f"our own bytes before log offset {end} cannot be read: {error}"
         if not faults:
             return (
                 f"its bytes before log offset {end} differ from ours, and our records there are whole: "

@@ -201,9 +201,14 @@ class SlaveSide:
         self.is_refused = False
         config, keyring = self._broker.config, self._broker.keyring
         is_classic = self.protocol == "classic"
+        try:
+            hello = None if is_classic else self._hello()
+        except StoreError as error:
+            log.error("replication: our own last bytes cannot be read: %s", error)
+            self._broker.turn_out.closes.append((event.link, f"our log cannot be read: {error}"))
+            return
         self.session = slave.SlaveSession(
-            self._broker.store.log, now.mono_ms, safe_end=self._safe_end(),
-            hello=None if is_classic else self._hello(),
+            self._broker.store.log, now.mono_ms, safe_end=self._safe_end(), hello=hello,
             heartbeat_ms=config.ha_heartbeat_ms, housekeeping_ms=config.ha_housekeeping_ms,
             prover=None if is_classic or keyring is None else SlaveProver(
                 keyring, config.cluster, config.broker_name, config.broker_id

@@ -45,7 +45,7 @@ from tandemq.codec.ha import (
     step_length,
     unchecked,
 )
-from tandemq.errors import AuthenticationError, OffsetGone, ProtocolError
+from tandemq.errors import AuthenticationError, ProtocolError, StoreError
 from tandemq.replication.authentication import SlaveProver
 from tandemq.replication.master import LogView
 from tandemq.replication.records import Piece, RecordStream
@@ -252,8 +252,8 @@ class SlaveSession:
                 data = self._log.read(start, min(TAIL_CHUNK_BYTES, end - start))
                 self._out += [checked(KIND_TAIL, TRANSFER.pack(start, len(data))), data]
                 start += len(data)
-        except OffsetGone as error:
-            self._close(f"the tail the master asks for is not here: {error}")
+        except StoreError as error:
+            self._close(f"the tail the master asks for cannot be read here: {error}")
 
     def _report(self, now_ms: int) -> None:
         self._out.append(self._report_frame())

@@ -4,7 +4,7 @@
     machines  pause (SIGSTOP), kill, kill at a chosen disk call, power loss (alone, both, at a chosen disk call),
               clock jump, slave's disk lost
     clients   links cut; applications killed or stopped, and started again
-    disks     slow, full, failing writes, failing syncs, bits turned at rest
+    disks     slow, full, failing writes, failing syncs, failing reads of the log, bits turned at rest
 
 Whoever is down comes back after a while of dice. Nothing is injected that no static group could survive: bits are
 turned on one member of a group only, in files of the log that all others hold already, never in queues or in the index,
@@ -23,6 +23,8 @@ from tandemq.sim.seat import Seat
 from tandemq.sim.world import MS, SECOND, World
 
 FULL_FREE_BYTES = 16 * 1024
+RARE = 0.25
+"""In so many seeds there is one fault more, of a later kind: dice of its own leave all others as they were."""
 
 
 class Faults:
@@ -45,6 +47,7 @@ class Faults:
             (2, self._wipe_slave), (3, self._slow_disk), (3, self._full_disk), (2, self._failing_write),
             (3, self._failing_sync), (3, self._flip_log), (2, self._flip_derived), (2, self._restart),
         ]  # fmt: skip
+        self._rare: list[Callable[[], None]] = [self._failing_read]
 
     def plan(self, count: int, until_us: int) -> None:
         """Spread faults over the time up to `until_us`."""
@@ -53,6 +56,10 @@ class Faults:
             when = self._random.randrange(4 * SECOND, until_us - 2 * SECOND)
             kind = self._random.choices(self._kinds, weights)[0][1]
             self._world.at(when, partial(self._strike, kind))
+        dice = Random(f"{self._world.seed}-rare")
+        if dice.random() < RARE:
+            when = dice.randrange(4 * SECOND, until_us - 2 * SECOND)
+            self._world.at(when, partial(self._strike, dice.choice(self._rare)))
 
     def _strike(self, kind: Callable[[], None]) -> None:
         if not self.is_over:
@@ -303,11 +310,17 @@ class Faults:
     def _failing_sync(self) -> None:
         self._failing("datasync", "commitlog/")
 
+    def _failing_read(self) -> None:
+        self._failing("pread", "commitlog/")
+
     def _failing(self, operation: str, prefix: str) -> None:
         host = self._host()
         if host.process is not None:
             self._note(f"failing-{operation}", host.name)
-            host.machine.disk.fail(operation, self._random.randrange(1, 6), error=DiskFailed, prefix=prefix)
+            times = 1 if operation != "pread" else self._random.choice((1, 10, 1_000))
+            host.machine.disk.fail(
+                operation, self._random.randrange(1, 6), times=times, error=DiskFailed, prefix=prefix
+            )
             self._later(4_000, 9_000, lambda: self._replace_broken(host))
 
     def _replace_broken(self, host: Host) -> None:

@@ -4,8 +4,8 @@
     roles      a master paused for longer than its lease, killed, isolated; an operator's switch, force-master; a switch
                while answers wait; whoever was handed everything killed at once
 
-Nothing is injected that no group could survive: bits are not turned, and no disk is lost but of a member whose group
-is whole.
+Nothing is injected that no group could survive: bits are turned in logs only, as in other groups, and no disk is lost
+but of a member whose group is whole.
 """
 
 from collections.abc import Callable
@@ -51,6 +51,7 @@ class GroupFaults(Faults):
             (3, self._cut_peers), (4, self._isolate_member), (5, self._switch), (1, self._force),
             (4, self._switch_while_waiting), (7, self._hand_and_kill),
         ]  # fmt: skip
+        self._rare = [self._failing_read, self._flip_log, self._flip_log]
 
     # Whom it strikes.
 
@@ -86,7 +87,7 @@ class GroupFaults(Faults):
         host = self._host()
         members = self._cluster.members(host.group)
         state = state_of(host)
-        if state is None or host.wipes_us or len(state.in_sync) != len(members):
+        if state is None or host.wipes_us or len(state.in_sync) != len(members) or host.group.name in self._flipped:
             return
         is_whole = all(member.broker is not None and member.process is not None and stage_of(member) in
                        (Stage.SERVING, Stage.SLAVE) for member in members)  # fmt: skip
