@@ -94,9 +94,11 @@ def test_a_group_is_set_shown_listed_changed_and_removed(config: Config) -> None
         (("--drop", "0"), "it has no master"),
         (("--member", "1,colour=red"), "colour is unknown"),
         (("--member", "1,weight=1,weight=2"), "there twice"),
-        (("--member", "x,role=slave"), "invalid literal"),
-        (("--member", "1,role=boss"), "'boss' is not a valid Role"),
-        (("--member", "1,permission=all"), "'ALL' is not a valid Permission"),
+        (("--member", "x,role=slave"), "--member x,role=slave: the broker id must be a whole number, not 'x' (write"),
+        (("--member", "1,weight=much"), "weight must be a whole number, not 'much'"),
+        (("--member", "1,priority=1.5"), "priority must be a whole number, not '1.5'"),
+        (("--member", "1,role=boss"), "role must be one of master, slave, not 'boss'"),
+        (("--member", "1,permission=all"), "permission must be one of FULL, WRITE, READ, NONE, not 'ALL'"),
         (("--member", "1,weight=-3"), "weight -3 is outside"),
     ],
 )
@@ -158,6 +160,19 @@ def test_trouble_is_one_line_and_an_exit_code(
     )
     assert len(done.stderr.splitlines()) == 1
     assert reason in done.stderr
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_zookeeper_that_is_away_is_one_line_and_more_only_if_asked_for(tmp_path: Path, verbose: bool) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tandemq", *(["-v"] if verbose else []), "ha", "config", "apply",
+         "--registry", "zookeeper://127.0.0.1:1"],
+        env={**os.environ, "TANDEMQ_DATABASE": f"sqlite:///{tmp_path / 'g.db'}"}, capture_output=True, text=True,
+    )  # fmt: skip
+    lines = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "the registry zookeeper://127.0.0.1:1 does not answer within 10 s" in lines[-1], done.stderr
+    assert (len(lines) > 1) is verbose, done.stderr
 
 
 def test_the_default_database_is_in_the_home_directory(tmp_path: Path) -> None:

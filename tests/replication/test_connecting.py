@@ -12,7 +12,7 @@ from tandemq.codec.ha import KIND_REPORT, checked
 from tandemq.config import BrokerConfig
 from tandemq.errors import DiskFailed
 from tandemq.model.codes import RequestCode, ResponseCode
-from tests.broker.harness import Harness
+from tests.broker.harness import ADDRESS, Harness
 from tests.replication.group import Group, Member, delete_files
 from tests.spec import spec
 
@@ -304,3 +304,25 @@ def test_last_bytes_that_cannot_be_read_cost_the_link_and_are_tried_again(
     group.pass_time(200)
     group.send_many(3)
     group.assert_same_logs()
+
+
+@spec("H24")
+def test_slave_that_turns_to_the_classic_protocol_on_an_unproven_answer_warns_once_per_master(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def warnings() -> list[str]:
+        return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING and "classic" in r.getMessage()]
+
+    group = Group(tmp_path, slave_changes={"ha_master_address": "", "ha_protocol": "auto"})
+    group.tell_master(group.slave)
+    group.pass_time(1_000)
+    assert group.slave.node.replication.slave is not None
+    assert (group.slave.node.replication.slave.protocol, warnings()) == ("tandemq", [])
+    del group.master.node.handlers[RequestCode.TANDEM_PEER_INFO]  # as Java's, which does not know the question
+    group.cut()
+    group.pass_time(20_000)
+    (said,) = warnings()
+    assert ADDRESS in said and "proves nothing" in said and "haProtocol = tandemq" in said
+    group.cut()
+    group.pass_time(20_000)
+    assert len(warnings()) == 1, "each new link asks again"

@@ -53,6 +53,8 @@ class SlaveSide:
         self.master: int | None = None
         """Its broker id, in a group with a registry; None: nobody is to be copied."""
         self._is_linked = False
+        self._classic_at = ""
+        """The master of whom it was said that it speaks the classic protocol: each new link asks again."""
         self._failed = ""
         """Why the link closed last: the same again is not said again."""
         self._dropped: set[int] = set()
@@ -191,7 +193,13 @@ class SlaveSide:
             self._connect_at_ms = now.mono_ms + self._broker.config.ha_reconnect_ms
             return
         self.protocol = "tandemq" if answer.code == ResponseCode.SUCCESS else "classic"
-        log.info("replication: master=%s speaks %s", self.master_address, self.protocol)
+        if self.protocol == "classic" and self._classic_at != self.master_address:
+            log.warning("replication: master=%s says that it is no TandemQ broker: goes on with the classic protocol, "
+                        "which proves nothing; if it is not Java's, set haProtocol = tandemq",
+                        self.master_address)  # fmt: skip
+        else:
+            log.info("replication: master=%s speaks %s", self.master_address, self.protocol)
+        self._classic_at = self.master_address if self.protocol == "classic" else ""
         self._connect_at_ms = now.mono_ms
 
     def opened(self, event: Opened, now: Now) -> None:

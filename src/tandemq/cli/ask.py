@@ -21,14 +21,18 @@ namesrv_option = click.option(
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the client's own log to errors: what it says of its connections is for programs that live longer."""
-    logger = logging.getLogger("tandemq")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
+    """Keep the log of clients to errors: what they say of their connections is for programs that live longer."""
+    loggers = [logging.getLogger("tandemq")]
+    if not logging.getLogger().isEnabledFor(logging.DEBUG):  # tandemq -v: every attempt of ZooKeeper's client is shown
+        loggers.append(logging.getLogger("kazoo"))
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL if logger.name == "kazoo" else logging.ERROR)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
 
 
 def ask(name_servers: str, story: "Callable[[Admin], Awaitable[T]]") -> T:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tandemq.cli.ask import quiet
 from tandemq.cli.show import json_option, show_json, show_rows, time_text
 from tandemq.errors import ConfigError, NetworkError, RemoteError, TandemError
 
@@ -184,24 +185,41 @@ def _member(group: str, config: "GroupConfig", text: str) -> "Member":
             f"--member {text}: {unknown[0] if unknown else 'a key'} is unknown or there twice",
             hint="role, permission, weight and priority may be given, once each",
         )
-    try:
-        broker_id = int(first)
-        member = config.member(broker_id)
-        if member is None and "role" not in pairs:
-            raise ConfigError(f"broker {broker_id} is unknown in group {group}", hint="give role=… to add it")
-        if member is None:
-            member = Member(broker_id, Role(pairs["role"].lower()))
-        return replace(
-            member,
-            role=Role(pairs.get("role", member.role.value).lower()),
-            permission=Permission(pairs.get("permission", member.permission.value).upper()),
-            weight=int(pairs.get("weight", member.weight)),
-            priority=int(pairs.get("priority", member.priority)),
+    broker_id = _integer(text, "the broker id", first)
+    member = config.member(broker_id)
+    if member is None and "role" not in pairs:
+        raise ConfigError(f"broker {broker_id} is unknown in group {group}", hint="give role=… to add it")
+    if "role" in pairs:
+        role = Role(_choice(text, "role", pairs["role"].lower(), [each.value for each in Role]))
+        member = Member(broker_id, role) if member is None else replace(member, role=role)
+    assert member is not None, "it is known, or has a role"
+    if "permission" in pairs:
+        choices = [each.value for each in Permission]
+        member = replace(
+            member, permission=Permission(_choice(text, "permission", pairs["permission"].upper(), choices))
         )
+    if "weight" in pairs:
+        member = replace(member, weight=_integer(text, "weight", pairs["weight"]))
+    if "priority" in pairs:
+        member = replace(member, priority=_integer(text, "priority", pairs["priority"]))
+    return member
+
+
+def _integer(text: str, what: str, value: str) -> int:
+    try:
+        return int(value)
     except ValueError as error:
-        raise ConfigError(
-            f"--member {text}: {error}", hint="write for instance 1,role=slave,permission=READ"
-        ) from error
+        raise _no_member(text, f"{what} must be a whole number, not {value!r:.64}") from error
+
+
+def _choice(text: str, what: str, value: str, choices: list[str]) -> str:
+    if value not in choices:
+        raise _no_member(text, f"{what} must be one of {', '.join(choices)}, not {value!r:.64}")
+    return value
+
+
+def _no_member(text: str, why: str) -> ConfigError:
+    return ConfigError(f"--member {text:.128}: {why}", hint="write for instance --member 1,role=slave,permission=READ")
 
 
 @config.command()
@@ -240,7 +258,7 @@ def apply(cluster: str | None, follow: bool, registry: str, database_url: str | 
         address = parse_address(registry)
     except LocalError as error:
         raise ConfigError(str(error)) from error
-    with _database(database_url) as database:
+    with _database(database_url) as database, quiet():
         if not follow:
             done = _carry(database, address, cluster)
             show_rows([_carried_row(each) for each in done], as_json=as_json, empty="no group is configured")

@@ -159,6 +159,12 @@ def say_what_is_open(config: BrokerConfig) -> None:
                     ";".join(config.ha_classic_peers))  # fmt: skip
     if config.role == "SLAVE" and config.ha_protocol == "classic":
         log.warning("replication: haProtocol = classic: the master does not prove who it is")
+    is_unproven = not (config.ha_secret_file or config.registry_address)
+    if config.role == "SLAVE" and config.ha_protocol == "auto" and is_unproven:
+        log.warning(
+            "replication: haProtocol = auto without haSecretFile: this slave copies from whoever answers as its "
+            "master, proven or not, TandemQ's or Java's; set haSecretFile on both if the master is TandemQ's"
+        )
     if not config.ha_secret_file and not ip_address(config.bind_address).is_loopback:
         log.warning("replication: no haSecretFile: whoever reaches port %d can copy the log", config.ha_port)
 

@@ -1,0 +1,33 @@
+"""What a broker says of itself when it starts."""
+
+import logging
+
+import pytest
+
+from tandemq.config import BrokerConfig
+from tandemq.run.broker import say_what_is_open
+from tests.spec import spec
+
+
+@spec("H24")
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"role": "SLAVE"}, ["haProtocol = auto without haSecretFile"]),
+        ({"role": "SLAVE", "ha_protocol": "classic"}, ["haProtocol = classic"]),
+        ({"role": "SLAVE", "ha_protocol": "tandemq"}, []),
+        ({"role": "SLAVE", "ha_secret_file": "secret"}, []),
+        ({"role": "SLAVE", "registry_address": "namesrv://127.0.0.1:9876"}, []),
+        ({"role": "SYNC_MASTER"}, []),
+        ({"role": "SYNC_MASTER", "ha_classic_peers": ("10.0.0.2",)}, ["haClassicPeers 10.0.0.2"]),
+        ({"role": "SYNC_MASTER", "bind_address": "0.0.0.0"}, ["no haSecretFile"]),
+    ],
+)  # fmt: skip
+def test_each_way_in_which_replication_trusts_the_unproven_is_said_at_the_start(
+    settings: dict[str, str], said: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    say_what_is_open(BrokerConfig(**{"bind_address": "127.0.0.1", **settings}))  # type: ignore[arg-type]
+    assert {record.levelno for record in caplog.records} <= {logging.WARNING}
+    assert len(caplog.records) == len(said)
+    for record, part in zip(caplog.records, said, strict=True):
+        assert part in record.getMessage()
