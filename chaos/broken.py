@@ -1,13 +1,17 @@
 """`python -m chaos.broken DIRECTORY …`: tandemq with a device that fails while a file of that name is in the directory.
 
-eio      fdatasync fails with an input/output error
-enospc   writing fails for want of space
+eio      syncing a file or a directory fails with an input/output error
+enospc   writing fails for want of space: the log, the queues, the index (pwrite), tables (write)
+eread    reading the log, the queues and the index (pread) fails with an input/output error
+
+Pipes and sockets are no files of the device: they go on.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import stat
 import sys
 import threading
 import time
@@ -16,33 +20,50 @@ from pathlib import Path
 from typing import Any
 
 _LOOK_SECONDS = 0.02
+_KINDS = ("eio", "enospc", "eread")
 
 
 class _Device:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self.fails: set[str] = set()
+        self.fails = self._found()
         threading.Thread(target=self._look, daemon=True).start()
 
     def _look(self) -> None:
         while True:
-            self.fails = {name for name in ("eio", "enospc") if (self._directory / name).exists()}
             time.sleep(_LOOK_SECONDS)
+            self.fails = self._found()
+
+    def _found(self) -> set[str]:
+        return {name for name in _KINDS if (self._directory / name).exists()}
 
     def failing(self, call: Callable[..., Any], kind: str, code: int) -> Callable[..., Any]:
-        def called(*args: Any) -> Any:
-            if kind in self.fails:
+        def called(fd: int, *args: Any) -> Any:
+            if kind in self.fails and _is_on_device(fd):
                 raise OSError(code, os.strerror(code))
-            return call(*args)
+            return call(fd, *args)
 
         return called
 
 
+def _is_on_device(fd: int) -> bool:
+    mode = os.fstat(fd).st_mode
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+
+
+def break_calls(directory: Path) -> None:
+    """From now on calls fail while files are in the directory that say so."""
+    device = _Device(directory)
+    os.fdatasync = device.failing(os.fdatasync, "eio", errno.EIO)
+    os.fsync = device.failing(os.fsync, "eio", errno.EIO)
+    os.pwrite = device.failing(os.pwrite, "enospc", errno.ENOSPC)
+    os.write = device.failing(os.write, "enospc", errno.ENOSPC)
+    os.pread = device.failing(os.pread, "eread", errno.EIO)
+
+
 def main() -> None:
     """Break the calls, then be tandemq."""
-    device = _Device(Path(sys.argv.pop(1)))
-    os.fdatasync = device.failing(os.fdatasync, "eio", errno.EIO)
-    os.pwrite = device.failing(os.pwrite, "enospc", errno.ENOSPC)
+    break_calls(Path(sys.argv.pop(1)))
     from tandemq.cli.main import main as tandemq  # noqa: PLC0415  # after the calls are broken
 
     tandemq()

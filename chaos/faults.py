@@ -28,7 +28,7 @@ class Faults:
         self._begun = time.monotonic()
         self._kinds: dict[str, Callable[[Broker, float], None]] = {
             "kill": self._kill, "pause": self._pause, "network": self._network, "apart": self._apart,
-            "eio": self._eio, "enospc": self._enospc,
+            "eio": self._eio, "enospc": self._enospc, "eread": self._eread,
         }  # fmt: skip
         if world.mode is Mode.ELECT:
             self._kinds["switch"] = self._switch
@@ -37,6 +37,7 @@ class Faults:
         """One fault after the other for so long."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
+            self._revive()
             kind = self._dice.choice(sorted(self._kinds))
             broker = self._dice.choice(self._world.brokers)
             if self._dice.random() < 0.6:  # most of what matters happens to whoever serves
@@ -47,6 +48,11 @@ class Faults:
             self._kinds[kind](broker, lasts)
             self.done.append({"fault": kind, "broker": broker.broker_id, "at": round(at, 2), "seconds": lasts})
             time.sleep(self._dice.choice((0.0, 0.5, 2.0, 5.0)))
+        self._revive()
+
+    def _revive(self) -> None:
+        for broker in self._world.brokers:
+            broker.revive()
 
     def _kill(self, broker: Broker, seconds: float) -> None:
         broker.kill()
@@ -83,9 +89,16 @@ class Faults:
         broker.start()
 
     def _enospc(self, broker: Broker, seconds: float) -> None:
+        """Its disk is full, for the log, the queues and the tables."""
         broker.fails("enospc", on=True)
         time.sleep(seconds)
         broker.fails("enospc", on=False)
+
+    def _eread(self, broker: Broker, seconds: float) -> None:
+        """Nothing of its files can be read; what it has in memory goes on."""
+        broker.fails("eread", on=True)
+        time.sleep(seconds)
+        broker.fails("eread", on=False)
 
     def _switch(self, broker: Broker, _seconds: float) -> None:
         target = {"target": str(broker.broker_id)}

@@ -1,48 +1,45 @@
-"""What clients saw, and whether it can be true.
+"""What clients saw and what the stores hold in the end, and whether it can be true. The names are docs/simulation.md's.
 
-I1   what was answered SEND_OK is delivered
-I3   a queue offset names one message
-I5   a group's offset never goes back, but in `slave-consume` from a master to a slave that was cut off from it
-I2   never two members may be read, or written (intervals from the brokers' logs)
-I7   when the faults are over the group serves again
+I1   what was answered SEND_OK is delivered, and in the log where the answer said
+I2   body, tag and key of what is delivered, or stored, are those of a message somebody sent
+I3   a message is stored under one unique key, however often it was tried
+I4   within a queue new messages come in the order of their offsets; what was sent after an answer lies behind it
+I5   a queue offset names one message: for producers, consumers and in the log
+I7   a group's offset never goes back, but in `slave-consume` from a master to a slave that was cut off from it
+I19  what a consumer was given is in the log in the end
+
+Owner: one run; `chaos.clients` fills it from several threads. Does not know: brokers, processes, time of its own.
 """
 
 from __future__ import annotations
 
-import re
-import threading
-import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
+from typing import Any, NamedTuple
 
-from chaos.world import Broker, World
-from tandemq import ConsumeFrom
-from tandemq.client.blocking import BlockingConsumer, BlockingProducer
-from tandemq.coordination.records import Mode
-from tandemq.errors import TandemError
-from tandemq.model.codes import RequestCode, ResponseCode
-from tandemq.model.command import Command
-from tandemq.model.message import Message, SendStatus
-from tandemq.run.ask import try_ask
+Place = tuple[int, int]
+"""Queue and offset in it."""
+_SHOWN = 3
 
-TOPIC, CONSUMERS = "Chaos", "chaos"
-QUEUES = 4
-DRAIN_SECONDS = 60.0
-OVERLAP_SECONDS = 0.1
-"""A line of a log may be late by so much on a busy machine."""
-_LINE = re.compile(
-    r"(\S+ \S+),(\d{3}) \w+ failover: epoch=\d+ may (neither )?be (read and written|read|written|read nor written):"
-)
+
+class Stored(NamedTuple):
+    """A record of the log."""
+
+    place: Place
+    body: str
+    tag: str
+    key: str
+    unique_key: str
 
 
 @dataclass(slots=True)
 class History:
-    """Filled by threads while faults happen."""
+    """What happened, and what is wrong with it."""
 
-    acknowledged: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Bodies answered SEND_OK, and their queue and offset."""
+    acknowledged: dict[str, Place] = field(default_factory=dict)
+    """Bodies answered SEND_OK, and where they lie; those of one producer in the order in which it sent them."""
     statuses: dict[str, int] = field(default_factory=dict)
-    delivered: dict[str, tuple[int, int]] = field(default_factory=dict)
+    delivered: dict[Place, str] = field(default_factory=dict)
     duplicates: int = 0
     failed: int = 0
     errors: dict[str, int] = field(default_factory=dict)
@@ -51,165 +48,114 @@ class History:
     longest_write_gap_s: float = 0.0
     longest_read_gap_s: float = 0.0
     offsets_behind: int = 0
-    """How often a slave began to be read at lower offsets than its master had told: see `Clients._went_back`."""
+    """How often a slave began to be read at lower offsets than its master had told: see `offset_told`."""
+    _sent: dict[str, str] = field(default_factory=dict)
+    _bodies: set[str] = field(default_factory=set)
+    _ends: dict[int, int] = field(default_factory=dict)
+    _offsets: dict[int, tuple[int, str]] = field(default_factory=dict)
 
+    @property
+    def awaited(self) -> set[str]:
+        """Bodies acknowledged and not yet delivered."""
+        return self.acknowledged.keys() - self._bodies
 
-class Clients:
-    """Two producers, a consumer, and somebody who looks at its offsets."""
+    def sending(self, body: str, tag: str) -> None:
+        """A producer is about to send; the message's key is its body."""
+        self._sent[body] = tag
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self.history = History()
-        self._is_over = threading.Event()
-        self._drained = threading.Event()
-        self._threads = [threading.Thread(target=work, daemon=True) for work in (
-            lambda: self._produce("a"), lambda: self._produce("b"), self._consume, self._watch_offsets,
-        )]  # fmt: skip
-        self._places: dict[tuple[int, int], str] = {}
+    def answered(self, body: str, status: str, place: Place, *, is_ok: bool) -> None:
+        """It was told that the message is stored."""
+        self.statuses[status] = self.statuses.get(status, 0) + 1
+        if is_ok:
+            self.acknowledged[body] = place
 
-    def start(self) -> None:
-        """Begin, once the topic is there: nobody creates one while the group has no master."""
-        with BlockingProducer(self._world.name_server.address, group="chaos", queues_per_new_topic=QUEUES) as first:
-            result = first.send(Message(TOPIC, b"first"))
-            self.history.acknowledged["first"] = (result.queue.queue_id, result.queue_offset)
-        for thread in self._threads:
-            thread.start()
+    def refused(self, error: str) -> None:
+        """It was told that the message is not stored, or perhaps not."""
+        self.failed += 1
+        self.errors[error] = self.errors.get(error, 0) + 1
 
-    def _produce(self, name: str) -> None:
-        history, number, last = self.history, 0, time.monotonic()
-        with BlockingProducer(
-            self._world.name_server.address, group=f"chaos-{name}", queues_per_new_topic=QUEUES
-        ) as one:
-            while not self._is_over.wait(0.002):
-                number += 1
-                body = f"{name}-{number}"
-                try:
-                    result = one.send(Message(TOPIC, body.encode()))
-                except TandemError as error:
-                    history.failed += 1
-                    text = f"{type(error).__name__}: {str(error)[:120]}"
-                    history.errors[text] = history.errors.get(text, 0) + 1
-                    continue
-                history.statuses[result.status.name] = history.statuses.get(result.status.name, 0) + 1
-                history.longest_write_gap_s = max(history.longest_write_gap_s, time.monotonic() - last)
-                last = time.monotonic()
-                if result.status is SendStatus.SEND_OK:
-                    history.acknowledged[body] = (result.queue.queue_id, result.queue_offset)
+    def received(self, body: str, tag: str, key: str, place: Place) -> None:
+        """A consumer was given a message."""
+        self._check_sent(body, tag, key, f"given at {place}")
+        queue_id, offset = place
+        other = self.delivered.get(place)
+        if other is None:
+            end = self._ends.get(queue_id, 0)
+            if offset < end:
+                self.violations.append(f"I4: queue {queue_id} gave offset {offset} for the first time after {end - 1}")
+            self._ends[queue_id] = max(end, offset + 1)
+        elif other != body:
+            self.violations.append(f"I5: queue {queue_id} offset {offset} was {other}, then {body}")
+        self.duplicates += body in self._bodies
+        self._bodies.add(body)
+        self.delivered[place] = body
 
-    def _consume(self) -> None:
-        history, last = self.history, time.monotonic()
-        with BlockingConsumer(
-            self._world.name_server.address, group=CONSUMERS, topics={TOPIC: "*"}, consume_from=ConsumeFrom.FIRST
-        ) as consumer:
-            while not self._drained.is_set():
-                message = consumer.receive(0.2)
-                if message is None:
-                    continue
-                history.longest_read_gap_s = max(history.longest_read_gap_s, time.monotonic() - last)
-                last = time.monotonic()
-                self._seen(message.body.decode(), (message.queue.queue_id, message.stored.queue_offset))
-                message.ack()
+    def offset_told(self, queue_id: int, offset: int, teller: str, *, may_be_behind: bool) -> None:
+        """A broker that may serve told the group's offset.
 
-    def _seen(self, body: str, place: tuple[int, int]) -> None:
-        history = self.history
-        other = self._places.setdefault(place, body)
-        if other != body:
-            history.violations.append(f"I3: queue {place[0]} offset {place[1]} was {other}, then {body}")
-        if body in history.delivered:
-            history.duplicates += 1
-        history.delivered[body] = place
-
-    def _watch_offsets(self) -> None:
-        highest: dict[int, tuple[int, Broker]] = {}
-        while not self._drained.wait(0.2):
-            for broker in self._world.brokers:
-                if not broker.is_running or not broker.told:
-                    continue
-                for queue_id in range(QUEUES):
-                    fields = {"consumerGroup": CONSUMERS, "topic": TOPIC, "queueId": str(queue_id)}
-                    fields["setZeroIfNotFound"] = "false"
-                    answer = try_ask(broker.own_address, Command(RequestCode.QUERY_CONSUMER_OFFSET, fields=fields))
-                    if answer is None or answer.code != ResponseCode.SUCCESS:
-                        break  # it may not serve, so nobody asks it for offsets
-                    offset = int(answer.fields["offset"])
-                    before, teller = highest.get(queue_id, (0, broker))
-                    if offset < before:
-                        self._went_back(f"queue {queue_id} went back from {before} to {offset}", teller, broker)
-                    highest[queue_id] = (offset, broker)
-
-    def _went_back(self, what: str, before: Broker, now: Broker) -> None:
-        """In `slave-consume` commits do not wait for the slave: cut off, it may begin with older ones."""
-        if self._world.mode is Mode.SLAVE_CONSUME and self._world.may_lag and before is not now:
-            self.history.offsets_behind += 1
+        `may_be_behind`: commits need not have reached all members: another one may begin with older offsets.
+        """
+        before, former = self._offsets.get(queue_id, (0, teller))
+        self._offsets[queue_id] = (offset, teller)
+        if offset >= before:
+            return
+        if may_be_behind and teller != former:
+            self.offsets_behind += 1
         else:
-            self.history.violations.append(f"I5: {what} at {now.name}")
+            self.violations.append(f"I7: queue {queue_id} went back from {before} to {offset} at {teller}")
 
-    def finish(self) -> None:
-        """Stop producing, wait until everything acknowledged was delivered, check it."""
-        history = self.history
-        self._is_over.set()
-        for thread in self._threads[:2]:
-            thread.join(120)
-        until = time.monotonic() + DRAIN_SECONDS
-        while history.acknowledged.keys() - history.delivered.keys() and time.monotonic() < until:
-            time.sleep(0.05)
-        self._drained.set()
-        for thread in self._threads[2:]:
-            thread.join(60)
-        missing = sorted(history.acknowledged.keys() - history.delivered.keys())
+    def judge(self) -> None:
+        """Everything is over: what clients saw."""
+        missing = sorted(self.awaited)
         if missing:
-            history.violations.append(f"I1: {len(missing)} acknowledged and never delivered, first {missing[:3]}")
-        for body, place in history.acknowledged.items():
-            other = self._places.get(place, body)
+            self.violations.append(f"I1: {len(missing)} acknowledged and never delivered, first {missing[:_SHOWN]}")
+        named: dict[Place, str] = {}
+        last: dict[tuple[str, int], tuple[str, int]] = {}
+        for body, place in self.acknowledged.items():
+            other = self.delivered.get(place, body)
             if other != body:
-                history.violations.append(f"I3: {body} was acknowledged at {place}, where {other} was delivered")
+                self.violations.append(f"I5: {body} was acknowledged at {place}, where {other} was delivered")
+            other = named.setdefault(place, body)
+            if other != body:
+                self.violations.append(f"I5: {other} and {body} were both acknowledged at {place}")
+            queue_id, offset = place
+            stream = (self._sent.get(body, ""), queue_id)
+            former, end = last.get(stream, ("", -1))
+            if offset <= end:
+                self.violations.append(f"I4: {body} was sent after {former} and lies before it: {place}, {end}")
+            last[stream] = (body, offset)
 
+    def judge_log(self, name: str, records: Iterable[Stored]) -> None:
+        """Everything is over: what the log of a member holds of the topic."""
+        held: dict[Place, str] = {}
+        keys: dict[str, str] = {}
+        for record in records:
+            self._check_sent(record.body, record.tag, record.key, f"in the log of {name} at {record.place}")
+            other = held.setdefault(record.place, record.body)
+            if other != record.body:
+                self.violations.append(f"I5: {record.place} is {other} and {record.body} in the log of {name}")
+            if keys.setdefault(record.body, record.unique_key) != record.unique_key:
+                self.violations.append(f"I3: {record.body} is in the log of {name} under two unique keys")
+        lost = [body for body, place in self.acknowledged.items() if held.get(place) != body]
+        if lost:
+            told = [(body, self.acknowledged[body]) for body in lost[:_SHOWN]]
+            self.violations.append(f"I1: {len(lost)} acknowledged and not in the log of {name}, first {told}")
+        gone = [(body, place) for place, body in self.delivered.items() if held.get(place) != body]
+        if gone:
+            self.violations.append(f"I19: {len(gone)} delivered and not in the log of {name}, first {gone[:_SHOWN]}")
 
-def overlaps(brokers: list[Broker]) -> list[str]:
-    """Violations of I2: times at which two members had the same right, by their own logs."""
-    found = []
-    for what in ("read", "written"):
-        spans = [(broker.broker_id, *span) for broker in brokers for span in _spans(broker, what)]
-        spans.sort(key=lambda span: span[1])
-        for at, (one, begun, ended) in enumerate(spans):
-            for other, begun_too, ended_too in spans[at + 1 :]:
-                both = min(ended, ended_too) - max(begun, begun_too)
-                if other != one and both > OVERLAP_SECONDS:
-                    when = time.strftime("%H:%M:%S", time.localtime(begun_too))
-                    found.append(f"I2: brokers {one} and {other} could be {what} at once for {both:.2f} s at {when}")
-    return found
+    def _check_sent(self, body: str, tag: str, key: str, where: str) -> None:
+        sent = self._sent.get(body)
+        if sent is None:
+            self.violations.append(f"I2: {body[:80]!r}, {where}, was never sent")
+        elif (tag, key) != (sent, body):
+            self.violations.append(f"I2: {body}, {where}, has tag {tag!r} and key {key!r}, not {sent!r} and {body!r}")
 
-
-def _spans(broker: Broker, what: str) -> list[tuple[float, float]]:
-    """When it had the right: from its log, less the time it was stopped, ended by its death."""
-    spans: list[tuple[float, float]] = []
-    begun: float | None = None
-    for line in broker.log_path.read_text(encoding="utf-8", errors="replace").splitlines():
-        match = _LINE.match(line)
-        if match is None:
-            continue
-        at = datetime.fromisoformat(f"{match[1]}.{match[2]}").timestamp()
-        died = next((death for death in broker.deaths if begun is not None and begun < death < at), None)
-        if begun is not None and died is not None:
-            spans.append((begun, died))
-            begun = None
-        has = match[3] is None and what in match[4]
-        if has and begun is None:
-            begun = at
-        elif not has and begun is not None:
-            spans.append((begun, at))
-            begun = None
-    if begun is not None:
-        start = begun
-        spans.append((start, next((death for death in broker.deaths if death > start), time.time())))
-    return [piece for span in spans for piece in _without(span, broker.stops)]
-
-
-def _without(span: tuple[float, float], stops: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    pieces = [span]
-    for begun, ended in stops:
-        pieces = [
-            piece for start, end in pieces
-            for piece in ((start, min(end, begun)), (max(start, ended), end)) if piece[0] < piece[1]
-        ]  # fmt: skip
-    return pieces
+    def report(self) -> dict[str, Any]:
+        """For the run's JSON, without the violations."""
+        return {
+            "statuses": self.statuses, "duplicates": self.duplicates, "failed": self.failed, "errors": self.errors,
+            "longest_write_gap_s": self.longest_write_gap_s, "longest_read_gap_s": self.longest_read_gap_s,
+            "offsets_behind": self.offsets_behind, "acknowledged": len(self.acknowledged),
+            "delivered": len(self._bodies),
+        }  # fmt: skip

@@ -4,7 +4,8 @@
     python -m chaos.run --runs 1 --seed 7 --keep    one of them again, its logs kept
 
 Each run draws mode, members, registry and faults from its seed, and writes a JSON report. Exit code 3 if there was a
-violation. What is checked: `chaos.history`; the invariants are those of docs/guarantees.md.
+violation. What is checked: `chaos.history`, `permissions`, `stores`, `resources`; the names are those of
+docs/simulation.md, "What is checked", and docs/testing.md tells what they mean here.
 """
 
 from __future__ import annotations
@@ -18,22 +19,26 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from rich.console import Console
 
+from chaos.clients import TOPIC, Clients
 from chaos.faults import Faults
-from chaos.history import Clients, overlaps
-from chaos.world import World
+from chaos.history import History
+from chaos.permissions import overlaps
+from chaos.resources import leaks
+from chaos.stores import check, records
+from chaos.world import Broker, World, mono_ms
 from tandemq.coordination.records import Mode
 from tandemq.errors import TandemError
 from tests.interop.zookeeper import ZooKeeper, can_run
 
 EXIT_VIOLATION = 3
 _ZOOKEEPER_TICK_MS = 500
+_VIOLATIONS_TOLD = 50
 
 
 def run(seed: int, seconds: float, directory: Path, zookeeper: str) -> dict[str, Any]:
@@ -56,20 +61,55 @@ def run(seed: int, seconds: float, directory: Path, zookeeper: str) -> dict[str,
         clients.start()
         faults = Faults(world, dice)
         faults.run(seconds)
-        violations = []
-        try:
-            world.wait(world.is_whole)
-        except TandemError as error:
-            standings = {broker.broker_id: broker.standing().get("why", "no answer") for broker in world.brokers}
-            violations.append(f"I7: it does not serve again: {error}; {standings}")
-        clients.finish()
-        violations += overlaps(world.brokers)
+        violations, is_whole = _wait_whole(world)
+        violations += clients.finish()
+        if is_whole:
+            lagging, is_whole = _wait_whole(world)
+            violations += lagging
+        grown = [growth for broker in world.brokers if (growth := broker.growth()) is not None]
+        violations += leaks(grown)
+        violations += world.stop_brokers()
     history = clients.history
+    violations += _rights(world.brokers)
+    stores: dict[str, Any] = {}
+    if is_whole:
+        violations += _check_stores(world.brokers, history, stores)
     report |= {"faults": faults.done, "seconds": round(time.monotonic() - begun, 1)}
-    report |= {key: value for key, value in asdict(history).items() if key not in ("acknowledged", "delivered")}
-    report |= {"acknowledged": len(history.acknowledged), "delivered": len(history.delivered)}
-    report["violations"] = history.violations + violations
+    report |= history.report()
+    report |= {"resources": [growth.report() for growth in grown], "stores": stores}
+    report["violations"] = _told(history.violations + violations)
     return report
+
+
+def _wait_whole(world: World) -> tuple[list[str], bool]:
+    """I14, and whether the group serves with all members in sync."""
+    try:
+        world.wait(world.is_whole)
+    except TandemError as error:
+        standings = {broker.broker_id: broker.standing().get("why", "no answer") for broker in world.brokers}
+        return [f"I14: it does not serve again: {error}; {standings}"], False
+    return [], True
+
+
+def _rights(brokers: list[Broker]) -> list[str]:
+    logs = {b.name: b.log_path.read_text(encoding="utf-8", errors="replace").splitlines() for b in brokers}
+    return overlaps(logs, {broker.name: broker.deaths for broker in brokers}, mono_ms())
+
+
+def _check_stores(brokers: list[Broker], history: History, figures: dict[str, Any]) -> list[str]:
+    """The stores of brokers that were in sync and have stopped."""
+    try:
+        found, told = check([broker.store for broker in brokers])
+        history.judge_log(brokers[0].name, records(brokers[0].store, TOPIC))
+    except TandemError as error:
+        return [f"I10: the stores cannot be checked: {error}"]
+    figures.update(told)
+    return found
+
+
+def _told(violations: list[str]) -> list[str]:
+    more = len(violations) - _VIOLATIONS_TOLD
+    return violations if more <= 0 else [*violations[:_VIOLATIONS_TOLD], f"… and {more} more"]
 
 
 @contextmanager
@@ -101,7 +141,7 @@ def main(arguments: list[str] | None = None) -> int:
             try:
                 report = run(seed, args.seconds, directory, zookeeper)
             except TandemError as error:
-                report = {"seed": seed, "mode": "", "violations": [f"I7: {error}"]}
+                report = {"seed": seed, "mode": "", "violations": [f"I14: {error}"]}
         (args.reports / f"{seed}.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
         bad += bool(report["violations"])
         if report["violations"] or args.keep:

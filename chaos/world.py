@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from chaos.proxy import Behaviour, Proxy, ProxyLoop
+from chaos.resources import Growth, Usage, usage
 from tandemq.codec.fastjson import loads
 from tandemq.coordination.records import Mode
 from tandemq.errors import LocalError
@@ -47,9 +48,12 @@ class Broker(BrokerChild):
         self.faults = directory / f"faults-{number}"
         self.faults.mkdir()
         self.program = ("-m", "chaos.broken", str(self.faults))
-        self.stops: list[tuple[float, float]] = []
-        """When it was stopped, and when it went on; calendar seconds."""
-        self.deaths: list[float] = []
+        self.deaths: list[int] = []
+        """When it was seen dead; ms of the monotonic clock."""
+        self.ended: list[str] = []
+        """Violations of I16: what its process said when it ended by itself."""
+        self.early: Usage | None = None
+        """What its process used when it began to listen."""
         self._where = where
         self._links: dict[str, Proxy] = {}
         self._host = f"{_NETWORK}.{_OWN + number}"
@@ -62,6 +66,7 @@ class Broker(BrokerChild):
     def wait_ready(self) -> None:
         """Wait until it listens; then its proxies do too."""
         super().wait_ready()
+        self.early = usage(self.pid)
         for what, key in (("clients", "address"), ("slaves", "haAddress")):
             if what not in self._links:
                 host, _, port = str(self.told[key]).rpartition(":")
@@ -84,18 +89,38 @@ class Broker(BrokerChild):
     def kill(self) -> None:
         """SIGKILL, noted."""
         super().kill()
-        self.deaths.append(time.time())
+        self.deaths.append(mono_ms())
+
+    def revive(self) -> None:
+        """Start it again if it ended by itself, as a service manager would; noted."""
+        if not self.is_running:
+            silent_s = time.time() - self.log_path.stat().st_mtime  # it said why it ended
+            self.deaths.append(mono_ms() - int(silent_s * 1000))
+            self.ended.append(f"I16: {self.name} ended by itself: {''.join(self.last_lines(1))}")
+            self.start()
+
+    def stop(self) -> bool:
+        """A clean stop, noted."""
+        was_there = self.is_running
+        is_clean = super().stop()
+        if was_there:
+            self.deaths.append(mono_ms())
+        return is_clean
 
     def pause(self, seconds: float) -> None:
-        """SIGSTOP, and SIGCONT later."""
-        begun = time.time()
+        """SIGSTOP, and SIGCONT later; when it returns the broker has looked at its lease again, and told its log."""
         os.kill(self.pid, signal.SIGSTOP)
         time.sleep(seconds)
         os.kill(self.pid, signal.SIGCONT)
-        self.stops.append((begun, time.time()))
+        self.standing()
+
+    def growth(self) -> Growth | None:
+        """What its process used early and uses now; None if it does not run."""
+        now = usage(self.pid)
+        return Growth(self.name, self.early, now) if self.early is not None and now is not None else None
 
     def fails(self, kind: str, *, on: bool) -> None:
-        """Its device begins or ends to fail: "eio" or "enospc"."""
+        """Its device begins or ends to fail: see `chaos.broken`."""
         (self.faults / kind).touch() if on else (self.faults / kind).unlink(missing_ok=True)
 
 
@@ -170,6 +195,13 @@ class World:
         in_sync = len(master.standing().get("inSync", ())) == self.members
         return in_sync and copies_of(master.own_address) == self.members - 1
 
+    def stop_brokers(self) -> list[str]:
+        """A clean stop of all of them at once; what was wrong with their ends, this one and those before."""
+        for broker in self.brokers:
+            broker.signal_stop()
+        unclean = [f"I16: {broker.name} did not stop cleanly" for broker in self.brokers if not broker.stop()]
+        return [text for broker in self.brokers for text in broker.ended] + unclean
+
     def wait(self, condition: Any, seconds: float = START_SECONDS) -> None:
         """Wait for a state.
 
@@ -181,6 +213,11 @@ class World:
             if time.monotonic() > until:
                 raise LocalError(f"the group did not get there within {seconds:g} s", hint=f"logs: {self.directory}")
             time.sleep(_LOOK_SECONDS)
+
+
+def mono_ms() -> int:
+    """The clock that brokers tell their rights by; the same for all processes of this machine."""
+    return time.monotonic_ns() // 1_000_000
 
 
 def _role(number: int) -> str:

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from tandemq.boundary import Now
 from tandemq.codec.ha import Heartbeat
 from tandemq.coordination import takeover
 from tandemq.coordination.lease import timing
 from tandemq.coordination.member import Member
-from tandemq.coordination.orders import Stage
+from tandemq.coordination.orders import PermissionChanged, Stage
 from tandemq.coordination.records import (
     GroupMode,
     GroupState,
@@ -93,6 +94,15 @@ def test_reading_goes_on_within_4_seconds_of_a_kill(mode: Mode) -> None:
     killed = world.now
     assert world.run_until(lambda: bool(world.readers()), 10_000)
     assert world.now - killed <= 4_000
+
+
+def test_right_that_ended_unnoticed_is_told_with_the_end_of_its_lease() -> None:
+    member = member_of(group(Mode.ELECT), 1)
+    until = member.lease_until()
+    member.permit(Now(until + 4_000, 0))
+    (change,) = (effect for effect in member.next_effects() if isinstance(effect, PermissionChanged))
+    assert change[:2] == (False, False)
+    assert change.at_ms == until
 
 
 @spec("V18")

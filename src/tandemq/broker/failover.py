@@ -213,7 +213,7 @@ class Failover:
                 elif isinstance(effect, BecomeSlave):
                     self._follow(effect, turn, now)
                 elif isinstance(effect, PermissionChanged):
-                    self._say(now, _permission_text(effect))
+                    self._say(now, _permission_text(effect), at_ms=effect.at_ms)
                 elif isinstance(effect, HandOffsets):
                     self._hand(effect, turn, now)
                 elif isinstance(effect, CommandDone):
@@ -240,9 +240,9 @@ class Failover:
                 log.error("failover: it cannot be noted that the log is%s whole: %s", "" if is_whole else " not", error)
             self._is_unnoted = True
 
-    def _say(self, now: Now, text: str, epoch: int | None = None) -> None:
+    def _say(self, now: Now, text: str, epoch: int | None = None, *, at_ms: int | None = None) -> None:
         epoch = self.epoch if epoch is None else epoch
-        log.warning("failover: epoch=%d %s", epoch, text)
+        log.warning("failover: epoch=%d mono_ms=%d %s", epoch, now.mono_ms if at_ms is None else at_ms, text)
         self.timeline = [*self.timeline[1 - TIMELINE_MAX :], {"ms": now.wall_ms, "epoch": epoch, "text": text}]
         self._broker.saver.later(TIMELINE_FILE, lambda: {"entries": self.timeline}, is_awaited=False)
 

@@ -482,11 +482,13 @@ class Member:
             hand = self._giver.hand
             if self.stage is Stage.SERVING or (hand is not None and hand.step is HandStep.DRAIN):
                 commit = until if right.may_read else NEVER
+        ended_ms = min(now.mono_ms, max(self.permitted_until[:2]))
         self.permitted_until = (read, write, commit)
         may = (now.mono_ms < read, now.mono_ms < write)
         if may != self._told:
             self._told, self.told_ms = may, now.mono_ms
-            self._effects.append(PermissionChanged(*may, self.why))
+            at_ms = now.mono_ms if any(may) else ended_ms
+            self._effects.append(PermissionChanged(*may, self.why, at_ms))
 
     def lease_until(self) -> int:
         """When the lease on what we serve ends; FOREVER if nobody could take over."""

@@ -90,6 +90,8 @@ class PermissionChanged(NamedTuple):
     may_read: bool
     may_write: bool
     why: str
+    at_ms: int
+    """Since when, by the monotonic clock: a lease may have been over before anybody looked."""
 
 
 class HandOffsets(NamedTuple):

@@ -1,0 +1,138 @@
+"""Two producers, a consumer, and somebody who looks at its offsets: they fill a `History` while faults happen."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from chaos.history import History
+from chaos.world import Broker, World
+from tandemq import ConsumeFrom
+from tandemq.client.blocking import BlockingConsumer, BlockingProducer
+from tandemq.coordination.records import Mode
+from tandemq.errors import TandemError
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
+from tandemq.model.message import Message, SendStatus
+from tandemq.run.ask import try_ask
+
+TOPIC, CONSUMERS = "Chaos", "chaos"
+QUEUES = 4
+DRAIN_SECONDS = 60.0
+_JOIN_SECONDS = 120.0
+_FIRST = "first"
+
+
+class Clients:
+    """All of them, a thread each."""
+
+    def __init__(self, world: World) -> None:
+        """Nothing runs yet."""
+        self._world = world
+        self.history = History()
+        self._is_over = threading.Event()
+        self._drained = threading.Event()
+        self._crashed: list[str] = []
+        work: dict[str, Callable[[], None]] = {
+            "producer a": lambda: self._produce("a"), "producer b": lambda: self._produce("b"),
+            "consumer": self._consume, "offsets": self._watch_offsets,
+        }  # fmt: skip
+        self._threads = [
+            threading.Thread(target=self._run, args=(name, one), name=name, daemon=True) for name, one in work.items()
+        ]
+
+    def _run(self, name: str, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except TandemError as error:  # clients go on through every fault: else nobody would have looked
+            self._crashed.append(f"I14: {name} gave up: {error}")
+
+    def start(self) -> None:
+        """Begin, once the topic is there: its first message creates it."""
+        history = self.history
+        with BlockingProducer(self._world.name_server.address, group="chaos", queues_per_new_topic=QUEUES) as producer:
+            history.sending(_FIRST, _FIRST)
+            result = producer.send(_message(_FIRST, _FIRST))
+        place = (result.queue.queue_id, result.queue_offset)
+        history.answered(_FIRST, result.status.name, place, is_ok=result.status is SendStatus.SEND_OK)
+        for thread in self._threads:
+            thread.start()
+
+    def _produce(self, name: str) -> None:
+        history, number, last = self.history, 0, time.monotonic()
+        with BlockingProducer(
+            self._world.name_server.address, group=f"chaos-{name}", queues_per_new_topic=QUEUES
+        ) as one:
+            while not self._is_over.wait(0.002):
+                number += 1
+                body = f"{name}-{number}"
+                history.sending(body, name)
+                try:
+                    result = one.send(_message(body, name))
+                except TandemError as error:
+                    history.refused(f"{type(error).__name__}: {str(error)[:120]}")
+                    continue
+                history.longest_write_gap_s = max(history.longest_write_gap_s, time.monotonic() - last)
+                last = time.monotonic()
+                place = (result.queue.queue_id, result.queue_offset)
+                history.answered(body, result.status.name, place, is_ok=result.status is SendStatus.SEND_OK)
+
+    def _consume(self) -> None:
+        history, last = self.history, time.monotonic()
+        with BlockingConsumer(
+            self._world.name_server.address, group=CONSUMERS, topics={TOPIC: "*"}, consume_from=ConsumeFrom.FIRST
+        ) as consumer:
+            while not self._drained.is_set():
+                message = consumer.receive(0.2)
+                if message is None:
+                    continue
+                history.longest_read_gap_s = max(history.longest_read_gap_s, time.monotonic() - last)
+                last = time.monotonic()
+                stored = message.stored
+                place = (message.queue.queue_id, stored.queue_offset)
+                history.received(stored.body.decode(errors="replace"), stored.tags, " ".join(stored.keys), place)
+                message.ack()
+
+    def _watch_offsets(self) -> None:
+        while not self._drained.wait(0.2):
+            for broker in self._world.brokers:
+                if broker.is_running and broker.told:
+                    self._ask_offsets(broker)
+
+    def _ask_offsets(self, broker: Broker) -> None:
+        for queue_id in range(QUEUES):
+            fields = {
+                "consumerGroup": CONSUMERS,
+                "topic": TOPIC,
+                "queueId": str(queue_id),
+                "setZeroIfNotFound": "false",
+            }
+            answer = try_ask(broker.own_address, Command(RequestCode.QUERY_CONSUMER_OFFSET, fields=fields))
+            if answer is not None and answer.code == ResponseCode.SUCCESS:
+                offset = int(answer.fields["offset"])
+            elif answer is not None and answer.code == ResponseCode.QUERY_NOT_FOUND:
+                offset = 0  # it may serve, and knows of no commit
+            else:
+                return  # it may not serve, so nobody asks it for offsets
+            may_be_behind = self._world.mode is Mode.SLAVE_CONSUME and self._world.may_lag
+            self.history.offset_told(queue_id, offset, broker.name, may_be_behind=may_be_behind)
+
+    def finish(self) -> list[str]:
+        """Stop producing, wait until everything acknowledged was delivered; what went wrong with the clients."""
+        self._is_over.set()
+        for thread in self._threads[:2]:
+            thread.join(_JOIN_SECONDS)
+        until = time.monotonic() + DRAIN_SECONDS
+        while self.history.awaited and time.monotonic() < until:
+            time.sleep(0.05)
+        self._drained.set()
+        for thread in self._threads[2:]:
+            thread.join(_JOIN_SECONDS)
+        stuck = [f"I14: {thread.name} does not end" for thread in self._threads if thread.is_alive()]
+        self.history.judge()
+        return self._crashed + stuck
+
+
+def _message(body: str, tag: str) -> Message:
+    return Message(TOPIC, body.encode(), tags=tag, keys=[body])

@@ -1,0 +1,63 @@
+"""I15: a broker gives back what it takes: its open files and its memory early in its life and at the end of the run.
+
+Counted from /proc. A fault opens files and fills buffers and caches for a while, so only what is far more at the end
+than a short run can explain is called a leak; the figures themselves are in the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+FILES_MORE_MAX = 100
+"""Open files and connections beyond the early count."""
+BYTES_MORE_MAX = 128 << 20
+"""Resident memory beyond the early figure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one process uses at one moment."""
+
+    pid: int
+    files: int
+    rss_bytes: int
+
+
+def usage(pid: int, proc: Path = Path("/proc")) -> Usage | None:
+    """What a process uses now; None if there is no such process."""
+    try:
+        files = sum(1 for _ in (proc / str(pid) / "fd").iterdir())
+        lines = (proc / str(pid) / "status").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    rss = next((line for line in lines if line.startswith("VmRSS:")), None)
+    return Usage(pid, files, int(rss.split()[1]) * 1024) if rss is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """One broker's process, early and at the end."""
+
+    broker: str
+    early: Usage
+    end: Usage
+
+    def report(self) -> dict[str, Any]:
+        """For the run's JSON."""
+        return {"broker": self.broker, "early": asdict(self.early), "end": asdict(self.end)}
+
+
+def leaks(found: Iterable[Growth]) -> list[str]:
+    """Violations of I15."""
+    violations = []
+    for growth in found:
+        files = growth.end.files - growth.early.files
+        grown = growth.end.rss_bytes - growth.early.rss_bytes
+        if files > FILES_MORE_MAX:
+            violations.append(f"I15: {growth.broker} has {files} more open files than early in its life")
+        if grown > BYTES_MORE_MAX:
+            violations.append(f"I15: {growth.broker} takes {grown >> 20} MiB more than early in its life")
+    return violations

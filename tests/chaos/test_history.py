@@ -1,0 +1,161 @@
+"""The checker of `make chaos` on histories made by hand: a good one passes, each kind of violation is found."""
+
+from collections.abc import Callable
+
+import pytest
+
+from chaos.history import History, Place, Stored
+
+Change = Callable[[History, list[Stored]], None]
+
+
+def sent(history: History, body: str, place: Place) -> Stored:
+    """A message that went the whole way; its record."""
+    tag = body.partition("-")[0]
+    history.sending(body, tag)
+    history.answered(body, "SEND_OK", place, is_ok=True)
+    history.received(body, tag, body, place)
+    return Stored(place, body, tag, body, f"key of {body}")
+
+
+def good() -> tuple[History, list[Stored]]:
+    """Two producers, two queues; a send that failed and is stored nevertheless, twice; a redelivery; commits."""
+    history = History()
+    log = [sent(history, "a-1", (0, 0)), sent(history, "b-1", (0, 1)), sent(history, "a-2", (1, 0))]
+    history.sending("a-3", "a")
+    history.refused("OutcomeUnknown: no answer")
+    log += [Stored((0, 2), "a-3", "a", "a-3", "key of a-3"), Stored((0, 3), "a-3", "a", "a-3", "key of a-3")]
+    for place in ((0, 2), (0, 3)):
+        history.received("a-3", "a", "a-3", place)
+    log.append(sent(history, "a-4", (0, 4)))
+    for body, place in (("b-1", (0, 1)), ("a-3", (0, 2))):
+        history.received(body, body[0], body, place)
+    for offset in (0, 2, 2, 5):
+        history.offset_told(0, offset, "broker-a-0", may_be_behind=False)
+    history.offset_told(0, 5, "broker-a-1", may_be_behind=False)
+    return history, log
+
+
+def judged(change: Change) -> list[str]:
+    """What is found in the good history after a change."""
+    history, log = good()
+    change(history, log)
+    history.judge()
+    history.judge_log("broker-a-0", log)
+    return history.violations
+
+
+def test_good_history_passes_and_is_counted() -> None:
+    history, log = good()
+    history.judge()
+    history.judge_log("broker-a-0", log)
+    assert history.violations == []
+    told = history.report()
+    assert (told["acknowledged"], told["delivered"], told["duplicates"], told["failed"]) == (4, 5, 3, 1)
+    assert told["statuses"] == {"SEND_OK": 4}
+
+
+def never_delivered(history: History, log: list[Stored]) -> None:
+    history.sending("a-5", "a")
+    history.answered("a-5", "SEND_OK", (0, 5), is_ok=True)
+    log.append(Stored((0, 5), "a-5", "a", "a-5", "key"))
+
+
+def acknowledged_elsewhere(history: History, _log: list[Stored]) -> None:
+    history.answered("a-4", "SEND_OK", (0, 9), is_ok=True)
+
+
+def acknowledged_at_one_place(history: History, _log: list[Stored]) -> None:
+    history.sending("b-2", "b")
+    history.answered("b-2", "SEND_OK", (0, 4), is_ok=True)
+
+
+def put(place: Place, body: str, tag: str = "a", key: str = "") -> Change:
+    """The log holds this too."""
+    return lambda _history, log: log.append(Stored(place, body, tag, key or body, f"key of {body}"))
+
+
+def given(body: str, place: Place, tag: str = "a", key: str = "") -> Change:
+    """The consumer was given this too."""
+    return lambda history, _log: history.received(body, tag, key or body, place)
+
+
+def cut_log(_history: History, log: list[Stored]) -> None:
+    del log[0]
+
+
+def cut_unacknowledged(_history: History, log: list[Stored]) -> None:
+    """Nothing acknowledged is missing, but a consumer has seen it."""
+    del log[3]
+
+
+def two_keys(_history: History, log: list[Stored]) -> None:
+    log.append(Stored((0, 5), "a-3", "a", "a-3", "another key"))
+
+
+def sent_later_lies_before(history: History, log: list[Stored]) -> None:
+    log += [sent(history, "b-3", (1, 2)), Stored((1, 1), "b-4", "b", "b-4", "key")]
+    history.sending("b-4", "b")
+    history.answered("b-4", "SEND_OK", (1, 1), is_ok=True)
+
+
+def offset_back(history: History, _log: list[Stored]) -> None:
+    history.offset_told(0, 4, "broker-a-1", may_be_behind=False)
+
+
+def offset_back_at_one_broker(history: History, _log: list[Stored]) -> None:
+    history.offset_told(0, 4, "broker-a-1", may_be_behind=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (never_delivered, ["I1: 1 acknowledged and never delivered"]),
+        (acknowledged_elsewhere, ["I1: 1 acknowledged and not in the log of broker-a-0, first [('a-4', (0, 9))]"]),
+        (cut_log, ["I1: 1 acknowledged and not in the log", "I19: 1 delivered and not in the log"]),
+        (cut_unacknowledged, ["I19: 1 delivered and not in the log of broker-a-0, first [('a-3', (0, 2))]"]),
+        (given("a-99", (0, 5)), ["I2: 'a-99', given at (0, 5), was never sent", "I19"]),
+        (given("a-2", (1, 0), tag="b"), ["I2: a-2, given at (1, 0), has tag 'b'"]),
+        (given("a-2", (1, 0), key="k"), ["I2: a-2, given at (1, 0), has tag 'a' and key 'k'"]),
+        (put((0, 5), "c-1"), ["I2: 'c-1', in the log of broker-a-0 at (0, 5), was never sent"]),
+        (put((0, 5), "a-3", tag="x"), ["I2: a-3, in the log of broker-a-0"]),
+        (two_keys, ["I3: a-3 is in the log of broker-a-0 under two unique keys"]),
+        (sent_later_lies_before, ["I1: 1 acknowledged and never", "I4: b-4 was sent after b-3 and lies before it"]),
+        (given("a-2", (0, 0)), ["I5: queue 0 offset 0 was a-1, then a-2", "I5: a-1 was acknowledged at", "I19"]),
+        (acknowledged_at_one_place, ["I1", "I5: b-2 was acknowledged at", "I5: a-4 and b-2 were both", "I1"]),
+        (put((0, 0), "a-2"), ["I5: (0, 0) is a-1 and a-2 in the log"]),
+        (offset_back, ["I7: queue 0 went back from 5 to 4 at broker-a-1"]),
+        (offset_back_at_one_broker, ["I7: queue 0 went back from 5 to 4 at broker-a-1"]),
+    ],
+)
+def test_violation_is_found(change: Change, found: list[str]) -> None:
+    violations = judged(change)
+    assert len(violations) == len(found), violations
+    for text, start in zip(violations, found, strict=True):
+        assert text.startswith(start)
+
+
+def test_new_message_behind_a_later_one_is_out_of_order() -> None:
+    history = History()
+    for body, place in (("a-1", (0, 0)), ("a-3", (0, 2)), ("a-2", (0, 1))):
+        history.sending(body, "a")
+        history.received(body, "a", body, place)
+    assert history.violations == ["I4: queue 0 gave offset 1 for the first time after 2"]
+
+
+def test_slave_that_was_cut_off_may_begin_with_older_offsets_and_it_is_counted() -> None:
+    history = History()
+    for offset, broker in ((7, "broker-a-0"), (5, "broker-a-1"), (6, "broker-a-1")):
+        history.offset_told(0, offset, broker, may_be_behind=True)
+    assert history.violations == []
+    assert history.offsets_behind == 1
+
+
+def test_awaited_are_the_acknowledged_that_nobody_was_given() -> None:
+    history = History()
+    sent(history, "a-1", (0, 0))
+    history.sending("a-2", "a")
+    history.answered("a-2", "SEND_OK", (0, 1), is_ok=True)
+    history.sending("a-3", "a")
+    history.answered("a-3", "FLUSH_SLAVE_TIMEOUT", (0, 2), is_ok=False)
+    assert history.awaited == {"a-2"}
