@@ -1,6 +1,6 @@
 """`make bench-failover`: how long nobody reads or writes when a master dies, is switched, or comes back.
 
-    python -m bench.modes                               50 kills per mode and registry, then the cost: 45 minutes
+    python -m bench.modes                               50 kills per mode and registry, then the cost: an hour
     python -m bench.modes --rounds 5 --registry namesrv
     python -m bench.modes --only cost                   or kills, or switch: rounds without a kill, elect alone
 
@@ -8,9 +8,10 @@ Each round: kill -9 of the serving master of a running pair under load, then its
 
     read      kill → the longest time in which a consumer with a backlog got nothing
     write     kill → the longest time in which a producer with default retries stored nothing; failed sends   (elect)
-    back      the master listens again → it may be read again (slave-consume), or is in sync again (elect)
+    back      the master listens again → it may be read again (slave-consume), or all is in sync again; in slave-consume
+              a slow consumer reads on over it: what comes twice then, which committed offsets go back
     switch    the longest time in which the producer stored nothing, over a planned switch there and back      (elect)
-    cost      SYNC_MASTER 16×32, 128 B: elect ÷ static, median of interleaved pairs of two runs each
+    cost      SYNC_MASTER 16×32, 128 B: elect ÷ static, median of interleaved pairs of two runs each, per registry
 
 Exit code 1 if something acknowledged was not read in the end.
 """
@@ -34,6 +35,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.failover import seconds_without_delivery
+from bench.handback import SlowReads
 from bench.loads import LoadFailed, run_load
 from tandemq.client.blocking import BlockingProducer
 from tandemq.coordination.records import Mode
@@ -131,9 +133,21 @@ def kill_round(pair: Pair, mode: Mode) -> dict[str, Any]:
         found |= {"write": writes.gap_since(begun), "failed": len(writes.failed)}
         _return(pair, master)
         master = pair.master
+    if mode is not Mode.SLAVE_CONSUME:
+        return found | _read_round(pair, master)
+    reads = SlowReads(pair.cluster.name_servers, master.address, [broker.address for broker in pair.cluster.brokers])
+    with reads.running():
+        found = _read_round(pair, master, reads)
+    return found | {"twice": reads.twice, "offsets_back": reads.back}
+
+
+def _read_round(pair: Pair, master: BrokerChild, reads: SlowReads | None = None) -> dict[str, float]:
+    """Kill the master under a consumer with a backlog, and start it again."""
     topic = f"Failover{time.monotonic_ns()}"
-    found["read"] = seconds_without_delivery(pair, topic=topic, backlog=_BACKLOG).seconds
-    return found | {"back": _return(pair, master)}
+    read = seconds_without_delivery(pair, topic=topic, backlog=_BACKLOG).seconds
+    if reads is not None:
+        reads.returns()
+    return {"read": read, "back": _return(pair, master)}
 
 
 def _return(pair: Pair, master: BrokerChild) -> float:
@@ -173,13 +187,13 @@ def switch_round(pair: Pair) -> dict[str, Any]:
     return {"switch": writes.gap_since(begun), "command": asked, "failed": len(writes.failed)}
 
 
-def cost(pairs: int, console: Console) -> dict[str, Any]:
+def cost(pairs: int, registry: str, console: Console) -> dict[str, Any]:
     """Messages per second of two clusters that both run, each twice in one pair: one, the other, the other, the one.
 
     So it matters not who comes first, nor that a machine gets slower while its disk has more and more to write.
     """
     ratios = []
-    with running_pair(Mode.STATIC, "namesrv") as fixed, running_pair(Mode.ELECT, "namesrv") as elected:
+    with running_pair(Mode.STATIC, "namesrv") as fixed, running_pair(Mode.ELECT, registry) as elected:
         for number in range(pairs):
             first, second = (fixed, elected) if number % 2 else (elected, fixed)
             speeds = {id(fixed): 0.0, id(elected): 0.0}
@@ -189,7 +203,8 @@ def cost(pairs: int, console: Console) -> dict[str, Any]:
                 speeds[id(pair)] += float(done["messages_per_s"]) / 2
             static, elect = speeds[id(fixed)], speeds[id(elected)]
             ratios.append(elect / static)
-            console.print(f"cost: static {static:,.0f} msg/s, elect {elect:,.0f} msg/s ({ratios[-1]:.3f})")
+            console.print(f"{registry.partition(':')[0]} cost: static {static:,.0f} msg/s, elect {elect:,.0f} msg/s "
+                          f"({ratios[-1]:.3f})")  # fmt: skip
     return {"ratios": ratios, "median": statistics.median(ratios)}
 
 
@@ -206,7 +221,7 @@ def measure(mode: Mode, registry: str, rounds: int, console: Console, *, kills: 
     found = []
     with running_pair(mode, registry) as pair:
         for number in range(rounds):
-            figures = kill_round(pair, mode) if kills else {}
+            figures: dict[str, Any] = kill_round(pair, mode) if kills else {}
             if mode is Mode.ELECT:
                 figures |= {f"{key}_s" if key == "failed" else key: value for key, value in switch_round(pair).items()}
             found.append(figures)
@@ -221,21 +236,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=50, help="kills per mode and registry")
     parser.add_argument("--pairs", type=int, default=9, help="interleaved pairs for the cost")
     parser.add_argument("--registry", choices=("namesrv", "zookeeper"), action="append", help="default: both")
-    parser.add_argument("--mode", choices=("slave-consume", "elect"), action="append", help="default: both")
+    parser.add_argument("--mode", choices=("static", "slave-consume", "elect"), action="append", help="default: all")
     parser.add_argument("--only", choices=("kills", "switch", "cost"))
     args = parser.parse_args(arguments)
     console = Console(width=120, highlight=False)
     results: dict[str, Any] = {}
     try:
-        if args.only != "cost":
-            for registry in args.registry or ("namesrv", "zookeeper"):
-                for mode in ["elect"] if args.only == "switch" else args.mode or ("slave-consume", "elect"):
-                    with _address(registry) as address:
-                        results[f"{mode}, {registry}"] = measure(
-                            Mode(mode), address, args.rounds, console, kills=args.only != "switch"
-                        )
-        if args.only in (None, "cost"):
-            results["cost"] = cost(args.pairs, console)
+        for registry in args.registry or ("namesrv", "zookeeper"):
+            with _address(registry) as address:
+                for mode in _modes(args, registry):
+                    results[f"{mode}, {registry}"] = measure(
+                        Mode(mode), address, args.rounds, console, kills=args.only != "switch"
+                    )
+                if args.only in (None, "cost"):
+                    results[f"cost, {registry}"] = cost(args.pairs, address, console)
     except (LoadFailed, TandemError, AssertionError) as error:
         console.print(f"bench: {error}", style="red")
         return 1
@@ -244,6 +258,16 @@ def main(arguments: list[str] | None = None) -> int:
         _RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     console.print(_table(results))
     return 0
+
+
+def _modes(args: argparse.Namespace, registry: str) -> list[str]:
+    """What is measured on a registry; static pairs have none."""
+    if args.only == "cost":
+        return []
+    if args.only == "switch":
+        return ["elect"]
+    chosen = args.mode or ["static", "slave-consume", "elect"]
+    return [mode for mode in chosen if mode != "static" or registry == "namesrv"]
 
 
 @contextmanager
@@ -261,19 +285,26 @@ def _address(registry: str) -> Iterator[str]:
 
 
 def _table(results: dict[str, Any]) -> Table:
-    shown = Table("mode, registry", "what", "p50", "slowest", "runs", "failed sends", title="seconds")
+    shown = Table("mode, registry", "what", "p50", "slowest", "runs", "besides", title="seconds")
     for name, figures in results.items():
-        if name == "cost":
-            shown.add_row("elect ÷ static", "send 16×32, SYNC_MASTER", f"{figures['median']:.3f}", "",
-                          str(len(figures["ratios"])), "")  # fmt: skip
+        if name.startswith("cost"):
+            shown.add_row(f"elect ÷ static, {name.partition(', ')[2]}", "send 16×32, SYNC_MASTER",
+                          f"{figures['median']:.3f}", "", str(len(figures["ratios"])), "")  # fmt: skip
             continue
-        for what, failed in (("read", ""), ("write", "failed"), ("back", ""), ("switch", "failed_s")):
+        for what in ("read", "write", "back", "switch"):
             values = [row[what] for row in figures if what in row]
             if values:
-                lost = str(sum(row[failed] for row in figures)) if failed else ""
                 middle, slowest = f"{statistics.median(values):.2f}", f"{max(values):.2f}"
-                shown.add_row(name, what, middle, slowest, str(len(values)), lost)
+                shown.add_row(name, what, middle, slowest, str(len(values)), _besides(what, figures))
     return shown
+
+
+def _besides(what: str, rows: list[dict[str, Any]]) -> str:
+    counted = {
+        "write": {"failed": "sends failed"}, "switch": {"failed_s": "sends failed"},
+        "back": {"twice": "came twice", "offsets_back": "offsets went back"},
+    }.get(what, {})  # fmt: skip
+    return ", ".join(f"{sum(row[key] for row in rows)} {text}" for key, text in counted.items() if key in rows[0])
 
 
 if __name__ == "__main__":
