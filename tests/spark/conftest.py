@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from tandemq.spark.session import open_session
 from tests.spark.short import SHORT
+from tests.spark.streams import Stream
 
 SECONDS_MAX = 240
 """For one test: the first one of a kind starts Python workers and compiles, on a machine that may be busy."""
@@ -34,3 +35,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session, _ = open_session("tests", master="local[2]", settings=settings)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def stream(spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path) -> Stream:
+    """A query of the cluster that the test asks for: a pair, or else a single broker."""
+    name = "tandemq_pair" if "tandemq_pair" in request.fixturenames else "tandemq_broker"
+    return Stream(spark, request.getfixturevalue(name), tmp_path / "query")

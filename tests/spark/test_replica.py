@@ -1,6 +1,5 @@
 """Replica reads: slaves of groups with a registry serve no consumers, and pipelines all the same."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from tandemq.run.ask import try_ask
 from tandemq.run.local import LocalBroker, LocalCluster
 from tandemq.spark.layout import pull_request
 from tests.spark.messages import make_topic, numbered, send
-from tests.spark.test_stream import Stream
+from tests.spark.streams import Stream
 from tests.spec import spec
 
 QUEUE = MessageQueue("Orders", "broker-a", 0)
@@ -54,11 +53,6 @@ def read(spark: SparkSession, cluster: LocalCluster, **options: Any) -> list[int
     given: dict[str, Any] = {"nameServer": cluster.name_servers, "subscribe": "Orders", "timeoutMs": 8_000} | options
     rows = spark.read.format("rocketmq").options(**given).load().select("body").collect()
     return sorted(int(row.body) for row in rows)
-
-
-@pytest.fixture
-def stream(spark: SparkSession, tandemq_pair: LocalCluster, tmp_path: Path) -> Stream:
-    return Stream(spark, tandemq_pair, tmp_path / "query")
 
 
 @spec("P11")
