@@ -1,5 +1,6 @@
 """Scrub and audit: what is wrong is found, where it is, and nothing else."""
 
+import gc
 import shutil
 from pathlib import Path
 
@@ -9,8 +10,9 @@ from pyspark.sql import SparkSession
 from tandemq.errors import ConfigError
 from tandemq.spark.audit import audit, audit_range
 from tandemq.spark.logfiles import open_log
-from tandemq.spark.logranges import split
+from tandemq.spark.logranges import LogRange, split
 from tandemq.spark.scrub import scrub
+from tandemq.spark.tasks import Job, Result, run_tasks
 from tests.spark.logs import HOST_V6, LogWriter
 from tests.spec import spec
 
@@ -51,6 +53,17 @@ def test_scrub_goes_on_from_its_state_file(spark: SparkSession, writer: LogWrite
     assert told[0] == 3 * RANGE_BYTES
     with pytest.raises(ConfigError, match="is not the state of this job"):
         scrub(spark, writer.store, range_bytes=2 * RANGE_BYTES, state=state)
+
+
+def frozen(_wanted: LogRange) -> Result:
+    return {"frozen": gc.get_freeze_count()}
+
+
+def test_who_has_done_a_task_no_longer_looks_for_garbage_among_modules(spark: SparkSession, writer: LogWriter) -> None:
+    ranges = split(open_log(writer.store), 0, writer.end, RANGE_BYTES)
+    found = run_tasks(spark, ranges, Job("frozen", frozen))
+    assert len(found) > 2 * spark.sparkContext.defaultParallelism
+    assert found[-1]["frozen"]
 
 
 def test_audit_of_equal_twins_finds_nothing_and_tells_the_lag(

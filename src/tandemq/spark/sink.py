@@ -31,6 +31,7 @@ from tandemq.model.message import KEY_SEPARATOR, KEYS, TAGS, Message, SendResult
 from tandemq.spark.asking import asker_of
 from tandemq.spark.options import SinkOptions
 from tandemq.spark.schema import did_you_mean
+from tandemq.spark.worker import keep_modules
 
 log = logging.getLogger(__name__)
 RETRY_PAUSE_S = 0.2
@@ -122,6 +123,7 @@ class _Writer:
             return Written(row, sender.unsafe)
         finally:
             sender.close()
+            keep_modules()
 
 
 class BatchWriter(DataSourceArrowWriter):

@@ -31,6 +31,7 @@ from tandemq.spark.pushed import Narrowing
 from tandemq.spark.reader import ReadHow, read_ranges
 from tandemq.spark.schema import check_columns, message_schema
 from tandemq.spark.sink import BatchWriter, StreamWriter
+from tandemq.spark.worker import keep_modules
 
 log = logging.getLogger(__name__)
 
@@ -130,6 +131,7 @@ class _Reader:
         asker = asker_of(self.how.name_servers)
         for pulled in read_ranges(asker, self.how, partition.ranges, partition.members):
             yield self.decoder.batch(pulled)
+        keep_modules()
 
 
 class BatchReader(DataSourceReader):
