@@ -119,7 +119,7 @@ class ElectedGroup:
         self.brokers: dict[int, Broker] = {}
         self.wires: list[Wire] = []
         self._links = 1_000
-        self._configure()
+        self.configure()
         for number in range(members) if started is None else started:
             self.start(number)
         if settles:
@@ -128,9 +128,9 @@ class ElectedGroup:
     def allow(self, number: int, permission: Permission) -> None:
         """An administrator changes what a member may do at most."""
         self.allowed[number] = permission
-        self._configure()
+        self.configure()
 
-    def _configure(self) -> None:
+    def configure(self) -> None:
         config = GroupConfig(self.mode, tuple(
             records.Member(number, Role.SLAVE if number else Role.MASTER, permission)
             for number, permission in self.allowed.items()

@@ -9,6 +9,7 @@ from tandemq.codec.ha import KIND_REPORT, checked
 from tandemq.config import BrokerConfig
 from tandemq.errors import DiskFailed
 from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.storage.recovery import set_aside_tail
 from tests.broker.harness import Harness, messages_in, run_job, send_fields
 from tests.replication.group import Group, Member, delete_files
 from tests.spec import spec
@@ -294,6 +295,6 @@ def test_cut_while_a_sync_runs_does_not_make_later_bytes_flushed(tmp_path: Path)
     broker.run_jobs = False
     broker.tell(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"x" * 500)
     job = next(job for job in broker.jobs if job.name == "flush")
-    broker.node.set_aside(end)
+    set_aside_tail(broker.node.store, end)
     broker.turn([], [run_job(job)])
     assert broker.node.store.log.flushed_offset == end

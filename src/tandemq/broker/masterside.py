@@ -9,6 +9,7 @@ from isal.isal_zlib import crc32
 from tandemq.boundary import Now, Opened, Turn
 from tandemq.broker.correction import correct_progress
 from tandemq.broker.refusals import Refusals
+from tandemq.broker.slaveoffsets import SlaveOffsets
 from tandemq.codec.ha import TAIL_CHECK_BYTES, TAIL_PAGE_BYTES, Heartbeat, MasterHello, SlaveHello, page_crcs
 from tandemq.errors import StoreError
 from tandemq.replication import master
@@ -51,6 +52,7 @@ class MasterSide:
         self._known: set[int] = {int(number) for number in saved.get("brokerIds", [])}
         self._awaited: set[int] = {int(number) for number in saved.get("awaitedIds", [])}
         """Slaves that may hold what was lost here. Saved: a restart while they are awaited forgets none."""
+        self._offsets = SlaveOffsets(broker.saver)
         self._accept_at_ms: int | None = None
 
     # Taking back what a crash of the machine lost.
@@ -143,6 +145,7 @@ class MasterSide:
 
     def closed(self, link: int, reason: str, now: Now) -> None:
         """It is gone, and its replica counts no more."""
+        self.save_offsets()
         session = self.sessions.pop(link)
         self._unlinked(link, session, now)
         peer = self.peers.pop(link)
@@ -245,13 +248,14 @@ class MasterSide:
     # Who counts.
 
     def _acked(self, link: int, session: master.MasterSession) -> None:
-        key = _host_of(self.peers[link]) if session.hello is None else f"id {session.hello.broker_id}"
+        key = _name_of(_host_of(self.peers[link]) if session.hello is None else session.hello.broker_id)
         speaker = self._speakers.get(key)
         if speaker is None or speaker < link:
             if speaker is not None and speaker in self.sessions:
                 self._say_doubled(self.sessions[speaker], session, link)
                 self._broker.turn_out.closes.append((speaker, "a newer connection of the same slave"))
             self._speakers[key] = link
+            self.save_offsets()
             log.info("replication: slave=%s (%s) copies from log offset %d", self.peers[link], key, session.next_offset)
 
     def _say_doubled(self, old: master.MasterSession, new: master.MasterSession, link: int) -> None:
@@ -271,12 +275,50 @@ class MasterSide:
         absent = dict.fromkeys(self._known, "") if self._waits_for_absent else {}
         return absent | self._addresses
 
+    def let_go(self, reason: str) -> None:
+        """Another epoch: all sessions end; what the slaves have of this one is noted as such."""
+        self.save_offsets()
+        self._speakers.clear()
+        for session in self.sessions.values():
+            session.end(reason)
+
+    # Who needs the log.
+
     def needed(self) -> dict[str, int]:
-        """From which log offset each connected slave still needs the log."""
-        return {
-            key: self.sessions[link].acked_offset for key, link in self._speakers.items()
-            if link in self.sessions and self.sessions[link].acked_offset >= 0
-        }  # fmt: skip
+        """From which log offset each slave still needs the log, also one that is not connected."""
+        if not self._broker.is_master:
+            return {}
+        needed = self._reported_offsets()
+        for who in sorted(self._expected() - needed.keys()):
+            log_offset = self._offsets.needed(who, self._owner.generations)
+            if log_offset is not None:
+                needed[f"{who} (not connected, has the log up to {log_offset})"] = log_offset
+        return needed
+
+    def _reported_offsets(self) -> dict[str, int]:
+        found = {who: self.sessions[link].acked_offset for who, link in self._speakers.items() if link in self.sessions}
+        return {who: log_offset for who, log_offset in found.items() if log_offset >= 0}
+
+    def _expected(self) -> set[str]:
+        """Slaves that may come back: the group's other members, or whoever was here; classic ones while admitted."""
+        config, failover = self._broker.config, self._broker.failover
+        group = failover.member.view.config if failover is not None else None
+        ids = self._known if group is None else {one.broker_id for one in group.members} - {config.broker_id}
+        classic = {_name_of(address) for address in config.ha_classic_peers}
+        return {_name_of(number) for number in ids} | (self._offsets.noted() & classic)
+
+    def save_offsets(self) -> None:
+        """Have it kept how far the slaves are, for the time when they are not there."""
+        generation = self._owner.generations[-1][0] if self._owner.generations else 0
+        for who, log_offset in self._reported_offsets().items():
+            self._offsets.note(who, log_offset, generation)
+        self._offsets.save()
+
+    def give_up_absent(self) -> None:
+        """The operator says that slaves which are not there are gone for good."""
+        self._offsets.give_up(_name_of(number) for number in self._known)
+
+    # Where a slave goes on.
 
     def _decide(self, hello: SlaveHello) -> MasterHello:
         broker, config = self._broker, self._broker.config
@@ -436,6 +478,11 @@ def _pages_agree(hello: SlaveHello, tail: bytes, faults: list[Fault]) -> bool:
     ours = page_crcs(tail)
     whole = [page for page in range(len(ours)) if page not in damaged]
     return len(ours) == len(hello.tail_pages) and bool(whole) and all(ours[p] == hello.tail_pages[p] for p in whole)
+
+
+def _name_of(slave: int | str) -> str:
+    """A slave for logs and tables, by its id, or by its address if it is a classic one."""
+    return f"slave {slave}"
 
 
 def _host_of(peer: str) -> str:

@@ -40,7 +40,7 @@ from tandemq.registry import parse_address
 from tandemq.replication.authentication import Keyring
 from tandemq.replication.copies import copied_offset, enough_in_reach
 from tandemq.replication.waiters import Waiters
-from tandemq.storage.recovery import Recovered, open_store, set_aside_tail
+from tandemq.storage.recovery import Recovered, open_store
 from tandemq.storage.store import FlushJob, Store, StoreConfig
 from tandemq.storage.tables import DataVersion
 
@@ -560,10 +560,6 @@ class Broker:
         if self.replication.slave is not None:
             self.replication.slave.master_found(master, ha, now)
 
-    def set_aside(self, log_end: int) -> None:
-        """Keep the log's tail from `log_end` in a file of its own, then cut it: its loss was accepted by the master."""
-        set_aside_tail(self.store, log_end)
-
     # Stopping.
 
     def stop(self, now: Now) -> Turn:
@@ -586,6 +582,7 @@ class Broker:
         self.topics.save()
         self.groups.save()
         self.scrubber.save()
+        self.replication.masters.save_offsets()
         self.saver.finish()
         self.store.close()
 

@@ -19,6 +19,8 @@ from tandemq.storage.recovery import loss_noted
 if TYPE_CHECKING:
     from tandemq.broker.node import Broker
 
+OFFSETS_SAVED_MS = 60_000
+
 
 class Replication:
     """Both sides; a broker is on one of them by its role: by its settings, or as the registry has it.
@@ -32,6 +34,11 @@ class Replication:
         self._accept_loss = accept_loss
         self.generations: Pairs = load_epochs(broker.disk)
         self.masters = MasterSide(broker, self)
+        if accept_loss:
+            self.masters.give_up_absent()
+        broker.schedule.every(
+            OFFSETS_SAVED_MS, lambda _: self.masters.save_offsets(), first_ms=now.mono_ms + OFFSETS_SAVED_MS
+        )  # fmt: skip
         self.slave: SlaveSide | None = None
         self.unproven = Refusals()
         """Members whose answers were not proven, by address."""
@@ -71,8 +78,7 @@ class Replication:
 
     def let_go(self, turn: Turn, reason: str) -> None:
         """Another epoch: all links of the one before are closed."""
-        for session in self.masters.sessions.values():
-            session.end(reason)
+        self.masters.let_go(reason)
         if self.slave is not None:
             self.slave.let_go(turn, reason)
 

@@ -15,6 +15,7 @@ from tandemq.model.command import Command
 from tandemq.replication import slave
 from tandemq.replication.authentication import SlaveProver
 from tandemq.replication.records import Piece
+from tandemq.storage.recovery import set_aside_tail
 
 if TYPE_CHECKING:
     from tandemq.broker.node import Broker
@@ -341,7 +342,7 @@ class SlaveSide:
                     "empty this store if that stays so"
                 )
             if to is not None:
-                self._broker.set_aside(to)
+                set_aside_tail(self._broker.store, to)
                 if self._broker.failover is not None:
                     self._broker.failover.log_changed()
             self._owner.set_generations(hello.generations)

@@ -135,8 +135,7 @@ class Upkeep:
                     self._begin_sync(now)
                     break  # without the entries of its queues, these would begin again below them after a power loss
                 store.drop_first_segment()
-                log.info("retention: deleted log=[%d,%d)%s", segment.start, segment.end,
-                         f" although needed by {decision.forced}" if decision.forced else "")  # fmt: skip
+                self._say_deleted(segment, decision.forced)
         except StoreError as error:
             log.error("retention: %s", error)
             return
@@ -149,6 +148,13 @@ class Upkeep:
         if delayed is not None and self._broker.is_master:
             needed["delayed messages"] = delayed
         return needed
+
+    def _say_deleted(self, segment: Segment, forced: str) -> None:
+        if forced:
+            log.warning("retention: deleted log=[%d,%d) although needed by %s: the disk is too full", segment.start,
+                        segment.end, forced)  # fmt: skip
+        else:
+            log.info("retention: deleted log=[%d,%d)", segment.start, segment.end)
 
     def _say_kept(self, who: str) -> None:
         if who != self._said:

@@ -69,7 +69,7 @@ def _tell(text: str, facts: dict[str, object], *, as_json: bool) -> None:
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="After a crash of the machine: do not wait for slaves that may hold what was lost here.",
+    help="Absent slaves are gone for good: do not wait for what they may hold, keep no old log files for them.",
 )
 @json_option
 @stdin_option
