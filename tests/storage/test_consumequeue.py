@@ -9,7 +9,7 @@ from tandemq.codec.record import Record
 from tandemq.sim.disk import SimDisk
 from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue
 from tandemq.storage.seglog import FileCache
-from tests.storage.harness import new_disk, start
+from tests.storage.harness import new_disk, put, start
 
 FILE_BYTES = 200
 SIZE = 200
@@ -161,3 +161,18 @@ def test_queue_begins_anew_when_its_topic_was_created_again() -> None:
     assert queue.stage(0, behind + 100, 100, 8)
     queue.enter_staged()
     assert (queue.max_offset, queue.entry(0)) == (1, (behind + 100, 100, 8))
+
+
+def test_queues_are_written_in_the_order_in_which_they_got_entries() -> None:
+    disk = new_disk()
+    store = start(disk)
+    order = [7, 2, 11, 0, 5, 9, 1, 10, 3, 8, 6, 4]
+    for number, queue_id in enumerate(order * 2):
+        put(store, number, queue_id=queue_id)
+    store.commit()
+    written: list[str] = []
+    disk.on_call = lambda operation, path: written.append(path) if operation == "pwrite" else None
+    store.flush_queues()
+    assert [path.split("/")[2] for path in written if path.startswith("consumequeue/")] == [
+        str(queue_id) for queue_id in order
+    ]

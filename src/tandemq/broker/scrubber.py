@@ -359,7 +359,7 @@ class Scrubber:
         log_offset, size, code = wanted[0], wanted[1], store.entry_code(queue.topic, record.properties, record.store_ms)
         if is_behind:
             if queue.enter(queue_offset, log_offset, size, code):
-                store.dirty_queues.add(queue)
+                store.dirty_queues[queue] = None
             return
         there = _parsed(store.record_at(*held[:2])) if held[0] != log_offset else None
         if there is not None and (there.topic, there.queue_id, there.queue_offset) == (
@@ -367,7 +367,7 @@ class Scrubber:
         ):  # fmt: skip
             return  # the topic was deleted and created again: that is the newer message
         queue.correct(queue_offset, log_offset, size, code)
-        store.dirty_queues.add(queue)
+        store.dirty_queues[queue] = None
         self.corrected += 1
         if self.corrected <= CORRECTED_SAID_MAX:
             log.warning("scrub: entry of topic=%s queue=%d offset=%d was (%d, %d), corrected from the log",

@@ -290,7 +290,7 @@ def _keep_place(store: Store, data: bytes, log_offset: int) -> None:
         return
     queue = store.queues.get((record.topic.decode("utf-8", "replace"), record.queue_id))
     if queue is not None and queue.keep_place(record.queue_offset):
-        store.dirty_queues.add(queue)
+        store.dirty_queues[queue] = None
 
 
 def _stale_bytes(store: Store, end: int) -> int:

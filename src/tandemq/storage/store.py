@@ -81,7 +81,8 @@ class Store:
         self.index = KeyIndex(disk, config.index_slots, config.index_entries) if config.index_enable else None
         self._queue_files = FileCache(disk, files_max=512)
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
-        self.dirty_queues: set[ConsumeQueue] = set()
+        self.dirty_queues: dict[ConsumeQueue, None] = {}
+        """Queues with entries in memory only, in the order in which they got them: so they are written."""
         self.marks = Marks(boot_id=config.boot_id)
         self._marks_file = open_marks(disk)
         self.last_store_ms = 0
@@ -120,7 +121,7 @@ class Store:
         self._touched = [queue for queue in self._touched if queue.topic != topic]
         for key in [key for key in self.queues if key[0] == topic]:
             queue = self.queues.pop(key)
-            self.dirty_queues.discard(queue)
+            self.dirty_queues.pop(queue, None)
             self.marks.entries -= queue.written_entries
             queue.destroy()
         self.disk.remove(f"consumequeue/{topic}")
@@ -329,7 +330,7 @@ class Store:
                 queue.enter_staged()
                 if queue.held is not None:
                     self.woken.append(queue)
-            self.dirty_queues.update(self._touched)
+            self.dirty_queues.update(dict.fromkeys(self._touched))
             self._touched.clear()
             self.last_store_ms = self._staged_ms
         if self._staged_rows:
@@ -370,7 +371,7 @@ class Store:
             queue = self.queue(topic, record.queue_id)
             code = self.entry_code(topic, record.properties, record.store_ms)
             if queue.enter(record.queue_offset, record.log_offset, record.size, code):
-                self.dirty_queues.add(queue)
+                self.dirty_queues[queue] = None
         if transaction != _ROLLBACK and self.index is not None and record.log_offset > self.index.end_offset:
             self._stage_all_keys(topic, record.properties, record.log_offset, record.store_ms)
             self._index_staged()
@@ -471,7 +472,7 @@ class Store:
             self.index.absorb()
         for queue in list(self.dirty_queues):
             queue.flush()
-            self.dirty_queues.discard(queue)
+            del self.dirty_queues[queue]
         self.marks.written = self.log.written_end
         self.marks.entries = self.entries_total()
         self.queued_ms = self.last_store_ms
