@@ -102,8 +102,8 @@ class Application:
 
     def deadline_ms(self) -> int | None:
         """See `boundary.Node`."""
-        times = (self.client.deadline_ms(), self.timers.next_ms())
-        return min((time for time in times if time is not None), default=None)
+        ours, clients = self.timers.next_ms(), self.client.deadline_ms()
+        return ours if clients is None or (ours is not None and ours < clients) else clients
 
     def begin(self, client: ClientNode, now: Now) -> None:
         """Called once for each client."""

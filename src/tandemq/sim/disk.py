@@ -17,7 +17,7 @@ Does not know: directories' rights, links, more than one process at a time.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
@@ -26,6 +26,7 @@ from tandemq.errors import DiskFailed, DiskFull, StoreError
 
 PAGE_BYTES = 4096
 SECTOR_BYTES = 512
+_NO_PAGE = bytes(PAGE_BYTES)
 WRITTEN_BACK = 1 / 8
 """Chance that the system wrote a changed page to the device by itself before it is changed again."""
 
@@ -125,7 +126,7 @@ class SimFile:
         if size < 0 or position < 0:
             raise DiskFailed(f"{self.path}: a read of {size} bytes at {position}")
         self._disk.raise_fault("pread", self.path)
-        return _load(self._content, size, position)
+        return _load(self._content.pages, self._content.size, size, position)
 
     def datasync(self) -> None:
         """See `boundary.File`."""
@@ -222,7 +223,7 @@ class SimDisk:
         if path in self._directories:
             raise DiskFailed(f"{path}: is a directory")
         content = self._files.get(path)
-        return None if content is None else _load(content, content.size, 0)
+        return None if content is None else _load(content.pages, content.size, content.size, 0)
 
     def replace(self, path: str, data: bytes) -> None:
         """See `boundary.Disk`."""
@@ -330,18 +331,16 @@ class SimDisk:
         if content is None:
             return b""
         if not safe:
-            return _load(content, size, position)
-        if any(change.content is content for change in self._journal):
-            return b""
-        first, last = position // PAGE_BYTES, (position + size) // PAGE_BYTES
-        pages: dict[int, bytearray] = {}
-        for number in range(first, last + 1):
+            return _load(content.pages, content.size, size, position)
+        for change in self._journal:
+            if change.content is content:
+                return b""
+        pages: dict[int, bytes | bytearray] = {}
+        for number in range(position // PAGE_BYTES, (position + size) // PAGE_BYTES + 1):
             raw = content.synced[number] if number in content.synced else content.pages.get(number)
             if raw is not None:
-                pages[number] = bytearray(raw)
-        return _load(
-            _Content(content.size if content.grown_from < 0 else content.grown_from, pages=pages), size, position
-        )
+                pages[number] = raw
+        return _load(pages, content.size if content.grown_from < 0 else content.grown_from, size, position)
 
     def paths(self) -> tuple[str, ...]:
         """All files, sorted."""
@@ -479,25 +478,16 @@ def _shrink(content: _Content, size: int) -> None:
         content.pages[last][within:] = bytes(PAGE_BYTES - within)
 
 
-def _load(content: _Content, size: int, position: int) -> bytes:
-    size = min(size, content.size - position)
+def _load(pages: Mapping[int, bytes | bytearray], end: int, size: int, position: int) -> bytes:
+    """Bytes of a file of `end` bytes; pages that are not there are zero."""
+    size = min(size, end - position)
     if size <= 0:
         return b""
     first, last = position // PAGE_BYTES, (position + size - 1) // PAGE_BYTES
-    pages = content.pages
+    start = position - first * PAGE_BYTES
     if first == last:
         page = pages.get(first)
-        within = position - first * PAGE_BYTES
-        return bytes(size) if page is None else bytes(page[within : within + size])
-    if last - first > len(pages):
-        present = sorted(number for number in pages if first <= number <= last)
-    else:
-        present = [number for number in range(first, last + 1) if number in pages]
-    if not present:
+        return bytes(size) if page is None else bytes(page[start : start + size])
+    if last - first > len(pages) and not any(first <= number <= last for number in pages):
         return bytes(size)
-    found = bytearray((last - first + 1) * PAGE_BYTES)
-    for number in present:
-        at = (number - first) * PAGE_BYTES
-        found[at : at + PAGE_BYTES] = pages[number]
-    start = position - first * PAGE_BYTES
-    return bytes(found[start : start + size])
+    return b"".join([pages.get(number, _NO_PAGE) for number in range(first, last + 1)])[start : start + size]

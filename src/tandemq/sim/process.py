@@ -13,7 +13,6 @@ violation here; so is any exception that leaves a turn.
 import logging
 from collections.abc import Callable
 from struct import error as StructError
-from zlib import crc32
 
 import msgspec
 
@@ -101,6 +100,8 @@ class Process:
         self._received: list[tuple[int, bytes]] = []
         self._events: list[Event] = []
         self._due_us: int | None = None
+        self._planned: set[int] = set()
+        """Times at which the world calls `_drive`; all but the one that is due are out of date."""
         self._spins = 0
         self._spins_since_us = 0
 
@@ -152,13 +153,17 @@ class Process:
             when_us = self.paused_until_us
         if self._due_us is None or when_us < self._due_us:
             self._due_us = when_us
-            self.world.at(when_us, lambda: self._drive(when_us))
+            if when_us not in self._planned:
+                self._planned.add(when_us)
+                self.world.at(when_us, self._drive)
 
-    def _drive(self, planned_us: int) -> None:
-        if not self.is_running or self._due_us != planned_us or self.node is None:
+    def _drive(self) -> None:
+        now_us = self.world.now_us
+        self._planned.discard(now_us)
+        if self._due_us != now_us or not self.is_running or self.node is None:
             return
         self._due_us = None
-        if self.world.now_us < self.paused_until_us:
+        if now_us < self.paused_until_us:
             self._plan(self.paused_until_us)
             return
         received, self._received = self._received, []
@@ -175,7 +180,7 @@ class Process:
         deadline = self.node.deadline_ms()
         if deadline is not None:
             at_us = -(-self.machine.us_of(deadline) // TICK_US) * TICK_US
-            self._plan(max(at_us, self.world.now_us + 100))
+            self._plan(max(at_us, now_us + 100))
 
     def run_turn(self, node: Node, received: list[tuple[int, bytes]], events: list[Event]) -> Turn | None:
         """One turn of the node; whatever it raises is a violation."""
@@ -205,7 +210,7 @@ class Process:
         """Do what a turn asks for."""
         for link, buffers in turn.sends.items():
             data = b"".join(buffers)
-            self.world.fold(self.name, link, len(data), crc32(data))
+            self.world.fold_sent(self.name, link, data)
             self.network.send(self, link, data)
         for link, reason in turn.closes:
             self.network.close(self, link, reason)

@@ -19,7 +19,7 @@ from tandemq.model.topic import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from tandemq.sim.checks import Checks, says_flushed
 from tandemq.sim.cluster import Cluster, Host
 from tandemq.sim.deliveries import RECONSUME_MAX, REJECTING_GROUP
-from tandemq.sim.logs import Found, read_log, walk, without_filler
+from tandemq.sim.logs import Damage, Found, read_log, walk, without_filler
 from tandemq.sim.messages import TOPICS
 from tandemq.sim.plan import DELAYS, GroupPlan
 from tandemq.sim.shadow import Attempt, Shadow, Wanted
@@ -41,6 +41,8 @@ class Verdict:
         self._checks = checks
         self._consumer_groups = groups
         self._found: dict[str, list[Found]] = {}
+        self._walked: dict[tuple[int, int, bytes], tuple[list[Found], Damage | None]] = {}
+        """What `walk` found in which bytes: those of twins are the same."""
         self._whole: dict[str, bytes] = {}
         """Host to the bytes of its log when no damage was in them."""
 
@@ -147,13 +149,19 @@ class Verdict:
         if known is None:
             start, segment = self._start(host), host.config.segment_bytes
             data = read_log(host.machine.disk, start, store_log.written_end, segment)
-            known, damage = walk(data, start, segment)
+            known, damage = self._walk(data, start, segment)
             if damage is not None:
                 if not host.flips:
                     raise Violation("I10", f"{host.name} has damage nobody did at {damage.log_offset}: {damage.reason}")
                 return known  # it will be repaired
             self._found[f"{host.name} {store_log.written_end}"] = known
         return known
+
+    def _walk(self, data: bytes, start: int, segment_bytes: int) -> tuple[list[Found], Damage | None]:
+        key = start, segment_bytes, data
+        if key not in self._walked:
+            self._walked[key] = walk(data, start, segment_bytes)
+        return self._walked[key]
 
     def _all(self) -> list[Found]:
         return [found for group in self._cluster.plan.groups for found in self.records(self._cluster.master(group))]
