@@ -97,7 +97,7 @@ class Groups:
         return {
             "dataVersion": self.version.as_json(),
             "forbiddenTable": {},
-            "subscriptionGroupTable": {name: msgspec.to_builtins(self.table[name]) for name in wanted},
+            "subscriptionGroupTable": msgspec.to_builtins({name: self.table[name] for name in wanted}),
         }
 
     def save(self) -> None:

@@ -125,8 +125,13 @@ class MasterSide:
             log.warning("master: who has answered is not noted: %s", error)
 
     def deadline_ms(self) -> int | None:
-        """When `tick` is needed for more than the sessions: when a loss is accepted."""
-        return self._accept_at_ms
+        """When `tick` is needed: by a session, or because a loss is accepted."""
+        first_ms = self._accept_at_ms
+        for session in self.sessions.values():
+            due_ms = session.deadline_ms()
+            if due_ms is not None and (first_ms is None or due_ms < first_ms):
+                first_ms = due_ms
+        return first_ms
 
     # Links.
 

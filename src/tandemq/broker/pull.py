@@ -49,6 +49,7 @@ LINK_BYTES_MAX = 8 << 20
 WAITING_PER_LINK_MAX = 4096
 NO_LIMIT = 1 << 62
 _NO_GROUP = SubscriptionGroupConfig("")
+_READ = int(Permission.READ)
 _BEGINNING = Struct(">I20xq")
 """Of a record, behind its size: magic and log offset."""
 _HEADER = (
@@ -180,7 +181,8 @@ class PullPath:
 
     def waiting_ms(self) -> int | None:
         """When a turn is needed for the pulls that wait: at once if a link of theirs has room, else when one drains."""
-        return 0 if any(self._outbox.backlog(link) < LINK_BYTES_MAX for link in self._waiting) else None
+        waiting = self._waiting
+        return 0 if waiting and any(self._outbox.backlog(link) < LINK_BYTES_MAX for link in waiting) else None
 
     def drop_link(self, link: int) -> None:
         """Forget the pulls of a link that closed."""
@@ -217,7 +219,7 @@ class PullPath:
     ) -> tuple[int, str] | None:
         if self.refusal is not None:
             return ResponseCode.NO_PERMISSION, self.refusal
-        if not self.permission & Permission.READ:
+        if not self.permission & _READ:
             return ResponseCode.NO_PERMISSION, f"the broker[{self._config.broker_name}] pulling message is forbidden"
         group = self._groups.table.get(fields.consumer_group) or self._groups.find(fields.consumer_group, now.wall_ms)
         if group is None:
@@ -243,7 +245,7 @@ class PullPath:
         self, link: int, opaque: int, fields: PullFields, turn: Turn, *, binary: bool
     ) -> tuple[int, str] | None:
         """A replica read is of no group, commits nothing and is never held."""
-        if not self.permission & Permission.READ:
+        if not self.permission & _READ:
             return ResponseCode.NO_PERMISSION, f"the broker[{self._config.broker_name}] pulling message is forbidden"
         refusal = self._topic_refusal(fields)
         if refusal is not None:
@@ -268,7 +270,7 @@ class PullPath:
             if (fields.topic, fields.queue_id) in self._store.queues:
                 return None
             return ResponseCode.TOPIC_NOT_EXIST, f"topic[{fields.topic}] not exist, apply first please!"
-        if not topic.config.perm & Permission.READ:
+        if not topic.config.perm & _READ:
             return ResponseCode.NO_PERMISSION, f"the topic[{fields.topic}] pulling message is forbidden"
         if not 0 <= fields.queue_id < topic.config.read_queue_nums:
             return (

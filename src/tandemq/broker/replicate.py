@@ -161,8 +161,6 @@ class Replication:
 
     def deadline_ms(self) -> int | None:
         """When `tick` is needed."""
-        times = [session.deadline_ms() for session in self.masters.sessions.values()]
-        times.append(self.masters.deadline_ms())
-        if self.slave is not None:
-            times.append(self.slave.deadline_ms())
-        return min([time for time in times if time is not None], default=None)
+        ours = self.masters.deadline_ms()
+        copying = self.slave.deadline_ms() if self.slave is not None else None
+        return copying if ours is None or (copying is not None and copying < ours) else ours

@@ -405,9 +405,9 @@ class SendPath:
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic[{name}] not exist, apply first please! create it with `tandemq topic create {name}`",
             )
-        if topic.config.order and not self.config.permission & Permission.WRITE:
+        if topic.config.order and not self.config.permission & _WRITE:
             raise Refused(ResponseCode.NO_PERMISSION, f"the broker[{self.config.broker_name}] takes no messages")
-        if not topic.config.perm & Permission.WRITE:
+        if not topic.config.perm & _WRITE:
             raise Refused(ResponseCode.NO_PERMISSION, f"topic[{name}] takes no messages: its permission lacks WRITE")
         return topic
 

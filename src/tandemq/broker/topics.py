@@ -166,7 +166,7 @@ class Topics:
         wanted = self.table if names is None else [name for name in names if name in self.table]
         return {
             "dataVersion": self.version.as_json(),
-            "topicConfigTable": {name: msgspec.to_builtins(self.table[name].config) for name in wanted},
+            "topicConfigTable": msgspec.to_builtins({name: self.table[name].config for name in wanted}),
         }
 
     def save(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tandemq.boundary import Disk, File
-from tandemq.codec.entries import INDEX_ENTRY_BYTES, INDEX_HEADER, INDEX_HEADER_BYTES, INDEX_SLOT_BYTES
+from tandemq.codec.entries import INDEX_ENTRY, INDEX_ENTRY_BYTES, INDEX_HEADER, INDEX_HEADER_BYTES, INDEX_SLOT_BYTES
 from tandemq.errors import StoreError
 from tandemq.model.hashing import cached_java_hash, hash_ascii_rows, java_hash
 
@@ -162,13 +162,12 @@ class IndexFile:
             if not 0 < number < self.count or len(found) >= most:
                 break
             raw = self._file.pread(INDEX_ENTRY_BYTES, self._entries_at + number * INDEX_ENTRY_BYTES)
-            entry = np.frombuffer(raw, dtype=_ENTRY)[0]
-            time_ms = self.begin_ms + int(entry["seconds"]) * 1000
+            there, offset, seconds, number = INDEX_ENTRY.unpack(raw)
+            time_ms = self.begin_ms + seconds * 1000
             if time_ms < begin_ms - 1000:
                 break
-            if int(entry["hash"]) == wanted and begin_ms - 1000 < time_ms <= end_ms:
-                found.append(int(entry["offset"]))
-            number = int(entry["previous"])
+            if there == wanted and begin_ms - 1000 < time_ms <= end_ms:
+                found.append(offset)
         return found
 
     def entries(self) -> list[tuple[int, int]]:
