@@ -9,7 +9,7 @@ import pytest
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
-from tandemq.errors import ConfigError, LocalError
+from tandemq.errors import ConfigError, LocalError, StoreDamaged
 from tandemq.spark.archive import Archive, Archived, ArchiveOptions
 from tandemq.spark.lake import DataFile, DeltaLake
 from tests.spark.logs import LogWriter
@@ -81,6 +81,49 @@ def test_checkpoint_that_is_behind_the_lake_is_refused_not_mixed_in(
     with pytest.raises(LocalError, match=r"holds the log of broker-a up to \d+.*delete the checkpoint"):
         archive(spark, writer, lake, checkpoint=own)
     assert len(offsets_in(spark, lake)) == 200
+
+
+@spec("P04")
+def test_log_written_anew_is_refused_without_its_checkpoint_too(
+    spark: SparkSession, writer: LogWriter, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lake = tmp_path / "lake"
+    epochs = writer.store / "epochFileCheckpoint"
+    epochs.write_text("1\n0\n1-0\n")
+    writer.write_many(100)
+    archive(spark, writer, lake)
+    known, parting = writer.end, writer.made[50].log_offset
+    shutil.rmtree(lake / "_tandemq")
+    writer.write_many(1)
+    assert archive(spark, writer, lake).rows == 1
+    other = LogWriter(tmp_path / "other")
+    other.write_many(200)
+    shutil.rmtree(writer.store / "commitlog")
+    shutil.copytree(other.store / "commitlog", writer.store / "commitlog")
+    epochs.write_text(f"2\n0\n1-0\n2-{parting}\n")
+    for is_kept in (True, False):
+        if not is_kept:
+            shutil.rmtree(lake / "_tandemq")
+        with pytest.raises(StoreDamaged, match=r"of generation 1 there;.*is of generation 2.*written anew.*allow-loss"):
+            archive(spark, writer, lake)
+        assert DeltaLake(lake).rows() == 101
+    done = archive(spark, writer, lake, fails_on_loss=False)
+    assert "written anew after a failover; going on behind it" in caplog.text
+    assert done.start >= known
+    assert done.rows == 99
+    assert archive(spark, writer, lake).rows == 0
+
+
+@spec("P04")
+def test_log_that_is_shorter_than_what_the_lake_holds_of_it_is_refused(
+    spark: SparkSession, writer: LogWriter, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    writer.write_many(100)
+    archive(spark, writer, lake)
+    writer.zero(writer.made[90].log_offset, writer.end)
+    with pytest.raises(StoreDamaged, match=rf"up to {writer.end}.*ends at {writer.made[90].log_offset}"):
+        archive(spark, writer, lake)
 
 
 def test_corrupt_record_is_archived_with_its_verdict(spark: SparkSession, writer: LogWriter, tmp_path: Path) -> None:

@@ -4,7 +4,8 @@
 
 If the driver dies before the commit, the files belong to nothing, and the batch is done again; if it dies after it,
 Spark does the batch again, and the table's marks say that it is there already. Without a checkpoint the archive goes on
-where the table's mark says the log is archived up to.
+where the table's mark says the log is archived up to; a mark of the log's generation there tells whether it is that log
+still.
 
 Source: docs/pipeline.md, "Archive"; reliability: a driver killed between the two commits loses and doubles nothing.
 """
@@ -19,9 +20,10 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tandemq.errors import LocalError
+from tandemq.errors import LocalError, StoreDamaged
 from tandemq.spark.lake import DataFile, DeltaLake, Lake
-from tandemq.spark.logfiles import LogReader, log_end, open_log
+from tandemq.spark.logfiles import LogFiles, LogReader, log_end, open_log
+from tandemq.spark.logoptions import parse_place
 from tandemq.spark.logsource import RocketMQLogDataSource
 
 log = logging.getLogger(__name__)
@@ -73,6 +75,11 @@ def position_mark(broker_name: str) -> str:
     return f"tandemq-log:{broker_name}"
 
 
+def epoch_mark(broker_name: str) -> str:
+    """The name of the mark that says to which generation of the log the last byte before that offset belongs."""
+    return f"tandemq-epoch:{broker_name}"
+
+
 class Archive:
     """One run of the job."""
 
@@ -86,7 +93,8 @@ class Archive:
             after_commit: called with the batch number between the table's commit and Spark's.
             progress: called after each commit.
         Raises:
-            StoreDamaged: there is no log. ConfigError: the lake is none of ours.
+            StoreDamaged: there is no log, or it is not the one any more that the lake holds the beginning of.
+            ConfigError: the lake is none of ours.
         """
         files = open_log(options.store, options.broker_name)
         self._options = options
@@ -99,8 +107,32 @@ class Archive:
         known = self._lake.mark(self._mark)
         with LogReader(files) as read:
             end = log_end(read)
+        if known is not None:
+            self._check_same_log(files, known, end)
         begin = files.start if known is None else known
         self.done = Archived(begin, begin, end)
+
+    def _check_same_log(self, files: LogFiles, known: int, end: int) -> None:
+        """Notice a log that was written anew before the offset up to which the lake holds it: a checkpoint would tell,
+        and may be lost."""
+        archived, found = self._lake.mark(epoch_mark(files.broker_name)) or 0, files.epoch_at(known - 1)
+        holds = f"{self._lake.path} holds the log of {files.broker_name} up to {known}"
+        if known > files.start and found != archived:
+            what = (
+                f"{holds}, of generation {archived} there; in {self._options.store} that is of generation {found}: "
+                "the log was written anew after a failover"
+            )
+            if self._options.fails_on_loss:
+                raise StoreDamaged(
+                    what, hint="archive into another directory to have the log as it is now; with --allow-loss the "
+                    "lake keeps what is there and goes on behind it",
+                )  # fmt: skip
+            log.warning("archive: %s; going on behind it", what)
+        if end < known:
+            raise StoreDamaged(
+                f"{holds}, and {self._options.store} ends at {end}",
+                hint="a slave may lag: archive again later; if the end was lost, archive into another directory",
+            )
 
     def start(self, spark: SparkSession) -> StreamingQuery:
         """Start the query that does it."""
@@ -160,7 +192,7 @@ class Archive:
                 hint="someone else archives it too; delete the checkpoint to go on where the lake ends",
             )
             raise self.done.trouble
-        self._add(rows, {app: batch, self._mark: end})
+        self._add(rows, {app: batch, self._mark: end, epoch_mark(self._broker_name): self._planned_epoch(batch)})
         self._after_commit(batch)
         if self._options.follows and self.done.commits % self._options.compact_every == 0:
             self._lake.compact()
@@ -177,6 +209,12 @@ class Archive:
         done.end = marks[self._mark]
         done.log_end = max(done.log_end, done.end)
         self._progress(done)
+
+    def _planned_epoch(self, batch: int) -> int:
+        """The generation of the log at the end of a micro-batch, as it was before its tasks read: if the log is written
+        anew meanwhile, what they read counts as the old one."""
+        lines = (self._checkpoint / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()
+        return parse_place(json.loads(lines[-1]), self._broker_name).epoch
 
     def _checkpoint_id(self) -> str:
         """What tells this checkpoint from one made anew in its place: Spark numbers batches from 0 in each."""

@@ -4,9 +4,10 @@
     lake/_delta_log/….json       one commit: the files' names, and marks
     lake/_tandemq/<broker>/      Spark's checkpoint of the archive of one broker group
 
-A commit carries two marks in the same transaction as its files, so that a batch is in the table once or not at all,
-whoever is killed when: (checkpoint, batch number), and (broker group, log offset up to which the table holds its log).
-A replayed batch is known by the first; by the second a lake outlives the loss of a checkpoint.
+A commit carries marks in the same transaction as its files, so that a batch is in the table once or not at all,
+whoever is killed when: (checkpoint, batch number), and (broker group, log offset up to which the table holds its log,
+and the log's generation there). A replayed batch is known by the first; by the others a lake outlives the loss of a
+checkpoint.
 
 Everything else (tasks, jobs) sees `Lake` only; another table format would be another class of the same verbs.
 Source: docs/pipeline.md, "The lake"; Delta protocol, "transaction identifiers".
