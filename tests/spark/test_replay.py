@@ -1,6 +1,7 @@
 """Replay: a lake's messages to a topic again, and its log to the store of a fresh slave."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -11,11 +12,13 @@ from pyspark.sql import SparkSession
 from tandemq.cli.spark_replay import epochs_of_broker, replay
 from tandemq.errors import ConfigError, StoreDamaged
 from tandemq.model.message import UNIQ_KEY, Message
+from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.run.local import LocalCluster
 from tandemq.spark.archive import Archive, ArchiveOptions
 from tandemq.spark.lake import DeltaLake
-from tandemq.spark.replay import replay_to_store, replay_to_topic
+from tandemq.spark.replay import Replayed, replay_to_store, replay_to_topic
 from tests.spark.messages import make_topic, numbered, send
+from tests.spec import spec
 
 SEGMENT_BYTES = 65_536
 SMALL = {"mappedFileSizeCommitLog": SEGMENT_BYTES}
@@ -77,6 +80,7 @@ def test_lake_that_lacks_something_gives_no_log(
     assert not list((tmp_path / "store").rglob("0*"))
 
 
+@spec("P13")
 def test_lake_is_sent_to_a_topic_and_goes_on_from_its_note(
     spark: SparkSession, tandemq_broker: LocalCluster, tmp_path: Path
 ) -> None:
@@ -95,9 +99,72 @@ def test_lake_is_sent_to_a_topic_and_goes_on_from_its_note(
     assert (first.body, first.key, first.properties["who"]) == (big, "k", "me")
     again = replay_to_topic(spark, lake, options, where="topic = 'Orders'", noted=note)
     assert (again.rows, again.skipped, again.total) == (0, done.total, done.total)
-    with pytest.raises(ConfigError, match="is the note of a replay of"):
-        note.write_text(json.dumps({"lake": "elsewhere", "sent": []}))
+    for given, condition, says in (
+        ({"nameServer": names, "topic": "Other"}, "topic = 'Orders'", 'its topic is "Again", not "Other"'),
+        ({"nameServer": names}, "topic = 'Orders'", 'its topic is "Again", not null'),
+        (options, None, "its where is \"topic = 'Orders'\", not null"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(f"{note} is the note of another replay: {says}")):
+            replay_to_topic(spark, lake, given, where=condition, noted=note)
+    note.write_text(json.dumps({"lake": "elsewhere", "sent": []}))
+    with pytest.raises(ConfigError, match="is no note of a replay"):
         replay_to_topic(spark, lake, options, noted=note)
+
+
+@spec("P13")
+@pytest.mark.tandemq(messageDelayLevel="1s 1s")
+def test_lake_of_delayed_messages_that_grows_and_is_compacted_is_sent_once(
+    spark: SparkSession, tandemq_broker: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tandemq.spark.replay.PIECE_BYTES", 2_000)
+    names, broker = tandemq_broker.name_servers, tandemq_broker.broker()
+    lake, note, where = tmp_path / "lake", tmp_path / "note.json", "topic <> 'Again'"
+    for topic in ("Orders", "%RETRY%g"):
+        make_topic(names, topic, 1)
+    send(names, [*numbered("Orders", 0, 10), Message("Orders", b"10", delay_level=1), Message("%RETRY%g", b"3")])
+    tandemq_broker.wait_until(lambda: broker.node.store.queues["Orders", 0].max_offset == 11)
+    archive(spark, broker.store, lake)
+    options = {"nameServer": names, "topic": "Again"}
+
+    def interrupt(done: Replayed) -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        replay_to_topic(spark, lake, options, where=where, noted=note, progress=interrupt)
+    first = replay_to_topic(spark, lake, options, where=where, noted=note)
+    assert 0 < first.skipped < first.total
+    send(names, numbered("Orders", 11, 20))
+    archive(spark, broker.store, lake)
+    assert DeltaLake(lake).compact()["filesRemoved"] == 2
+    second = replay_to_topic(spark, lake, options, where=where, noted=note)
+    assert second.skipped == first.total
+    assert second.rows == 9
+    assert bodies(spark, names, "Again") == list(range(20))
+
+
+def test_topics_of_the_system_are_left_out_and_told_unless_they_are_asked_for(
+    spark: SparkSession, tandemq_broker: LocalCluster, tmp_path: Path
+) -> None:
+    names, lake = tandemq_broker.name_servers, tmp_path / "lake"
+    for topic in ("Orders", "%RETRY%g"):
+        make_topic(names, topic, 1)
+    send(names, [*numbered("Orders", 0, 5), Message("Orders", b"5", delay_level=18), Message("%RETRY%g", b"3")])
+    archive(spark, tandemq_broker.broker().store, lake)
+    same = replay_to_topic(spark, lake, {"nameServer": names})
+    assert (same.rows, same.left_out) == (6, {SCHEDULE_TOPIC: 1})
+    assert bodies(spark, names, "Orders") == sorted([*range(5), *range(5)])
+    one = replay_to_topic(spark, lake, {"nameServer": names, "topic": "One"})
+    assert (one.rows, one.left_out) == (5, {SCHEDULE_TOPIC: 1, "%RETRY%g": 1})
+    all_of_it = replay_to_topic(spark, lake, {"nameServer": names, "topic": "All"}, also=[SCHEDULE_TOPIC, "%RETRY%g"])
+    assert (all_of_it.rows, all_of_it.left_out) == (7, {})
+    assert bodies(spark, names, "All") == [0, 1, 2, 3, 3, 4, 5]
+    with pytest.raises(ConfigError, match="brokers take no messages for SCHEDULE_TOPIC_XXXX"):
+        replay_to_topic(spark, lake, {"nameServer": names}, also=[SCHEDULE_TOPIC])
+
+
+def bodies(spark: SparkSession, names: str, topic: str) -> list[int]:
+    rows = spark.read.format("rocketmq").options(nameServer=names, subscribe=topic).load()
+    return sorted(int(row.body) for row in rows.select("body").collect())
 
 
 def test_command_says_what_goes_with_what(tmp_path: Path) -> None:
@@ -106,6 +173,7 @@ def test_command_says_what_goes_with_what(tmp_path: Path) -> None:
         ([], "give one of --to-topic, --to-same-topics and --to-store"),
         (["--to-topic", "T", "--to-store", "d"], "give one of"),
         (["--to-store", "d", "--where", "x"], "a log is laid down whole"),
+        (["--to-store", "d", "--also", "x"], "a log is laid down whole"),
     ):
         result = runner.invoke(replay, [str(tmp_path), *arguments])
         assert result.exit_code == 2

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 @click.option("--namesrv", "-n", default=DEFAULT_NAME_SERVERS, envvar="TANDEMQ_NAMESRV", show_default=True,
               show_envvar=True, help="Name servers of the cluster to send to, host:port;host:port.")  # fmt: skip
 @click.option("--where", metavar="SQL", help="Which messages to send, a condition on the lake's columns.")
+@click.option("--also", metavar="TOPIC", multiple=True,
+              help="Send the messages of this topic too, though it is one of those left out; repeatable.")  # fmt: skip
 @click.option("--note", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
               help="Note here what is sent; the same command goes on from the note.")  # fmt: skip
 @click.option("--broker-name", default="broker-a", show_default=True, help="Whose log to lay down.")
@@ -33,23 +35,25 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def replay(
     lake: Path, to_topic: str | None, to_same_topics: bool, to_store: Path | None, namesrv: str, where: str | None,
-    note: Path | None, broker_name: str, segment_bytes: int, epochs_of: str | None, master: str, as_json: bool,
+    also: tuple[str, ...], note: Path | None, broker_name: str, segment_bytes: int, epochs_of: str | None, master: str,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Send what LAKE holds to a topic again, or lay down its log as the store of a fresh slave.
 
     Give one of --to-topic, --to-same-topics and --to-store. Messages keep their unique keys, so that readers can tell
-    copies. A slave that starts on the store copies from its master only what came after the lake.
+    copies. Topics of the system are left out, and with --to-topic those of retries and dead letters. A slave that
+    starts on the store copies from its master only what came after the lake.
     """
     if (to_topic is not None) + to_same_topics + (to_store is not None) != 1:
         raise click.UsageError("give one of --to-topic, --to-same-topics and --to-store")
-    if to_store is not None and (where is not None or note is not None):
-        raise click.UsageError("a log is laid down whole: --where and --note go with messages")
+    if to_store is not None and (where is not None or note is not None or also):
+        raise click.UsageError("a log is laid down whole: --where, --also and --note go with messages")
     epochs = epochs_of_broker(epochs_of) if epochs_of is not None else None
     from tandemq.spark.replay import replay_to_store, replay_to_topic  # noqa: PLC0415  # --help needs no Spark
     from tandemq.spark.session import open_session  # noqa: PLC0415
 
     def tell(done: "Replayed") -> None:
-        what = "files of the lake" if to_store is None else "segments of the log"
+        what = "bytes of the log" if to_store is None else "segments of the log"
         click.echo(f"{done.done} of {done.total} {what}, {done.rows} rows", err=True)
 
     with quiet():
@@ -60,16 +64,18 @@ def replay(
             )
         else:
             options = {"nameServer": namesrv} | ({"topic": to_topic} if to_topic is not None else {})
-            done = replay_to_topic(session, lake, options, where=where, noted=note, progress=tell)
+            done = replay_to_topic(session, lake, options, where=where, also=also, noted=note, progress=tell)
         if java is not None:
             session.stop()
     if as_json:
         click.echo(json.dumps({
             "rows": done.rows, "done": done.done, "total": done.total, "skipped": done.skipped,
-            "logStart": done.log_start, "logEnd": done.log_end, "epochs": done.epochs,
+            "leftOut": done.left_out, "logStart": done.log_start, "logEnd": done.log_end, "epochs": done.epochs,
         }))  # fmt: skip
     elif to_store is None:
-        click.echo(f"sent {done.rows} messages of {done.total} files; {done.skipped} files were sent before")
+        click.echo(f"sent {done.rows} messages; {done.skipped} of {done.total} bytes of the log were done before")
+        for topic, count in sorted(done.left_out.items()):
+            click.echo(f"left out {count} messages of {topic}: --also {topic} sends them")
     else:
         click.echo(f"log offsets {done.log_start} to {done.log_end} in {done.total} files in {to_store}/commitlog")
 

@@ -123,6 +123,22 @@ class DeltaLake:
         self._table.update_incremental()
         return [uri.removeprefix("file://") for uri in self._table.file_uris()]
 
+    def data_files_within(self, start: int, end: int) -> list[str]:
+        """Paths of the files that may hold records of log offsets `[start, end)`, of whichever broker group: those that
+        do not say what they hold are among them."""
+        self._table.update_incremental()
+        told = pa.table(self._table.get_add_actions(flatten=True))
+        names = told.column_names
+        columns = [
+            told.column(name).to_pylist() if name in names else [None] * told.num_rows
+            for name in ("path", "min.commitLogOffset", "max.commitLogOffset")
+        ]
+        return [
+            str(self.path / path)
+            for path, low, high in zip(*columns, strict=True)
+            if low is None or high is None or (low < end and high >= start)
+        ]
+
     def rows(self) -> int:
         """Rows of the table, by what its commits say."""
         self._table.update_incremental()

@@ -4,7 +4,8 @@
     lake ─► rows ─► segments ─► store      every byte: the log as it was, so that a new replica begins with all of it
 
 A segment appears under its name only when it is whole and on the device; a replay that was stopped goes on with those
-that are missing. A replay to a topic notes which files of the lake are sent, if it is given a place to note it.
+that are missing. A replay to a topic notes up to which log offset of each broker group the lake is sent, if it is given
+a place to note it: lakes grow by rows behind those they have, and offsets outlive the compaction of their files.
 
 Source: docs/pipeline.md, "Replay"; docs/storage.md, "files".
 """
@@ -18,12 +19,13 @@ from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tandemq.codec.record import inflate
 from tandemq.errors import ConfigError, StoreDamaged
 from tandemq.model.message import SysFlag
+from tandemq.model.topic import DLQ_PREFIX, FORBIDDEN_FOR_SENDING, RETRY_PREFIX, SYSTEM_TOPICS
 from tandemq.real.disk import RealDisk
 from tandemq.spark.lake import DeltaLake
 from tandemq.spark.rebuilt import COLUMNS, blank_at, fill_segment
@@ -31,7 +33,9 @@ from tandemq.spark.source import RocketMq
 from tandemq.storage.epochs import save_epochs
 
 SEGMENT_BYTES = 1 << 30
-FILES_AT_ONCE_BYTES = 256 << 20
+PIECE_BYTES = 256 << 20
+"""Of log, between two notes of what is sent."""
+SYSTEM_PREFIX = "rmq_sys_"
 NAME_DIGITS = 20
 UNIQUE_KEY = r"regexp_extract(properties, '(?:^|\\x02)UNIQ_KEY\\x01([^\\x02]*)', 1)"
 _TOLD = "segment bigint, start bigint, end bigint, rows bigint"
@@ -40,13 +44,15 @@ Progress = Callable[["Replayed"], None]
 
 @dataclass(slots=True)
 class Replayed:
-    """What was done so far: rows of the lake, and files of it or segments of the log."""
+    """What was done so far: rows of the lake; bytes of the log that it holds (to topics), or segments (to a store)."""
 
     rows: int = 0
     done: int = 0
     total: int = 0
     skipped: int = 0
-    """Files or segments that an earlier run had done."""
+    """Bytes or segments that an earlier run had done."""
+    left_out: dict[str, int] = field(default_factory=dict)
+    """Messages of topics that are not sent, by topic."""
     log_start: int | None = None
     log_end: int | None = None
     epochs: list[tuple[int, int]] = field(default_factory=list)
@@ -57,44 +63,123 @@ class Replayed:
 
 def replay_to_topic(
     spark: SparkSession, lake: Path, options: Mapping[str, str], *, where: str | None = None,
-    noted: Path | None = None, progress: Progress = lambda _done: None,
+    also: Sequence[str] = (), noted: Path | None = None, progress: Progress = lambda _done: None,
 ) -> Replayed:  # fmt: skip
-    """Send the sound messages of a lake.
+    """Send the sound messages of a lake, piece of log by piece of log.
+
+    Left out, and counted, are topics of the system: what waits in them (delayed messages, halves of transactions) comes
+    again in the topic it was meant for, and brokers take none for most of them. If all goes to one topic, so are topics
+    of retries and dead letters, whose messages were in another topic before.
 
     Args:
         options: of the sink; without `topic` each goes to the topic it was in.
         where: which rows, as an SQL condition on the lake's columns.
+        also: topics that are not to be left out.
         noted: a file that remembers what is sent, so that a replay goes on where it was stopped.
     Raises:
-        ConfigError: there is no lake, or the note is of another one.
+        ConfigError: there is no lake, the note is of another replay, or brokers take nothing for a topic of `also`.
     """
     spark.dataSource.register(RocketMq)
+    refused = sorted(FORBIDDEN_FOR_SENDING & set(also)) if "topic" not in options else []
+    if refused:
+        raise ConfigError(f"brokers take no messages for {refused[0]}", hint="send its messages to a topic of your own")
     table = DeltaLake(lake)
-    known = _read_note(noted, table.path)
-    files = [path for path in table.data_files() if Path(path).name not in known]
-    done = Replayed(total=len(files) + len(known), skipped=len(known), done=len(known))
-    for group in _grouped(files):
-        rows = spark.read.parquet(*group).where("verdict IS NULL")
-        chosen = rows.where(where) if where is not None else rows
-        done.rows += _send(chosen, options)
-        done.done += len(group)
-        known |= {Path(path).name for path in group}
-        _write_note(noted, table.path, known)
+    note = _Note(noted, {
+        "lake": str(table.path), "nameServer": options.get("nameServer"), "topic": options.get("topic"),
+        "where": where, "also": sorted(also),
+    })  # fmt: skip
+    sent = note.read()
+    is_left_out = _is_left_out(also, is_one_topic="topic" in options)
+    done = Replayed()
+    pieces: list[_Piece] = []
+    for name, (start, end) in _spans(spark, table).items():
+        begin = max(start, min(end, sent.get(name, start)))
+        done.total += end - start
+        done.skipped += begin - start
+        pieces += [_Piece(name, at, min(end, at + PIECE_BYTES)) for at in range(begin, end, PIECE_BYTES)]
+    done.done = done.skipped
+    for piece in pieces:
+        files = table.data_files_within(piece.start, piece.end)
+        if files:
+            rows = spark.read.parquet(*files).where("verdict IS NULL").where(piece.condition())
+            chosen = rows.where(where) if where is not None else rows
+            done.rows += _send(chosen.where(~is_left_out), options)
+            for found in chosen.where(is_left_out).groupBy("topic").count().collect():
+                done.left_out[found["topic"]] = done.left_out.get(found["topic"], 0) + found["count"]
+        sent[piece.broker_name] = piece.end
+        note.write(sent)
+        done.done += piece.end - piece.start
         progress(done)
     return done
 
 
-def _grouped(files: Sequence[str]) -> Iterator[list[str]]:
-    group: list[str] = []
-    size = 0
-    for path in files:
-        group.append(path)
-        size += Path(path).stat().st_size
-        if size >= FILES_AT_ONCE_BYTES:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Log offsets [start, end) of a broker group."""
+
+    broker_name: str
+    start: int
+    end: int
+
+    def condition(self) -> Column:
+        """Which rows lie in it."""
+        at = F.col("commitLogOffset")
+        return (F.col("brokerName") == self.broker_name) & (at >= self.start) & (at < self.end)
+
+
+def _spans(spark: SparkSession, table: DeltaLake) -> dict[str, tuple[int, int]]:
+    """From which log offset on, and up to which, the lake holds messages of each broker group."""
+    files = table.data_files()
+    if not files:
+        return {}
+    at = F.col("commitLogOffset")
+    groups = spark.read.parquet(*files).groupBy("brokerName").agg(F.min(at).alias("low"), F.max(at).alias("high"))
+    return {row["brokerName"]: (row["low"], row["high"] + 1) for row in groups.orderBy("brokerName").collect()}
+
+
+def _is_left_out(also: Sequence[str], *, is_one_topic: bool) -> Column:
+    topic = F.col("topic")
+    found = topic.isin(*SYSTEM_TOPICS) | F.lower(topic).startswith(SYSTEM_PREFIX)
+    if is_one_topic:
+        found = found | topic.startswith(RETRY_PREFIX) | topic.startswith(DLQ_PREFIX)
+    return found & ~topic.isin(*also)
+
+
+class _Note:
+    """A file that says what replay it is of, and up to which log offset of each broker group that has sent."""
+
+    def __init__(self, path: Path | None, replay: Mapping[str, Any]) -> None:
+        """`replay`: what it is of; None for no file."""
+        self._path = path
+        self._replay = dict(replay)
+
+    def read(self) -> dict[str, int]:
+        """Offsets by broker group; empty if there is no file yet.
+
+        Raises:
+            ConfigError: it is no note, or of another replay.
+        """
+        if self._path is None or not self._path.exists():
+            return {}
+        try:
+            tree = json.loads(self._path.read_text(encoding="utf-8"))
+            replay, sent = dict(tree["replay"]), {str(name): int(end) for name, end in tree["sent"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{self._path} is no note of a replay", hint="give another file") from error
+        for name, value in self._replay.items():
+            if replay.get(name) != value:
+                raise ConfigError(
+                    f"{self._path} is the note of another replay: its {name} is {json.dumps(replay.get(name))}, "
+                    f"not {json.dumps(value)}", hint="give another file, or repeat the command that made this one",
+                )  # fmt: skip
+        return sent
+
+    def write(self, sent: Mapping[str, int]) -> None:
+        """Replace the file."""
+        if self._path is not None:
+            fresh = self._path.with_name(f"{self._path.name}.new")
+            fresh.write_text(json.dumps({"replay": self._replay, "sent": dict(sent)}), encoding="utf-8")
+            fresh.replace(self._path)
 
 
 def _send(rows: DataFrame, options: Mapping[str, str]) -> int:
@@ -124,26 +209,6 @@ def _inflated(batches: Iterator[Any]) -> Iterator[Any]:
             at = batch.schema.get_field_index("body")
             batch = batch.set_column(at, batch.schema.field(at), pa.array(bodies, type=batch.schema.field(at).type))
         yield batch
-
-
-def _read_note(noted: Path | None, lake: Path) -> set[str]:
-    if noted is None or not noted.exists():
-        return set()
-    try:
-        tree = json.loads(noted.read_text(encoding="utf-8"))
-        of, names = tree["lake"], set(tree["sent"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{noted} is no note of a replay", hint="give another file") from error
-    if of != str(lake):
-        raise ConfigError(f"{noted} is the note of a replay of {of}", hint="give another file")
-    return names
-
-
-def _write_note(noted: Path | None, lake: Path, names: set[str]) -> None:
-    if noted is not None:
-        fresh = noted.with_name(f"{noted.name}.new")
-        fresh.write_text(json.dumps({"lake": str(lake), "sent": sorted(names)}), encoding="utf-8")
-        fresh.replace(noted)
 
 
 # To the commit log of a fresh slave.
