@@ -8,13 +8,14 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tandemq.run.children import ChildCluster
 from tandemq.run.local import LocalCluster
 
 
 class Stream:
     """A query with a checkpoint and what it gave so far: a Parquet file per micro-batch, replaced if it comes again."""
 
-    def __init__(self, spark: SparkSession, cluster: LocalCluster, directory: Path) -> None:
+    def __init__(self, spark: SparkSession, cluster: LocalCluster | ChildCluster, directory: Path) -> None:
         self._spark = spark
         self._names = cluster.name_servers
         self._directory = directory

@@ -3,11 +3,14 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tandemq.client.queries import message_at
 from tandemq.model.message import MessageQueue
+from tandemq.run.children import ChildCluster
 from tandemq.run.local import LocalBroker, LocalCluster
 from tandemq.spark.asking import asker_of, close_askers
 from tests.spark.messages import committed, make_topic, numbered, send
@@ -118,6 +121,25 @@ def test_master_killed_within_a_micro_batch_costs_nothing_while_the_slave_has_th
     tandemq_pair.wait_in_sync()
     send(tandemq_pair.name_servers, numbered("Orders", 300, 320))
     assert stream.drain() == list(range(320))
+
+
+def test_master_process_killed_within_a_micro_batch_costs_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    with ChildCluster(tmp_path / "cluster", groups=1) as cluster:
+        send(cluster.name_servers, numbered("Orders", 0, 300))
+        cluster.wait_until(cluster.in_sync)
+        stream = Stream(spark, cluster, tmp_path / "query")
+        killed: list[int] = []
+
+        def kill_in_second(batch: int) -> None:
+            if batch == 1:
+                killed.append(cluster.broker("broker-a").pid)
+                cluster.broker("broker-a").kill()
+
+        stream.on_batch = kill_in_second
+        assert stream.drain(maxOffsetsPerTrigger=100, readFrom="master") == list(range(300))
+        assert [len(rows) for rows in stream.batches.values()] == [100, 100, 100]
+        assert [bool(pid) for pid in killed] == [True]
+        assert [child.name for child in cluster.dead()] == ["broker-a-0"]
 
 
 @pytest.mark.tandemq(**SMALL_FILES)
