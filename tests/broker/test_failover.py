@@ -121,6 +121,22 @@ def test_messages_are_shown_only_when_all_in_sync_hold_them(pair: ElectedGroup) 
     assert [message.body for message in messages_in(answer)] == [b"1"]
 
 
+def test_pull_held_after_a_message_was_stored_is_answered_when_it_is_safe(pair: ElectedGroup) -> None:
+    master = pair.brokers[0]
+    pair.send(master, b"0")
+    for wire in pair.wires:
+        wire.stalls_up = True
+    assert pair.send(master, b"1") is None
+    assert master.pull("TopicA", 1, wait_ms=20_000) is None
+    held = master._opaque
+    for wire in pair.wires:
+        wire.stalls_up = False
+    pair.settle()
+    answer = master.answer_to(held)
+    assert answer is not None
+    assert [message.body for message in messages_in(answer)] == [b"1"]
+
+
 def test_held_pulls_are_refused_when_the_right_to_be_read_ends(pair: ElectedGroup) -> None:
     master = pair.brokers[0]
     pair.send(master)

@@ -11,7 +11,7 @@ from tandemq.coordination.records import Mode
 from tandemq.errors import DiskFailed, DiskFull, StoreDamaged
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
-from tandemq.real.disk import RealDisk
+from tandemq.real.disk import RealDisk, RealFile
 from tandemq.sim.disk import SimDisk
 from tests.broker.elected import Broker, ElectedGroup
 from tests.broker.harness import messages_in, run_job, send_fields
@@ -342,3 +342,35 @@ def test_offsets_removed_while_the_disk_was_full_stay_removed(tmp_path: Path) ->
     disks[0].fail("pwrite", times=-1, error=DiskFull, prefix="config/consumerOffset")
     group.brokers[0].node.offsets.remove_topic("TopicA")
     assert after_room_and_kill(group, disks).node.offsets.table == {}
+
+
+def test_held_pull_whose_queue_cannot_be_read_is_answered_and_the_broker_goes_on(
+    pair: ElectedGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = pair.brokers[0]
+    pair.send(master, b"0")
+    for wire in pair.wires:
+        wire.stalls_up = True
+    assert pair.send(master, b"1") is None, "one member has it, so it may not be shown"
+    pair.pass_time(1_200)
+    assert master.pull("TopicA", 1, wait_ms=20_000) is None
+    held = master._opaque
+    read = RealFile.pread
+
+    def pread(file: RealFile, size: int, position: int) -> bytes:
+        if "consumequeue" in file.path:
+            raise DiskFailed("Input/output error")
+        return read(file, size, position)
+
+    monkeypatch.setattr(RealFile, "pread", pread)
+    pair.pass_time(100)
+    answer = master.answer_to(held)
+    assert answer is not None
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    monkeypatch.undo()
+    for wire in pair.wires:
+        wire.stalls_up = False
+    pair.settle()
+    answer = master.pull("TopicA", 1)
+    assert answer is not None
+    assert [message.body for message in messages_in(answer)] == [b"1"]

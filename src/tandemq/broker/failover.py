@@ -110,8 +110,6 @@ class Failover:
         self._beaten_ms = 0
         self._greeted: set[int] = set()
         """Members that got a heartbeat at once when they had caught up, and so know that their log is whole."""
-        self._unseen: dict[ConsumeQueue, None] = {}
-        """Queues with held pulls and messages that may not be shown yet."""
         self._waiting: BecomeMaster | None = None
         self._again_ms = 0
         """What the disk did not take: when it is tried again."""
@@ -371,14 +369,14 @@ class Failover:
         pull = self._broker.pull
         if self.is_elect and self.is_master:
             pull.log_limit = self.confirm_offset
-        if not woken and not self._unseen:
+        if not woken and not pull.unseen:
             return
-        self._unseen.update(dict.fromkeys(woken))
-        for queue in list(self._unseen):
+        pull.unseen.update(dict.fromkeys(woken))
+        for queue in list(pull.unseen):
             if queue.held is not None:
                 pull.wake(queue, turn)
-            if pull.visible_end(queue) >= queue.max_offset:
-                del self._unseen[queue]
+            if pull.shows_all(queue):
+                del pull.unseen[queue]
 
     # Roles.
 
@@ -424,7 +422,7 @@ class Failover:
     def _drop_waiting(self, turn: Turn) -> None:
         """Messages that were to be copied: the new master may have them, or not."""
         self._broker.drop_waiting(StoreError("another member of the group is the master now"), turn)
-        self._unseen.clear()
+        self._broker.pull.unseen.clear()
 
     def _register(self, turn: Turn, now: Now) -> None:
         """Tell the name servers our part: the one that may be written to is number 0; whom nobody may use is not there.

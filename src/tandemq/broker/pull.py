@@ -9,7 +9,7 @@ DefaultMessageStore.getMessage.
 import logging
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from struct import Struct
 
@@ -56,9 +56,9 @@ _HEADER = (
     b'{"code":%d,"extFields":{"suggestWhichBrokerId":"%d","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d"}'
     b',"flag":1,"language":"PYTHON","opaque":%d,"remark":"%b","serializeTypeCurrentRPC":"JSON","version":%d}'
 )
-_FOUND, _NO_NEW, _AGAIN, _MOVED = (
+_FOUND, _NO_NEW, _AGAIN, _MOVED, _FAILED = (
     int(ResponseCode.SUCCESS), int(ResponseCode.PULL_NOT_FOUND), int(ResponseCode.PULL_RETRY_IMMEDIATELY),
-    int(ResponseCode.PULL_OFFSET_MOVED),
+    int(ResponseCode.PULL_OFFSET_MOVED), int(ResponseCode.SYSTEM_ERROR),
 )  # fmt: skip
 
 
@@ -133,6 +133,8 @@ class PullPath:
         self.is_tail_awaited = False
         """The log may lack its end, and a slave may give it back: what lies behind its end is not known to be wrong."""
         self.held = HeldPulls()
+        self.unseen: dict[ConsumeQueue, None] = {}
+        """Queues with held pulls and messages that may not be shown yet."""
         self.count = 0
         """Messages given since the start; `bytes` of their records."""
         self.bytes = 0
@@ -170,11 +172,11 @@ class PullPath:
         under_way = self._sent.get(link, 0) + self._outbox.backlog(link)
         return self._spent < TURN_BYTES_MAX and under_way < LINK_BYTES_MAX
 
-    def _wait(self, pull: Pull, turn: Turn) -> None:
+    def _wait(self, pull: Pull, turn: Turn, high: int) -> None:
         """Keep a pull until there is room; a link that asks for far too much is told to ask again."""
         pulls = self._waiting.setdefault(pull.link, deque())
         if len(pulls) >= WAITING_PER_LINK_MAX:
-            self._send(pull, turn, _AGAIN, "too many pulls wait on this connection", pull.fields.queue_offset, [], 0)
+            self._send(pull, turn, _AGAIN, "too many pulls wait on this connection", pull.fields.queue_offset, high)
             return
         pull.is_waiting = True
         pulls.append(pull)
@@ -239,6 +241,8 @@ class PullPath:
         wait_ms = fields.suspend_timeout_millis if self._config.long_polling else self._config.short_polling_ms
         if not self.held.hold(pull.queue, pull, now.mono_ms + max(0, min(wait_ms, 120_000))):
             self.answer(pull, turn, is_last=True)
+        elif fields.queue_offset < pull.queue.max_offset and self.log_limit < self._store.log.written_end:
+            self.unseen[pull.queue] = None
         return None
 
     def _take_replica(
@@ -316,7 +320,12 @@ class PullPath:
         """Answer a pull if there is something to say; False if it should wait. `is_last`: answer in any case."""
         queue = pull.queue
         offset = pull.fields.queue_offset
-        low, high = queue.min_offset, self.visible_end(queue, self._limit(pull))
+        low = queue.min_offset
+        try:
+            high = self.visible_end(queue, self._limit(pull))
+        except StoreError as error:
+            self._cannot_read(pull, turn, error)
+            return True
         if (offset == high and high > 0) or (high == 0 and offset == 0):
             if not is_last:
                 return False
@@ -335,32 +344,31 @@ class PullPath:
                 return False
             code, following = _AGAIN, offset
         self.misses += 1
-        self._send(pull, turn, code, status, following, [], 0)
+        self._send(pull, turn, code, status, following, high)
         return True
 
     def _answer_found(self, pull: Pull, turn: Turn, low: int, high: int, *, is_last: bool) -> bool:
         if not self._has_room(pull.link):
-            self._wait(pull, turn)
+            self._wait(pull, turn, high)
             return True
         try:
             buffers, count, size, following = self._gather(pull)
         except OffsetGone:
             following = max(pull.fields.queue_offset + 1, low)
-            self._send(pull, turn, _AGAIN, "MESSAGE_WAS_REMOVING", following, [], 0)
+            self._send(pull, turn, _AGAIN, "MESSAGE_WAS_REMOVING", following, high)
             return True
         except StoreDamaged as error:
-            self._send(pull, turn, int(ResponseCode.SYSTEM_ERROR), str(error), pull.fields.queue_offset, [], 0)
+            self._send(pull, turn, _FAILED, str(error), pull.fields.queue_offset, high)
             return True
         except StoreError as error:
-            log.error("pull: topic=%s queue=%d cannot be read: %s", pull.fields.topic, pull.fields.queue_id, error)
-            self._send(pull, turn, int(ResponseCode.SYSTEM_ERROR), "the store failed", pull.fields.queue_offset, [], 0)
+            self._cannot_read(pull, turn, error)
             return True
         if not count:
             pull.scan_offset = following
             if following >= high and not is_last:
                 return False
             self.misses += 1
-            self._send(pull, turn, _AGAIN, "NO_MATCHED_MESSAGE", following, [], 0)
+            self._send(pull, turn, _AGAIN, "NO_MATCHED_MESSAGE", following, high)
             return True
         self.count += count
         self.bytes += size
@@ -373,7 +381,7 @@ class PullPath:
         given[0] += count
         given[1] += size
         given[2] += 1
-        self._send(pull, turn, _FOUND, "FOUND", following, buffers, size)
+        self._send(pull, turn, _FOUND, "FOUND", following, high, buffers, size)
         return True
 
     def _gather(self, pull: Pull) -> tuple[list[Buffer], int, int, int]:
@@ -447,12 +455,18 @@ class PullPath:
             raise StoreDamaged(f"the message at log offset {log_offset} is damaged: {reason}")
         return data
 
+    def _cannot_read(self, pull: Pull, turn: Turn, error: StoreError) -> None:
+        log.error("pull: topic=%s queue=%d cannot be read: %s", pull.fields.topic, pull.fields.queue_id, error)
+        self._send(pull, turn, _FAILED, "the store failed", pull.fields.queue_offset, pull.queue.max_offset)
+
     def _send(
-        self, pull: Pull, turn: Turn, code: int, status: str, following: int, buffers: list[Buffer], size: int
-    ) -> None:
+        self, pull: Pull, turn: Turn, code: int, status: str, following: int, end: int,
+        buffers: Sequence[Buffer] = (), size: int = 0,
+    ) -> None:  # fmt: skip
+        """`end`: queue offset behind the last message that may be shown."""
         pull.is_answered = True
         queue = pull.queue
-        suggested, end = self._suggest(pull, following), self.visible_end(queue, self._limit(pull))
+        suggested = self._suggest(pull, following)
         if pull.binary:
             fields = {
                 "suggestWhichBrokerId": str(suggested), "nextBeginOffset": str(following),
@@ -486,7 +500,11 @@ class PullPath:
         return min(self.log_limit, self.replica_limit()) if pull.is_replica else self.log_limit
 
     def visible_end(self, queue: ConsumeQueue, log_limit: int | None = None) -> int:
-        """Queue offset behind the last message that may be shown; `log_limit`: another one than for consumers."""
+        """Queue offset behind the last message that may be shown; `log_limit`: another one than for consumers.
+
+        Raises:
+            StoreError: its entries cannot be read.
+        """
         limit = self.log_limit if log_limit is None else log_limit
         low, high = queue.min_offset, queue.max_offset
         if limit >= self._store.log.written_end or low >= high:
@@ -494,6 +512,14 @@ class PullPath:
         if queue.entry(high - 1).log_offset < limit:
             return high
         return bisect_left(range(high), limit, low, high, key=lambda at: queue.entry(at).log_offset)
+
+    def shows_all(self, queue: ConsumeQueue) -> bool:
+        """Whether all messages of a queue may be shown; False also while its entries cannot be read, which is said to
+        whoever pulls there, and logged."""
+        try:
+            return self.visible_end(queue) >= queue.max_offset
+        except StoreError:
+            return False
 
     # Waking.
 
