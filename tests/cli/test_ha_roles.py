@@ -81,7 +81,7 @@ def test_switch_moves_the_mastership_and_says_how_long_it_took(run: Run, elected
         (["switch", "--broker", "broker-a", "--to", 7], 1, "broker 7 is no member of the group"),
         (["switch", "--broker", "broker-z", "--to", 1], 1, "no broker of group broker-z was found"),
         (["force-master", "--broker", "broker-a", "--id", 7], 1, "broker 7 of group broker-a is unknown"),
-        (["history", "--broker", "broker-z"], 1, "found with --registry"),
+        (["history", "--broker", "broker-z"], 1, "members in a registry: --registry"),
         (["history", "--broker", "broker-a", "--registry", "etcd://x"], 2, "etcd"),
     ],
 )  # fmt: skip

@@ -35,6 +35,7 @@ from tandemq.coordination.orders import (
 from tandemq.coordination.permission import holder_of
 from tandemq.coordination.records import Mode
 from tandemq.coordination.registry import Ask
+from tandemq.coordination.trouble import trouble_of
 from tandemq.errors import StoreError
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
@@ -113,6 +114,8 @@ class Failover:
         self._waiting: BecomeMaster | None = None
         self._again_ms = 0
         """What the disk did not take: when it is tried again."""
+        self._trouble, self._trouble_ms, self._said_trouble = "", 0, ""
+        """What is wrong with the registry or in it, since when it is that, and what of it was logged last."""
         self._taken: list[tuple[int, int, int]] = []
         """Offsets handed to us that are being saved: which change, giver, token."""
         broker.registration.broker_id = None
@@ -178,6 +181,7 @@ class Failover:
             self._lead(self._waiting, turn, now)
         self._note_whole()
         self._carry_out(turn, now)
+        self._say_trouble(now)
         registry_ms = self.registry.deadline_ms()
         member_ms = member.deadline_ms()
         self._due_ms = member_ms if registry_ms is None else min(member_ms, registry_ms)
@@ -243,6 +247,20 @@ class Failover:
         log.warning("failover: epoch=%d mono_ms=%d %s", epoch, now.mono_ms if at_ms is None else at_ms, text)
         self.timeline = [*self.timeline[1 - TIMELINE_MAX :], {"ms": now.wall_ms, "epoch": epoch, "text": text}]
         self._broker.saver.later(TIMELINE_FILE, lambda: {"entries": self.timeline}, is_awaited=False)
+
+    def _say_trouble(self, now: Now) -> None:
+        """Log once what is wrong with the registry or in it, and once that it is over. What lasts no longer than
+        a session is not told: after a restart, for instance, our own earlier one is still there."""
+        found = trouble_of(self.member, now.mono_ms) if self.registry.is_up else (
+            f"the registry {self.registry.address} does not answer: until it does nobody takes over, and a broker that "
+            "starts serves nothing; see whether it runs and can be reached"
+        )  # fmt: skip
+        if found != self._trouble:
+            self._trouble, self._trouble_ms = found, now.mono_ms
+        if found == self._said_trouble or now.mono_ms - self._trouble_ms < self.member.timing.session_ms * 3 // 2:
+            return
+        log.warning("failover: %s %s", "trouble:" if found else "over:", found or self._said_trouble)
+        self._said_trouble = found
 
     def _permit(self, turn: Turn, now: Now) -> None:
         """What clients may do from this moment on, and until when that holds if nothing happens."""

@@ -62,7 +62,7 @@ def verify(broker: str | None, start: int, name_servers: str, as_json: bool) -> 
     if as_json:
         show_json(rows)
     else:
-        show_rows(rows, as_json=False, empty="no broker is registered")
+        show_rows(rows, as_json=False)
     if any(row["equal"] is False or row["damaged"] for row in rows):
         raise click.exceptions.Exit(EXIT_FAULTS)
 

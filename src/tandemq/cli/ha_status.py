@@ -10,21 +10,55 @@ from typing import Any
 import click
 
 from tandemq.cli.ask import namesrv_option
-from tandemq.cli.members import Found, Group, ask_broker, ask_json, groups_of, registry_option
+from tandemq.cli.members import Found, Group, ask_broker, ask_json, asked_at, groups_of, registry_option
 from tandemq.cli.scrub import damage_rows, health_columns, show_damages, try_log_health
 from tandemq.cli.show import json_option, show_json, show_rows, time_text
-from tandemq.errors import NetworkError, RemoteError
+from tandemq.errors import ConfigError, NetworkError, RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
+
+EXIT_FAILED = 1
+PORT_MAX = 65_535
 
 
 @click.command()
 @click.option("--broker", help="Of this broker group only.")
+@click.option(
+    "--address", "addresses", multiple=True, metavar="HOST:PORT",
+    help="Ask this broker itself, and show its group only; may be repeated.",
+)  # fmt: skip
 @registry_option
 @namesrv_option
 @json_option
-def status(broker: str | None, registry: str | None, name_servers: str, as_json: bool) -> None:
-    """Show who may read and write and why, roles, log ends, lag, the two ends of each link, and damage in logs."""
-    groups = groups_of(name_servers, registry, broker)
+def status(
+    broker: str | None, addresses: tuple[str, ...], registry: str | None, name_servers: str, as_json: bool
+) -> int:  # fmt: skip
+    """Show who may read and write and why, roles, log ends, lag, the two ends of each link, and damage in logs.
+
+    Exit code 1: no broker was found, or one that was asked with --address does not tell anything.
+    """
+    asked = [found for address in addresses if (found := _asked(address)) is not None]
+    if asked or not addresses:
+        _show(groups_of(name_servers, registry, broker, asked), as_json=as_json)
+    return EXIT_FAILED if len(asked) < len(addresses) else 0
+
+
+def _asked(address: str) -> Found | None:
+    """The broker at an address that the user named; standard error says why there is none.
+
+    Raises:
+        ConfigError: it is no address.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
+        raise ConfigError(f"--address {address:.128}: that is no HOST:PORT", hint="for instance 10.0.0.1:10911")
+    try:
+        return asked_at(address)
+    except (NetworkError, RemoteError) as error:
+        click.echo(f"tandemq: {error}", err=True)
+        return None
+
+
+def _show(groups: list[Group], *, as_json: bool) -> None:
     rows = [row for group in groups for row in _rows(group)]
     if as_json:
         show_json(rows)
@@ -33,7 +67,7 @@ def status(broker: str | None, registry: str | None, name_servers: str, as_json:
     damages = [damage for row in rows for damage in damage_rows(row["broker"], row["id"], row.pop("log"))]
     for row in rows:
         del row["failover"], row["registered"]
-    show_rows(rows, as_json=False, empty="no broker is registered")
+    show_rows(rows, as_json=False)
     if links:
         click.echo("\nAs the masters see their slaves:\n")
         show_rows(links, as_json=False, empty="")

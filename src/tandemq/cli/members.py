@@ -2,18 +2,20 @@
 
     name servers ── registered brokers ──► asked where they stand ── addresses of living members ──► asked as well
     registry ────── living members ──────►                        └─ configured members: who is missing
+    operator ────── addresses ───────────►
 
 A broker is not always registered: a returning master that waits for its hand-back is not. Nor does the id under which
 it is registered say which member it is: with elected masters number 0 is whoever is the master.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import click
 
-from tandemq.errors import ConfigError, LocalError, NetworkError, RemoteError, TandemError
+from tandemq.cli.ask import quiet
+from tandemq.errors import ConfigError, LocalError, NetworkError, NotConnected, RemoteError, TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
 
 registry_option = click.option(
@@ -21,6 +23,9 @@ registry_option = click.option(
     help="Find members there as well: zookeeper://host:2181,host:2181 or namesrv://host:9876.",
 )  # fmt: skip
 NORMAL_SECONDS = 3.0
+
+
+ASK_THEM = "brokers can be asked themselves: tandemq ha status --address HOST:PORT; members in a registry: --registry"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,10 @@ class Group:
         """Who serves as its master now; of two that say so, the one of the higher epoch."""
         masters = [found for found in self.members if found.is_master]
         return max(masters, key=lambda found: (found.standing or {}).get("epoch", 0), default=None)
+
+    def has_answer_of(self, broker_id: int) -> bool:
+        """Whether this member was asked, and answered."""
+        return any(found.broker_id == broker_id and found.standing is not None for found in self.members)
 
     def member(self, broker_id: int) -> Found:
         """A member that answers.
@@ -141,41 +150,79 @@ def members_of(name_servers: str) -> list[Member]:
     raise error or NetworkError("no name server is given")
 
 
-def groups_of(name_servers: str, registry: str | None, broker: str | None = None) -> list[Group]:
-    """All groups, or one of them, by name, with everybody who can be found; members by id.
+def groups_of(
+    name_servers: str, registry: str | None, broker: str | None = None, asked: Sequence[Found] = ()
+) -> list[Group]:
+    """All groups, or one of them, by name, with everybody who can be found; members by id. If some of those who were to
+    be asked for members do not answer and others do, standard error says so.
 
+    Args:
+        name_servers: "host:port;host:port".
+        registry: its address, to find members there as well.
+        broker: this group only.
+        asked: brokers asked by their own address; of their groups only.
     Raises:
         NetworkError: neither a name server nor the registry, if one is given, answers.
         ConfigError: the registry's address is none.
-        LocalError: the group that is asked for is unknown.
+        LocalError: no broker is found, or none of the group that is asked for.
     """
-    registered, trouble = _registered(name_servers)
-    living: list[tuple[str, int, str]] = []
-    if registry:
-        living = _living(registry)
-    elif trouble is not None:
-        raise trouble
+    registered, living = _known(name_servers, registry, is_needed=not asked)
+    wanted = {found.broker for found in asked}
     groups: dict[str, Group] = {}
     for name, broker_id, address, is_registered in [
         *((one.broker, one.broker_id, one.address, True) for one in registered), *((*one, False) for one in living),
     ]:  # fmt: skip
-        if broker in (None, name):
+        if broker in (None, name) and (not asked or name in wanted):
             group = groups.setdefault(name, Group(name))
             if all(found.address != address for found in group.members):
                 group.members.append(_found(name, broker_id, address, is_registered=is_registered))
+    for found in asked:
+        if broker in (None, found.broker):
+            group = groups.setdefault(found.broker, Group(found.broker))
+            if not group.has_answer_of(found.broker_id):
+                group.members.append(found)
     for group in groups.values():
         _complete(group)
-    if broker is not None and not groups:
-        hint = "a group none of whose members is registered is found with --registry" if registry is None else ""
-        raise LocalError(f"no broker of group {broker} was found", hint=hint)
+    if not groups:
+        what = f"no broker of group {broker} was found" if broker is not None else "no broker is registered"
+        raise LocalError(f"{what} at {name_servers}", hint=ASK_THEM)
     return [groups[name] for name in sorted(groups)]
 
 
-def _registered(name_servers: str) -> tuple[list[Member], TandemError | None]:
+def _known(
+    name_servers: str, registry: str | None, *, is_needed: bool
+) -> tuple[list[Member], list[tuple[str, int, str]]]:
+    """Registered brokers, and living members in the registry. Raises as `groups_of`, if they are needed."""
+    registered: list[Member] = []
+    living: list[tuple[str, int, str]] = []
+    silent: list[TandemError] = []
     try:
-        return members_of(name_servers), None
+        registered = members_of(name_servers)
     except NetworkError as error:
-        return [], error
+        silent.append(error)
+    try:
+        living = _living(registry) if registry else []
+    except NetworkError as error:
+        silent.append(error)
+    why = "; ".join(str(error.args[0]) for error in silent)
+    if silent and is_needed and not registered and not living:
+        raise NotConnected(why, hint=ASK_THEM)
+    if silent:
+        click.echo(f"tandemq: {why}", err=True)
+    return registered, living
+
+
+def asked_at(address: str) -> Found:
+    """A broker by its own address.
+
+    Raises:
+        NetworkError: nobody answers there.
+        RemoteError: who answers is no TandemQ broker.
+    """
+    standing = ask_json(address, RequestCode.TANDEM_FAILOVER_STATUS)
+    if not isinstance(standing, dict) or "brokerName" not in standing:
+        raise RemoteError(f"{address}: who answers there is no TandemQ broker")
+    return Found(str(standing["brokerName"]), int(standing["brokerId"]), address, False, standing)
 
 
 def _living(registry: str) -> list[tuple[str, int, str]]:
@@ -195,7 +242,7 @@ def _living(registry: str) -> list[tuple[str, int, str]]:
         address = parse_address(registry)
     except LocalError as error:
         raise ConfigError(str(error)) from error
-    with RegistryClient(address) as client:
+    with quiet(), RegistryClient(address) as client:
 
         def below(path: str) -> Iterable[str]:
             match client.do(ReadChildren(path)):
@@ -235,7 +282,7 @@ def _complete(group: Group) -> None:
     for found in group.members:  # grows meanwhile
         for told in (found.standing or {}).get("members", ()):
             configured.add(told["brokerId"])
-            if told["address"] and told["address"] not in known:
+            if told["address"] and told["address"] not in known and not group.has_answer_of(told["brokerId"]):
                 known.add(told["address"])
                 group.members.append(_found(group.name, told["brokerId"], told["address"], is_registered=False))
     group.members.sort(key=lambda found: found.broker_id)

@@ -52,6 +52,7 @@ from tandemq.coordination.registry import Confirmed, RegistryEvent, SessionLost,
 from tandemq.coordination.slave_consume import HandStep
 from tandemq.coordination.status import status_of
 from tandemq.coordination.takeover import Taker
+from tandemq.coordination.trouble import why_unread
 from tandemq.coordination.view import NO_NODE, RegistryView
 
 THINK_MS = 250
@@ -142,9 +143,7 @@ class Member:
             return f"broker {reader} is read from until it has handed its offsets back; ha force-master ends that"
         if self.stage is Stage.CLAIMING and self.mode is Mode.ELECT and not self.is_log_whole:
             return "the end of the log may be lost: waits for a member in sync to take over; ha force-master accepts it"
-        if self.stage is Stage.UNREAD and self.view.trouble:
-            return self.view.trouble
-        return self._why
+        return why_unread(self) or self._why
 
     @property
     def is_registering(self) -> bool:
@@ -591,10 +590,3 @@ class Member:
     def status(self, now: Now) -> Status:
         """Everything an operator wants to know, at this moment."""
         return status_of(self, now)
-
-    def trouble(self) -> str:
-        """What in the registry cannot be used or is not as we act; "" if nothing."""
-        config = self.view.config
-        if config is not None and self.mode is not None and config.mode is not self.mode:
-            return f"mode {config.mode.value} is configured, {self.mode.value} holds until the brokers are restarted"
-        return self.view.trouble

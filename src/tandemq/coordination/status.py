@@ -7,6 +7,7 @@ from tandemq.coordination.lease import FOREVER, NEVER, is_lonely
 from tandemq.coordination.orders import Stage, Status
 from tandemq.coordination.permission import holder_of
 from tandemq.coordination.records import NOBODY
+from tandemq.coordination.trouble import trouble_of
 
 if TYPE_CHECKING:
     from tandemq.coordination.member import Member
@@ -35,5 +36,5 @@ def status_of(member: "Member", now: Now) -> Status:
         is_lonely=lonely, registry="up" if view.is_up else "suspended" if view.session_id else "none",
         live=None if view.live is None else tuple(sorted(view.live)), session_ms=view.session_ms,
         lease_ms=member.timing.lease_ms, checks=member.timing.checks, confirm_offset=member.confirm_offset,
-        reason="" if state is None else state.reason, trouble=member.trouble(),
+        reason="" if state is None else state.reason, trouble=trouble_of(member, now_ms),
     )  # fmt: skip

@@ -36,6 +36,7 @@ from tandemq.coordination.registry import (
     Answer,
     Ask,
     Changed,
+    Confirmed,
     Conflict,
     Create,
     Done,
@@ -60,6 +61,9 @@ RETRY_MS = 200
 """What was not answered is asked again after this, if the session is up."""
 NO_NODE = -1
 """In place of the version of a node that does not exist."""
+NO_CONFIG = (
+    "the group's configuration is not in the registry: tandemq ha config set, then tandemq ha config apply, bring it"
+)
 
 
 @dataclass(slots=True)
@@ -86,6 +90,8 @@ class RegistryView:
         self.is_up = False
         self.session_id = 0
         self.session_ms = 0
+        self.confirmed_ms = 0
+        """The latest moment at which something left, or the session began, that the registry has answered since."""
         self.is_live = False
         """Our live node is there, made by the present session."""
         self.config: GroupConfig | None = None
@@ -124,6 +130,11 @@ class RegistryView:
     def trouble(self) -> str:
         """What in the registry cannot be used, and why; "" if nothing."""
         return "; ".join(self._troubles.values())
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Our live node is another session's."""
+        return "own" in self._troubles
 
     def next_asks(self) -> list[Ask]:
         """Operations for the registry, in order."""
@@ -179,7 +190,10 @@ class RegistryView:
         if isinstance(event, Answer):
             self._answered(event, now_ms)
         elif isinstance(event, SessionUp):
+            self.confirmed_ms = now_ms
             self._session_up(event)
+        elif isinstance(event, Confirmed):
+            self.confirmed_ms = max(self.confirmed_ms, event.sent_ms)
         elif isinstance(event, SessionSuspended):
             self.is_up = False
         elif isinstance(event, SessionLost):
@@ -266,7 +280,7 @@ class RegistryView:
     def _config_read(self, outcome: object) -> None:
         try:
             self.config = config_from_json(self._name, outcome.data) if isinstance(outcome, Found) else None
-            self._note("config", "" if self.config else "the group's configuration is not in the registry")
+            self._note("config", "" if self.config else NO_CONFIG)
         except ConfigError as error:  # the last usable one holds
             self._note("config", str(error))
 

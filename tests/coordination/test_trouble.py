@@ -1,0 +1,111 @@
+"""What a member says of the registry: away, empty, without this broker, slow; and what to do about it."""
+
+import pytest
+
+from tandemq.boundary import Now
+from tandemq.coordination.member import Member
+from tandemq.coordination.orders import MemberSettings, Stage
+from tandemq.coordination.records import (
+    GroupConfig,
+    GroupState,
+    Mode,
+    Role,
+    config_path,
+    config_to_json,
+    live_broker_path,
+    state_path,
+    state_to_json,
+)
+from tandemq.coordination.records import Member as Configured
+from tandemq.coordination.registry import Answer, Ask, Confirmed, Create, SessionSuspended, SessionUp
+from tandemq.coordination.tree import Tree
+from tandemq.coordination.trouble import trouble_of
+
+SESSION_MS = 2_000
+
+
+class Box:
+    """Broker 1 of group g, and a registry that answers at once."""
+
+    def __init__(self, *members: int, has_record: bool = False) -> None:
+        self.tree, self.now_ms = Tree(), 0
+        self.session = self.tree.open_session(60_000, "b1", 0)
+        if members:
+            configured = tuple(Configured(one, Role.SLAVE if one else Role.MASTER) for one in members)
+            self.create(config_path("c", "g"), config_to_json(GroupConfig(Mode.ELECT, configured)))
+        if has_record:
+            self.create(state_path("c", "g"), state_to_json(GroupState(3, 0, (0,))))
+        settings = MemberSettings("c", "g", 1, address="h:1", ha_address="h:2")
+        self.member = Member(settings, Now(0, 0), log_end=0, log_epoch=0, is_log_whole=True)
+
+    def create(self, path: str, data: bytes) -> None:
+        self.tree.execute(self.session, Create(path, data))
+
+    def connect(self) -> None:
+        self.member.receive(SessionUp(self.session, SESSION_MS), Now(self.now_ms, 0))
+        while asks := [effect for effect in self.member.next_effects() if isinstance(effect, Ask)]:
+            for ask in asks:
+                self.member.receive(
+                    Answer(ask.token, self.tree.execute(self.session, ask.operation), self.now_ms), Now(self.now_ms, 0)
+                )
+
+    def pass_time(self, ms: int, *, answers: bool = True) -> None:
+        for _ in range(0, ms, 100):
+            self.now_ms += 100
+            if answers:
+                self.member.receive(Confirmed(self.now_ms - 10), Now(self.now_ms, 0))
+            self.member.tick(Now(self.now_ms, 0))
+
+    @property
+    def trouble(self) -> str:
+        trouble = trouble_of(self.member, self.now_ms)
+        assert self.member.status(Now(self.now_ms, 0)).trouble == trouble, "ha status tells it"
+        return trouble
+
+
+def test_empty_registry_is_told_with_what_to_do() -> None:
+    box = Box()
+    box.connect()
+    assert "the group's configuration is not in the registry" in box.trouble
+    assert "tandemq ha config apply" in box.trouble
+    assert box.member.why == box.trouble
+
+
+@pytest.mark.parametrize("has_record", [True, False])
+def test_broker_that_the_configuration_does_not_name_is_told_so(has_record: bool) -> None:
+    box = Box(0, 2, has_record=has_record)
+    box.connect()
+    assert box.member.stage is Stage.UNREAD
+    assert "broker 1 is no member of group g" in box.trouble
+    assert "tandemq ha config set g --member 1,role=slave" in box.trouble
+    assert box.member.why == box.trouble
+
+
+def test_member_that_runs_twice_is_told_what_to_do() -> None:
+    box = Box(0, 1)
+    other = box.tree.open_session(60_000, "other", 0)
+    box.tree.execute(other, Create(live_broker_path("c", "g", 1), b"{}", ephemeral=True))
+    box.connect()
+    assert "broker 1 is still listed as living by an earlier session, or runs twice" in box.trouble
+    assert "stop the other process" in box.trouble
+
+
+def test_member_of_a_group_in_order_has_no_trouble() -> None:
+    box = Box(0, 1, has_record=True)
+    box.connect()
+    box.pass_time(5_000)
+    assert (box.member.stage, box.trouble) == (Stage.SLAVE, "")
+
+
+def test_registry_that_answers_nothing_for_longer_than_the_session_is_slow_until_it_does() -> None:
+    box = Box(0, 1, has_record=True)
+    box.connect()
+    box.pass_time(SESSION_MS, answers=False)
+    assert box.trouble == ""
+    box.pass_time(100, answers=False)
+    assert "the registry is slow: it has answered nothing that was asked in the last 2 s" in box.trouble
+    box.pass_time(100)
+    assert box.trouble == ""
+    box.member.receive(SessionSuspended(), Now(box.now_ms, 0))
+    box.pass_time(5_000, answers=False)
+    assert box.trouble == "", "it is away, and not slow"
