@@ -2,11 +2,16 @@
 
 import logging
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from tandemq.boundary import DiskUsage, Now
+from tandemq.broker.failures import Failures
+from tandemq.errors import DiskFailed, DiskFull
+from tandemq.model.codes import ResponseCode
+from tandemq.sim.disk import SimDisk
 from tests.broker.harness import Harness
 
 HOUR_MS = 3_600_000
@@ -66,3 +71,66 @@ def test_open_delay_goes_when_the_disk_limit_forces_it_which_is_said(
     assert lines(caplog, logging.WARNING)[0] == (
         f"retention: deleted log=[0,{size}) although needed by delayed messages: the disk is too full"
     )
+
+
+def lines_of_store(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was said of the store since the last time."""
+    found = [record.getMessage() for record in caplog.records if record.getMessage().startswith("store: ")]
+    caplog.clear()
+    return found
+
+
+def send_each_second(broker: Harness, seconds: int, code: int) -> None:
+    for _ in range(seconds):
+        assert broker.send("TopicA").code == code
+        broker.pass_time(1_000)
+
+
+def test_full_disk_is_told_of_once_then_once_a_minute_and_at_its_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise DiskFull("no space")
+
+    broker = Harness(tmp_path)
+    broker.send("TopicA")
+    monkeypatch.setattr(broker.node.store.log, "_write_pieces", refuse)
+    for _ in range(500):
+        assert broker.send("TopicA").code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert lines_of_store(caplog) == ["store: a write failed, nothing of it was acknowledged: no space"]
+    send_each_second(broker, 60, ResponseCode.SERVICE_NOT_AVAILABLE)
+    assert lines_of_store(caplog) == []
+    send_each_second(broker, 60, ResponseCode.SERVICE_NOT_AVAILABLE)
+    again = "store: a write failed, nothing of it was acknowledged (560 since the last line): no space"
+    assert lines_of_store(caplog) == [again]
+    monkeypatch.undo()
+    broker.pass_time(1_000)
+    assert lines_of_store(caplog) == [], "nothing was written yet"
+    send_each_second(broker, 2, ResponseCode.SUCCESS)
+    assert lines_of_store(caplog) == ["store: writes succeed again, after 620 failures in 121.0 s"]
+    monkeypatch.setattr(broker.node.store.log, "_write_pieces", refuse)
+    broker.send("TopicA")
+    assert len(lines_of_store(caplog)) == 1, "a new one is told of at once"
+
+
+def test_another_kind_of_failure_is_told_of_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    failures = Failures(logging.ERROR, "it failed", "it works")
+    for error in (DiskFull("full"), DiskFull("full"), DiskFailed("broken"), DiskFailed("broken")):
+        failures.note(error, Now(5, 5))
+    assert lines_of_store(caplog) == [
+        "store: it failed: full", "store: it failed (2 since the last line): broken",
+    ]  # fmt: skip
+
+
+def test_queue_entries_that_cannot_be_written_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    disk = SimDisk(Random(1))
+    broker = Harness(disk)
+    disk.fail("pwrite", times=-1, error=DiskFull, prefix="consumequeue")
+    broker.send("TopicA")
+    broker.pass_time(20_000)
+    [told] = lines_of_store(caplog)
+    assert told.startswith("store: queue entries stay in memory for now: consumequeue/")
+    disk.heal()
+    broker.pass_time(2_000)
+    [told] = lines_of_store(caplog)
+    assert told.startswith("store: queue entries are written again, after ")

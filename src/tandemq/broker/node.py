@@ -389,12 +389,15 @@ class Broker:
     def _commit(self, turn: Turn, now: Now) -> None:
         acks, self.send.acks = self.send.acks, []
         try:
-            self.store.commit()
+            written = self.store.commit()
             self.delay.committed()
         except StoreError as error:
             self.delay.failed()
+            self.upkeep.write_failures.note(error, now)
             self._commit_failed(acks, error, turn)
             return
+        if written and self.upkeep.write_failures.count:
+            self.upkeep.write_failures.over(now)
         if self._sync_flush:
             self._begin_flush(now)
         if acks and self.saver.is_behind:
@@ -413,7 +416,6 @@ class Broker:
                 self.pull.wake(queue, turn)
 
     def _commit_failed(self, acks: list[Ack], error: StoreError, turn: Turn) -> None:
-        log.error("store: a write failed, nothing of it was acknowledged: %s", error)
         self.store.woken.clear()
         for link, answers, end, _, count in acks:
             self.stats.failed_puts += count if end else 0

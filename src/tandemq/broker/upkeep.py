@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from tandemq.boundary import Disk, Job, Now
+from tandemq.broker.failures import Failures
 from tandemq.config import BrokerConfig
 from tandemq.errors import StoreError
 from tandemq.storage.marks import Checkpoint, write_checkpoint
@@ -56,6 +57,12 @@ class Upkeep:
         self._said = ""
         self._asked = 0
         self.is_full = False
+        self.write_failures = Failures(
+            logging.ERROR, "a write failed, nothing of it was acknowledged", "writes succeed again"
+        )  # fmt: skip
+        self._queue_failures = Failures(
+            logging.WARNING, "queue entries stay in memory for now", "queue entries are written again"
+        )  # fmt: skip
         every = broker.schedule.every
         every(lambda: broker.config.queue_flush_interval_ms, self._flush_queues,
               first_ms=now.mono_ms + config.queue_flush_interval_ms)  # fmt: skip
@@ -71,11 +78,13 @@ class Upkeep:
 
     # Queues and index.
 
-    def _flush_queues(self, _now: Now) -> None:
+    def _flush_queues(self, now: Now) -> None:
         try:
             self._broker.store.flush_queues()
         except StoreError as error:
-            log.warning("store: queue entries stay in memory for now: %s", error)
+            self._queue_failures.note(error, now)
+        else:
+            self._queue_failures.over(now)
 
     def _begin_sync(self, _now: Now) -> None:
         store = self._broker.store
