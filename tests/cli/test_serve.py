@@ -62,6 +62,18 @@ def test_second_process_on_a_store_is_told_so(tmp_path: Path, tandemq_broker: Lo
     assert "give this one a directory of its own" in done.stderr
 
 
+def test_second_name_server_on_a_directory_is_told_so(run: Run, tmp_path: Path) -> None:
+    words = ("namesrv", "--port", "0", "--set", f"kvConfigPath={tmp_path}")
+    with started(*words) as (first, _):
+        told = run(*words, code=1).stderr
+        assert f"another process is using {tmp_path}" in told
+        assert "give this one a directory of its own: kvConfigPath" in told
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(10) == 0
+    with started(*words) as (_, told_again):
+        assert told_again["address"]
+
+
 def test_port_in_use_is_told_with_exit_code_2(run: Run, tmp_path: Path, tandemq_broker: LocalCluster) -> None:
     port = tandemq_broker.address.split(":")[1]
     words = ("--set", f"listenPort={port}", "--set", "haListenPort=0", "--set", f"storePathRootDir={tmp_path / 's'}")
@@ -84,7 +96,7 @@ def test_directory_of_another_broker_is_refused_with_exit_code_2(run: Run, tmp_p
 def test_directory_that_cannot_be_made_is_told_with_exit_code_1(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     told = run("broker", *ANY_PORTS, "--set", f"storePathRootDir={tmp_path / 'file' / 'store'}", code=1).stderr
-    assert "Not a directory" in told
+    assert f"storePathRootDir: the directory {tmp_path / 'file' / 'store'} cannot be made: Not a directory" in told
     assert "look at the device and its rights" in told
 
 

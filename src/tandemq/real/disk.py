@@ -111,17 +111,18 @@ class RealFile:
 class RealDisk:
     """A directory of the file system."""
 
-    def __init__(self, root: str | Path) -> None:
-        """The directory is created if it is not there.
+    def __init__(self, root: str | Path, *, setting: str = "storePathRootDir") -> None:
+        """The directory is created if it is not there. `setting`: which one names it.
 
         Raises:
-            DiskFailed: it cannot be created or written.
+            DiskFull, DiskFailed: it cannot be created or written.
         """
         self.root = Path(root)
-        with _store_errors(str(self.root)):
+        self._setting = setting
+        with _store_errors(f"{setting}: the directory {self.root} cannot be made"):
             self.root.mkdir(parents=True, exist_ok=True)
         if not os.access(self.root, os.W_OK | os.X_OK):
-            raise DiskFailed(f"{self.root} is not writable", hint="change its owner or choose another storePathRootDir")
+            raise DiskFailed(f"{self.root} is not writable", hint=f"change its owner or choose another {setting}")
         self._lock_fd = -1
 
     def lock(self) -> None:
@@ -138,7 +139,8 @@ class RealDisk:
         except OSError as error:
             os.close(fd)
             raise StoreLocked(
-                f"another process is using {self.root}", hint="stop it, or give this one a directory of its own"
+                f"another process is using {self.root}",
+                hint=f"stop it, or give this one a directory of its own: {self._setting}",
             ) from error
         self._lock_fd = fd
         try:

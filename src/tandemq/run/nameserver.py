@@ -33,13 +33,12 @@ class NameServerProcess:
         Raises:
             ConfigError: the port cannot be used.
             DiskFailed: the data directory cannot be used.
-            StoreLocked: it hosts the registry, and another process has the directory.
+            StoreLocked: another process has the directory.
             StoreDamaged: a file in it cannot be read.
         """
-        disk = RealDisk(Path(self.config.data_path).expanduser())
-        if self.config.registry_enable:
-            disk.lock()
-            self._disk = disk
+        disk = RealDisk(Path(self.config.data_path).expanduser(), setting="kvConfigPath")
+        disk.lock()
+        self._disk = disk
         self._loop = Loop(connections_max=self._connections_max)
         try:
             self.port = self._loop.listen(self.config.bind_address, self.config.listen_port, LinkKind.REMOTING)
