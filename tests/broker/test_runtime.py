@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tandemq.boundary import DiskUsage, LinkKind
+from tandemq.boundary import DiskUsage, LinkKind, Now
 from tandemq.broker.node import Machine
 from tandemq.broker.runtime import bytes_text, capacity_text, distribution, runtime_text
 from tandemq.codec.fastjson import loads
@@ -53,6 +53,22 @@ def test_every_figure_that_tools_insist_on_is_there_and_reads_as_they_read_it(tm
     assert re.fullmatch(r"Total : [\d.]+ \S+, Free : [\d.]+ \S+\.", table["commitLogDirCapacity"])
     assert table["earliestMessageTimeStamp"] == str(START_WALL_MS)
     assert re.fullmatch(r"\[ 0 days, 0 hours, 0 minutes, 0 seconds \]", table["runtime"])
+
+
+def test_lag_of_the_loop_is_how_late_periodic_work_began(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.pass_time(60_000)
+    assert figures(broker)["loopLagMax"] == "0"
+    due_ms = broker.node.schedule.next_ms()
+    assert due_ms is not None
+    broker.now = Now(due_ms + 250, broker.now.wall_ms)
+    broker.node.schedule.at(0, lambda _: None)  # what is due at once is not late
+    broker.turn()
+    assert figures(broker)["loopLagMax"] == "250"
+    broker.pass_time(60_000)
+    assert figures(broker)["loopLagMax"] == "250", "the minute before"
+    broker.pass_time(60_000)
+    assert figures(broker)["loopLagMax"] == "0"
 
 
 def test_empty_broker_has_no_earliest_message(tmp_path: Path) -> None:

@@ -28,6 +28,12 @@ def test_created_group_is_listed_and_shown_before_anybody_joins(ask: Ask) -> Non
     }  # fmt: skip
 
 
+def test_group_that_is_not_there_is_said_to_be_so(run: Run, cluster: LocalCluster) -> None:
+    for _ in range(2):  # asking does not make it
+        told = run("group", "show", "nobody", "-n", cluster.name_servers, code=1)
+        assert "there is no group nobody" in told.stderr
+
+
 def test_list_hides_the_systems_groups_unless_asked(ask: Ask) -> None:
     assert "TOOLS_CONSUMER" not in [row["group"] for row in ask("group", "list")]
     assert "TOOLS_CONSUMER" in [row["group"] for row in ask("group", "list", "--all")]

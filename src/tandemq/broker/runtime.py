@@ -139,6 +139,7 @@ class _Runtime:
                 "dispatchMaxBuffer": "0",
                 "pageCacheLockTimeMills": "0",
                 "haRefusedTimes": str(self._refused_times()),
+                "loopLagMax": str(broker.schedule.lag_ms_max(now)),
             }
             | self._delays()
             | self._integrity()

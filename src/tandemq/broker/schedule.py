@@ -1,4 +1,4 @@
-"""What is due when, on the monotonic clock."""
+"""What is due when, on the monotonic clock, and how late it is run: the lag of the loop that drives the broker."""
 
 import logging
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from tandemq.errors import StoreError
 
 log = logging.getLogger(__name__)
 Task = Callable[[Now], None]
+MINUTE_MS = 60_000
 Period = int | Callable[[], int]
 """Milliseconds; a callable is asked anew after each run, for periods that are settings."""
 
@@ -20,6 +21,9 @@ class Schedule:
         """Nothing is due."""
         self._heap: list[tuple[int, int, Task, Period]] = []
         self._count = 0
+        self._minute = 0
+        self._lags = (0, 0)
+        """Milliseconds: the most in that minute and in the one before."""
 
     def at(self, due_ms: int, task: Task) -> None:
         """Run once."""
@@ -41,14 +45,27 @@ class Schedule:
         """
         heap = self._heap
         while heap and heap[0][0] <= now.mono_ms:
-            _, _, task, period_ms = heappop(heap)
+            due_ms, _, task, period_ms = heappop(heap)
             if period_ms:
+                self._note_lag(now.mono_ms - due_ms, now)
                 wait_ms = period_ms if isinstance(period_ms, int) else period_ms()
                 self._push(now.mono_ms + wait_ms, task, period_ms)
             try:
                 task(now)
             except StoreError as error:
                 log.error("schedule: %s did not succeed: %s", getattr(task, "__qualname__", task), error)
+
+    def lag_ms_max(self, now: Now) -> int:
+        """How late periodic tasks began at most, in this minute and the one before."""
+        self._note_lag(0, now)
+        return max(self._lags)
+
+    def _note_lag(self, lag_ms: int, now: Now) -> None:
+        minute, (most, before) = now.mono_ms // MINUTE_MS, self._lags
+        if minute != self._minute:
+            most, before = 0, most if minute == self._minute + 1 else 0
+            self._minute = minute
+        self._lags = (max(most, lag_ms), before)
 
     def next_ms(self) -> int | None:
         """When something is due next."""

@@ -6,7 +6,7 @@ import click
 
 from tandemq.cli.ask import ask, namesrv_option
 from tandemq.cli.show import json_option, show_facts, show_json, show_rows, time_text
-from tandemq.errors import NoRoute
+from tandemq.errors import LocalError, NoRoute
 from tandemq.model.topic import is_system_group
 
 if TYPE_CHECKING:
@@ -104,6 +104,8 @@ def show(name: str, name_servers: str, as_json: bool) -> None:
             # Nobody has joined it yet, so it has no retry topic by which its brokers are found.
             progress = {}
         who = await _members(admin, name)
+        if not progress and who is None and name not in await admin.groups():
+            raise LocalError(f"there is no group {name}", hint="tandemq group list shows those that are there")
         queues = [
             {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id, "end": at.broker_offset,
              "offset": at.consumer_offset, "lag": at.lag, "lastConsumed": time_text(at.last_ms)}

@@ -116,7 +116,6 @@ class Loop:
         self._stopping = False
         self._looks = 0
         """How often looking again may be in vain before it is left, until something comes that fast again."""
-        self.lag_ms_max = 0.0
         self.registry: RegistrySession | None = None
         """Where the node's registry operations go; it calls `wake` when there are events."""
 
