@@ -13,6 +13,7 @@ Owner: one run; `chaos.clients` fills it from several threads. Does not know: br
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -49,6 +50,8 @@ class History:
     longest_read_gap_s: float = 0.0
     offsets_behind: int = 0
     """How often a slave began to be read at lower offsets than its master had told: see `offset_told`."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    """Two producers count in the same places."""
     _sent: dict[str, str] = field(default_factory=dict)
     _bodies: set[str] = field(default_factory=set)
     _ends: dict[int, int] = field(default_factory=dict)
@@ -57,7 +60,7 @@ class History:
     @property
     def awaited(self) -> set[str]:
         """Bodies acknowledged and not yet delivered."""
-        return self.acknowledged.keys() - self._bodies
+        return set(self.acknowledged) - self._bodies
 
     def sending(self, body: str, tag: str) -> None:
         """A producer is about to send; the message's key is its body."""
@@ -65,14 +68,16 @@ class History:
 
     def answered(self, body: str, status: str, place: Place, *, is_ok: bool) -> None:
         """It was told that the message is stored."""
-        self.statuses[status] = self.statuses.get(status, 0) + 1
+        with self._lock:
+            self.statuses[status] = self.statuses.get(status, 0) + 1
         if is_ok:
             self.acknowledged[body] = place
 
     def refused(self, error: str) -> None:
         """It was told that the message is not stored, or perhaps not."""
-        self.failed += 1
-        self.errors[error] = self.errors.get(error, 0) + 1
+        with self._lock:
+            self.failed += 1
+            self.errors[error] = self.errors.get(error, 0) + 1
 
     def received(self, body: str, tag: str, key: str, place: Place) -> None:
         """A consumer was given a message."""
@@ -111,7 +116,7 @@ class History:
             self.violations.append(f"I1: {len(missing)} acknowledged and never delivered, first {missing[:_SHOWN]}")
         named: dict[Place, str] = {}
         last: dict[tuple[str, int], tuple[str, int]] = {}
-        for body, place in self.acknowledged.items():
+        for body, place in list(self.acknowledged.items()):
             other = self.delivered.get(place, body)
             if other != body:
                 self.violations.append(f"I5: {body} was acknowledged at {place}, where {other} was delivered")
@@ -136,7 +141,7 @@ class History:
                 self.violations.append(f"I5: {record.place} is {other} and {record.body} in the log of {name}")
             if keys.setdefault(record.body, record.unique_key) != record.unique_key:
                 self.violations.append(f"I3: {record.body} is in the log of {name} under two unique keys")
-        lost = [body for body, place in self.acknowledged.items() if held.get(place) != body]
+        lost = [body for body, place in list(self.acknowledged.items()) if held.get(place) != body]
         if lost:
             told = [(body, self.acknowledged[body]) for body in lost[:_SHOWN]]
             self.violations.append(f"I1: {len(lost)} acknowledged and not in the log of {name}, first {told}")

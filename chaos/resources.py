@@ -1,7 +1,8 @@
 """I15: a broker gives back what it takes: its open files and its memory early in its life and at the end of the run.
 
 Counted from /proc. A fault opens files and fills buffers and caches for a while, so only what is far more at the end
-than a short run can explain is called a leak; the figures themselves are in the report.
+than a short run can explain is called a leak; the figures themselves are in the report. Seen in 61 sound processes: at
+most 12 files and 24 MiB more.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-FILES_MORE_MAX = 100
+FILES_MORE_MAX = 40
 """Open files and connections beyond the early count."""
-BYTES_MORE_MAX = 128 << 20
+BYTES_MORE_MAX = 64 << 20
 """Resident memory beyond the early figure."""
 
 

@@ -27,8 +27,8 @@ def test_growth_within_bounds_passes_and_beyond_them_is_told() -> None:
     beyond = Usage(7, within.files + 1, within.rss_bytes + 1)
     assert leaks([Growth("a", EARLY, within)]) == []
     assert leaks([Growth("a", EARLY, beyond)]) == [
-        "I15: a has 101 more open files than early in its life",
-        "I15: a takes 128 MiB more than early in its life",
+        "I15: a has 41 more open files than early in its life",
+        "I15: a takes 64 MiB more than early in its life",
     ]
 
 
