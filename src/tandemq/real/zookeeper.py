@@ -82,6 +82,13 @@ _OUTCOMES: dict[type[Exception], Outcome] = {
 }
 
 
+def _attempts_log() -> logging.Logger:
+    """kazoo's log: it tells every attempt to connect, which is shown with -v; what came of them is told here."""
+    attempts = logging.getLogger(f"{__name__}.kazoo")
+    attempts.setLevel(logging.NOTSET if _log.isEnabledFor(logging.DEBUG) else logging.ERROR)
+    return attempts
+
+
 class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
     """kazoo's connection; it also remembers the session timeout the server agreed to, which kazoo keeps to itself.
 
@@ -130,7 +137,9 @@ class ZooKeeperRegistry:
         self._is_up = False
         self._last_session = 0
         retry = KazooRetry(max_tries=-1, delay=RETRY_SECONDS, max_delay=RETRY_SECONDS_MAX)
-        self._client = KazooClient(hosts=hosts, timeout=timeout_ms / 1000, connection_retry=retry)
+        self._client = KazooClient(
+            hosts=hosts, timeout=timeout_ms / 1000, connection_retry=retry, logger=_attempts_log()
+        )
         self._connection = _Connection(self._client, retry.copy(), logger=self._client.logger)
         self._connection.handshake_seconds_max = timeout_ms / 2000
         self._client._connection = self._connection  # noqa: SLF001  # see _Connection
