@@ -170,7 +170,7 @@ GROUP_MUTATIONS: dict[str, tuple[Mutation, frozenset[str]]] = {
     "epoch-not-begun": (epoch_not_begun, ANY),
     "tail-not-cut": (tail_not_cut, ANY),
     "promise-always": (promise_always, frozenset({"I6"})),
-    "unsafe-is-shown": (unsafe_is_shown, SAFE),
+    "unsafe-is-shown": (unsafe_is_shown, frozenset({"I19"})),
     "ack-alone": (ack_alone, SAFE),
     "ack-when-copies-leave": (ack_when_copies_leave, frozenset({"I17"})),
     "sent-counts-as-copied": (sent_counts_as_copied, SAFE),

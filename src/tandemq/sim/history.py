@@ -51,9 +51,9 @@ class History(ABC):
         `help_out`: what operators do at each look about what is not.
         """
         world = self.world
-        while what := self.verdict.unsettled():
+        while (what := self.verdict.unsettled()) is not None:
             if world.now_us >= end_us + within_us:
-                raise Violation("I14", f"{within_us // SECOND} s after the last fault: {what}")
+                raise Violation(what.rule, f"{within_us // SECOND} s after the last fault: {what.text}")
             help_out()
             world.run_until(world.now_us + LOOK_US)
 

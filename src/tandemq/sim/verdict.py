@@ -1,13 +1,14 @@
 """The judgement at the end of a run, when faults are over and everything had time to settle.
 
-settled   I14  masters take messages, slaves have caught up, delayed messages are out, consumers are done
+settled   I14  masters take messages, slaves have caught up, delayed messages are out, consumers have everything
+          I13  rejected messages came again or are dead letters
 I1        what was acknowledged is in the log, unless what lost it is not survived by its level
 I2 I3 I17 nothing is in a log that nobody sent, nothing more often than it was sent, nothing that was refused
 I4        offsets follow the order of sending
 I8        twins are byte for byte the same
 I9        queues and index are what a rebuild from the log gives
 I10       no log holds damage that no fault put there
-I12 I13   delayed messages came, once and not early; rejected ones came again or are dead letters
+I12       delayed messages came, once and not early
 I16       no topic or group came into being because of garbage
 """
 
@@ -48,8 +49,15 @@ class Verdict:
 
     # Whether it is time.
 
-    def unsettled(self) -> str:
-        """What is not as it will be in the end; "" when everything is."""
+    def unsettled(self) -> Violation | None:
+        """What is not as it will be in the end, by the rule it would violate if it stayed so; None: everything is."""
+        what = self._unsettled()
+        if what:
+            return Violation("I14", what)
+        what = self._unfinished()
+        return Violation("I13", what) if what else None
+
+    def _unsettled(self) -> str:
         for host in self._cluster.hosts:
             if host.broker is None:
                 return f"{host.name} is down"
@@ -116,13 +124,14 @@ class Verdict:
                     if found.topic in TOPICS and found.key not in given and self._is_for(consumer_group, found.key):
                         where = f"{group.name} {found.topic}/{found.record.queue_id}@{found.record.queue_offset}"
                         return f"{consumer_group} did not get {where}"
-        return self._unfinished()
+        return ""
 
     def _is_for(self, consumer_group: str, key: str) -> bool:
         message = self._shadow.messages.get(key)
         return consumer_group == REJECTING_GROUP or message is None or message.tag in ("A", "B")
 
     def _unfinished(self) -> str:
+        """A rejected message that did not come again and is no dead letter; "" if there is none."""
         given = self._shadow.given_keys[REJECTING_GROUP]
         finished = self._shadow.finished[REJECTING_GROUP]
         dead = {found.key for found in self._all() if found.topic.startswith(DLQ_PREFIX)}
@@ -170,12 +179,13 @@ class Verdict:
 
     def judge(self) -> None:
         """Raise the first violation, if there is one."""
+        for group in self._cluster.plan.groups:
+            self._judge_twins(group)
         for host in self._cluster.hosts:
             self._judge_places(host)
             self._judge_derived(host)
             self._judge_strangers(host)
         for group in self._cluster.plan.groups:
-            self._judge_twins(group)
             self._judge_order(group)
         self._judge_copies()
         self._judge_kept()
