@@ -62,6 +62,32 @@ def _met(cell: Cell, ours: float | None, ratio: float | None) -> bool | None:
     return all(value is not None and target is not None and sign * value >= sign * target for value, target in parts)
 
 
+@dataclass(frozen=True, slots=True)
+class SyncCost:
+    """What waiting for a slave costs: the rate of a SYNC_MASTER pair by that of one asynchronous master, by server."""
+
+    shape: str  # Connections × window.
+    ratios: dict[str, float]
+
+
+def sync_costs(lines: Sequence[Row]) -> list[SyncCost]:
+    """Return the cost for one sender and for many, as far as both rates were measured in this run."""
+    rates = {row.cell: row.values for row in lines}
+    found = []
+    for shape in ("1x1", "16x32"):
+        pair, single = rates.get(f"pair-{shape}", {}), rates.get(f"send-128-{shape}", {})
+        ratios = {server: rate / single[server] for server, rate in pair.items() if single.get(server)}
+        if ratios:
+            found.append(SyncCost(shape, ratios))
+    return found
+
+
+def sync_cost_line(cost: SyncCost) -> str:
+    """Return a line for below the table."""
+    ratios = [f"{'TandemQ' if server == OURS else server} {ratio:.2f}" for server, ratio in cost.ratios.items()]
+    return f"SYNC_MASTER pair ÷ one ASYNC_MASTER, 128 B, {cost.shape}: {', '.join(ratios)}"
+
+
 def table(lines: Sequence[Row], servers: Sequence[str]) -> Table:
     """Return the table as printed."""
     result = Table(title="TandemQ beside Java RocketMQ", title_justify="left")
@@ -93,6 +119,7 @@ def write_json(path: Path, lines: Sequence[Row], figures: Sequence[Figure], fact
     """Write everything that was measured, rows first."""
     content = {
         "facts": facts,
+        "sync_cost": [dataclasses.asdict(cost) for cost in sync_costs(lines)],
         "rows": [dataclasses.asdict(row) for row in lines],
         "figures": [dataclasses.asdict(figure) for figure in figures],
     }

@@ -23,7 +23,7 @@ from bench.cells import CELLS, JAVA, OURS, SERVERS, SESSIONS, Cell, Session, cho
 from bench.generator import ceiling
 from bench.loads import LoadFailed
 from bench.plot import write_svg
-from bench.report import Row, machine, rows, table, write_json
+from bench.report import Row, machine, rows, sync_cost_line, sync_costs, table, write_json
 from bench.sessions import QUICK, Bench, Figure, Pace, measure
 from tandemq.load import LoadError
 from tests.interop.java import REPOSITORY, JavaJars, PeerError
@@ -52,6 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
     runner.run(args.rounds)
     lines = rows(cells, runner.figures)
     console.print(table(lines, servers))
+    for cost in sync_costs(lines):
+        console.print(sync_cost_line(cost), highlight=False, soft_wrap=True)
     minutes = (time.perf_counter() - started) / 60
     shares = [f.detail["cpu_share"] for f in runner.figures if "cpu_share" in f.detail]
     if shares:
