@@ -12,6 +12,7 @@ from tandemq.config import DELAY_LEVELS, parse_delay_levels
 from tandemq.errors import DiskFull
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
+from tandemq.model.message import encode_properties
 from tandemq.model.topic import TopicConfig
 from tandemq.sim.disk import SimDisk
 from tests.broker.harness import CLIENT, Harness, messages_in, send_fields
@@ -248,6 +249,56 @@ def test_batch_that_cannot_be_taken_whole_is_not_taken_at_all(
     fields = send_fields(topic, 0, properties) | {"m": "true"}
     assert broker.ask(RequestCode.SEND_BATCH_MESSAGE, fields, body).code == code
     assert stored(broker, "TopicA") == [b"zero"]
+
+
+# Messages with a time of their own (5.x), which are not part of this broker.
+
+
+TIMED = [{"TIMER_DELAY_SEC": "5"}, {"TIMER_DELAY_MS": "5000"}, {"TIMER_DELIVER_MS": "1900000000000", "DELAY": "0"}]
+
+
+@pytest.mark.parametrize("properties", TIMED)
+def test_timed_message_is_refused_and_not_delivered_at_once(tmp_path: Path, properties: dict[str, str]) -> None:
+    """Also on a link whose messages were read by likeness so far, and after it."""
+    broker = Harness(tmp_path)
+    for number in range(4):
+        assert broker.send("TopicA", b"%d" % number, UNIQ_KEY=f"K{number}").code == OK
+    for _ in range(3):
+        fields = send_fields("TopicA", 0, {"UNIQ_KEY": "T", **properties})
+        answer = broker.ask(RequestCode.SEND_MESSAGE_V2, fields, b"timed")
+        assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        assert "TIMER_DELAY_SEC" in (answer.remark or "")
+    assert broker.send("TopicA", b"4", UNIQ_KEY="K4").code == OK
+    assert stored(broker, "TopicA") == [b"0", b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize("properties", TIMED)
+@pytest.mark.parametrize("count", [1, 60])
+def test_batch_with_a_timed_message_is_refused_whole(tmp_path: Path, properties: dict[str, str], count: int) -> None:
+    """Whether the batch says so, or its last message alone, or each of many that are alike."""
+    broker = Harness(tmp_path, message_bytes_max=60_000, segment_bytes=128 * 1024)
+    broker.send("TopicA", b"zero")
+    raw = encode_properties({"UNIQ_KEY": "K", **properties}).encode()
+    plain, timed = batch_of(b"x", properties=b"UNIQ_KEY\x01K\x02"), batch_of(b"x", properties=raw)
+    for common, body in ((properties, plain * count), ({}, plain * count + timed), ({}, timed * count)):
+        for _ in range(3):
+            answer = broker.ask(
+                RequestCode.SEND_BATCH_MESSAGE, send_fields("TopicA", 0, common) | {"m": "true"}, body
+            )  # fmt: skip
+            assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            assert "use a delay level" in (answer.remark or "")
+    assert stored(broker, "TopicA") == [b"zero"]
+
+
+def test_delay_level_goes_before_a_time_and_a_time_that_has_come_is_none(tmp_path: Path) -> None:
+    """As a 5.x broker has it: such messages come back in retries and copies of what was delivered."""
+    broker = Harness(tmp_path, delay_levels="1s 5s")
+    broker.send("TopicA", b"now")
+    assert broker.send("TopicA", b"later", DELAY="1", TIMER_DELAY_SEC="5").code == OK
+    assert broker.send("TopicA", b"again", TIMER_DELAY_SEC="5", TIMER_OUT_MS="1600000000000").code == OK
+    assert stored(broker, "TopicA") == [b"now", b"again"]
+    broker.pass_time(2_000)
+    assert stored(broker, "TopicA") == [b"now", b"again", b"later"]
 
 
 # Delay.

@@ -35,7 +35,7 @@ from tandemq.config import BrokerConfig
 from tandemq.errors import ProtocolError, RecordTooLarge
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import FLAG_ONEWAY, VERSION_SPOKEN, Command
-from tandemq.model.message import SysFlag, decode_properties, encode_properties
+from tandemq.model.message import TIMER_NAMES, TIMER_OUT, SysFlag, decode_properties, encode_properties
 from tandemq.model.topic import (
     DLQ_PREFIX,
     FORBIDDEN_FOR_SENDING,
@@ -419,6 +419,7 @@ class SendPath:
         properties.pop("__CRC32#", None)
         if fields.sys_flag & SysFlag.TRANSACTION_ROLLBACK or properties.get("TRAN_MSG") == "true":
             raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "transactional messages are not supported yet")
+        _refuse_timed(properties)
         name, asked = fields.topic, queue_id
         if name.startswith(RETRY_PREFIX) and not name.startswith(DLQ_PREFIX):
             topic, queue_id = self._after_retry(command, fields, topic, queue_id, properties, now.wall_ms)
@@ -474,6 +475,7 @@ class SendPath:
         waits = common.pop("WAIT", "true").lower() != "false"
         if _delay_level(common) or fields.topic.startswith(RETRY_PREFIX):
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch may not be delayed and may not go to a retry topic")
+        _refuse_timed(common)
         parts = decode_batch(command.body)
         shared = encode_properties({key: value for key, value in common.items() if key != "UNIQ_KEY"}).encode()
         shared += self.cluster
@@ -481,10 +483,13 @@ class SendPath:
         if longest > PROPERTIES_BYTES_MAX:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"the properties of a message take {longest} bytes")
         queue = self.topics.queue(topic, queue_id)
+        rows = self._batch_rows(link, fields, topic, queue, parts) if shared == self.cluster else []
+        for part in parts if not rows else ():
+            if b"TIMER_" in part.properties:
+                _refuse_timed(decode_properties(part.properties.decode("utf-8", "replace")))
         # A batch lies in one file: what its messages need besides their part of the body is at most this much each.
         self.store.log.reserve(len(command.body) + len(parts) * (112 + len(shared) + len(topic.encoded)))
         first = queue.next_offset
-        rows = self._batch_rows(link, fields, topic, queue, parts) if shared == self.cluster else []
         if rows:
             self.count += len(rows)
             self.bytes += sum([len(part.body) for part in parts])
@@ -554,6 +559,18 @@ def _fields(command: Command) -> SendFields:
         return read_fields(SendFields, command.fields)
     first = read_fields(SendFieldsV1, command.fields)
     return SendFields(*(getattr(first, name) for name in SendFields.__struct_fields__))
+
+
+def _refuse_timed(properties: dict[str, str]) -> None:
+    """Delivering a message at once that asks for a time of its own would be a lie; a delay level goes before a time.
+
+    Source: RocketMQ HookUtils.checkIfTimerMessage.
+    """
+    if TIMER_OUT not in properties and not TIMER_NAMES.isdisjoint(properties) and not _delay_level(properties):
+        raise Refused(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            f"timed messages ({', '.join(sorted(TIMER_NAMES))}) are not supported; use a delay level",
+        )
 
 
 def _delay_level(properties: dict[str, str]) -> int:

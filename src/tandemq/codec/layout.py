@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 from tandemq.codec.record import CRC_PROPERTY_BYTES
 from tandemq.model.hashing import cached_java_hash
+from tandemq.model.message import TIMER_NAMES
 
 LAYOUTS_MAX = 4096
 LAYOUT_BYTES_MAX = 2048
 UNIQUE_NAME = b"UNIQ_KEY\x01"
-_UNUSUAL = frozenset((b"DELAY", b"TRAN_MSG", b"__CRC32#"))
+_UNUSUAL = frozenset((b"DELAY", b"TRAN_MSG", b"__CRC32#", *[name.encode() for name in TIMER_NAMES]))
 
 
 class Layout(NamedTuple):
@@ -30,7 +31,7 @@ class Layout(NamedTuple):
     waits: bool
     """False if WAIT=false: the sender does not wait for flush and replicas."""
     is_usual: bool
-    """Nothing in it sends the message another way: no delay, no transaction."""
+    """Nothing in it sends the message another way: no delay, no time, no transaction."""
 
 
 class Layouts:

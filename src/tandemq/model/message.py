@@ -25,6 +25,10 @@ CONSUME_START_TIME = "CONSUME_START_TIME"
 UNIQ_KEY = "UNIQ_KEY"
 CLUSTER = "CLUSTER"
 RECORD_CRC = "__CRC32#"
+TIMER_NAMES = frozenset({"TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"})
+"""By each of these a 5.x client asks for delivery at a time of its own."""
+TIMER_OUT = "TIMER_OUT_MS"
+"""The time at which a broker has delivered such a message."""
 
 KEY_SEPARATOR = " "
 NAME_VALUE_SEPARATOR = "\x01"
