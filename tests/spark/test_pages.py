@@ -1,12 +1,15 @@
 """The commands of docs/pipeline.md, run as they stand there, and what they say they do."""
 
+import asyncio
 import contextlib
 import json
+import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,9 +19,12 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from tandemq import ConsumeFrom, PushConsumer
 from tandemq.cli.spark import spark as jobs
 from tandemq.cli.spark_pipeline import pipeline
 from tandemq.cli.spark_replay import replay
+from tandemq.codec.record import HEAD_V4
+from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.run.local import LocalCluster
 from tandemq.spark.archive import Archive, ArchiveOptions
 from tandemq.spark.lake import DeltaLake
@@ -26,12 +32,13 @@ from tandemq.spark.pipelines.projects import environment, pipelines_command
 from tests.spark.logs import LogWriter
 from tests.spark.messages import committed, make_topic, numbered, send
 from tests.spark.short import SHORT
+from tests.spec import spec
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipeline.md"
 COMMANDS = {"pipeline": pipeline, "replay": replay}
 JOBS = ("archive", "compact", "vacuum", "scrub", "audit", "rebuild", "restore", "stats", "report")
 ELSEWHERE = ["pip install 'tandemq[spark]'", "cd orders && SPARK_CONF_DIR=conf spark-pipelines run"]
-"""The environment has the one; the other is what `--run` does, and is done here by its own means."""
+"""The environment has the one; the other is the second run of the project."""
 
 
 def blocks(kind: str) -> list[str]:
@@ -157,6 +164,15 @@ def test_python_of_the_page_reads_and_writes(
     assert sorted(row.body for row in copies.collect()) == [b"0", b"1", b"2"]
 
 
+def run_by_spark(command: str, project: Path) -> None:
+    """A line of the page for a shell that has Spark's commands and a Java."""
+    settings = environment(project)
+    del settings["SPARK_CONF_DIR"]
+    settings["PATH"] = f"{Path(pipelines_command()).parent}{os.pathsep}{settings['PATH']}"
+    done = subprocess.run(command, shell=True, env=settings, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3_000:] + done.stderr[-3_000:]
+
+
 @pytest.mark.timeout(600)
 def test_pipeline_is_written_and_run_and_brought_up_to_date(
     spark: SparkSession, tandemq_broker: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -170,9 +186,6 @@ def test_pipeline_is_written_and_run_and_brought_up_to_date(
     refused = CliRunner().invoke(pipeline, write)
     assert refused.exit_code == 2
     assert "holds a project already" in refused.output
-    assert once == ["./orders", "--run"]
-    command = "cd orders && SPARK_CONF_DIR=conf spark-pipelines run"
-    assert any(command in block for block in blocks("sh"))
     shorten(project)
     copies, second = 0, first
     for end in (40, 70):
@@ -181,11 +194,10 @@ def test_pipeline_is_written_and_run_and_brought_up_to_date(
             again = spark.createDataFrame([(b"7", first[7].message_id)], "body binary, uniqueKey string")
             again.write.format("rocketmq").options(nameServer=names, topic="Orders").mode("append").save()
             copies += 1
-        done = subprocess.run(
-            [pipelines_command(), "run", "--spec", str(project / "spark-pipeline.yml")],
-            cwd=project, env=environment(project), capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout[-3_000:] + done.stderr[-3_000:]
+        if end == 40:
+            run("pipeline", once, names)
+        else:
+            run_by_spark(ELSEWHERE[1], project)
         assert sorted(int(row["body"]) for row in table(project, "silver")) == list(range(end))
         assert len(table(project, "bronze")) == end + copies
     assert kept_keys(spark, project) == {one.message_id for one in second}
@@ -232,18 +244,67 @@ def test_lag_of_groups_is_a_source(spark: SparkSession, tandemq_broker: LocalClu
     assert sum(row.consumerOffset for row in rows) == 30
 
 
-def test_project_of_a_store_reads_its_log_by_a_format_that_nobody_registered(
+def refuse_until_dead(name_servers: str, topic: str, times: int) -> None:
+    """Let a group refuse the one message of a topic until it is a dead letter, after so many retries."""
+
+    async def story() -> None:
+        async with PushConsumer(
+            name_servers, group="g", topics={topic: "*"}, consume_from=ConsumeFrom.FIRST, max_reconsume_times=times
+        ) as consumer:
+            for time in range(times + 1):
+                message = await consumer.receive(60)
+                assert message is not None
+                assert message.reconsume_times == time
+                await message.retry()
+
+    asyncio.run(story())
+
+
+@spec("P03")
+@pytest.mark.timeout(600)
+@pytest.mark.tandemq(messageDelayLevel="1s 1s 1s 1s 1s 1s 1s 1s")
+def test_project_of_a_store_keeps_damage_in_bronze_and_counts_retries_and_dead_letters(
     spark: SparkSession, tandemq_broker: LocalCluster, tmp_path: Path
 ) -> None:
-    send(tandemq_broker.name_servers, numbered("Orders", 0, 12))
-    store = tandemq_broker.broker().store
-    run("pipeline", [str(tmp_path / "project"), "--store", str(store)], "")
-    spec = (tmp_path / "project" / "spark-pipeline.yml").read_text(encoding="utf-8")
-    assert 'spark.tandemq.format: "rocketmq-log"' in spec
-    (told,) = re.findall(r"^  spark\.tandemq\.options: (.*)$", spec, re.MULTILINE)
+    names, broker, project = tandemq_broker.name_servers, tandemq_broker.broker(), tmp_path / "project"
+    send(names, numbered("Orders", 0, 12))
+    send(names, numbered("Late", 0, 1))
+    refuse_until_dead(names, "Late", 2)
+    tandemq_broker.wait_until(lambda: ("%DLQ%g", 0) in broker.node.store.queues)
+    run("pipeline", [str(project), "--store", str(broker.store)], "")
+    spec_text = (project / "spark-pipeline.yml").read_text(encoding="utf-8")
+    assert 'spark.tandemq.format: "rocketmq-log"' in spec_text
+    (told,) = re.findall(r"^  spark\.tandemq\.options: (.*)$", spec_text, re.MULTILINE)
     options = json.loads(json.loads(told))
     rows = spark.read.format("rocketmq-log").options(**options, details="true").load()
-    assert rows.where("verdict is null and topic = 'Orders'").count() == 12
+    (seventh,) = rows.where("topic = 'Orders' and body = cast('7' as binary)").collect()
+    broker.stop()
+    with (broker.store / "commitlog" / "0".zfill(20)).open("r+b") as file:
+        file.seek(seventh.commitLogOffset + HEAD_V4.size)
+        file.write(b"8")
+    shorten(project)
+    run("pipeline", [str(project), "--run"], "")
+    (damaged,) = [row for row in table(project, "bronze") if row["verdict"] is not None]
+    assert damaged["commitLogOffset"] == seventh.commitLogOffset
+    assert len(damaged["body"]) == damaged["size"] == seventh.size
+    silver = table(project, "silver")
+    assert sorted(int(row["body"]) for row in silver if row["topic"] == "Orders") == [*range(7), *range(8, 12)]
+    assert Counter(row["topic"] for row in silver if row["topic"] != "Orders") == {
+        "Late": 1, SCHEDULE_TOPIC: 2, "%RETRY%g": 2, "%DLQ%g": 1
+    }  # fmt: skip
+    counts: Counter[tuple[str, str]] = Counter()
+    for row in table(project, "gold_minutes"):
+        for figure in ("messages", "retries", "deadLetters"):
+            counts[row["topic"], figure] += row[figure]
+    assert {topic: count for (topic, figure), count in counts.items() if figure == "retries" and count} == {
+        "%RETRY%g": 2
+    }
+    assert (counts["%DLQ%g", "deadLetters"], counts["Orders", "messages"]) == (1, 11)
+
+
+def test_project_reads_a_cluster_or_a_store_and_says_so(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
     for wrong, says in (
         ([], "a new project reads a cluster or a store"),
         (["--store", str(store), "--subscribe", "x"], "a store is read whole"),

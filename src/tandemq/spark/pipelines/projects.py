@@ -105,9 +105,10 @@ def run_project(directory: Path, arguments: Sequence[str] = (), *, is_quiet: boo
         raise ConfigError(
             f"{directory} holds no {SPEC}", hint="tandemq spark pipeline DIRECTORY --subscribe … writes one"
         )
+    home = directory.absolute()
     return subprocess.run(  # noqa: S603  # PySpark's own command
-        [pipelines_command(), "run", "--spec", str(directory / SPEC), *arguments],
-        env=environment(directory), cwd=directory, check=False, stdout=subprocess.DEVNULL if is_quiet else None,
+        [pipelines_command(), "run", "--spec", str(home / SPEC), *arguments],
+        env=environment(home), cwd=home, check=False, stdout=subprocess.DEVNULL if is_quiet else None,
     ).returncode  # fmt: skip
 
 
