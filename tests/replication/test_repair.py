@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ from tandemq.broker.scrubber import FIRST_MS
 from tandemq.codec.frame import FrameDecoder, decode_command, encode_command
 from tandemq.codec.record import RECORD_BYTES_MIN
 from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.sim.disk import SimDisk
 from tandemq.storage.consumequeue import PREFILL_SIZE
-from tests.broker.harness import messages_in
+from tests.broker.harness import Harness, messages_in
 from tests.replication.group import Group, Member
 from tests.spec import spec
 
@@ -207,6 +209,43 @@ def test_damage_without_any_twin_is_kept_over_restarts(tmp_path: Path) -> None:
     (damage,) = state(master)["damaged"]
     assert (damage["start"], damage["end"], damage["isLost"]) == (at, at + size, True)
     assert "no twin is known" in damage["trouble"]
+
+
+@pytest.mark.parametrize("side", ["master", "slave"])
+def test_damage_known_from_before_is_repaired_after_a_restart(tmp_path: Path, side: str) -> None:
+    group = filled(tmp_path)
+    member: Member = getattr(group, side)
+    at, size = places(member)[70]
+    flip(paths(group)[side], at + 300)
+    member.node.damages.add(at, at + size, "found by the run before", group.now.wall_ms)
+    member.node.scrubber.save()
+    member.turn()
+    restarted = group.restart_master() if side == "master" else group.restart_slave()
+    assert len(state(restarted)["damaged"]) == 1
+    group.pass_time(10_000)
+    assert state(restarted)["damaged"] == []
+    group.assert_same_logs()
+
+
+def test_what_could_not_be_read_for_a_while_is_given_again(tmp_path: Path) -> None:
+    disk = SimDisk(Random(1))
+    broker = Harness(disk, segment_bytes=SEGMENT)
+    for number in range(100):
+        broker.send("TopicA", bytes([number]) * 700)
+    disk.fail("pread", times=-1, prefix="commitlog/")
+    broker.ask(RequestCode.TANDEM_SCRUB, {"begin": "true"})
+    broker.pass_time(10_000)
+    assert broker.node.damages.ranges
+    disk.heal()
+    answer = broker.pull("TopicA")
+    assert answer is not None
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    broker.ask(RequestCode.TANDEM_SCRUB, {"begin": "true"})
+    broker.pass_time(10_000)
+    assert broker.node.damages.ranges == []
+    found = broker.pull("TopicA")
+    assert found is not None
+    assert messages_in(found)[0].body == bytes(700)
 
 
 def test_damage_met_by_recovery_is_repaired_and_its_hole_filled(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Ranges of the commit log known to be damaged, and those that were repaired; kept in `config/scrub.json`.
 
 Their bytes are left in place until good ones are there. While a range waits for its repair, messages in it are not
-given to consumers; once every twin has said that it has not got the good bytes either, consumers pass over them.
+given to consumers; once every twin has said that it has not got the good bytes either, consumers pass over them. What
+the device could not read is waited for until it can, or until a twin has it: nobody knows yet that it is damaged.
 
 Source: docs/storage.md, "scrubbing".
 """
@@ -12,6 +13,8 @@ import msgspec
 
 from tandemq.storage.consumequeue import PREFILL_SIZE
 
+CANNOT_READ = "it cannot be read: "
+"""How the reason of a range begins that the device could not read."""
 WAITS = "waits"
 LOST = "lost"
 REPAIRED_MAX = 50
@@ -31,6 +34,11 @@ class Damage(msgspec.Struct, rename="camel", eq=False):
     """Why it is not repaired yet, in the words of the last attempt."""
     is_lost: bool = False
     """Nobody has the good bytes."""
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether the device could not read it."""
+        return self.reason.startswith(CANNOT_READ)
 
 
 class Repair(msgspec.Struct, rename="camel", frozen=True):
@@ -57,7 +65,13 @@ class Damages:
     def add(self, start: int, end: int, reason: str, wall_ms: int) -> Damage | None:
         """Note a range; None if it is known, or there are too many. What overlaps it becomes one with it."""
         touched = [known for known in self.ranges if known.start < end and start < known.end]
-        if any(known.start <= start and end <= known.end for known in touched) or len(self.ranges) >= RANGES_MAX:
+        for known in touched:
+            if known.start <= start and end <= known.end:
+                if not known.is_unread or reason.startswith(CANNOT_READ):
+                    return None
+                known.reason = reason  # it can be read now
+                return known
+        if len(self.ranges) >= RANGES_MAX:
             return None
         if touched:
             start = min(start, *(known.start for known in touched))

@@ -206,6 +206,11 @@ class Repairs:
 
     # One range at a time.
 
+    @property
+    def under_way(self) -> Damage | None:
+        """The range that is being repaired."""
+        return self._attempt.damage if self._attempt is not None else None
+
     def plan(self, due_ms: int) -> None:
         """Look for something to repair at a time."""
         self._broker.schedule.at(due_ms, self._next)
@@ -272,7 +277,7 @@ class Repairs:
         damage, self._attempt = attempt.damage, None
         trouble = "; ".join(attempt.troubles) or "no twin is known that may have the good bytes"
         is_news, was_lost = trouble != damage.trouble, damage.is_lost
-        damage.trouble, damage.is_lost = trouble, attempt.is_final
+        damage.trouble, damage.is_lost = trouble, attempt.is_final and not damage.is_unread
         if is_news or damage.is_lost != was_lost:
             self._changed()
             log.error("repair: damage in log=[%d,%d) stays: %s", damage.start, damage.end, trouble)

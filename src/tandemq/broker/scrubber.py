@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from tandemq.boundary import Job, JobDone, Now, Turn
+from tandemq.broker.damages import CANNOT_READ
 from tandemq.broker.link import Link
 from tandemq.broker.repair import Repairs
 from tandemq.broker.scrubwork import Checked, CheckWork, Entries, entries_in
@@ -136,6 +137,7 @@ class Scrubber:
         self.position, self.this, self.last, self.corrected = kept.position, kept.this, kept.last, kept.corrected
         if self.damages.ranges:
             log.warning("scrub: %d damaged ranges of the log are known from before", len(self.damages.ranges))
+            self.repairs.plan(now.mono_ms)
         for start, end, reason in self._broker.store.damaged:
             self._note(start, end, reason, now)
 
@@ -280,7 +282,7 @@ class Scrubber:
         file = work.position - work.position % segment
         if file >= self._broker.store.log.start:
             log.error("scrub: the log file %020d cannot be read: %s", file, error)
-            self._note(file, min(file + segment, work.limit), f"the file cannot be opened: {error}", now)
+            self._note(file, min(file + segment, work.limit), f"{CANNOT_READ}{error}", now)
         if not work.near:
             self.position, self._is_boundary = file + segment, True
 
@@ -289,8 +291,9 @@ class Scrubber:
         if found.fault and not work.near and not self._is_boundary and found.end == found.start:
             self.position, self._is_boundary = found.start - found.start % segment, True
             return
+        was_damaged = self._sound(found.start, found.end, now)
         for entries in found.entries:
-            self._compare(entries)
+            self._compare(entries, enters=was_damaged)
         if found.fault:
             self._note(found.end, found.resumes, found.fault, now)
         if work.near:
@@ -301,6 +304,17 @@ class Scrubber:
         self.this.bytes += self.position - found.start
         self.this.records += found.records
         self.this.damaged += bool(found.fault)
+
+    def _sound(self, start: int, end: int, now: Now) -> bool:
+        """Records there verify: what was damage, as long as the device could not read it, is none; whether any was."""
+        known = [one for one in self.damages.ranges if start <= one.start < end and one is not self.repairs.under_way]
+        for damage in known:
+            sound_end = min(end, damage.end)
+            log.info("scrub: log=[%d,%d) is sound after all", damage.start, sound_end)
+            self.damages.shrink(damage, sound_end, "", now.wall_ms)
+        if known:
+            self.save()
+        return bool(known)
 
     def _answer_suspicion(self, log_offset: int, found: Checked, now: Now) -> None:
         if self.suspicion is not None and self.suspicion.log_offset == log_offset:

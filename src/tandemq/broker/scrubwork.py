@@ -17,6 +17,7 @@ from typing import NamedTuple
 from isal.isal_zlib import crc32
 
 from tandemq.boundary import Disk, File
+from tandemq.broker.damages import CANNOT_READ
 from tandemq.codec.entries import BLANK_BYTES_MIN, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record import peek, tags_code
 from tandemq.errors import DiskFailed
@@ -160,7 +161,7 @@ def _walk(reader: LogReader, start: int, limit: int, size: int, segment_bytes: i
     if corrupt is None and stream.position == start:
         corrupt = Corrupt(start, "the file ends here")
     if corrupt is not None and reader.unreadable:
-        corrupt = Corrupt(corrupt.log_offset, f"it cannot be read: {reader.unreadable}")
+        corrupt = Corrupt(corrupt.log_offset, f"{CANNOT_READ}{reader.unreadable}")
     return _Walked(stream.position, pieces, corrupt)
 
 

@@ -4,7 +4,7 @@
     machines  pause (SIGSTOP), kill, kill at a chosen disk call, power loss (alone, both, at a chosen disk call),
               clock jump, slave's disk lost
     clients   links cut; applications killed or stopped, and started again
-    disks     slow, full, failing writes, failing syncs, failing reads of the log, bits turned at rest
+    disks     slow, full, failing writes, failing syncs, failing reads, bits turned at rest
 
 Whoever is down comes back after a while of dice. Nothing is injected that no static group could survive: bits are
 turned on one member of a group only, in files of the log that all others hold already, never in queues or in the index,
@@ -311,7 +311,7 @@ class Faults:
         self._failing("datasync", "commitlog/")
 
     def _failing_read(self) -> None:
-        self._failing("pread", "commitlog/")
+        self._failing("pread", self._random.choice(("commitlog/", "consumequeue/")))
 
     def _failing(self, operation: str, prefix: str) -> None:
         host = self._host()
