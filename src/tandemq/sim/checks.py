@@ -270,9 +270,13 @@ class Checks:
         return not host.is_master and had.get(offset, -LATE_US) >= self._world.now_us - LATE_US
 
 
-def says_flushed(attempt: Attempt, master: Host) -> bool:
-    """Whether an answer says that the message is on the master's device: a missing replica outranks a late flush."""
-    took_ms = (attempt.answered_us - attempt.sent_us) // MS
+def says_flushed(attempt: Attempt, master: Host, *, ahead_ppm: int = 0) -> bool:
+    """Whether an answer says that the message is on the master's device: a missing replica outranks a late flush.
+
+    `ahead_ppm`: by how much the master's clock may be faster.
+    """
+    took_us = attempt.answered_us - attempt.sent_us
+    took_ms = (took_us + took_us * ahead_ppm // 1_000_000) // MS
     is_late = attempt.code != ResponseCode.SUCCESS and took_ms >= master.config.sync_flush_timeout_ms
     return (
         master.group.flush == "SYNC_FLUSH"

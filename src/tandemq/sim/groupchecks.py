@@ -238,7 +238,7 @@ class GroupChecks(Checks):
             return
         if not is_elect:
             self._judge_time(attempt, host)
-        flushed = says_flushed(attempt, host)
+        flushed = says_flushed(attempt, host, ahead_ppm=2 * DRIFT_PPM)
         waits = attempt.waits and attempt.code == 0
         copied = waits and (is_elect or host.group.role == "SYNC_MASTER")
         for at, log_offset in enumerate(attempt.log_offsets):
