@@ -10,7 +10,10 @@ from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 from tandemq.cli import main
+from tandemq.spark.java import find_java
 from tests.spark.logs import LogWriter
+
+JAVA = "of a session that ran already"
 
 
 @pytest.fixture
@@ -36,8 +39,10 @@ def test_archive_compact_and_vacuum_tell_what_they_did(writer: LogWriter, tmp_pa
     first = told("archive", writer.store, lake, "--batch-bytes", 30_000, "--broker-name", "orders")
     assert (first["rows"], first["end"], first["damaged"]) == (500, writer.end, 0)
     assert told("archive", writer.store, lake, "--broker-name", "orders")["commits"] == 0
-    again = told("restore", lake, tmp_path / "again", "--file-bytes", writer.segment_bytes)
-    assert (again["records"], again["end"]) == (500, writer.end)
+    to_store = ("--to-store", tmp_path / "again", "--broker-name", "orders", "--segment-bytes", writer.segment_bytes)
+    again = told("replay", lake, *to_store, "--conf", "spark.sql.shuffle.partitions=2")
+    assert (again["rows"], again["logEnd"]) == (500, writer.end)
+    assert first["java"] == again["java"] == JAVA
     assert told("compact", lake)["rows"] == 500
     listed = told("vacuum", lake, "--hours", 0, "--dry-run")
     assert len(listed["files"]) == first["files"]
@@ -45,10 +50,18 @@ def test_archive_compact_and_vacuum_tell_what_they_did(writer: LogWriter, tmp_pa
     assert sum(row["messages"] for row in told("stats", lake)["topics"]) == 500
 
 
+def test_run_of_a_pipeline_says_which_java_it_took(tmp_path: Path) -> None:
+    (tmp_path / "spark-pipeline.yml").write_text("nothing: of a pipeline\n")
+    done = run("pipeline", tmp_path, "--run", "--json")
+    assert done.exit_code != 0
+    java = find_java()
+    assert json.loads(done.stdout)["java"] == f"{java.version} from {java.origin}"
+
+
 def test_checks_end_with_3_when_they_find_faults(writer: LogWriter, tmp_path: Path) -> None:
     twin = tmp_path / "twin"
     shutil.copytree(writer.store, twin)
-    assert told("scrub", writer.store)["damages"] == []
+    assert told("scrub", writer.store) | {"damages": [], "java": JAVA} == told("scrub", writer.store)
     assert told("audit", writer.store, twin)["diverges_at"] is None
     harmed = writer.made[77].log_offset
     LogWriter(twin).flip(harmed + 92)
@@ -65,8 +78,15 @@ def test_rebuild_and_report_make_their_files(writer: LogWriter, tmp_path: Path) 
     )
     assert (made["queues"], made["entries"], made["keys"]) == (4, 500, 1000)
     page = tmp_path / "page.html"
-    assert told("report", writer.store, page, "--twin", writer.store)["diverging"] == 0
+    state, other = tmp_path / "state", tmp_path / "state.twin-1"
+    words = ("report", writer.store, page, "--twin", writer.store, "--state", state, "--range-bytes", 1 << 16)
+    once = told(*words)
+    assert (once["diverging"], once["java"]) == (0, JAVA)
     assert "<svg" in page.read_text()
+    kept = state.read_bytes(), other.read_bytes()
+    assert all(len(text.splitlines()) > 2 for text in kept)
+    assert told(*words)["bytes"] == once["bytes"]
+    assert (state.read_bytes(), other.read_bytes()) == kept
 
 
 def test_wrong_settings_of_spark_are_refused(writer: LogWriter) -> None:

@@ -1,8 +1,13 @@
 """The session: that it runs at all, Python workers included."""
 
+import subprocess
+import sys
+
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 
+from tandemq.errors import ConfigError
 from tandemq.spark.session import SETTINGS, open_session
 
 
@@ -17,3 +22,22 @@ def test_second_session_joins_the_first(spark: SparkSession) -> None:
     assert again is spark
     assert java is None
     assert SETTINGS
+
+
+def test_what_spark_takes_for_no_master_is_named_before_a_jvm_starts() -> None:
+    for master in ("nonsense", "local[", "spark:/host:7077"):
+        with pytest.raises(ConfigError, match="Spark knows no master"):
+            open_session(master=master)
+
+
+def test_formats_are_named_by_the_package_which_loads_them_when_asked() -> None:
+    code = """
+import sys, tandemq.spark
+assert "pyspark" not in sys.modules
+from tandemq.spark import RocketMQDataSource, RocketMQLogDataSource
+assert RocketMQDataSource.name() == "rocketmq"
+assert RocketMQLogDataSource.name() == "rocketmq-log"
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    with pytest.raises(ImportError, match="NoSuchSource"):
+        exec("from tandemq.spark import NoSuchSource")

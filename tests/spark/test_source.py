@@ -71,6 +71,11 @@ def test_filters_offsets_and_times_narrow_what_is_read(
     assert bodies(rows.where("tags in ('a', 'c') and queueId = 1")) == [*range(50, 100), *range(250, 300)]
     assert bodies(rows.where("queueOffset >= 10 and queueOffset < 12")) == [10, 11, 60, 61]
     assert bodies(rows.where("topic = 'Nothing'")) == []
+    kafka = read(tandemq_broker, schema="kafka", minPartitions=4).where("topic = 'Orders' and partition = 1")
+    one = kafka.where("offset = 60")
+    assert [row.value for row in one.collect()] == [b"160"]
+    assert one.rdd.getNumPartitions() == 1
+    assert kafka.where("offset >= 10 and offset < 12 and timestamp > '2020-01-01'").count() == 2
     assert bodies(read(tandemq_broker, subExpression="a || c").where("queueId = 0")) == [*range(50), *range(200, 250)]
     first_b = rows.where("tags = 'b'").agg(F.min("storeTimestamp")).first()
     assert first_b is not None

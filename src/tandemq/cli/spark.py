@@ -1,30 +1,26 @@
 """`tandemq spark`: the data pipeline's jobs, each a few lines over `tandemq.spark`, which is loaded when one runs."""
 
 import signal
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
 from tandemq.cli.show import json_option, show_facts, show_json, show_rows
 from tandemq.cli.spark_pipeline import pipeline
 from tandemq.cli.spark_replay import replay
+from tandemq.cli.spark_session import Progress, clear_errors, session_options, spark_session
 from tandemq.config import DELAY_LEVELS, parse_delay_levels
-from tandemq.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 EXIT_FAULTS = 3
-REPORT_EVERY_S = 0.5
-LINE_EVERY_S = 10.0
 SHOWN_MAX = 20
+ALLOW_LOSS = {
+    "set failOnDataLoss to false to go on without": "--allow-loss goes on without",
+    "set failOnDataLoss to false": "give --allow-loss",
+}
+"""What the options of the source are called here."""
 
 directory = click.Path(exists=True, file_okay=False, path_type=Path)
 store_argument = click.argument("store", type=directory)
@@ -38,14 +34,6 @@ range_option = click.option(
 )
 
 
-def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what says where Spark runs."""
-    command = click.option("--conf", "conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting.")(command)
-    return click.option(
-        "--master", default="local[*]", show_default=True, help="Spark's master: local[N], or a cluster's address."
-    )(command)
-
-
 @click.group()
 def spark() -> None:
     """Archive, check and measure logs with Spark.
@@ -53,50 +41,6 @@ def spark() -> None:
     Needs the extra: pip install 'tandemq[spark]'. STORE is a broker's storePathRootDir, or a directory of commit log
     files; no broker is asked. Exit codes: 0 done, 1 it did not work, 2 wrong usage, 3 a check found faults.
     """
-
-
-@contextmanager
-def _session(master: str, conf: tuple[str, ...], *, silent: bool) -> "Iterator[SparkSession]":
-    """A session for one command.
-
-    Raises:
-        ConfigError: the extra is not installed, there is no Java, or a setting is malformed.
-    """
-    try:
-        from tandemq.spark.session import open_session  # noqa: PLC0415  # the other commands need no Spark
-    except ImportError as error:
-        raise ConfigError(f"Spark is not installed: {error}", hint="pip install 'tandemq[spark]'") from error
-    settings = dict(one.partition("=")[::2] for one in conf)
-    if "" in settings or not all("=" in one for one in conf):
-        raise ConfigError("--conf takes NAME=VALUE", hint="--conf spark.driver.memory=2g")
-    session, java = open_session("tandemq spark", master=master, settings=settings)
-    if java is not None and not silent:
-        click.echo(f"Java {java.version} from {java.origin}", err=True)
-    try:
-        yield session
-    finally:
-        if java is not None:
-            session.stop()
-
-
-class _Progress:
-    """One moving line on a terminal, a line now and then elsewhere, nothing with --json."""
-
-    def __init__(self, what: str, *, silent: bool) -> None:
-        self._what = what
-        self._silent = silent
-        self._moves = sys.stderr.isatty()
-        self._began = self._last = time.monotonic()
-
-    def __call__(self, done: int, total: int) -> None:
-        now = time.monotonic()
-        if self._silent or (now - self._last < (REPORT_EVERY_S if self._moves else LINE_EVERY_S) and done < total):
-            return
-        self._last = now
-        speed = done / 1e6 / max(now - self._began, 1e-9)
-        text = f"{self._what}: {100 * done // max(total, 1)} % of {total / 1e6:,.0f} MB, {speed:,.0f} MB/s"
-        end = "\n" if done >= total or not self._moves else ""
-        click.echo(f"\r{text}{end}" if self._moves else f"{text}{end}", nl=False, err=True)
 
 
 # archive, and the care of the lake
@@ -121,10 +65,10 @@ def archive(
 
     What LAKE holds already is not written again: interrupt and repeat as you like. Damage is archived with its verdict.
     """
-    with _session(master, conf, silent=as_json) as session:
+    with spark_session(master, conf, silent=as_json, words=ALLOW_LOSS) as (session, java):
         from tandemq.spark.archive import Archive, Archived, ArchiveOptions  # noqa: PLC0415
 
-        bar = _Progress("archive", silent=as_json)
+        bar = Progress("archive", silent=as_json)
 
         def tell(done: Archived) -> None:
             bar(done.end - done.start, done.log_end - done.start)
@@ -143,7 +87,7 @@ def archive(
             done = job.run(session)
         except KeyboardInterrupt:
             done = job.done
-    facts = asdict(done) | {"seconds": round(time.monotonic() - began, 3)}
+    facts = asdict(done) | {"seconds": round(time.monotonic() - began, 3), "java": java}
     del facts["trouble"]
     show_facts(facts, as_json=as_json)
 
@@ -153,11 +97,12 @@ def archive(
 @json_option
 def compact(lake: Path, as_json: bool) -> None:
     """Join the small files of LAKE into larger ones; readers are not disturbed."""
-    from tandemq.spark.lake import DeltaLake  # noqa: PLC0415
+    with clear_errors():
+        from tandemq.spark.lake import DeltaLake  # noqa: PLC0415
 
-    table = DeltaLake(lake)
-    done = table.compact()
-    show_facts(done | {"files": len(table.data_files()), "rows": table.rows()}, as_json=as_json)
+        table = DeltaLake(lake)
+        done = table.compact() | {"files": len(table.data_files()), "rows": table.rows()}
+    show_facts(done, as_json=as_json)
 
 
 @spark.command()
@@ -170,9 +115,10 @@ def compact(lake: Path, as_json: bool) -> None:
 @json_option
 def vacuum(lake: Path, hours: int, dry_run: bool, as_json: bool) -> None:
     """Delete files in LAKE that are not part of the table: replaced by compact, or left by killed tasks."""
-    from tandemq.spark.lake import DeltaLake  # noqa: PLC0415
+    with clear_errors():
+        from tandemq.spark.lake import DeltaLake  # noqa: PLC0415
 
-    names = DeltaLake(lake).vacuum(hours, dry_run=dry_run)
+        names = DeltaLake(lake).vacuum(hours, dry_run=dry_run)
     if as_json:
         show_json({"files": names, "deleted": not dry_run})
         return
@@ -192,13 +138,13 @@ def vacuum(lake: Path, hours: int, dry_run: bool, as_json: bool) -> None:
 @json_option
 def scrub(store: Path, range_bytes: int, state: Path | None, master: str, conf: tuple[str, ...], as_json: bool) -> None:
     """Read every record of STORE and compare its checksum; exit code 3 on damage."""
-    with _session(master, conf, silent=as_json) as session:
+    with spark_session(master, conf, silent=as_json) as (session, java):
         from tandemq.spark.scrub import scrub as check  # noqa: PLC0415
 
-        progress = _Progress("scrub", silent=as_json)
+        progress = Progress("scrub", silent=as_json)
         found = check(session, store, range_bytes=range_bytes, state=state, progress=progress)
     if as_json:
-        show_json(asdict(found))
+        show_json(asdict(found) | {"java": java})
     else:
         for damage in found.damages[:SHOWN_MAX]:
             click.echo(f"damage at {damage['commitLogOffset']}, {damage['size']} bytes: {damage['verdict']}")
@@ -222,14 +168,14 @@ def audit(
 
     Only what both hold is compared; what one holds behind the other's end is told as lag.
     """
-    with _session(master, conf, silent=as_json) as session:
+    with spark_session(master, conf, silent=as_json) as (session, java):
         from tandemq.spark.audit import audit as compare  # noqa: PLC0415
 
-        progress = _Progress("audit", silent=as_json)
+        progress = Progress("audit", silent=as_json)
         found = compare(session, first, second, range_bytes=range_bytes, state=state, progress=progress)
     facts = asdict(found) | {"diverges_at": found.diverges_at}
     if as_json:
-        show_json(facts)
+        show_json(facts | {"java": java})
     else:
         shown = [
             {"kind": one["kind"], "at": one["commitLogOffset"], "bytes": one.get("size"), "topic": one.get("topic", ""),
@@ -275,7 +221,7 @@ def rebuild(
     STORE is only read. To use them, stop the broker and put OUTPUT's directories in the place of STORE's. Interrupted,
     the same command goes on where it was.
     """
-    with _session(master, conf, silent=as_json) as session:
+    with spark_session(master, conf, silent=as_json) as (session, java):
         from tandemq.spark.rebuild import RebuildOptions  # noqa: PLC0415
         from tandemq.spark.rebuild import rebuild as make  # noqa: PLC0415
 
@@ -286,9 +232,9 @@ def rebuild(
         began = time.monotonic()
         done = make(
             session, options, lambda what: None if as_json else click.echo(f"rebuild: {what}", err=True),
-            _Progress("rebuild", silent=as_json),
+            Progress("rebuild", silent=as_json),
         )  # fmt: skip
-    show_facts(asdict(done) | {"seconds": round(time.monotonic() - began, 3)}, as_json=as_json)
+    show_facts(asdict(done) | {"seconds": round(time.monotonic() - began, 3), "java": java}, as_json=as_json)
 
 
 @spark.command()
@@ -304,15 +250,15 @@ def stats(
 
     With --json also per minute. Latency is from the producer's clock to the broker's.
     """
-    with _session(master, conf, silent=as_json) as session:
+    with spark_session(master, conf, silent=as_json) as (session, java):
         from tandemq.spark.stats import gather  # noqa: PLC0415
 
-        progress = _Progress("stats", silent=as_json)
+        progress = Progress("stats", silent=as_json)
         found = gather(
             session, source, minutes=as_json, range_bytes=range_bytes, state=state, progress=progress
         )  # fmt: skip
     if as_json:
-        show_json(asdict(found))
+        show_json(asdict(found) | {"java": java})
         return
     hidden = ("first", "last")
     show_rows([{k: v for k, v in row.items() if k not in hidden} for row in found.topics], as_json=False)
@@ -328,55 +274,39 @@ def stats(
 @click.argument("page", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--twin", "twins", multiple=True, type=directory, help="A store directory to compare SOURCE with.")
 @click.option("--title", help="What the page is called; by default after SOURCE.")
+@range_option
+@state_option
 @session_options
 @json_option
 def report(
-    source: Path, page: Path, twins: tuple[Path, ...], title: str | None, master: str, conf: tuple[str, ...],
-    as_json: bool,
+    source: Path, page: Path, twins: tuple[Path, ...], title: str | None, range_bytes: int, state: Path | None,
+    master: str, conf: tuple[str, ...], as_json: bool,
 ) -> None:  # fmt: skip
     """Write PAGE, one HTML file: messages, bytes and latency per minute, lag per group, divergence of twins.
 
-    SOURCE is a store directory or a lake; twins can be compared with a store directory.
+    SOURCE is a store directory or a lake; twins can be compared with a store directory. With --state, results of
+    twins are kept in files beside that of the statistics, called like it and .twin-1, .twin-2 and so on.
     """
-    with _session(master, conf, silent=as_json) as session:
+    with spark_session(master, conf, silent=as_json) as (session, java):
         from tandemq.spark.audit import audit as compare  # noqa: PLC0415
         from tandemq.spark.report import report_page  # noqa: PLC0415
         from tandemq.spark.stats import gather  # noqa: PLC0415
 
-        found = gather(session, source)
-        progress = _Progress("audit", silent=as_json)
-        audits = [compare(session, source, twin, progress=progress) for twin in twins]
+        progress = Progress("stats", silent=as_json)
+        found = gather(session, source, range_bytes=range_bytes, state=state, progress=progress)
+        audits = [
+            compare(
+                session, source, twin, range_bytes=range_bytes,
+                state=state.with_name(f"{state.name}.twin-{number}") if state is not None else None,
+                progress=Progress(f"audit with {twin}", silent=as_json),
+            )
+            for number, twin in enumerate(twins, 1)
+        ]  # fmt: skip
     text = report_page(title or f"The log of {source.resolve().name}", found, audits, made=datetime.now(UTC))
     page.write_text(text, encoding="utf-8")
     diverges = [audit.second for audit in audits if audit.diverges_at is not None]
     facts = {"page": str(page), "bytes": len(text.encode()), "topics": len(found.topics), "diverging": len(diverges)}
-    show_facts(facts, as_json=as_json)
-
-
-@spark.command()
-@lake_argument
-@click.argument("store", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--broker-name", help="Which broker group of LAKE; needed if it holds several.")
-@click.option(
-    "--file-bytes", default=1 << 30, show_default=True, type=click.IntRange(1), help="Its mappedFileSizeCommitLog."
-)
-@session_options
-@json_option
-def restore(
-    lake: Path, store: Path, broker_name: str | None, file_bytes: int, master: str, conf: tuple[str, ...], as_json: bool
-) -> None:
-    """Write the log that LAKE holds into the new store directory STORE, byte for byte as it was.
-
-    A fresh slave that is started on it begins with the whole history, and fetches the rest from its master.
-    """
-    with _session(master, conf, silent=as_json) as session:
-        from tandemq.spark.restore import restore as write  # noqa: PLC0415
-
-        done = write(
-            session, lake, store, segment_bytes=file_bytes, broker_name=broker_name,
-            progress=lambda what: None if as_json else click.echo(f"restore: {what}", err=True),
-        )  # fmt: skip
-    show_facts(asdict(done), as_json=as_json)
+    show_facts(facts | {"java": java}, as_json=as_json)
 
 
 spark.add_command(pipeline)

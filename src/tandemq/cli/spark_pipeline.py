@@ -2,10 +2,15 @@
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from tandemq.cli.show import json_option, show_json
+from tandemq.cli.spark_session import clear_errors
+
+if TYPE_CHECKING:
+    from tandemq.spark.pipelines.projects import Project
 
 
 @click.command()
@@ -26,27 +31,40 @@ def pipeline(
 
     The project is the user's: change its transformations, and run it by --run or by spark-pipelines itself.
     """
-    from tandemq.spark.pipelines.projects import SPEC, Project, run_project, write_project  # noqa: PLC0415
+    with clear_errors():
+        from tandemq.spark.java import find_java  # noqa: PLC0415
+        from tandemq.spark.pipelines.projects import SPEC, run_project, write_project  # noqa: PLC0415
 
-    is_there = (directory / SPEC).is_file()
-    if not is_there:
-        if (namesrv is None) == (store is None):
-            raise click.UsageError("a new project reads a cluster or a store: give one of --namesrv and --store")
-        if store is not None:
-            if subscribe is not None:
-                raise click.UsageError("--subscribe goes with --namesrv; a store is read whole")
-            project = Project("rocketmq-log", {"path": str(store.absolute())})
-        else:
-            assert namesrv is not None, "checked above"
-            what = {"subscribe": subscribe} if subscribe is not None else {"subscribePattern": ".*"}
-            project = Project("rocketmq", {"nameServer": namesrv, **what, "startingOffsets": "earliest"}, namesrv)
-        write_project(directory, project)
-        if not as_json:
-            click.echo(f"{directory} holds a pipeline project; run it by: tandemq spark pipeline {directory} --run")
-    elif not runs:
-        raise click.UsageError(f"{directory} holds a project already; run it by --run")
-    arguments = ["--full-refresh-all"] if full_refresh else []
-    code = run_project(directory, arguments, is_quiet=as_json) if runs else 0
+        is_there = (directory / SPEC).is_file()
+        if not is_there:
+            write_project(directory, _project(namesrv, subscribe, store))
+            if not as_json:
+                click.echo(f"{directory} holds a pipeline project; run it by: tandemq spark pipeline {directory} --run")
+        elif not runs:
+            raise click.UsageError(f"{directory} holds a project already; run it by --run")
+        code, told = 0, None
+        if runs:
+            java = find_java()
+            told = f"{java.version} from {java.origin}"
+            if not as_json:
+                click.echo(f"Java {told}", err=True)
+            arguments = ["--full-refresh-all"] if full_refresh else []
+            code = run_project(directory, arguments, is_quiet=as_json)
     if as_json:
-        show_json({"directory": str(directory), "written": not is_there, "run": runs, "exitCode": code})
+        facts = {"directory": str(directory), "written": not is_there, "run": runs, "exitCode": code, "java": told}
+        show_json(facts)
     sys.exit(code)
+
+
+def _project(namesrv: str | None, subscribe: str | None, store: Path | None) -> "Project":
+    from tandemq.spark.pipelines.projects import Project  # noqa: PLC0415
+
+    if (namesrv is None) == (store is None):
+        raise click.UsageError("a new project reads a cluster or a store: give one of --namesrv and --store")
+    if store is not None:
+        if subscribe is not None:
+            raise click.UsageError("--subscribe goes with --namesrv; a store is read whole")
+        return Project("rocketmq-log", {"path": str(store.absolute())})
+    assert namesrv is not None, "checked above"
+    what = {"subscribe": subscribe} if subscribe is not None else {"subscribePattern": ".*"}
+    return Project("rocketmq", {"nameServer": namesrv, **what, "startingOffsets": "earliest"}, namesrv)

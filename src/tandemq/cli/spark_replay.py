@@ -8,6 +8,7 @@ import click
 
 from tandemq.cli.ask import DEFAULT_NAME_SERVERS, quiet
 from tandemq.cli.members import ask_json
+from tandemq.cli.spark_session import session_options, spark_session
 from tandemq.errors import ConfigError, NetworkError, RemoteError
 from tandemq.model.codes import RequestCode
 
@@ -31,12 +32,12 @@ if TYPE_CHECKING:
 @click.option("--segment-bytes", type=click.IntRange(min=1024), default=1 << 30, show_default=True,
               help="Size of a file of the log, as mappedFileSizeCommitLog of the group's brokers.")  # fmt: skip
 @click.option("--epochs-of", metavar="HOST:PORT", help="Take the generations of the log from this broker, the master.")
-@click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
+@session_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def replay(
     lake: Path, to_topic: str | None, to_same_topics: bool, to_store: Path | None, namesrv: str, where: str | None,
     also: tuple[str, ...], note: Path | None, broker_name: str, segment_bytes: int, epochs_of: str | None, master: str,
-    as_json: bool,
+    conf: tuple[str, ...], as_json: bool,
 ) -> None:  # fmt: skip
     """Send what LAKE holds to a topic again, or lay down its log as the store of a fresh slave.
 
@@ -49,15 +50,14 @@ def replay(
     if to_store is not None and (where is not None or note is not None or also):
         raise click.UsageError("a log is laid down whole: --where, --also and --note go with messages")
     epochs = epochs_of_broker(epochs_of) if epochs_of is not None else None
-    from tandemq.spark.replay import replay_to_store, replay_to_topic  # noqa: PLC0415  # --help needs no Spark
-    from tandemq.spark.session import open_session  # noqa: PLC0415
 
     def tell(done: "Replayed") -> None:
         what = "bytes of the log" if to_store is None else "segments of the log"
         click.echo(f"{done.done} of {done.total} {what}, {done.rows} rows", err=True)
 
-    with quiet():
-        session, java = open_session("tandemq spark replay", master=master)
+    with quiet(), spark_session(master, conf, silent=as_json) as (session, java):
+        from tandemq.spark.replay import replay_to_store, replay_to_topic  # noqa: PLC0415  # --help needs no Spark
+
         if to_store is not None:
             done = replay_to_store(
                 session, lake, broker_name, to_store, segment_bytes=segment_bytes, epochs=epochs, progress=tell
@@ -65,12 +65,11 @@ def replay(
         else:
             options = {"nameServer": namesrv} | ({"topic": to_topic} if to_topic is not None else {})
             done = replay_to_topic(session, lake, options, where=where, also=also, noted=note, progress=tell)
-        if java is not None:
-            session.stop()
     if as_json:
         click.echo(json.dumps({
             "rows": done.rows, "done": done.done, "total": done.total, "skipped": done.skipped,
             "leftOut": done.left_out, "logStart": done.log_start, "logEnd": done.log_end, "epochs": done.epochs,
+            "java": java,
         }))  # fmt: skip
     elif to_store is None:
         click.echo(f"sent {done.rows} messages; {done.skipped} of {done.total} bytes of the log were done before")

@@ -17,20 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable, write_deltalake
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.types import StringType, StructField, StructType
 from pyspark.sql.window import Window
 
 from tandemq.demo.tale import Tale
-from tandemq.errors import LocalError
 from tandemq.spark.archive import Archive, ArchiveOptions
 from tandemq.spark.audit import audit
 from tandemq.spark.java import find_java
 from tandemq.spark.lake import DeltaLake
 from tandemq.spark.session import SETTINGS, open_session
+from tandemq.spark.trouble import translated
 
 UNIQUE_KEY = r"(?:^|\x02)UNIQ_KEY\x01([^\x02]*)"
 _SHORT_RUN = {
@@ -97,6 +95,11 @@ def run(wanted: Wanted, tale: Tale) -> Piped:
     Raises:
         TandemError: the log cannot be read, the lake not be written, or Spark fails.
     """
+    with translated():
+        return _run(wanted, tale)
+
+
+def _run(wanted: Wanted, tale: Tale) -> Piped:
     began = time.monotonic()
     found = Piped()
     spark, is_ours = _session(wanted.directory, found)
@@ -111,8 +114,6 @@ def run(wanted: Wanted, tale: Tale) -> Piped:
         tale.step(f"audited the logs of the twins, {found.audited_bytes / 1e6:,.0f} MB of each side")
         _make_gold(spark, wanted, found)
         tale.step(f"gold table, from the lake: {sum(row.messages for row in found.gold.values()):,} messages")
-    except (PySparkException, Py4JError) as error:
-        raise LocalError(f"Spark: {str(error).splitlines()[0]}") from error
     finally:
         if is_ours:
             spark.stop()

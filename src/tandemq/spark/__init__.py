@@ -14,6 +14,19 @@ and their offsets.
 Needs the extra `spark`: pip install 'tandemq[spark]'. Source: docs/pipeline.md.
 """
 
-from tandemq.spark.logsource import RocketMQLogDataSource
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["RocketMQLogDataSource"]
+if TYPE_CHECKING:
+    from tandemq.spark.logsource import RocketMQLogDataSource
+    from tandemq.spark.source import RocketMQDataSource
+
+__all__ = ["RocketMQDataSource", "RocketMQLogDataSource"]
+_MODULES = {"RocketMQDataSource": "source", "RocketMQLogDataSource": "logsource"}
+
+
+def __getattr__(name: str) -> Any:
+    """The formats' classes, loaded when they are named: PySpark takes a second."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -18,6 +18,7 @@ from tandemq.client.steps import Steps
 from tandemq.model.message import MessageQueue
 from tandemq.spark.layout import Layout, find_moment
 from tandemq.spark.reader import ReadHow
+from tandemq.spark.schema import KAFKA_SOURCES
 
 Offsets = Mapping[MessageQueue, int]
 _SETS = {"topic": "topics", "brokerName": "brokers", "queueId": "queue_ids", "tags": "tags"}
@@ -37,15 +38,19 @@ class Narrowing:
     store_end_ms: int | None = None
 
     @classmethod
-    def of(cls, filters: Iterable[Filter]) -> "Narrowing":
-        """From filters that must all hold; those that do not help are passed over."""
+    def of(cls, filters: Iterable[Filter], *, kafka: bool = False) -> "Narrowing":
+        """From filters that must all hold; those that do not help are passed over.
+
+        Args:
+            kafka: columns have the names of Kafka's source.
+        """
         found = cls()
         for one in filters:
-            found = found._with(one)
+            name = getattr(one, "attribute", ("",))[0]
+            found = found._with(one, KAFKA_SOURCES.get(name, "") if kafka else name)
         return found
 
-    def _with(self, one: Filter) -> "Narrowing":
-        name = getattr(one, "attribute", ("",))[0]
+    def _with(self, one: Filter, name: str) -> "Narrowing":
         if isinstance(one, EqualTo | In) and name in _SETS:
             values = frozenset(one.value if isinstance(one, In) else (one.value,)) - {None}
             before = getattr(self, _SETS[name])

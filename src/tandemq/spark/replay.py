@@ -29,7 +29,7 @@ from tandemq.model.topic import DLQ_PREFIX, FORBIDDEN_FOR_SENDING, RETRY_PREFIX,
 from tandemq.real.disk import RealDisk
 from tandemq.spark.lake import DeltaLake
 from tandemq.spark.rebuilt import COLUMNS, blank_at, fill_segment
-from tandemq.spark.source import RocketMq
+from tandemq.spark.source import RocketMQDataSource
 from tandemq.storage.epochs import save_epochs
 
 SEGMENT_BYTES = 1 << 30
@@ -79,7 +79,7 @@ def replay_to_topic(
     Raises:
         ConfigError: there is no lake, the note is of another replay, or brokers take nothing for a topic of `also`.
     """
-    spark.dataSource.register(RocketMq)
+    spark.dataSource.register(RocketMQDataSource)
     refused = sorted(FORBIDDEN_FOR_SENDING & set(also)) if "topic" not in options else []
     if refused:
         raise ConfigError(f"brokers take no messages for {refused[0]}", hint="send its messages to a topic of your own")
@@ -231,7 +231,10 @@ def replay_to_store(
     table = DeltaLake(lake)
     store = store.absolute()
     _check_fresh(store)
-    rows = spark.read.parquet(*table.data_files()).where(F.col("brokerName") == broker_name)
+    files = table.data_files()
+    if not files:
+        raise ConfigError(f"{lake} holds no messages yet", hint="tandemq spark archive fills it")
+    rows = spark.read.parquet(*files).where(F.col("brokerName") == broker_name)
     plan = _plan(rows, segment_bytes, broker_name)
     directory = store / "commitlog"
     directory.mkdir(parents=True, exist_ok=True)

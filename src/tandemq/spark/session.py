@@ -5,15 +5,18 @@ Source: docs/pipeline.md, "Settings".
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from tandemq.errors import ConfigError
 from tandemq.spark.java import Java, find_java
 
 MASTER = "local[*]"
+MASTERS = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|spark://.+|k8s://.+|yarn")
 
 SETTINGS = {
     # Off by default in Spark; a reader that takes filters fails without it.
@@ -51,8 +54,12 @@ def open_session(
     Returns:
         The session, and the Java it was started on: None if one was running already.
     Raises:
-        ConfigError: no Java of version 17 or newer.
+        ConfigError: no Java of version 17 or newer, or `master` is none.
     """
+    if not MASTERS.fullmatch(master):
+        raise ConfigError(
+            f"Spark knows no master {master!r}", hint="local[2], spark://host:port, k8s://https://host:port or yarn"
+        )
     running = SparkSession.getActiveSession()
     if running is not None:
         return running, None

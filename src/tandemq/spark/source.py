@@ -36,7 +36,7 @@ from tandemq.spark.worker import keep_modules
 log = logging.getLogger(__name__)
 
 
-class RocketMq(DataSource):
+class RocketMQDataSource(DataSource):
     """The format, for `spark.dataSource.register`."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -144,8 +144,7 @@ class BatchReader(DataSourceReader):
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802  # Spark's name
         """Take what helps to read less. Spark applies all of them itself as well: what is read may be more."""
-        if not self._reader.options.kafka:
-            self._narrowing = Narrowing.of(filters)
+        self._narrowing = Narrowing.of(filters, kafka=self._reader.options.kafka)
         return filters
 
     def partitions(self) -> Sequence[InputPartition]:

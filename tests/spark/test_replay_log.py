@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from tandemq.errors import ConfigError
 from tandemq.spark.archive import Archive, ArchiveOptions
 from tandemq.spark.lake import DeltaLake
-from tandemq.spark.restore import restore
+from tandemq.spark.replay import replay_to_store
 from tests.spark.logs import HOST_V6, LogWriter
 from tests.spec import spec
 
@@ -38,8 +38,8 @@ def test_log_comes_back_byte_for_byte_damage_and_generations_included(spark: Spa
     (made.store / "epochFileCheckpoint").write_text(epochs)
     end = archived(spark, made.store, tmp_path / "lake")
     DeltaLake(tmp_path / "lake").compact()
-    done = restore(spark, tmp_path / "lake", tmp_path / "again", segment_bytes=made.segment_bytes)
-    assert (done.start, done.end, done.files) == (0, end, len(list((made.store / "commitlog").iterdir())))
+    done = replay_to_store(spark, tmp_path / "lake", "broker-a", tmp_path / "again", segment_bytes=made.segment_bytes)
+    assert (done.log_start, done.log_end, done.done) == (0, end, len(list((made.store / "commitlog").iterdir())))
     assert log_bytes(tmp_path / "again", end) == log_bytes(made.store, end)
     assert (tmp_path / "again" / "epochFileCheckpoint").read_text().split("\n")[2:] == epochs.split("\n")[2:]
 
@@ -49,19 +49,20 @@ def test_log_of_a_java_broker_comes_back_byte_for_byte(spark: SparkSession, tmp_
         archive.extractall(tmp_path, filter="data")
     end = archived(spark, tmp_path / "store", tmp_path / "lake")
     size = next((tmp_path / "store" / "commitlog").iterdir()).stat().st_size
-    restore(spark, tmp_path / "lake", tmp_path / "again", segment_bytes=size)
+    replay_to_store(spark, tmp_path / "lake", "broker-a", tmp_path / "again", segment_bytes=size)
     assert log_bytes(tmp_path / "again", end) == log_bytes(tmp_path / "store", end)
 
 
-def test_one_of_several_groups_is_chosen_and_no_store_is_overwritten(spark: SparkSession, tmp_path: Path) -> None:
+def test_one_of_several_groups_is_chosen(spark: SparkSession, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
-    for name in ("broker-a", "broker-b"):
-        made = LogWriter(tmp_path / name)
-        made.write_many(10)
+    DeltaLake(lake, create=True)
+    with pytest.raises(ConfigError, match="holds no messages yet"):
+        replay_to_store(spark, lake, "broker-b", tmp_path / "again", segment_bytes=1 << 16)
+    groups = {name: LogWriter(tmp_path / name) for name in ("broker-a", "broker-b")}
+    for count, (name, made) in enumerate(groups.items(), 10):
+        made.write_many(count)
         archived(spark, made.store, lake, name)
-    with pytest.raises(ConfigError, match="it holds broker-a, broker-b"):
-        restore(spark, lake, tmp_path / "again", segment_bytes=1 << 16)
-    done = restore(spark, lake, tmp_path / "again", segment_bytes=1 << 16, broker_name="broker-b")
-    assert done.records == 10
-    with pytest.raises(ConfigError, match="is not empty"):
-        restore(spark, lake, tmp_path / "again", segment_bytes=1 << 16, broker_name="broker-b")
+    made = groups["broker-b"]
+    done = replay_to_store(spark, lake, "broker-b", tmp_path / "again", segment_bytes=1 << 16)
+    assert done.rows == 11
+    assert log_bytes(tmp_path / "again", made.end) == log_bytes(made.store, made.end)

@@ -1,0 +1,103 @@
+"""Foreseeable errors of `tandemq spark`: one line each, and what to do."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from pyspark.sql import SparkSession
+
+from tandemq.cli import main
+from tandemq.errors import LocalError, NetworkError, OffsetGone, TandemError
+from tandemq.spark.archive import position_mark
+from tandemq.spark.lake import DeltaLake
+from tandemq.spark.trouble import told_by
+from tests.spark.logs import LogWriter
+
+OF_A_WORKER = """[PYTHON_DATA_SOURCE_ERROR] Failed to initialize the writer: Traceback (most recent call last):
+  File "tandemq/spark/asking.py", line 76, in tell
+    raise NetworkError(
+tandemq.errors.NetworkError: no answer within 30000 ms: 127.0.0.1:1 cannot be reached (is it up?)
+ SQLSTATE: 38000"""
+OF_PYTHON = """An error occurred while calling o9.collectToPython.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Lost task 0.0: Traceback (most recent call last):
+  File "tasks.py", line 98, in _work
+OSError: [Errno 28] No space left on device
+\tat org.apache.spark.api.python.BasePythonRunner.handlePythonException(PythonRunner.scala:1)"""
+OF_THE_JVM = """An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.
+: org.apache.spark.SparkException: Could not parse Master URL: 'local[zz]'
+\tat org.apache.spark.SparkContext$.createTaskScheduler(SparkContext.scala:1)"""
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(main, ["spark", *map(str, words)])
+
+
+def line_of(result: Result, code: int) -> str:
+    """The one line that says what is wrong."""
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.stderr
+    lines = [line for line in result.stderr.splitlines() if not line.startswith("Java ")]
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "says"),
+    [
+        (OF_A_WORKER, NetworkError, "no answer within 30000 ms: 127.0.0.1:1 cannot be reached (is it up?)"),
+        (OF_PYTHON, LocalError, "Spark: OSError: [Errno 28] No space left on device"),
+        (OF_THE_JVM, LocalError, "Spark: org.apache.spark.SparkException: Could not parse Master URL: 'local[zz]'"),
+        ("tandemq.errors.OffsetGone: gone (so)", OffsetGone, "gone (so)"),
+        ("tandemq.errors.NoSuch: gone", LocalError, "gone"),
+        ("", LocalError, "Spark: no reason is given"),
+    ],
+)
+def test_error_of_another_process_is_ours_again_and_others_say_their_last_line(
+    text: str, kind: type[TandemError], says: str
+) -> None:
+    found = told_by(text)
+    assert type(found) is kind
+    assert str(found) == says
+
+
+def test_archive_of_what_retention_took_names_the_option_that_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    assert spark.version
+    writer, lake = LogWriter(tmp_path / "broker-a"), tmp_path / "lake"
+    writer.write_many(600)
+    DeltaLake(lake, create=True).commit([], {position_mark("broker-a"): writer.made[5].log_offset})
+    writer.path(0).unlink()
+    line = line_of(run("archive", writer.store, lake), 1)
+    assert line.startswith(f"tandemq: {writer.store}: log offset {writer.made[5].log_offset} is gone")
+    assert line.endswith("(--allow-loss goes on without)")
+    assert run("archive", writer.store, lake, "--allow-loss").exit_code == 0
+    assert DeltaLake(lake).rows() == sum(made.log_offset >= writer.segment_bytes for made in writer.made)
+
+
+def test_condition_that_is_no_sql_and_master_that_is_none_are_named(spark: SparkSession, tmp_path: Path) -> None:
+    assert spark.version
+    writer, lake = LogWriter(tmp_path / "broker-a"), tmp_path / "lake"
+    writer.write_many(10)
+    assert run("archive", writer.store, lake).exit_code == 0
+    line = line_of(run("replay", lake, "--to-topic", "T", "--where", "colour = 1"), 1)
+    assert "colour" in line
+    assert "Spark knows no master 'nonsense'" in line_of(run("scrub", writer.store, "--master", "nonsense"), 2)
+
+
+@pytest.mark.parametrize("name", ["pyspark", "deltalake"])
+def test_every_command_says_how_to_install_what_it_needs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in list(sys.modules):
+        if module == name or module.startswith((f"{name}.", "tandemq.spark.")):
+            monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, name, None)
+    here = tmp_path
+    for words in (
+        ["archive", here, here / "lake"], ["compact", here], ["vacuum", here], ["scrub", here], ["audit", here, here],
+        ["rebuild", here, here / "out"], ["stats", here], ["report", here, here / "page"],
+        ["replay", here, "--to-topic", "T"], ["pipeline", here / "project", "--store", here],
+    ):  # fmt: skip
+        line = line_of(run(*words), 2)
+        assert line.startswith("tandemq: Spark is not installed"), words
+        assert line.endswith("(pip install 'tandemq[spark]')"), words
