@@ -1,6 +1,8 @@
 """A driver that runs jobs on a cluster, one after the other in one session.
 
-python -m tests.spark.on_cluster MASTER STORE TWIN LAKE      archive, then audit; tells each commit and each outcome
+python -m tests.spark.on_cluster MASTER STORE TWIN LAKE MADE
+
+archive, audit, scrub, stats, rebuild, replay to a store, one after the other; tells each commit and each outcome
 """
 
 import json
@@ -10,11 +12,17 @@ from pathlib import Path
 
 from tandemq.spark.archive import Archive, Archived, ArchiveOptions
 from tandemq.spark.audit import audit
+from tandemq.spark.rebuild import RebuildOptions, rebuild
+from tandemq.spark.replay import replay_to_store
+from tandemq.spark.scrub import scrub
 from tandemq.spark.session import open_session
+from tandemq.spark.stats import gather
 from tests.spark.short import SHORT
 
-BATCH_BYTES = 60_000
-RANGE_BYTES = 1 << 16
+BATCH_BYTES = 120_000
+RANGE_BYTES = 1 << 17
+SEGMENT_BYTES = 1 << 18
+"""Of the store that is worked on."""
 
 
 def tell(what: str, **facts: object) -> None:
@@ -22,8 +30,8 @@ def tell(what: str, **facts: object) -> None:
     print(json.dumps({"what": what} | facts), flush=True)
 
 
-def main(master: str, store: str, twin: str, lake: str) -> None:
-    """Archive the store, and compare it with its twin."""
+def main(master: str, store: str, twin: str, lake: str, made: str) -> None:
+    """Every job that works on Spark, on one store and its twin; what is made lies below `made`."""
     settings = SHORT | {
         "spark.driver.memory": "512m", "spark.executor.memory": "512m", "spark.executor.cores": "1",
         "spark.driver.host": "127.0.0.1", "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
@@ -40,6 +48,18 @@ def main(master: str, store: str, twin: str, lake: str) -> None:
     tell(
         "audited", **{name: value for name, value in asdict(found).items() if name in ("counts", "bytes_equal", "end")}
     )
+    scrubbed = scrub(session, Path(twin), range_bytes=RANGE_BYTES)
+    tell("scrubbed", records=scrubbed.records, damages=[one["commitLogOffset"] for one in scrubbed.damages])
+    for source in (store, lake):
+        stats = gather(session, Path(source), range_bytes=RANGE_BYTES)
+        tell("counted", messages={row["topic"]: row["messages"] for row in stats.topics})
+    built = rebuild(session, RebuildOptions(
+        store=Path(store), output=Path(made) / "rebuilt", queue_file_bytes=4_000, slots=100, entries=2_000,
+        range_bytes=RANGE_BYTES,
+    ))  # fmt: skip
+    tell("rebuilt", queues=built.queues, entries=built.entries)
+    laid = replay_to_store(session, Path(lake), "broker-a", Path(made) / "store", segment_bytes=SEGMENT_BYTES)
+    tell("replayed", rows=laid.rows, end=laid.log_end)
     session.stop()
 
 

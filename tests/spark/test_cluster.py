@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from struct import Struct
 from typing import Any
 
 import pyarrow.dataset as ds
@@ -14,11 +15,13 @@ import pytest
 
 from tandemq.spark.lake import DeltaLake
 from tests.spark.logs import LogWriter
+from tests.spark.on_cluster import SEGMENT_BYTES
 from tests.spark.standalone import StandaloneCluster
 from tests.spec import spec
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = 4_000
+ENTRY = Struct(">qiq")
 
 
 @pytest.fixture
@@ -28,8 +31,9 @@ def cluster(tmp_path: Path) -> Iterator[StandaloneCluster]:
 
 
 @spec("P10")
+@pytest.mark.timeout(480)
 def test_jobs_on_a_cluster_end_rightly_though_an_executor_is_killed(cluster: StandaloneCluster, tmp_path: Path) -> None:
-    writer, twin = (LogWriter(tmp_path / name / "broker-a") for name in ("master", "slave"))
+    writer, twin = (LogWriter(tmp_path / name / "broker-a", SEGMENT_BYTES) for name in ("master", "slave"))
     writer.write_many(RECORDS)
     twin.write_many(RECORDS)
     twin.flip(twin.made[1_234].log_offset + 90)
@@ -42,6 +46,7 @@ def test_jobs_on_a_cluster_end_rightly_though_an_executor_is_killed(cluster: Sta
         str(writer.store),
         str(twin.store),
         str(lake),
+        str(tmp_path / "made"),
     ]
     environment = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"}
     with subprocess.Popen(words, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as driver:
@@ -57,9 +62,31 @@ def test_jobs_on_a_cluster_end_rightly_though_an_executor_is_killed(cluster: Sta
     assert victim not in cluster.executors()
     commits = [one for one in told if one["what"] == "commit"]
     assert len(commits) > 5
-    archived, audited = told[-2:]
+    archived, audited, scrubbed, *others = told[len(commits) :]
     assert archived == {"what": "archived", "rows": RECORDS, "commits": len(commits)}
     offsets = ds.dataset(DeltaLake(lake).data_files()).to_table(["commitLogOffset"]).column(0).to_pylist()
     assert sorted(offsets) == [made.log_offset for made in writer.made]
     assert audited["counts"] == {"different": 0, "corrupt": 1, "missing": 0, "extra": 0}
     assert 0 < audited["bytes_equal"] < audited["end"]
+    assert scrubbed == {"what": "scrubbed", "records": RECORDS - 1, "damages": [twin.made[1_234].log_offset]}
+    counted = {"what": "counted", "messages": {"T0": RECORDS // 2, "T1": RECORDS // 2}}
+    assert others == [
+        counted, counted, {"what": "rebuilt", "queues": 4, "entries": RECORDS},
+        {"what": "replayed", "rows": RECORDS, "end": writer.end},
+    ]  # fmt: skip
+    check_queues(tmp_path / "made" / "rebuilt" / "consumequeue", writer)
+    laid = [path.read_bytes() for path in sorted((tmp_path / "made" / "store" / "commitlog").iterdir())]
+    assert (
+        b"".join(laid)[: writer.end]
+        == b"".join(path.read_bytes() for path in sorted((writer.store / "commitlog").iterdir()))[: writer.end]
+    )
+
+
+def check_queues(queues: Path, writer: LogWriter) -> None:
+    """Each queue's entries name its messages, in their order."""
+    for topic in ("T0", "T1"):
+        for queue in sorted((queues / topic).iterdir()):
+            raw = b"".join(path.read_bytes() for path in sorted(queue.iterdir()))
+            wanted = [made for made in writer.made if (made.topic, made.queue_id) == (topic, int(queue.name))]
+            entries = [ENTRY.unpack_from(raw, at)[:2] for at in range(0, 20 * len(wanted), 20)]
+            assert entries == [(made.log_offset, made.size) for made in wanted]
