@@ -2,6 +2,7 @@
 
     python -m bench.spark                  1 GiB of log per cell, about 5 minutes
     python -m bench.spark --mib 256        smaller; ratios hold, starting costs weigh more
+    python -m bench.spark --only kills     drivers killed two dozen times, about 15 minutes
 
 All input is made first and read once, so that it lies in the page cache: these are figures of the CPU, not of a disk.
 Each cell is the best of `--rounds`. A missed target is a fact, not a failure: it shows in the table.
@@ -41,8 +42,11 @@ from tandemq.spark.logsource import RocketMQLogDataSource
 from tandemq.spark.schema import message_schema
 from tandemq.spark.scrub import scrub
 from tandemq.spark.session import open_session
+from tests.spark.kills import kill_many
 
 RESULTS = Path(__file__).resolve().parent / "results" / "spark.json"
+CELLS = ("source", "archive", "checks", "stream")
+"""What a run without --only measures."""
 STREAM_RATE = 1000
 STREAM_SECONDS = 30
 BODY_BYTES = 1024
@@ -233,6 +237,20 @@ class Bench:
             Cell("scrub: the checksum of every record", f"{scrubbed:,.0f} MB/s"),
         ]  # fmt: skip
 
+    def kills(self) -> list[Cell]:
+        """The archive's drivers killed with SIGKILL, as the slow test of tests/spark/test_kill.py does it."""
+        root = self._root / "kills"
+        root.mkdir()
+        found = kill_many(
+            self._spark, root, told=lambda kinds: print(f"kills: {kinds.total()} done", file=sys.stderr, flush=True)
+        )
+        kinds = f"{found.kinds['commit']} between the two commits, {found.kinds['time']} at random"
+        return [
+            Cell(f"drivers killed, kill -9: {kinds}",
+                 f"{found.lost} lost, {found.twice} twice, of {found.records:,} records", "0 lost, 0 twice in >= 20",
+                 found.kinds.total() >= 20 and found.lost == found.twice == 0),
+        ]  # fmt: skip
+
     def stream(self) -> list[Cell]:
         """From a record's store time to the Delta commit that holds it, at a steady rate."""
         store, lake = self._root / "live", self._root / "live-lake"
@@ -314,7 +332,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=int, default=1024, help="MiB of log (default 1024)")
     parser.add_argument("--rounds", type=int, default=3, help="the best of so many (default 3)")
-    parser.add_argument("--only", action="append", choices=["source", "archive", "checks", "stream"], help="cells")
+    parser.add_argument("--only", action="append", choices=[*CELLS, "kills"], help="cells")
     args = parser.parse_args()
     console = Console(width=max(120, Console().width))
     load = os.getloadavg()[0]
@@ -325,7 +343,7 @@ def main() -> int:
         console.print(f"Java {version}, {tasks} tasks at a time; load before: {load:.1f}", highlight=False)
         bench = Bench(spark, Path(directory), args.mib, args.rounds)
         cells: list[Cell] = []
-        for name in args.only or ["source", "archive", "checks", "stream"]:
+        for name in args.only or CELLS:
             cells += getattr(bench, name)()
             console.print(f"{name}: done", highlight=False)
         spark.stop()

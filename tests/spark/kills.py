@@ -1,0 +1,78 @@
+"""Drivers of the archive killed one after the other, and what the table holds in the end."""
+
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from tandemq.spark.archive import Archive, ArchiveOptions
+from tandemq.spark.lake import DeltaLake
+from tests.spark.archiver import BATCH_BYTES
+from tests.spark.logs import LogWriter
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS_MAX = 200
+KILLS = 24
+RECORDS = 200
+"""Written before each driver starts."""
+MOMENT_S = 10.0
+"""A driver's life, from its first query on, lasts about so long."""
+
+
+@dataclass(slots=True)
+class Killed:
+    """How many drivers were killed of each kind, and what that did to the records of the log."""
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    records: int = 0
+    lost: int = 0
+    twice: int = 0
+
+
+def kill(store: Path, lake: Path, when: str, number: float) -> int:
+    """Let a driver archive until it dies by its own hand; returns its exit code, 0 if it was done before that."""
+    words = [sys.executable, "-m", "tests.spark.archiver", str(store), str(lake), when, str(number)]
+    with subprocess.Popen(words, cwd=ROOT, start_new_session=True) as process:
+        return process.wait(SECONDS_MAX)
+
+
+def count(spark: SparkSession, writer: LogWriter, lake: Path) -> Killed:
+    """Archive the rest, and compare the table with the log, record by record."""
+    Archive(ArchiveOptions(store=writer.store, lake=lake, bytes_max=BATCH_BYTES)).run(spark)
+    rows = spark.read.parquet(*DeltaLake(lake).data_files()).select("commitLogOffset").collect()
+    held = Counter(row.commitLogOffset for row in rows)
+    wanted = {made.log_offset for made in writer.made}
+    assert held.keys() <= wanted, "the table has records that the log has not"
+    return Killed(records=len(wanted), lost=len(wanted - held.keys()), twice=sum(held.values()) - len(held))
+
+
+def kill_many(
+    spark: SparkSession, root: Path, kills: int = KILLS, told: Callable[[Counter[str]], None] = lambda _: None
+) -> Killed:
+    """Kill so many drivers, in turn at a random moment and between the table's commit and Spark's, then count.
+
+    Args:
+        told: called after each of them.
+    """
+    dice = random.Random(7)
+    writer, lake = LogWriter(root / "broker-a"), root / "lake"
+    kinds: Counter[str] = Counter()
+    number = 0
+    while kinds.total() < kills:
+        writer.write_many(RECORDS)
+        when = "commit" if number % 2 else "time"
+        moment = dice.randrange(2) if number % 2 else dice.uniform(0.0, MOMENT_S)
+        code = kill(writer.store, lake, when, moment)
+        assert code in (0, -signal.SIGKILL), f"a driver ended with {code}"
+        kinds[when] += code != 0
+        number += 1
+        told(kinds)
+    found = count(spark, writer, lake)
+    found.kinds = kinds
+    return found
