@@ -170,6 +170,27 @@ def run_by_spark(command: str, project: Path) -> None:
     assert done.returncode == 0, done.stdout[-3_000:] + done.stderr[-3_000:]
 
 
+def test_python_of_the_page_reads_a_log_and_a_lake(spark: SparkSession, tmp_path: Path) -> None:
+    writer, lake = LogWriter(tmp_path / "broker-a"), tmp_path / "lake"
+    for number in range(90):
+        writer.write(topic="Orders" if number % 3 else "Other")
+    Archive(ArchiveOptions(store=writer.store, lake=lake)).run(spark)
+    told = [text for text in blocks("python") if 'format("rocketmq")' not in text]
+    assert len(told) == 2
+    found: list[Any] = []
+    for text in told:
+        known: dict[str, Any] = {"spark": spark}
+        for line in text.replace("/var/lib/tandemq", str(tmp_path)).replace("/data/lake", str(lake)).splitlines():
+            if line.startswith("spark."):
+                found.append(eval(line, known))
+            else:
+                exec(line, known)
+    count, stream, rows = found
+    assert count == 60
+    assert stream.isStreaming
+    assert rows.count() == 90
+
+
 @pytest.mark.timeout(600)
 def test_pipeline_is_written_and_run_and_brought_up_to_date(
     spark: SparkSession, tandemq_broker: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

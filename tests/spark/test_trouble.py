@@ -13,6 +13,7 @@ from tandemq.spark.archive import position_mark
 from tandemq.spark.lake import DeltaLake
 from tandemq.spark.trouble import told_by
 from tests.spark.logs import LogWriter
+from tests.spec import spec
 
 OF_A_WORKER = """[PYTHON_DATA_SOURCE_ERROR] Failed to initialize the writer: Traceback (most recent call last):
   File "tandemq/spark/asking.py", line 76, in tell
@@ -61,6 +62,7 @@ def test_error_of_another_process_is_ours_again_and_others_say_their_last_line(
     assert str(found) == says
 
 
+@spec("P15")
 def test_archive_of_what_retention_took_names_the_option_that_goes_on(spark: SparkSession, tmp_path: Path) -> None:
     assert spark.version
     writer, lake = LogWriter(tmp_path / "broker-a"), tmp_path / "lake"
@@ -74,6 +76,7 @@ def test_archive_of_what_retention_took_names_the_option_that_goes_on(spark: Spa
     assert DeltaLake(lake).rows() == sum(made.log_offset >= writer.segment_bytes for made in writer.made)
 
 
+@spec("P15")
 def test_condition_that_is_no_sql_and_master_that_is_none_are_named(spark: SparkSession, tmp_path: Path) -> None:
     assert spark.version
     writer, lake = LogWriter(tmp_path / "broker-a"), tmp_path / "lake"
@@ -84,6 +87,7 @@ def test_condition_that_is_no_sql_and_master_that_is_none_are_named(spark: Spark
     assert "Spark knows no master 'nonsense'" in line_of(run("scrub", writer.store, "--master", "nonsense"), 2)
 
 
+@spec("P15")
 @pytest.mark.parametrize("name", ["pyspark", "deltalake"])
 def test_every_command_says_how_to_install_what_it_needs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
