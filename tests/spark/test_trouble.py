@@ -49,6 +49,16 @@ def line_of(result: Result, code: int) -> str:
         (OF_A_WORKER, NetworkError, "no answer within 30000 ms: 127.0.0.1:1 cannot be reached (is it up?)"),
         (OF_PYTHON, LocalError, "Spark: OSError: [Errno 28] No space left on device"),
         (OF_THE_JVM, LocalError, "Spark: org.apache.spark.SparkException: Could not parse Master URL: 'local[zz]'"),
+        (
+            ": java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.",
+            LocalError,
+            "Spark was stopped (is the cluster up that --master names? Its reason stands above)",
+        ),
+        (
+            "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.",
+            LocalError,
+            "Spark's JVM did not start (what it said stands above; see --master and --conf)",
+        ),
         ("tandemq.errors.OffsetGone: gone (so)", OffsetGone, "gone (so)"),
         ("tandemq.errors.NoSuch: gone", LocalError, "gone"),
         ("", LocalError, "Spark: no reason is given"),

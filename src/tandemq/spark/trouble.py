@@ -18,6 +18,7 @@ _OURS = re.compile(r"^tandemq\.errors\.(\w+): (.+)$", re.MULTILINE)
 _PYTHONS = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception): .+$", re.MULTILINE)
 _CALL = "An error occurred while calling"
 NOT_STARTED = "JAVA_GATEWAY_EXITED"
+STOPPED = "stopped SparkContext"
 
 
 @contextmanager
@@ -44,6 +45,8 @@ def told_by(text: str) -> TandemError:
         return kind(what) if isinstance(kind, type) and issubclass(kind, TandemError) else LocalError(what)
     if NOT_STARTED in text:
         return LocalError("Spark's JVM did not start", hint="what it said stands above; see --master and --conf")
+    if STOPPED in text:
+        return LocalError("Spark was stopped", hint="is the cluster up that --master names? Its reason stands above")
     pythons = _PYTHONS.findall(text)
     return LocalError(f"Spark: {pythons[-1] if pythons else _first_line(text)}")
 
