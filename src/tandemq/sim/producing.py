@@ -51,6 +51,8 @@ class ProducingApplication(Application):
         self.is_stopped = False
         self._reachable: dict[str, dict[str, int]] = {}
         """Unique key to the links that were open when it was first sent."""
+        self._offered: dict[str, set[str]] = {}
+        """Unique key to the groups that were known to take its topic when it was sent last."""
         self.witness.by_body = self._maker.by_body
         self.witness.on_attempt = self._sent
 
@@ -89,10 +91,17 @@ class ProducingApplication(Application):
     # What must hold.
 
     def _sent(self, attempt: Attempt) -> None:
+        offered = self._groups(attempt.messages[0].topic)
         for wanted in attempt.messages:
             self._reachable.setdefault(wanted.key, dict(self.witness.open_links))
+            self._offered[wanted.key] = offered
             if len(wanted.attempts) > 1 + self._options.retries:
                 raise Violation("I3", f"{self.name} sent {wanted.key} {len(wanted.attempts)} times")
+
+    def _groups(self, topic: str) -> set[str]:
+        """Those that take a topic, as far as the client knows."""
+        route = self.client.kit.routes.get(topic)
+        return set() if route is None else {queue.broker_name for queue in route.publish_queues()}
 
     def _told(self, messages: list[Wanted], way: str, ticket: Ticket[Any]) -> None:
         if ticket.error is not None:
@@ -111,9 +120,8 @@ class ProducingApplication(Application):
             raise Violation("I17", f"{self.name} was told that {first.key} is not stored, and it may be: {error}")
         if way in STEADY or not error.retriable or self.is_ending or not first.attempts:
             return
-        route = self.client.kit.routes.get(first.topic)
         tried = {attempt.group for attempt in first.attempts}
-        for name in {queue.broker_name for queue in route.publish_queues()} - tried if route is not None else ():
+        for name in (self._groups(first.topic) & self._offered[first.key]) - tried:
             address = self.around.master(name)
             link = self.witness.open_links.get(address)
             if link is not None and link == self._reachable[first.key].get(address):
