@@ -13,6 +13,7 @@ from typing import Any
 from tandemq.boundary import Now
 from tandemq.client.calls import Ticket
 from tandemq.client.node import ClientNode
+from tandemq.client.routes import TopicRoute
 from tandemq.client.sending import by_hash
 from tandemq.client.settings import ProducerOptions
 from tandemq.errors import OutcomeUnknown, TandemError
@@ -21,7 +22,7 @@ from tandemq.model.message import Message, SendResult, SendStatus
 from tandemq.sim.application import Application, Surroundings
 from tandemq.sim.messages import BATCH_COUNTS, TOPICS, Maker
 from tandemq.sim.shadow import Attempt, Wanted
-from tandemq.sim.world import Violation
+from tandemq.sim.world import MS, Violation
 
 IN_FLIGHT_MAX = 40
 STATUS_CODES = {
@@ -30,6 +31,8 @@ STATUS_CODES = {
     SendStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
     SendStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
 }
+CHOSEN_US = 1_600 * MS
+"""So long before a message leaves its broker may have been chosen: there was no link yet."""
 STEADY = frozenset({"oneway", "select"})
 """Ways of sending that are not tried again."""
 
@@ -51,14 +54,16 @@ class ProducingApplication(Application):
         self.is_stopped = False
         self._reachable: dict[str, dict[str, int]] = {}
         """Unique key to the links that were open when it was first sent."""
-        self._offered: dict[str, set[str]] = {}
-        """Unique key to the groups that were known to take its topic when it was sent last."""
+        self._known_us: dict[tuple[str, str], int] = {}
+        """Topic and group to when the client learned that the group takes it."""
         self.witness.by_body = self._maker.by_body
         self.witness.on_attempt = self._sent
 
     def begin(self, client: ClientNode, now: Now) -> None:
         """See `Application`."""
         self._producer = client.producer(self._options)
+        self._known_us.clear()
+        client.kit.routes.on_change.append(self._learned)
         self.after(300, now, self._step)
 
     def _step(self, now: Now) -> None:
@@ -91,17 +96,20 @@ class ProducingApplication(Application):
     # What must hold.
 
     def _sent(self, attempt: Attempt) -> None:
-        offered = self._groups(attempt.messages[0].topic)
         for wanted in attempt.messages:
             self._reachable.setdefault(wanted.key, dict(self.witness.open_links))
-            self._offered[wanted.key] = offered
             if len(wanted.attempts) > 1 + self._options.retries:
                 raise Violation("I3", f"{self.name} sent {wanted.key} {len(wanted.attempts)} times")
 
-    def _groups(self, topic: str) -> set[str]:
-        """Those that take a topic, as far as the client knows."""
+    def _learned(self, route: TopicRoute, _now: Now) -> None:
+        for queue in route.publish_queues():
+            self._known_us.setdefault((route.topic, queue.broker_name), self.around.world.now_us)
+
+    def _groups(self, topic: str, since_us: int) -> set[str]:
+        """Those that take a topic, as far as the client knew at a time, and knows now."""
         route = self.client.kit.routes.get(topic)
-        return set() if route is None else {queue.broker_name for queue in route.publish_queues()}
+        names = set() if route is None else {queue.broker_name for queue in route.publish_queues()}
+        return {name for name in names if self._known_us.get((topic, name), since_us) <= since_us}
 
     def _told(self, messages: list[Wanted], way: str, ticket: Ticket[Any]) -> None:
         if ticket.error is not None:
@@ -121,7 +129,8 @@ class ProducingApplication(Application):
         if way in STEADY or not error.retriable or self.is_ending or not first.attempts:
             return
         tried = {attempt.group for attempt in first.attempts}
-        for name in (self._groups(first.topic) & self._offered[first.key]) - tried:
+        chosen_us = first.attempts[-1].sent_us - CHOSEN_US
+        for name in self._groups(first.topic, chosen_us) - tried:
             address = self.around.master(name)
             link = self.witness.open_links.get(address)
             if link is not None and link == self._reachable[first.key].get(address):
