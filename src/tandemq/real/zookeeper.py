@@ -85,7 +85,7 @@ _OUTCOMES: dict[type[Exception], Outcome] = {
 def _attempts_log() -> logging.Logger:
     """kazoo's log: it tells every attempt to connect, which is shown with -v; what came of them is told here."""
     attempts = logging.getLogger(f"{__name__}.kazoo")
-    attempts.setLevel(logging.NOTSET if _log.isEnabledFor(logging.DEBUG) else logging.ERROR)
+    attempts.setLevel(logging.DEBUG if logging.getLogger().isEnabledFor(logging.DEBUG) else logging.ERROR)
     return attempts
 
 

@@ -85,6 +85,7 @@ def _defaults(home: Path) -> str:
         "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={home / 'metastore'};create=true",
         "spark.sql.streaming.stateStore.providerClass":
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        "spark.connect.grpc.binding.address": "127.0.0.1",  # spark-pipelines talks to itself, else on all
         # Of the state that silver keeps: each costs files and time in every run.
         "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
         **SETTINGS,
