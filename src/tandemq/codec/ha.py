@@ -254,7 +254,7 @@ def checked(kind: int, content: bytes) -> bytes:
     return body + _CHECK.pack(crc32(body))
 
 
-def unchecked(frame: bytes) -> tuple[int, bytes]:
+def verified(frame: bytes) -> tuple[int, bytes]:
     """Kind and content of a whole frame.
 
     Raises:

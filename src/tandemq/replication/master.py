@@ -45,7 +45,7 @@ from tandemq.codec.ha import (
     frame_transfer,
     hello_length,
     step_length,
-    unchecked,
+    verified,
 )
 from tandemq.errors import AuthenticationError, ProtocolError, StoreError
 from tandemq.replication.authentication import MasterProver
@@ -380,7 +380,7 @@ class MasterSession:
                 size *= self._whole_reports()
             if not size or len(self._in) < size:
                 return
-            _, content = unchecked(self._in[size - SAID_BYTES[kind] : size])
+            _, content = verified(self._in[size - SAID_BYTES[kind] : size])
             if kind == KIND_TAIL:
                 offset, length = TRANSFER.unpack(content)
                 if not self._read_tail(offset, length, size):

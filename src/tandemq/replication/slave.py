@@ -43,7 +43,7 @@ from tandemq.codec.ha import (
     encode_hello,
     hello_length,
     step_length,
-    unchecked,
+    verified,
 )
 from tandemq.errors import AuthenticationError, ProtocolError, StoreError
 from tandemq.replication.authentication import SlaveProver
@@ -363,7 +363,7 @@ class SlaveSession:
             self._take(bodies)
 
     def _read_control(self, body: bytes) -> None:
-        kind, content = unchecked(body)
+        kind, content = verified(body)
         if kind == KIND_HEARTBEAT and len(content) == HEARTBEAT.size:
             self._events.append(Beaten(Heartbeat(*HEARTBEAT.unpack(content))))
         elif kind == KIND_PROMISE and len(content) == PROMISE.size:

@@ -20,7 +20,7 @@ from tandemq.sim.world import MS, SECOND, World
 
 WINDOW_BYTES = 64 * 1024
 FRAME_HEAD_BYTES = 12
-"""Bits turned in flight spare the head of a replication frame: it carries no checksum."""
+"""Bits turned in flight spare the head of what a master sends: it carries no checksum."""
 CONNECT_RETRIES_S = (1, 3, 7, 15, 31, 63)
 """When a connection that finds no path is tried again, and after the last given up."""
 
