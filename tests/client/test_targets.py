@@ -8,6 +8,7 @@ import pytest
 from tandemq.client.routes import WEIGHT_DEFAULT, WEIGHT_MAX, decode_route, weight_of
 from tandemq.client.settings import ProducerOptions
 from tandemq.client.targets import spin
+from tandemq.model.codes import RequestCode
 from tandemq.model.message import Message
 from tests.client.world import World
 from tests.spec import spec
@@ -62,6 +63,23 @@ def test_failing_group_is_left_out_and_the_others_keep_their_proportion() -> Non
     found = shares(world)
     assert found["a"] == 0
     assert abs(found["b"] / SENDS - 0.75) < 0.05, found
+
+
+@spec("G05")
+def test_slave_whose_role_is_fixed_is_no_target_while_its_master_is_listed() -> None:
+    world = world_of(a={})
+    master, slave = world.groups["a"].members[0], world.broker("a", 1)
+    world.topic("T", 4)
+    producer = world.node.producer(ProducerOptions(group="p"))
+    first = producer.send(Message("T", b"first"), world.now)
+    world.until(lambda: first.done)
+    master.refuse()
+    tickets = [producer.send(Message("T", b"x"), world.now) for _ in range(5)]
+    world.run(100)
+    master.recover()
+    world.until(lambda: all(ticket.done for ticket in tickets))
+    assert [ticket.error for ticket in tickets] == [None] * 5
+    assert slave.of(RequestCode.SEND_MESSAGE_V2) == []
 
 
 @spec("G05", "G06")

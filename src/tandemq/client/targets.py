@@ -173,9 +173,18 @@ class Targets:
 
         The last try of a message goes to the first of them then.
         """
-        addresses = self._kit.routes.read_addresses(broker_name, MASTER_ID, topic)
+        addresses = self._may_become_master(broker_name, topic)
         ready = next((address for address in addresses if self._may_try(address, topic, now)), None)
         return addresses[0] if ready is None and is_last and addresses else ready
+
+    def _may_become_master(self, broker_name: str, topic: str) -> list[str]:
+        """The members of a group that can take a message, now or soon, best first: where roles are fixed, a slave is a
+        guess for want of a listed master."""
+        routes = self._kit.routes
+        master = routes.group(broker_name).members.get(MASTER_ID)
+        if master is not None and not routes.is_leased(broker_name):
+            return [master]
+        return routes.read_addresses(broker_name, MASTER_ID, topic)
 
     # What became of it.
 
