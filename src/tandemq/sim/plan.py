@@ -11,7 +11,7 @@ from tandemq.config import BrokerConfig, NameServerConfig, tiny, tiny_name_serve
 CLUSTER = "Sim"
 BROKER_PORT, FAST_PORT, HA_PORT, NAME_SERVER_PORT = 10911, 10909, 10912, 9876
 STRANGER_IP = "10.0.8.91"
-DELAYS = "1s 2s 5s 20s"
+DELAYS = "1s 2s 5s 10s"
 APPLICATIONS = (("p1", 0.7), ("G", 0.6), ("GT", 0.6))
 """Clients that may be applications on the real client, and how often they are."""
 
@@ -102,7 +102,7 @@ def draw(random: Random) -> Plan:
         metadata_sync_ms=random.choice((4_000, 9_000)),
         ha_protocol=random.choice(("auto", "tandemq")), slave_read_enable=random.random() < 0.5,
         delay_levels=DELAYS, client_expiry_ms=20_000, clean_interval_ms=5_000,
-        scrub_bytes_per_second=1 << 20, scrub_interval_ms=12_000,
+        scrub_bytes_per_second=1 << 20, scrub_interval_ms=16_000,
     )  # fmt: skip
     kinds = frozenset(kind for kind in ("batch", "oneway", "nowait", "delay", "reject") if random.random() < 0.8)
     return Plan(
