@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandemq.boundary import Now
-from tandemq.client.links import Answer, Links
+from tandemq.client.links import DEADLINE_STEP_MS, Answer, Links
 from tandemq.errors import NotConnected, OutcomeUnknown
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
@@ -67,6 +67,20 @@ def test_silence_closes_the_link_and_everybody_hears_at_once() -> None:
     assert isinstance(first[0], OutcomeUnknown)
     assert isinstance(second[0], OutcomeUnknown)
     assert not links.is_open(broker.address)
+
+
+def test_nobody_is_woken_for_a_request_that_was_answered() -> None:
+    world, broker, links = one()
+    broker.handlers[RequestCode.GET_MAX_OFFSET] = lambda _command: None
+    ask(world, links, broker.address, RequestCode.GET_MAX_OFFSET)
+    due_ms = links.next_ms()
+    world.settle()
+    world.run(DEADLINE_STEP_MS)
+    heard = ask(world, links, broker.address)
+    world.settle()
+    assert isinstance(heard[0], Command)
+    assert links.next_ms() == due_ms, "the other one still waits"
+    world.until(lambda: links.next_ms() is None)
 
 
 def test_slow_answer_on_a_lively_link_fails_alone() -> None:

@@ -19,6 +19,7 @@ Owner: the node. Does not know: what requests mean, topics, groups. Source: docs
 import logging
 from collections.abc import Callable
 from enum import Enum
+from heapq import heappop, heappush
 
 from tandemq.boundary import Closed, Connect, Event, LinkKind, Now, Opened, Turn
 from tandemq.client.calls import Timers
@@ -49,13 +50,24 @@ class PeerState(Enum):
 class _Waiting:
     """A request that waits for its answer."""
 
-    __slots__ = ("closes", "deadline_ms", "on_answer", "sent_ms")
+    __slots__ = ("closes", "on_answer", "sent_ms", "together")
 
-    def __init__(self, on_answer: OnAnswer, deadline_ms: int, *, closes: bool) -> None:
+    def __init__(self, on_answer: OnAnswer, together: "_Together", *, closes: bool) -> None:
         self.on_answer = on_answer
-        self.deadline_ms = deadline_ms
+        self.together = together
         self.closes = closes
         self.sent_ms = -1
+
+
+class _Together:
+    """Requests whose time is up in the same step."""
+
+    __slots__ = ("left", "requests")
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[Peer, int]] = []
+        self.left = 0
+        """How many of them wait for their answer."""
 
 
 class Peer:
@@ -92,7 +104,9 @@ class Links:
         self._timers = timers
         self._by_address: dict[str, Peer] = {}
         self._by_link: dict[int, Peer] = {}
-        self._due: dict[int, list[tuple[Peer, int]]] = {}
+        self._due: dict[int, _Together] = {}
+        self._due_ms: list[int] = []
+        """The steps of `_due`, a heap."""
         self._opaque = 0
         self._link_count = 0
         self._turn = Turn()
@@ -147,20 +161,24 @@ class Links:
         """
         opaque = self._opaque = self._opaque + 1 & 0x7FFFFFFF
         command.opaque = opaque
-        deadline_ms = now.mono_ms + (timeout_ms or self._config.request_timeout_ms)
         peer = self._peer(address, now)
-        waiting = peer.waiting[opaque] = _Waiting(on_answer, deadline_ms, closes=closes)
+        together = self._due_at(now.mono_ms + (timeout_ms or self._config.request_timeout_ms))
+        together.requests.append((peer, opaque))
+        together.left += 1
+        waiting = peer.waiting[opaque] = _Waiting(on_answer, together, closes=closes)
         if peer.state is PeerState.OPEN:
             waiting.sent_ms = now.mono_ms
             self._turn.send(peer.link, encode_command(command))
         else:
             peer.kept.append((opaque, encode_command(command)))
+
+    def _due_at(self, deadline_ms: int) -> _Together:
         step = -(-deadline_ms // DEADLINE_STEP_MS) * DEADLINE_STEP_MS
-        due = self._due.get(step)
-        if due is None:
-            due = self._due[step] = []
-            self._timers.at(step, lambda at: self._expire(step, at))
-        due.append((peer, opaque))
+        together = self._due.get(step)
+        if together is None:
+            together = self._due[step] = _Together()
+            heappush(self._due_ms, step)
+        return together
 
     def tell(self, address: str, command: Command, now: Now) -> None:
         """Send a one-way request: nobody hears what became of it."""
@@ -241,6 +259,7 @@ class Links:
                 if command.is_response:
                     waiting = peer.waiting.pop(command.opaque, None)
                     if waiting is not None:
+                        waiting.together.left -= 1
                         waiting.on_answer(command, now)
                 else:
                     self._asked(peer, command, now)
@@ -274,9 +293,20 @@ class Links:
 
     # What goes wrong.
 
-    def _expire(self, step: int, now: Now) -> None:
+    def next_ms(self) -> int | None:
+        """When the time of a request that waits is up; None if none waits."""
+        while self._due_ms and not self._due[self._due_ms[0]].left:
+            del self._due[heappop(self._due_ms)]
+        return self._due_ms[0] if self._due_ms else None
+
+    def expire(self, now: Now) -> None:
+        """Give up the requests whose time is up."""
+        while self._due_ms and self._due_ms[0] <= now.mono_ms:
+            self._expire(self._due.pop(heappop(self._due_ms)), now)
+
+    def _expire(self, together: _Together, now: Now) -> None:
         silent: dict[str, Peer] = {}
-        for peer, opaque in self._due.pop(step):
+        for peer, opaque in together.requests:
             waiting = peer.waiting.get(opaque)
             if waiting is None:
                 continue
@@ -329,6 +359,7 @@ class Links:
         peer.probe_ms = now.mono_ms + pause_ms
         self._timers.at(peer.probe_ms, lambda at: self._probe(peer, at))
         for entry in waiting.values():
+            entry.together.left -= 1
             entry.on_answer(_failure(peer, entry.sent_ms, reason), now)
 
     def _probe(self, peer: Peer, now: Now) -> None:

@@ -127,11 +127,13 @@ class ClientNode:
             if isinstance(event, Closed):
                 links.on_event(event, now)
         self.kit.timers.run(now)
+        links.expire(now)
         return links.take_turn()
 
     def deadline_ms(self) -> int | None:
         """See `boundary.Node`."""
-        return self.kit.timers.next_ms()
+        timers, links = self.kit.timers.next_ms(), self.kit.links.next_ms()
+        return links if timers is None or (links is not None and links < timers) else timers
 
     # Heartbeats.
 
