@@ -152,7 +152,8 @@ class Network:
         pipe = connection.pipes[end]
         if self.tap is not None:
             self.tap(connection, end, data)
-        data = self._flipped(connection, end, data)
+        if connection.flip_in[end] >= 0:
+            data = self._flipped(connection, end, data)
         random = self._world.random
         pipe.bytes += len(data)
         if len(data) > 1 and random.random() < self.split_rate:
@@ -163,10 +164,7 @@ class Network:
             self._put(pipe, data)
 
     def _flipped(self, connection: Connection, end: int, data: bytes) -> bytes:
-        left = connection.flip_in[end]
-        if left < 0:
-            return data
-        left = max(left, FRAME_HEAD_BYTES if end else 0)
+        left = max(connection.flip_in[end], FRAME_HEAD_BYTES if end else 0)
         if left >= len(data):
             connection.flip_in[end] = max(0, left - len(data))
             return data

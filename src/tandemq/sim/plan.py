@@ -91,18 +91,18 @@ def draw(random: Random) -> Plan:
         )  # fmt: skip
     name_servers = tuple(f"10.0.9.{number}:{NAME_SERVER_PORT}" for number in range(1, random.choice((2, 2, 3))))
     base = tiny(
-        cluster=CLUSTER, listen_port=BROKER_PORT, ha_port=HA_PORT, name_servers=name_servers, register_ms=8_000,
+        cluster=CLUSTER, listen_port=BROKER_PORT, ha_port=HA_PORT, name_servers=name_servers, register_ms=10_000,
         register_timeout_ms=1_500, connection_idle_ms=20_000, default_queue_nums=4,
         segment_bytes=random.choice((16, 32)) * 1024,
         queue_file_bytes=20 * random.choice((7, 30, 100)), message_bytes_max=4 * 1024, sync_flush_timeout_ms=1_500,
         flush_interval_ms=random.choice((1_000, 2_000)),
         queue_flush_interval_ms=random.choice((2_000, 5_000)), offsets_persist_ms=2_000, delay_persist_ms=2_000,
-        ha_heartbeat_ms=2_000, ha_housekeeping_ms=5_000, ha_reconnect_ms=1_000, slave_timeout_ms=1_000,
+        ha_heartbeat_ms=2_500, ha_housekeeping_ms=6_000, ha_reconnect_ms=1_000, slave_timeout_ms=1_000,
         ha_lag_bytes_max=random.choice((8 * 1024, 1 << 20)), accept_loss_ms=6_000,
         metadata_sync_ms=random.choice((4_000, 9_000)),
         ha_protocol=random.choice(("auto", "tandemq")), slave_read_enable=random.random() < 0.5,
         delay_levels=DELAYS, client_expiry_ms=20_000, clean_interval_ms=5_000,
-        scrub_bytes_per_second=1 << 20, scrub_interval_ms=16_000,
+        scrub_bytes_per_second=1 << 20, scrub_interval_ms=20_000,
     )  # fmt: skip
     kinds = frozenset(kind for kind in ("batch", "oneway", "nowait", "delay", "reject") if random.random() < 0.8)
     return Plan(

@@ -224,8 +224,9 @@ class Process:
                 self.registry(ask)
 
     def _start_job(self, job: Job) -> None:
-        delay = self.world.random.randint(*self.sync_delay_us)
-        if self.world.random.random() < 0.5:
+        random, (low_us, high_us) = self.world.random, self.sync_delay_us
+        delay = low_us + int(random.random() * (high_us - low_us))
+        if random.random() < 0.5:
             done = self._run_job(job)
             self.world.after(delay, lambda: self._job_ended(done))
         else:

@@ -109,7 +109,7 @@ class Simulation(History):
         while world.faults.total() < FAULTS_MIN or len(self.shadow.attempts) < SENDS_MIN:
             if world.faults.total() < FAULTS_MIN:
                 self.faults.plan(2, world.now_us + 8 * SECOND)
-            world.run_until(world.now_us + 5 * SECOND)
+            world.run_until(world.now_us + SECOND)
         self._settle()
         self.verdict.judge()
         assert len(self.shadow.attempts) >= SENDS_MIN, "a seed has as many sends"
