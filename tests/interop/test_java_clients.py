@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tandemq.model.codes import ResponseCode
 from tests.interop.checks import (
     Events,
     agrees_with,
@@ -306,6 +307,19 @@ def test_java_delayed_message_comes_after_its_delay_and_not_before(java: JavaDri
         messages(events)[0]["storeTimestamp"] += 3000
 
     prove(waited, read, came_at_once, came_late)
+
+
+def test_java_timed_message_is_refused_and_not_delivered_at_once(java: JavaDriver, topic: str) -> None:
+    refused = java.call("produce", topic=topic, count=3, timed_ms=60_000, retries=0)
+
+    def says_why(events: Events) -> None:
+        assert [event["event"] for event in events] == ["failed"] * 3
+        for event in events:
+            assert event["code"] == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            assert "timed messages" in event["text"]
+
+    prove(says_why, refused, lambda events: events[0].update(event="sent"), lambda events: events[1].update(text=""))
+    assert _stored(java, topic) == 0
 
 
 def test_java_queries_find_messages_by_key_unique_key_and_id(java: JavaDriver, topic: str) -> None:

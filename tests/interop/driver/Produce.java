@@ -8,10 +8,11 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * produce: namesrv topic mode=sync|async|oneway|batch count [start] [group] [prefix] [tags=A,B] [keys=k] [delay] [size]
+ * produce: namesrv topic mode=sync|async|oneway|batch count [start] [group] [prefix] [tags=A,B] [keys=k] [delay] [timed_ms] [size]
  * [queue] [queues] [property] [compress_over] [retries] [timeout_ms] [interval_ms] [flag] [deadline_ms].
  *
  * Message i has the body "prefix-i", padded with '.' to size; the key keys+i (and a second one, keys+"all"); tag i modulo their
@@ -154,6 +155,10 @@ final class Produce {
         }
         if (order.number("delay", 0) > 0) {
             message.setDelayTimeLevel(order.number("delay", 0));
+        }
+        if (order.number("timed_ms", 0) > 0) {
+            // What setDelayTimeMs of 5.x does; 4.9 has no method for it.
+            MessageAccessor.putProperty(message, "TIMER_DELAY_MS", order.text("timed_ms"));
         }
         String property = order.text("property", "");
         if (!property.isEmpty()) {
