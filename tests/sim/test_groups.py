@@ -3,9 +3,11 @@
 import pytest
 
 from tandemq.sim.groupmutations import GROUP_MUTATIONS
+from tandemq.sim.groupsim import APPLICATIONS_GROUP, GroupSimulation
 from tandemq.sim.runner import run_one
 from tandemq.sim.simulation import GROUP_SEEDS, quiet, run_seed
 
+WITH_APPLICATIONS = GROUP_SEEDS + 11
 SEEDS = range(GROUP_SEEDS + 1, GROUP_SEEDS + 21)
 
 
@@ -18,17 +20,27 @@ def test_seed_violates_nothing(seed: int) -> None:
     assert result.given
 
 
-def test_seed_gives_the_same_history_again() -> None:
+@pytest.mark.parametrize("seed", [GROUP_SEEDS + 2, WITH_APPLICATIONS])
+def test_seed_gives_the_same_history_again(seed: int) -> None:
     with quiet():
-        first, again = run_seed(GROUP_SEEDS + 2), run_seed(GROUP_SEEDS + 2)
+        first, again = run_seed(seed), run_seed(seed)
     assert first.digest == again.digest
+
+
+def test_some_seeds_have_real_clients() -> None:
+    simulation = GroupSimulation(WITH_APPLICATIONS)
+    with quiet():
+        simulation.run()
+    assert simulation.applications
+    assert simulation.shadow.given_keys[APPLICATIONS_GROUP]
 
 
 FIRST = {
     "epoch-not-begun": 27, "tail-not-cut": 27, "promise-always": 36, "unsafe-is-shown": 2, "ack-alone": 3,
     "ack-when-copies-leave": 49, "sent-counts-as-copied": 15, "slave-reports-unsynced": 10, "hand-over-not-merged": 29,
     "offsets-replaced": 4, "refused-pulls-served": 22, "refused-commits-served": 21, "held-pulls-kept": 8,
-    "loss-forgotten": 113, "waiting-is-stored": 346, "lease-for-ever": 4, "never-gives-back": 4,
+    "loss-forgotten": 113, "waiting-is-stored": 348, "lease-for-ever": 4, "never-gives-back": 4,
+    "refusal-never-forgotten": 26, "master-not-looked-for": 17,
 }  # fmt: skip
 """The seed to begin with, so that the test is quick."""
 

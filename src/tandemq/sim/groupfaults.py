@@ -51,6 +51,8 @@ class GroupFaults(Faults):
             (3, self._cut_peers), (4, self._isolate_member), (5, self._switch), (1, self._force),
             (4, self._switch_while_waiting), (7, self._hand_and_kill),
         ]  # fmt: skip
+        if any(client.application is not None for client in clients):
+            self._kinds += [(3, self._cut_client), (4, self._end_client)]
         self._rare = [self._failing_read, self._flip_log, self._flip_log]
 
     # Whom it strikes.

@@ -11,6 +11,7 @@ from typing import Any
 
 from tandemq.boundary import Turn
 from tandemq.broker import failover, masterside, offsets, pull, replicate, send, slaveside, tablestream
+from tandemq.client import routes, standing, targets
 from tandemq.coordination import handover, lease, member
 from tandemq.replication import master
 from tandemq.sim.mutations import Mutation, both
@@ -164,6 +165,29 @@ def waiting_is_stored() -> AbstractContextManager[Any]:
     return patched(failover.Failover, "_drop_waiting", tell)
 
 
+def refusal_never_forgotten() -> AbstractContextManager[Any]:
+    """The real client takes whoever refused it once for one that refuses for ever."""
+    return both(
+        patched(standing.Standing, "trust", lambda self, address, now: None),
+        patched(standing.Standing, "_check_later", lambda self, doubt, now: None),
+    )
+
+
+def master_not_looked_for() -> AbstractContextManager[Any]:
+    """The real client sends to the master it knows, and asks for another one when it is time to ask anyway."""
+
+    def known(self: targets.Targets, broker_name: str, *_: Any) -> list[str]:
+        master = self._kit.routes.group(broker_name).members.get(routes.MASTER_ID)
+        return [] if master is None else [master]
+
+    return both(
+        patched(targets.Targets, "_may_become_master", known),
+        patched(targets.Targets, "_best", lambda self, name, *_: next(iter(known(self, name)), None)),
+        patched(routes.Routes, "refresh", lambda self, topic, now: None),
+        patched(routes.Routes, "_look_for_masters", lambda self, now: None),
+    )
+
+
 ANY = frozenset({"I1", "I19", "I5", "I6", "I17", "I8", "I9", "I10", "I14", "I16", "I4", "I2"})
 SAFE = frozenset({"I1", "I5", "I17", "I19", "I8", "I14", "I4"})
 GROUP_MUTATIONS: dict[str, tuple[Mutation, frozenset[str]]] = {
@@ -185,5 +209,7 @@ GROUP_MUTATIONS: dict[str, tuple[Mutation, frozenset[str]]] = {
     "lease-for-ever": (lease_for_ever, frozenset({"I6"})),
     "waiting-is-stored": (waiting_is_stored, frozenset({"I1", "I17"})),
     "never-gives-back": (never_gives_back, frozenset({"I14"})),
+    "refusal-never-forgotten": (refusal_never_forgotten, frozenset({"I14"})),
+    "master-not-looked-for": (master_not_looked_for, frozenset({"I14"})),
 }
 """Name to what switches the safety off, and the rules that may notice it."""

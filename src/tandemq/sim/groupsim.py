@@ -4,7 +4,10 @@
 """
 
 from functools import partial
+from random import Random
 
+from tandemq.sim.application import Application, Surroundings
+from tandemq.sim.groupapps import FOUND_US, GroupConsuming, GroupProducing
 from tandemq.sim.groupchecks import GroupChecks
 from tandemq.sim.groupclients import GroupConsumer, GroupProducer, Members
 from tandemq.sim.groupfaults import GroupFaults
@@ -13,6 +16,7 @@ from tandemq.sim.groupverdict import GroupVerdict
 from tandemq.sim.history import History
 from tandemq.sim.plan import client_ip
 from tandemq.sim.seat import Seat
+from tandemq.sim.talker import Talker
 from tandemq.sim.world import MS, SECOND, Violation
 
 SERVE_US = 30 * SECOND
@@ -22,6 +26,9 @@ SETTLE_US = 60 * SECOND
 OPERATOR_US = 8 * SECOND
 """For so long nobody helps a group that does not serve."""
 CONSUMERS = 2
+APPLICATIONS = 0.3
+"""The part of the seeds in which real clients produce and consume, too."""
+APPLICATIONS_GROUP = "GA"
 KINDS = frozenset({"batch", "oneway", "nowait", "delay", "reject"})
 
 
@@ -42,8 +49,10 @@ class GroupSimulation(History):
         self.shadow.on_stored = self.checks.acked
         self.producers = [self._producer(number) for number in range(2)]
         self.consumers = [self._consumer(number) for number in range(CONSUMERS)]
-        self.verdict = GroupVerdict(world, self.cluster, self.shadow, self.checks, ("G",))
-        nodes = [*self.producers, *self.consumers]
+        self.applications = self._applications(Random(f"{seed}-real-clients"))
+        groups = ("G", APPLICATIONS_GROUP) if self.applications else ("G",)
+        self.verdict = GroupVerdict(world, self.cluster, self.shadow, self.checks, groups)
+        nodes: list[Talker | Application] = [*self.producers, *self.consumers, *self.applications]
         self.clients = [Seat(world, self.network, client_ip(number), node) for number, node in enumerate(nodes)]
         self.faults = GroupFaults(world, self.network, self.cluster, self.clients, self.checks)
 
@@ -61,6 +70,20 @@ class GroupSimulation(History):
         return GroupConsumer(self.world, self.shadow, f"c{number}", "G", self._dice(), self._members(),
                              self.checks.heard, suspend_ms=self.plan.suspend_ms)  # fmt: skip
 
+    def _applications(self, dice: Random) -> list[Application]:
+        """Real clients, by dice of their own: other seeds stay as they are."""
+        if dice.random() >= APPLICATIONS:
+            return []
+        members = {host.address: (host.group.name, host.broker_id) for host in self.cluster.hosts}
+        around = Surroundings(self.world, self.shadow, members, self.plan.name_servers, self.plan.route_poll_ms)
+        ips = [client_ip(len(self.producers) + len(self.consumers) + number) for number in range(2)]
+        return [
+            GroupProducing(around, "a0", ips[0], Random(dice.random()), self.checks.heard, pace_ms=self.plan.pace_ms,
+                           kinds=self.plan.kinds & KINDS),
+            GroupConsuming(around, "a1", ips[1], Random(dice.random()), self.checks.heard, group=APPLICATIONS_GROUP,
+                           orderly=dice.random() < 0.3, suspend_ms=self.plan.suspend_ms),
+        ]  # fmt: skip
+
     # Running.
 
     def run(self) -> None:
@@ -73,7 +96,11 @@ class GroupSimulation(History):
         end_us = world.now_us
         world.run_until(end_us + 2 * SECOND)
         self._await_service(end_us)
-        for producer in self.producers:
+        senders = [sender for sender in self.applications if isinstance(sender, GroupProducing)]
+        for sender in senders:
+            self._await_found(sender)
+        everybody: list[GroupProducer | GroupProducing] = [*self.producers, *senders]
+        for producer in everybody:
             producer.is_stopped = True
         world.run_until(world.now_us + SECOND)
         self._await_settled(end_us, SETTLE_US, partial(self._help, end_us + OPERATOR_US))
@@ -91,6 +118,16 @@ class GroupSimulation(History):
                     self.faults.help(group)
                     self.faults.empty_left_behind(group)
                 world.run_until(world.now_us + 250 * MS)
+
+    def _await_found(self, sender: GroupProducing) -> None:
+        """Go on until an application has a message stored; it may stay away from a group that failed long ago."""
+        world = self.world
+        since_us = sender.calm_us = world.now_us
+        while not sender.has_stored_since(since_us):
+            if world.now_us >= since_us + FOUND_US:
+                why = "; ".join(map(self.verdict.why, self.plan.groups))
+                raise Violation("I14", f"{sender.name} has nothing stored in {FOUND_US // SECOND} s: {why}")
+            world.run_until(world.now_us + 250 * MS)
 
     def _help(self, from_us: int) -> None:
         """What operators do, from a time on, about what does not settle by itself."""

@@ -20,17 +20,20 @@ BATCH_COUNTS = (1, 2, 4, 8, 12)
 class Maker:
     """What one producer makes."""
 
-    def __init__(self, world: World, name: str, random: Random, kinds: frozenset[str]) -> None:
-        """`kinds`: of messages there may be beside plain ones."""
+    def __init__(
+        self, world: World, name: str, random: Random, kinds: frozenset[str], *, uses_late: bool = True
+    ) -> None:
+        """`kinds`: of messages there may be beside plain ones. `uses_late`: whether there are any for the second topic."""
         self._world = world
         self._name = name
         self._random = random
         self.kinds = kinds
+        self._uses_late = uses_late
         self.made: list[Wanted] = []
 
     def topic(self) -> str:
         """Where the next message goes."""
-        is_late = self._world.now_us > LATE_US and self._random.random() < 0.2
+        is_late = self._uses_late and self._world.now_us > LATE_US and self._random.random() < 0.2
         return TOPICS[1] if is_late else TOPICS[0]
 
     def message(self, topic: str, *, plain: bool = False) -> Wanted:

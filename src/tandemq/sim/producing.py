@@ -41,15 +41,16 @@ class ProducingApplication(Application):
     """Sends until it is stopped."""
 
     def __init__(
-        self, around: Surroundings, name: str, ip: str, random: Random, *, pace_ms: int, kinds: frozenset[str]
-    ) -> None:
-        """`pace_ms`: mean time between messages."""
+        self, around: Surroundings, name: str, ip: str, random: Random, *, pace_ms: int, kinds: frozenset[str],
+        retry_ms: int = 0, uses_late: bool = True,
+    ) -> None:  # fmt: skip
+        """`pace_ms`: mean time between messages. `retry_ms`: how long they are tried. `uses_late`: see `Maker`."""
         super().__init__(around, name, ip, random)
-        self._maker = Maker(around.world, name, random, kinds)
+        self._maker = Maker(around.world, name, random, kinds, uses_late=uses_late)
         self._pace_ms = pace_ms
         self._options = ProducerOptions(
-            group=f"P-{name}", timeout_ms=2_500, retries=random.randrange(1, 4), retry_ms=0, queues_per_new_topic=3,
-            retry_when_not_stored_ok=random.random() < 0.5, latency_aware=random.random() < 0.8,
+            group=f"P-{name}", timeout_ms=2_500, retries=random.randrange(1, 4), retry_ms=retry_ms,
+            queues_per_new_topic=3, retry_when_not_stored_ok=random.random() < 0.5, latency_aware=random.random() < 0.8,
         )  # fmt: skip
         self.is_stopped = False
         self._reachable: dict[str, dict[str, int]] = {}
@@ -98,8 +99,14 @@ class ProducingApplication(Application):
     def _sent(self, attempt: Attempt) -> None:
         for wanted in attempt.messages:
             self._reachable.setdefault(wanted.key, dict(self.witness.open_links))
-            if len(wanted.attempts) > 1 + self._options.retries:
+            if self._is_too_often(wanted):
                 raise Violation("I3", f"{self.name} sent {wanted.key} {len(wanted.attempts)} times")
+
+    def _is_too_often(self, wanted: Wanted) -> bool:
+        """More often than its retries, and then more than once after the time for which it may be tried."""
+        retry_ms = self._options.retry_ms
+        late = [attempt for attempt in wanted.attempts if attempt.sent_us > wanted.made_us + retry_ms * MS]
+        return len(wanted.attempts) > 1 + self._options.retries and len(late) > (1 if retry_ms else 0)
 
     def _learned(self, route: TopicRoute, _now: Now) -> None:
         for queue in route.publish_queues():
@@ -126,8 +133,10 @@ class ProducingApplication(Application):
         open_ones = [attempt for attempt in first.attempts if attempt.code is None or attempt.is_stored]
         if open_ones and not isinstance(error, OutcomeUnknown):
             raise Violation("I17", f"{self.name} was told that {first.key} is not stored, and it may be: {error}")
-        if way in STEADY or not error.retriable or self.is_ending or not first.attempts:
-            return
+        if way not in STEADY and error.retriable and not self.is_ending and first.attempts:
+            self._judge_given_up(first, error)
+
+    def _judge_given_up(self, first: Wanted, error: TandemError) -> None:
         tried = {attempt.group for attempt in first.attempts}
         chosen_us = first.attempts[-1].sent_us - CHOSEN_US
         for name in self._groups(first.topic, chosen_us) - tried:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar, NamedTuple
 
 from tandemq.boundary import Closed, Event, Opened, Turn
-from tandemq.codec.frame import FrameDecoder, decode_command
+from tandemq.codec.frame import FrameDecoder, RawFrame, decode_command
 from tandemq.codec.record import decode_batch
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
@@ -39,6 +39,14 @@ class Pull(NamedTuple):
     queue_offset: int
 
 
+class Asked(NamedTuple):
+    """A request that waits for its answer, and what it asks for if the witness keeps that."""
+
+    command: Command
+    sent_us: int
+    what: Attempt | Pull | None
+
+
 class _Line:
     """One link to a broker."""
 
@@ -49,7 +57,7 @@ class _Line:
         self.address = address
         self.member = member
         self.heard = FrameDecoder()
-        self.waiting: dict[int, Attempt | Pull] = {}
+        self.waiting: dict[int, Asked] = {}
 
 
 class Witness:
@@ -72,6 +80,8 @@ class Witness:
         self.by_body: Callable[[bytes], Wanted | None] = lambda _: None
         self.on_attempt: Callable[[Attempt], None] = lambda _: None
         self.on_commit: Callable[[Queue, int], None] = lambda _queue, _offset: None
+        self.on_answer: Callable[[str, Command, int, Command], None] | None = None
+        """Address, request, when it was sent (µs), answer."""
 
     def begin_anew(self) -> None:
         """The client is another process now."""
@@ -100,14 +110,20 @@ class Witness:
         for frame in line.heard.feed(data):
             found = _OPAQUE.search(frame[1])
             asked = line.waiting.pop(int(found[1]), None) if found is not None and b'"flag":1,' in frame[1] else None
-            if isinstance(asked, Attempt):
-                command = decode_command(frame)
-                self._world.fold("ack", asked.number, command.code)
-                self._shadow.hear(asked, command.code, command.fields, self._world.now_us)
-            elif asked is not None:
-                for _ in records_in(frame[2], line.address, self._name, *asked):
-                    pass
+            if asked is not None:
+                self._answered(line, asked, frame)
         assert line.heard.error is None, f"{line.address} answered with no frame: {line.heard.error}"
+
+    def _answered(self, line: _Line, asked: Asked, frame: RawFrame) -> None:
+        if self.on_answer is not None:
+            self.on_answer(line.address, asked.command, asked.sent_us, decode_command(frame))
+        if isinstance(asked.what, Attempt):
+            command = decode_command(frame)
+            self._world.fold("ack", asked.what.number, command.code)
+            self._shadow.hear(asked.what, command.code, command.fields, self._world.now_us)
+        elif asked.what is not None:
+            for _ in records_in(frame[2], line.address, self._name, *asked.what):
+                pass
 
     def _gone(self, link: int) -> None:
         line = self._lines.pop(link, None)
@@ -145,10 +161,10 @@ class Witness:
         messages = [self._recognised(body, properties[UNIQ_KEY]) for body, properties in parts]
         attempt = Attempt(len(self._shadow.attempts), messages, line.member[0], int(fields["e"]), self._world.now_us,
                           (f"{self._name}#{self._lives}", line.link))  # fmt: skip
+        attempt.address = line.address
         attempt.waits = outer.get(WAIT) != "false" and not command.is_oneway
         self._shadow.send(attempt)
-        if not command.is_oneway:
-            line.waiting[command.opaque] = attempt
+        self._waits(line, command, attempt)
         self.on_attempt(attempt)
 
     def _recognised(self, body: bytes, key: str) -> Wanted:
@@ -165,7 +181,7 @@ class Witness:
     def _pulls(self, line: _Line, command: Command) -> None:
         fields = command.fields
         topic, queue_id = fields["topic"], int(fields["queueId"])
-        line.waiting[command.opaque] = Pull(topic, queue_id, int(fields["queueOffset"]))
+        self._waits(line, command, Pull(topic, queue_id, int(fields["queueOffset"])))
         self.asked[line.member[0], topic, queue_id] = line.member[1]
 
     def _commits(self, line: _Line, command: Command) -> None:
@@ -173,11 +189,17 @@ class Witness:
         queue = (line.member[0], fields["topic"], int(fields["queueId"]))
         offset = int(fields["commitOffset"])
         self._shadow.committed(*queue, fields["consumerGroup"], offset, self._world.now_us)
+        self._waits(line, command)
         self.on_commit(queue, offset)
+
+    def _waits(self, line: _Line, command: Command, what: Attempt | Pull | None = None) -> None:
+        if not command.is_oneway:
+            line.waiting[command.opaque] = Asked(command, self._world.now_us, what)
 
     _notes: ClassVar[dict[int, Callable[..., None]]] = {
         int(RequestCode.SEND_MESSAGE_V2): _sent,
         int(RequestCode.SEND_BATCH_MESSAGE): _sent,
         int(RequestCode.PULL_MESSAGE): _pulls,
         int(RequestCode.UPDATE_CONSUMER_OFFSET): _commits,
+        int(RequestCode.CONSUMER_SEND_MSG_BACK): _waits,
     }
