@@ -70,6 +70,7 @@ def test_role_that_is_none_is_refused_with_those_there_are(role: str) -> None:
         ({"ha_port": 70_000}, "haListenPort"),
         ({"ha_port": 10_911}, "haListenPort"),
         ({"ha_port": 10_909}, "haListenPort"),
+        ({"listen_port": 65_535}, "haListenPort"),
         ({"name_servers": ("here",)}, "namesrvAddr"),
         ({"name_servers": ("here:0",)}, "namesrvAddr"),
         ({"name_servers": ("a:1", "a:1,b:2")}, "namesrvAddr"),
@@ -113,6 +114,7 @@ def test_broker_setting_that_cannot_be_is_named(change: dict[str, Any], key: str
         {"ha_master_address": "10.0.0.1:10912"},
         {"ha_classic_peers": ("10.0.0.1", "::1")},
         {"listen_port": 0, "ha_port": 0},
+        {"listen_port": 65_535, "ha_port": 10_912},
         {"broker_name": "host.example-1_%|"},
         {"delete_when": "04;16"},
         {"register_ms": 10, "register_ms_min": 1},
@@ -139,6 +141,23 @@ def test_broker_setting_that_can_be_is_taken(change: dict[str, Any]) -> None:
 def test_name_server_setting_that_cannot_be_is_named(change: dict[str, Any], key: str) -> None:
     with pytest.raises(ConfigError, match=rf"\A{key}: "):
         validate(replace(NameServerConfig(), **change))
+
+
+@spec("H23")
+@pytest.mark.parametrize(
+    ("ports", "expected"),
+    [
+        ({}, 10_912),
+        ({"listen_port": 30_911}, 30_912),
+        ({"listen_port": 30_911, "ha_port": 4_000}, 4_000),
+        ({"listen_port": 0}, 0),
+        ({"listen_port": 0, "ha_port": 4_000}, 4_000),
+    ],
+)
+def test_replication_port_that_is_not_set_is_the_one_above_the_listen_port(
+    ports: dict[str, int], expected: int
+) -> None:
+    assert BrokerConfig(**ports).replication_port == expected  # type: ignore[arg-type]
 
 
 def test_all_that_is_wrong_is_told_at_once() -> None:

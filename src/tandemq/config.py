@@ -51,7 +51,8 @@ class BrokerConfig:
     ha_advertised_ip: str = _key("brokerIP2", "")
     """Empty: like brokerIP1."""
     listen_port: int = _key("listenPort", 10911)
-    ha_port: int = _key("haListenPort", 10912)
+    ha_port: int = _key("haListenPort", 0)
+    """0: listenPort + 1, and any free one if listenPort is 0, too."""
     name_servers: tuple[str, ...] = _key("namesrvAddr", ())
     register_ms: int = _key("registerNameServerPeriod", 30_000)
     register_ms_min: int = _key("registerNameServerPeriodMin", 10_000)
@@ -161,6 +162,11 @@ class BrokerConfig:
     client_expiry_ms: int = _key("clientChannelExpiredTimeout", 120_000)
     lock_live_ms: int = _key("lockMaxLiveTime", 60_000)
     delay_levels: str = _key("messageDelayLevel", DELAY_LEVELS)
+
+    @property
+    def replication_port(self) -> int:
+        """Port to take for slaves; 0: any free one."""
+        return self.ha_port or (self.listen_port + 1 if self.listen_port else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,6 +349,11 @@ def _network_problems(config: BrokerConfig) -> Iterator[Problem]:
     yield from _port_problem("ha_port", config.ha_port)
     if config.listen_port in (1, 2):
         yield "listen_port", "the fast port is listenPort - 2, so it must be above 2, or 0 for any free port"
+    if not config.ha_port and config.listen_port == PORT_MAX:
+        yield (
+            "ha_port",
+            f"not set it is listenPort + 1, and there is no port above {PORT_MAX}; set it, or lower listenPort",
+        )
     if config.ha_port and config.ha_port in (config.listen_port, config.listen_port - 2):
         yield "ha_port", f"{config.ha_port} is taken by listenPort {config.listen_port} or its fast port (- 2)"
     for name in ("advertised_ip", "ha_advertised_ip"):

@@ -8,14 +8,16 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tandemq.run.local import LocalCluster
+from tests.blackbox.ports import Reserved
 from tests.cli.conftest import Run
+from tests.spec import spec
 
 ANY_PORTS = ("--set", "listenPort=0", "--set", "haListenPort=0", "--set", "bindAddress=127.0.0.1")
 
@@ -72,6 +74,49 @@ def test_second_name_server_on_a_directory_is_told_so(run: Run, tmp_path: Path) 
         assert first.wait(10) == 0
     with started(*words) as (_, told_again):
         assert told_again["address"]
+
+
+@spec("H23")
+@pytest.mark.parametrize("more", ["", "haListenPort=0\n"])
+def test_brokers_whose_files_set_only_the_listen_port_run_beside_each_other(tmp_path: Path, more: str) -> None:
+    """The replication port follows `listenPort`, as in RocketMQ; a 0 of 5.3 means the same."""
+    with ExitStack() as running:
+        for name in ("a", "b"):
+            ports = running.enter_context(closing(Reserved(-2, 1)))
+            path = tmp_path / f"{name}.conf"
+            store = f"storePathRootDir={tmp_path / name}\nbindAddress=127.0.0.1\n"
+            path.write_text(f"brokerName={name}\nlistenPort={ports.port}\n{store}{more}")
+            _, told = running.enter_context(started("broker", "-c", str(path)))
+            assert told["address"] == f"127.0.0.1:{ports.port}"
+            assert told["haAddress"] == f"127.0.0.1:{ports.port + 1}"
+
+
+@pytest.mark.parametrize(
+    ("distance", "more", "what"),
+    [
+        (0, {}, "listenPort"),
+        (-2, {}, "fast port, listenPort - 2"),
+        (1, {}, "replication port, listenPort + 1, as haListenPort is not set"),
+        (5, {"haListenPort": 5}, "replication port, haListenPort"),
+    ],
+)
+def test_port_in_use_is_told_with_the_setting_behind_it(
+    run: Run, tmp_path: Path, distance: int, more: dict[str, int], what: str
+) -> None:
+    with closing(Reserved(-2, 1, 5)) as ports, socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", ports.port + distance))
+        other.listen()
+        settings = {"bindAddress": "127.0.0.1", "listenPort": ports.port, "storePathRootDir": tmp_path}
+        settings |= {key: ports.port + off for key, off in more.items()}
+        told = run("broker", *(f"--set={key}={value}" for key, value in settings.items()), code=2).stderr
+    assert f"cannot listen on 127.0.0.1:{ports.port + distance} ({what}): Address already in use" in told
+    assert "stop it, or change that setting" in told
+
+
+def test_address_of_another_machine_is_told(run: Run, tmp_path: Path) -> None:
+    words = ("--set", "bindAddress=192.0.2.1", "--set", "listenPort=0", "--set", f"storePathRootDir={tmp_path}")
+    assert "bindAddress is no address of this machine" in run("broker", *words, code=2).stderr
 
 
 def test_port_in_use_is_told_with_exit_code_2(run: Run, tmp_path: Path, tandemq_broker: LocalCluster) -> None:

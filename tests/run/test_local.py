@@ -138,11 +138,11 @@ def test_group_with_a_new_master_is_written_to_again_at_once_beside_another(tmp_
 def test_free_port_is_one_whose_fast_port_is_free_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, taken = Loop.listen, list[int]()
 
-    def listen(loop: Loop, address: str, port: int, kind: LinkKind) -> int:
+    def listen(loop: Loop, address: str, port: int, kind: LinkKind, what: str = "") -> int:
         if kind is LinkKind.FAST and not taken:
             taken.append(port)
             raise ConfigError("cannot listen: somebody else does")
-        return real(loop, address, port, kind)
+        return real(loop, address, port, kind, what)
 
     monkeypatch.setattr(Loop, "listen", listen)
     process = BrokerProcess(BrokerConfig(store_path=str(tmp_path), bind_address="127.0.0.1", listen_port=0, ha_port=0))

@@ -59,6 +59,11 @@ HANDSHAKE_MS_MAX = 10_000
 WORKERS = 3
 """As many as a broker has kinds of jobs: syncing the log, syncing queues and index, saving tables."""
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_LISTEN_HINTS = {
+    errno.EADDRINUSE: "another process may use the port: stop it, or change that setting",
+    errno.EADDRNOTAVAIL: "bindAddress is no address of this machine",
+    errno.EACCES: "this port is for the superuser only; change that setting",
+}
 _GONE = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EINTR)
 
 
@@ -124,8 +129,8 @@ class Loop:
         found = self._by_number.get(link)
         return found.out_bytes if found is not None else 0
 
-    def listen(self, address: str, port: int, kind: LinkKind) -> int:
-        """Listen; port 0 takes any free one. Returns the port.
+    def listen(self, address: str, port: int, kind: LinkKind, what: str = "listenPort") -> int:
+        """Listen; port 0 takes any free one. Returns the port. `what`: the setting behind it, for the error.
 
         Raises:
             ConfigError: the address cannot be used.
@@ -135,14 +140,12 @@ class Loop:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind((address, port))
+            sock.listen(ACCEPT_BACKLOG)
         except (OSError, OverflowError) as error:
             sock.close()
             reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-            raise ConfigError(
-                f"cannot listen on {address}:{port}: {reason}",
-                hint="another process may use the port; choose another one, or 0 for any free one",
-            ) from error
-        sock.listen(ACCEPT_BACKLOG)
+            hint = _LISTEN_HINTS.get(getattr(error, "errno", 0), "change that setting")
+            raise ConfigError(f"cannot listen on {address}:{port} ({what}): {reason}", hint=hint) from error
         sock.setblocking(False)
         self._listeners[sock.fileno()] = (sock, kind)
         return int(sock.getsockname()[1])

@@ -24,6 +24,7 @@ from tandemq.run.secret import check_private, open_keyring
 
 log = logging.getLogger(__name__)
 FAST_PORT_DISTANCE = 2
+FAST_PORT = f"fast port, listenPort - {FAST_PORT_DISTANCE}"
 FREE_PORT_TRIES = 20
 
 
@@ -111,18 +112,20 @@ class BrokerProcess:
     def _listen(self, loop: Loop) -> None:
         bind = self.config.bind_address
         self.port, self.fast_port = self._listen_to_clients(loop, bind, self.config.listen_port)
-        self.ha_port = loop.listen(bind, self.config.ha_port, LinkKind.HA_MASTER)
+        replication = self.config.replication_port
+        setting = "haListenPort" if self.config.ha_port else "listenPort + 1, as haListenPort is not set"
+        self.ha_port = loop.listen(bind, replication, LinkKind.HA_MASTER, f"replication port, {setting}")
 
     def _listen_to_clients(self, loop: Loop, bind: str, port: int) -> tuple[int, int]:
         """The port and its fast port; of free ones such that both are."""
         for _ in range(0 if port else FREE_PORT_TRIES):
             found = loop.listen(bind, 0, LinkKind.REMOTING)
             try:
-                return found, loop.listen(bind, found - FAST_PORT_DISTANCE, LinkKind.FAST)
+                return found, loop.listen(bind, found - FAST_PORT_DISTANCE, LinkKind.FAST, FAST_PORT)
             except ConfigError:  # somebody else has that one
                 loop.unlisten(found)
         found = loop.listen(bind, port, LinkKind.REMOTING)
-        return found, loop.listen(bind, found - FAST_PORT_DISTANCE, LinkKind.FAST)
+        return found, loop.listen(bind, found - FAST_PORT_DISTANCE, LinkKind.FAST, FAST_PORT)
 
     def _advertised(self) -> str:
         return self.config.advertised_ip or own_address(self.config.name_servers)
