@@ -77,12 +77,17 @@ class GroupSimulation(History):
         members = {host.address: (host.group.name, host.broker_id) for host in self.cluster.hosts}
         around = Surroundings(self.world, self.shadow, members, self.plan.name_servers, self.plan.route_poll_ms)
         ips = [client_ip(len(self.producers) + len(self.consumers) + number) for number in range(2)]
-        return [
-            GroupProducing(around, "a0", ips[0], Random(dice.random()), self.checks.heard, pace_ms=self.plan.pace_ms,
-                           kinds=self.plan.kinds & KINDS),
-            GroupConsuming(around, "a1", ips[1], Random(dice.random()), self.checks.heard, group=APPLICATIONS_GROUP,
-                           orderly=dice.random() < 0.3, suspend_ms=self.plan.suspend_ms),
-        ]  # fmt: skip
+        producing = GroupProducing(
+            around, "a0", ips[0], Random(dice.random()), self.checks.heard, pace_ms=self.plan.pace_ms,
+            kinds=self.plan.kinds & KINDS,
+        )  # fmt: skip
+        consuming = GroupConsuming(
+            around, "a1", ips[1], Random(dice.random()), self.checks.heard, group=APPLICATIONS_GROUP,
+            orderly=dice.random() < 0.3, suspend_ms=self.plan.suspend_ms,
+        )  # fmt: skip
+        rotten = {host.address: host.flips for host in self.cluster.hosts}
+        consuming.witness.has_rot = lambda address: bool(rotten[address])
+        return [producing, consuming]
 
     # Running.
 

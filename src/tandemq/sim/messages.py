@@ -23,7 +23,7 @@ class Maker:
     def __init__(
         self, world: World, name: str, random: Random, kinds: frozenset[str], *, uses_late: bool = True
     ) -> None:
-        """`kinds`: of messages there may be beside plain ones. `uses_late`: whether there are any for the second topic."""
+        """`kinds`: of messages there may be beside plain ones. `uses_late`: whether some are for the second topic."""
         self._world = world
         self._name = name
         self._random = random
