@@ -155,6 +155,19 @@ def test_compact_and_vacuum_keep_all_rows_and_the_checkpoint_and_sweep_orphans(
     assert archive(spark, writer, lake).rows == 10
 
 
+def test_lake_in_a_directory_of_any_name_is_written_and_read(
+    spark: SparkSession, writer: LogWriter, tmp_path: Path
+) -> None:
+    lake = tmp_path / "my lake #1 50% é"
+    for _ in range(2):
+        writer.write_many(100)
+        assert archive(spark, writer, lake).rows == 100
+        assert offsets_in(spark, lake) == [made.log_offset for made in writer.made]
+    DeltaLake(lake).compact()
+    assert DeltaLake(lake).data_files_within(0, writer.end) == DeltaLake(lake).data_files()
+    assert offsets_in(spark, lake) == [made.log_offset for made in writer.made]
+
+
 def test_two_writers_of_one_mark_do_not_both_commit(tmp_path: Path) -> None:
     one, other = DeltaLake(tmp_path / "lake", create=True), DeltaLake(tmp_path / "lake")
     one.commit([], {"tandemq-log:a": 10})
@@ -177,3 +190,5 @@ def test_table_of_another_schema_is_refused_and_left_alone(
         archive(spark, writer, tmp_path / "files")
     with pytest.raises(ConfigError, match="holds no Delta table"):
         DeltaLake(tmp_path / "nothing")
+    with pytest.raises(ConfigError, match="no % that is followed by two digits"):
+        DeltaLake(tmp_path / "my%20lake", create=True)

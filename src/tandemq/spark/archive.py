@@ -20,7 +20,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tandemq.errors import LocalError, StoreDamaged
+from tandemq.errors import LocalError, StoreDamaged, StoreLocked
 from tandemq.spark.lake import DataFile, DeltaLake, Lake
 from tandemq.spark.logfiles import LogFiles, LogReader, log_end, open_log
 from tandemq.spark.logoptions import parse_place
@@ -195,7 +195,13 @@ class Archive:
         self._add(rows, {app: batch, self._mark: end, epoch_mark(self._broker_name): self._planned_epoch(batch)})
         self._after_commit(batch)
         if self._options.follows and self.done.commits % self._options.compact_every == 0:
+            self._compact()
+
+    def _compact(self) -> None:
+        try:
             self._lake.compact()
+        except StoreLocked as error:
+            log.warning("archive: not compacted now: %s", error)
 
     def _add(self, rows: Sequence[Any], marks: dict[str, int]) -> None:
         files = [DataFile(row.file, row.rows, row.bytes, row.stats) for row in rows if row.file is not None]

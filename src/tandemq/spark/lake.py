@@ -3,31 +3,39 @@
     lake/part-….parquet          written by tasks, beforehand
     lake/_delta_log/….json       one commit: the files' names, and marks
     lake/_tandemq/<broker>/      Spark's checkpoint of the archive of one broker group
+    lake/_tandemq/compact.lock   held by whoever compacts or vacuums
 
 A commit carries marks in the same transaction as its files, so that a batch is in the table once or not at all,
 whoever is killed when: (checkpoint, batch number), and (broker group, log offset up to which the table holds its log,
 and the log's generation there). A replayed batch is known by the first; by the others a lake outlives the loss of a
 checkpoint.
 
+The table's own log does not notice two compactions of the same files: each adds all rows again. Hence the lock, which
+the system takes from a process that dies.
+
 Everything else (tasks, jobs) sees `Lake` only; another table format would be another class of the same verbs.
 Source: docs/pipeline.md, "The lake"; Delta protocol, "transaction identifiers".
 """
 
+import fcntl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from tandemq.errors import ConfigError, LocalError
+from tandemq.errors import ConfigError, LocalError, StoreLocked
 from tandemq.spark.logparquet import lake_schema
 from tandemq.spark.schema import did_you_mean
 
+LOCK = "_tandemq/compact.lock"
 VACUUM_HOURS = 168
 COMPACT_BYTES = 256 << 20
 
@@ -57,10 +65,14 @@ class Lake(Protocol):
         """Paths of the files the table consists of."""
 
     def compact(self) -> dict[str, Any]:
-        """Join small files; readers of the old ones go on. Returns what was done."""
+        """Join small files; readers of the old ones go on. Returns what was done.
+
+        Raises:
+            StoreLocked: another process compacts or vacuums; nothing was done.
+        """
 
     def vacuum(self, hours: int = VACUUM_HOURS, *, dry_run: bool = False) -> list[str]:
-        """Delete files that have not been part of the table for so long; returns their names."""
+        """Delete files that have not been part of the table for so long; returns their names. Raises as `compact`."""
 
 
 class DeltaLake:
@@ -70,9 +82,12 @@ class DeltaLake:
         """Open the table, or create an empty one.
 
         Raises:
-            ConfigError: there is none and `create` is not set, or it has other columns: it is left as it is.
+            ConfigError: there is none and `create` is not set, or it has other columns: it is left as it is. Or the
+                path looks percent-encoded, which the library would decode.
         """
         self.path = Path(path).absolute()
+        if unquote(str(self.path)) != str(self.path):
+            raise ConfigError(f"{self.path}: a lake's path holds no % that is followed by two digits", hint="rename it")
         try:
             self._table = DeltaTable(str(self.path))
         except TableNotFoundError:
@@ -120,19 +135,12 @@ class DeltaLake:
 
     def data_files(self) -> list[str]:
         """See `Lake`."""
-        self._table.update_incremental()
-        return [uri.removeprefix("file://") for uri in self._table.file_uris()]
+        return [str(self.path / path) for path in self._added("path")["path"]]
 
     def data_files_within(self, start: int, end: int) -> list[str]:
         """Paths of the files that may hold records of log offsets `[start, end)`, of whichever broker group: those that
         do not say what they hold are among them."""
-        self._table.update_incremental()
-        told = pa.table(self._table.get_add_actions(flatten=True))
-        names = told.column_names
-        columns = [
-            told.column(name).to_pylist() if name in names else [None] * told.num_rows
-            for name in ("path", "min.commitLogOffset", "max.commitLogOffset")
-        ]
+        columns = self._added("path", "min.commitLogOffset", "max.commitLogOffset").values()
         return [
             str(self.path / path)
             for path, low, high in zip(*columns, strict=True)
@@ -141,21 +149,48 @@ class DeltaLake:
 
     def rows(self) -> int:
         """Rows of the table, by what its commits say."""
+        return sum(count or 0 for count in self._added("num_records")["num_records"])
+
+    def _added(self, *names: str) -> dict[str, list[Any]]:
+        """What the table's log says of its files: a value of each file for each name, None where it says nothing."""
         self._table.update_incremental()
-        counts = pa.table(self._table.get_add_actions(flatten=True)).column("num_records")
-        return sum(count or 0 for count in counts.to_pylist())
+        told = pa.table(self._table.get_add_actions(flatten=True))
+        known = set(told.column_names)
+        return {name: told.column(name).to_pylist() if name in known else [None] * told.num_rows for name in names}
 
     def compact(self) -> dict[str, Any]:
         """See `Lake`; also writes a checkpoint of the table's own log."""
-        self._table.update_incremental()
-        done = self._table.optimize.compact(target_size=COMPACT_BYTES)
-        self._table.create_checkpoint()
+        with self._alone():
+            self._table.update_incremental()
+            done = self._table.optimize.compact(target_size=COMPACT_BYTES)
+            self._table.create_checkpoint()
         return {"filesAdded": done["numFilesAdded"], "filesRemoved": done["numFilesRemoved"]}
 
     def vacuum(self, hours: int = VACUUM_HOURS, *, dry_run: bool = False) -> list[str]:
         """See `Lake`. Files that never became part of the table count too: a killed task leaves some."""
-        self._table.update_incremental()
-        return self._table.vacuum(retention_hours=hours, dry_run=dry_run, enforce_retention_duration=False, full=True)
+        with self._alone():
+            self._table.update_incremental()
+            return self._table.vacuum(
+                retention_hours=hours, dry_run=dry_run, enforce_retention_duration=False, full=True
+            )
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nobody else compacts or vacuums meanwhile."""
+        path = self.path / LOCK
+        path.parent.mkdir(exist_ok=True)
+        with path.open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise StoreLocked(
+                    f"{self.path} is being compacted or vacuumed by another process; nothing was done", hint="try later"
+                ) from error
+            except OSError as error:
+                raise LocalError(
+                    f"{path} cannot be locked: {error.strerror}", hint="the lake's file system must carry locks (flock)"
+                ) from error
+            yield
 
 
 def _check_schema(path: Path, found: Any, wanted: Any) -> None:
