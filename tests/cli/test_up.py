@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -13,19 +14,21 @@ from typing import Any
 
 import pytest
 
-from tandemq import Message
+from tandemq import ConsumeFrom, Message
 from tandemq.cli.up import ports_of
-from tandemq.client.blocking import BlockingProducer
+from tandemq.client.blocking import BlockingConsumer, BlockingProducer
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.run.ask import try_ask
 
 
 @contextmanager
-def started(data: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """A cluster of one broker, and what it told when it was ready; killed if the test did not stop it."""
-    words = ["up", "--brokers", "1", "--slaves", "0", "--port", "0", "--data", str(data), "--json"]
-    with subprocess.Popen([sys.executable, "-m", "tandemq", *words], stdout=subprocess.PIPE, text=True) as process:
+def started(data: Path, *more: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """A cluster of one group, and what it told when it was ready; killed if the test did not stop it."""
+    words = ["up", "--brokers", "1", *(more or ("--slaves", "0")), "--port", "0", "--data", str(data), "--json"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "tandemq", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             yield process, json.loads(process.stdout.readline())
@@ -72,10 +75,50 @@ def test_cluster_that_is_interrupted_while_it_starts_leaves_nothing_running(tmp_
             process.kill()
 
 
-def test_cluster_stops_when_a_process_ends_by_itself(tmp_path: Path) -> None:
+def next_error_line(process: subprocess.Popen[str]) -> str:
+    """What it says next on standard error, which must come soon."""
+    assert process.stderr is not None
+    assert select.select([process.stderr], [], [], 20)[0], "it said nothing"
+    return process.stderr.readline()
+
+
+@pytest.mark.parametrize("mode", ["elect", "slave-consume", "static"])
+def test_slave_serves_on_when_the_master_is_killed(tmp_path: Path, mode: str) -> None:
+    with started(tmp_path, "--mode", mode) as (process, told):
+        master = told["brokers"][0]
+        with BlockingProducer(told["nameServer"], group="g") as producer:
+            assert producer.send(Message("T", b"before")).status.name == "SEND_OK"
+            expected = [b"before"]
+            os.kill(master["pid"], signal.SIGKILL)
+            said = next_error_line(process)
+            assert said.startswith("broker-a-0 ended: killed by SIGKILL; broker-a goes on with broker-a-1.")
+            assert f"tandemq broker -c {tmp_path / 'broker-a-0.conf'}" in said
+            if mode == "elect":
+                producer.send(Message("T", b"after"))
+                expected.append(b"after")
+        with BlockingConsumer(
+            told["nameServer"], group="c", topics={"T": "*"}, consume_from=ConsumeFrom.FIRST
+        ) as consumer:
+            found = [consumer.receive(timeout_s=20) for _ in expected]
+            assert sorted(one.body for one in found if one is not None) == sorted(expected)
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+
+
+@pytest.mark.parametrize(
+    ("who", "said"),
+    [
+        ("broker", "broker-a-0 ended: killed by SIGKILL; broker-a has no member left"),
+        ("name server", "the name server ended: killed by SIGKILL"),
+    ],
+)
+def test_cluster_stops_when_a_whole_group_or_the_name_server_is_gone(tmp_path: Path, who: str, said: str) -> None:
     with started(tmp_path) as (process, told):
-        os.kill(told["brokers"][0]["pid"], signal.SIGKILL)
-        assert process.wait(20) == 1
+        pid = told["brokers"][0]["pid"] if who == "broker" else told["nameServerPid"]
+        os.kill(pid, signal.SIGKILL)
+        assert process.wait(30) == 1
+        assert said in next_error_line(process)
 
 
 def test_mode_is_said_once(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tandemq.cli.show import show_json
 from tandemq.errors import ConfigError, LocalError
 
 if TYPE_CHECKING:
-    from tandemq.run.children import ChildCluster
+    from tandemq.run.children import BrokerChild, ChildCluster
 
 FIRST_BROKER_PORT = 10911
 PORTS_PER_GROUP = 100
@@ -62,6 +62,9 @@ def up(
     A name server, and broker groups of one SYNC_MASTER (ASYNC_MASTER without slaves) and its slaves, each a process of
     its own. With slaves the name server hosts the registry, and a slave becomes master when the master dies; --mode
     slave-consume lets it serve reads alone, --mode static does neither. --set gives all brokers a setting.
+
+    A broker that ends by itself is told of and not started again; the others go on. When a group has none left, or the
+    name server ends, all are stopped, with exit code 1.
     """
     from tandemq.coordination.records import Mode  # noqa: PLC0415
     from tandemq.run.children import ChildCluster  # noqa: PLC0415  # see `tandemq broker`
@@ -81,16 +84,43 @@ def up(
     )  # fmt: skip
     for number in _SIGNALS:
         signal.signal(number, _interrupt)
+    gone: list[BrokerChild] = []
     with quiet(), contextlib.suppress(KeyboardInterrupt), cluster:
         _tell(cluster, as_json=as_json)
-        while not (dead := cluster.dead()):
-            time.sleep(LOOK_SECONDS)
-        last = (dead[0].last_lines() or ["it said nothing"])[-1]
-        raise LocalError(f"{dead[0].name} ended by itself: {last}", hint=f"its log is {dead[0].log_path}")
-    if cluster.unclean:
-        raise LocalError(f"{', '.join(cluster.unclean)} did not stop cleanly", hint=f"logs are in {data}")
+        _watch(cluster, gone)
+    told = [broker.name for broker in gone]
+    if unclean := [name for name in cluster.unclean if name not in told]:
+        raise LocalError(f"{', '.join(unclean)} did not stop cleanly", hint=f"logs are in {data}")
     if not as_json:
         click.echo(f"stopped; the data are in {data}")
+
+
+def _watch(cluster: "ChildCluster", gone: "list[BrokerChild]") -> None:
+    """Tell of each broker that ends by itself, and note it in `gone`, as long as the cluster can go on.
+
+    Raises:
+        LocalError: the name server ended, or the last member of a group.
+    """
+    while True:
+        for broker in cluster.brokers:
+            if broker.ending and broker not in gone:
+                gone.append(broker)
+                _tell_of_end(broker, [one for one in cluster.brokers if one.broker_name == broker.broker_name])
+        if ending := cluster.name_server.ending:
+            raise LocalError(f"the name server ended: {ending}", hint=f"its log is {cluster.name_server.log_path}")
+        time.sleep(LOOK_SECONDS)
+
+
+def _tell_of_end(broker: "BrokerChild", members: "list[BrokerChild]") -> None:
+    what = f"{broker.name} ended: {broker.ending}"
+    left = [one.name for one in members if one.is_running]
+    if not left:
+        raise LocalError(f"{what}; {broker.broker_name} has no member left", hint=f"its log is {broker.log_path}")
+    click.echo(
+        f"{what}; {broker.broker_name} goes on with {', '.join(left)}. Its log is {broker.log_path}; "
+        f"to start it again: tandemq broker -c {broker.conf_path}",
+        err=True,
+    )
 
 
 def _interrupt(*_: object) -> None:
@@ -104,6 +134,7 @@ def _tell(cluster: "ChildCluster", *, as_json: bool) -> None:
     if as_json:
         show_json({
             "nameServer": cluster.name_servers,
+            "nameServerPid": cluster.name_server.pid,
             "mode": cluster.mode.value,
             "registry": cluster.registry,
             "brokers": [

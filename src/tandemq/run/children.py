@@ -76,6 +76,14 @@ class Child:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def ending(self) -> str:
+        """How a process ended that nobody has taken in yet: "exit code 1", "killed by SIGKILL"; "" if none did."""
+        code = self._process.poll() if self._process is not None else None
+        if code is None:
+            return ""
+        return f"exit code {code}" if code >= 0 else f"killed by {_signal_name(-code)}"
+
+    @property
     def pid(self) -> int:
         """Its process id, 0 if it does not run."""
         return self._process.pid if self._process is not None and self.is_running else 0
@@ -180,7 +188,7 @@ class BrokerChild(Child):
         self.broker_name = broker_name
         self.broker_id = broker_id
         self.store = directory / self.name
-        self._conf_path = directory / f"{self.name}.conf"
+        self.conf_path = directory / f"{self.name}.conf"
         self._settings = {
             **settings,
             "brokerName": broker_name,
@@ -194,8 +202,8 @@ class BrokerChild(Child):
             settings["listenPort"] = int(told["address"].rpartition(":")[2])
             settings["haListenPort"] = int(told["haAddress"].rpartition(":")[2])
         lines = [f"{key} = {_text(value)}\n" for key, value in settings.items()]
-        self._conf_path.write_text("".join(lines), encoding="utf-8")
-        return ["broker", "-c", str(self._conf_path)]
+        self.conf_path.write_text("".join(lines), encoding="utf-8")
+        return ["broker", "-c", str(self.conf_path)]
 
     def log_end(self) -> int:
         """The end of its commit log, -1 if it does not answer."""
@@ -430,6 +438,13 @@ def _line_within(pipe: IO[bytes], seconds: float) -> bytes:
             return b""
         data += piece
     return data
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal has no name
+        return f"signal {number}"
 
 
 def _text(value: Setting) -> str:
