@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tandemq import ConsumeFrom, PushConsumer
 from tandemq.run.local import LocalCluster
 from tests.cli.conftest import Run
@@ -71,9 +73,58 @@ def test_offsets_of_a_group_are_shown_previewed_and_moved(ask: Ask, cluster: Loc
     assert ask("offset", "show", "mover", "--topic", "Moved")[0]["offset"] == 0
 
 
-def test_group_nobody_joined_has_no_offsets_and_says_so(run: Run, cluster: LocalCluster) -> None:
-    told = run("offset", "show", "nobody", "-n", cluster.name_servers, code=1)
-    assert "nobody has joined" in told.stderr
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("offset", "show", "nobody"),
+        ("offset", "show", "nobody", "--topic", "Somewhere"),
+        ("offset", "reset", "nobody", "Somewhere", "--to", "latest"),
+        ("offset", "reset", "nobody", "Somewhere", "--to", "latest", "--yes"),
+        ("group", "delete", "nobody"),
+        ("group", "delete", "nobody", "--yes"),
+    ],
+)
+def test_group_that_is_not_there_is_neither_shown_nor_deleted_nor_moved(
+    run: Run, ask: Ask, cluster: LocalCluster, words: tuple[str, ...]
+) -> None:
+    ask("topic", "create", "Somewhere")
+    told = run(*words, "-n", cluster.name_servers, code=1).stderr
+    assert "there is no group nobody" in told
+    assert "tandemq group list" in told
+    if "reset" in words:
+        assert "tandemq group create nobody makes it" in told
+    assert "nobody" not in [row["group"] for row in ask("group", "list")]
+
+
+def test_offsets_of_a_group_that_nobody_joined_are_shown(ask: Ask) -> None:
+    ask("topic", "create", "Ahead", "--queues", 1)
+    for body in "abc":
+        ask("message", "send", "Ahead", body)
+    ask("group", "create", "later")
+    assert ask("offset", "show", "later") == []
+
+    plan = ask("offset", "reset", "later", "Ahead", "--to", "earliest", "--yes")["queues"]
+    assert [(row["broker"], row["from"], row["to"], row["again"]) for row in plan] == [
+        ("broker-a", None, 0, None), ("broker-b", None, 0, None),
+    ]  # fmt: skip
+    shown = ask("group", "show", "later")
+    assert shown["lag"] == sum(row["lag"] for row in shown["queues"]) == 3
+    assert {row["broker"] for row in shown["queues"]} == {"broker-a", "broker-b"}
+    assert ask("offset", "show", "later") == ask("offset", "show", "later", "--topic", "Ahead") == shown["queues"]
+
+    # The offsets of a group that was deleted without them can still be deleted.
+    ask("group", "delete", "later", "--yes")
+    assert ask("group", "delete", "later", "--clean", "--yes")["deleted"] is True
+    with pytest.raises(AssertionError, match="there is no group later"):
+        ask("group", "show", "later")
+
+
+def test_offset_that_is_not_there_is_previewed_as_nothing(ask: Ask, tell: Callable[..., str]) -> None:
+    ask("topic", "create", "Unread", "--queues", 1, "--broker", "broker-a")
+    ask("group", "create", "reader")
+    [row] = ask("offset", "reset", "reader", "Unread", "--to", "latest")["queues"]
+    assert row == {"broker": "broker-a", "queue": 0, "from": None, "to": 0, "again": None}
+    assert "None" not in tell("offset", "reset", "reader", "Unread", "--to", "latest")
 
 
 def test_time_that_is_none_and_half_a_place_are_wrong_usage(run: Run, cluster: LocalCluster, ask: Ask) -> None:

@@ -11,7 +11,10 @@ from tandemq.model.topic import is_system_group
 
 if TYPE_CHECKING:
     from tandemq.client.admin import Admin
-    from tandemq.client.group_admin import GroupConnections
+    from tandemq.client.group_admin import GroupConnections, Progress
+    from tandemq.model.message import MessageQueue
+
+LIST_HINT = "tandemq group list shows those that are there"
 
 
 @click.group()
@@ -57,6 +60,7 @@ def delete(name: str, cluster: str | None, clean: bool, yes: bool, name_servers:
     """Delete the consumer group NAME (previewed without --yes)."""
 
     async def story(admin: "Admin") -> dict[str, Any]:
+        await offsets_of(admin, name)
         who = await _members(admin, name)
         if yes:
             await admin.delete_group(name, cluster=cluster, clean=clean)
@@ -65,6 +69,18 @@ def delete(name: str, cluster: str | None, clean: bool, yes: bool, name_servers:
     show_facts(found := ask(name_servers, story), as_json=as_json)
     if not found["deleted"] and not as_json:
         click.echo("nothing was deleted; --yes does it")
+
+
+async def offsets_of(admin: "Admin", name: str, *, hint: str = "") -> "dict[MessageQueue, Progress]":
+    """How far a consumer group is, in the topics that it has offsets of; `hint`: what to do if there is no such group.
+
+    Raises:
+        LocalError: no broker knows the group.
+    """
+    progress = await admin.progress(name)
+    if not progress and name not in await admin.groups() and await _members(admin, name) is None:
+        raise LocalError(f"there is no group {name}", hint=hint or LIST_HINT)
+    return progress
 
 
 async def _members(admin: "Admin", name: str) -> "GroupConnections | None":
@@ -98,14 +114,8 @@ def show(name: str, name_servers: str, as_json: bool) -> None:
     """Show how far the consumer group NAME is, and who is in it."""
 
     async def story(admin: "Admin") -> dict[str, Any]:
-        try:
-            progress = await admin.progress(name)
-        except NoRoute:
-            # Nobody has joined it yet, so it has no retry topic by which its brokers are found.
-            progress = {}
+        progress = await offsets_of(admin, name)
         who = await _members(admin, name)
-        if not progress and who is None and name not in await admin.groups():
-            raise LocalError(f"there is no group {name}", hint="tandemq group list shows those that are there")
         queues = [
             {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id, "end": at.broker_offset,
              "offset": at.consumer_offset, "lag": at.lag, "lastConsumed": time_text(at.last_ms)}

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tandemq.cli.ask import ask, namesrv_option
+from tandemq.cli.group import LIST_HINT, offsets_of
 from tandemq.cli.show import json_option, show_json, show_rows, time_text
-from tandemq.errors import LocalError, NoRoute, RemoteError
 
 if TYPE_CHECKING:
     from tandemq.client.admin import Admin
@@ -31,12 +31,10 @@ def show(group: str, topic: str | None, name_servers: str, as_json: bool) -> Non
     """Show the offsets of GROUP."""
 
     async def story(admin: "Admin") -> "dict[MessageQueue, Progress]":
-        try:
-            return await admin.progress(group, topic)
-        except NoRoute as error:
-            if topic is None:
-                raise LocalError(f"nobody has joined the group {group} yet", hint="name a topic: --topic") from error
-            raise
+        if topic is not None:
+            await admin.topic_route(topic)  # which says so if it is not there
+        progress = await offsets_of(admin, group)
+        return {queue: at for queue, at in progress.items() if topic in (None, queue.topic)}
 
     found = ask(name_servers, story)
     rows = [
@@ -67,10 +65,8 @@ def reset(
 
     async def story(admin: "Admin") -> list[dict[str, Any]]:
         where = _target(target, topic, broker_name, queue_id)
-        try:
-            before = {queue: at.consumer_offset for queue, at in (await admin.progress(group, topic)).items()}
-        except RemoteError:
-            before = {}
+        progress = await offsets_of(admin, group, hint=f"tandemq group create {group} makes it; {LIST_HINT}")
+        before = {queue: at.consumer_offset for queue, at in progress.items()}
         plan = await (admin.reset_offsets(group, topic, where) if yes else admin.plan_reset(topic, where))
         return [
             {"broker": queue.broker_name, "queue": queue.queue_id, "from": before.get(queue), "to": offset,

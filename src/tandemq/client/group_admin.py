@@ -7,7 +7,9 @@ more than 4.9's 222 does, or a group that is offline.
 Source: docs/requests.md, "administration" and "offsets".
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -17,7 +19,7 @@ from tandemq.client.kit import Kit
 from tandemq.client.offsets import ask_member, commit_request, queue_offset, time_offset
 from tandemq.client.routes import MASTER_ID
 from tandemq.client.steps import Steps, ask, ask_any_code, checked, json_object, refusal, request
-from tandemq.errors import LocalError, RemoteError
+from tandemq.errors import LocalError, NoRoute, RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.group import SubscriptionGroupConfig
@@ -146,15 +148,32 @@ def progress(kit: Kit, group: str, topic: str | None) -> Steps[dict[MessageQueue
         NoRoute, NetworkError, RemoteError: it cannot be learnt.
     """
     found: dict[MessageQueue, Progress] = {}
-    for name in (yield from group_brokers(kit, group, topic)):
-        answer = yield from ask_member(
-            kit, name, lambda: request(RequestCode.GET_CONSUME_STATS, consumerGroup=group, topic=topic)
-        )
+    question = partial(request, RequestCode.GET_CONSUME_STATS, consumerGroup=group, topic=topic)
+    for answer in (yield from _ask_brokers(kit, group, topic, question)):
         for queue, item in queue_table(json_object(checked(answer)), "offsetTable").items():
             found[queue] = Progress(
                 int(item["brokerOffset"]), int(item["consumerOffset"]), int(item.get("lastTimestamp", 0))
             )
     return dict(sorted(found.items()))
+
+
+def _ask_brokers(kit: Kit, group: str, topic: str | None, make: Callable[[], Command]) -> Steps[list[Command]]:
+    """What each broker group that knows a consumer group answers: all of them, if it has no retry topic yet because
+    nobody has joined it."""
+    answers: list[Command] = []
+    try:
+        names = yield from group_brokers(kit, group, topic)
+    except NoRoute:
+        if topic is not None:
+            raise
+        for members in (yield from cluster_info(kit)).brokers.values():
+            answer = yield from ask_any_code(members.members[min(members.members)], make())
+            answers.append(answer)
+        return answers
+    for name in names:
+        answer = yield from ask_member(kit, name, make)
+        answers.append(answer)
+    return answers
 
 
 def connections(kit: Kit, group: str, topic: str | None) -> Steps[GroupConnections | None]:
