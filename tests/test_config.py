@@ -78,6 +78,7 @@ def test_role_that_is_none_is_refused_with_those_there_are(role: str) -> None:
         ({"register_ms": 60_001}, "registerNameServerPeriod"),
         ({"register_timeout_ms": 0}, "registerBrokerTimeoutMills"),
         ({"frame_bytes_max": 10}, "frameMaxLength"),
+        ({"unfinished_bytes_max": (16 << 20) - 1}, "unfinishedFramesMax"),
         ({"message_bytes_max": 16 << 20}, "maxMessageSize"),
         ({"store_path": " "}, "storePathRootDir"),
         ({"segment_bytes": 1_000}, "mappedFileSizeCommitLog"),
@@ -135,6 +136,7 @@ def test_broker_setting_that_can_be_is_taken(change: dict[str, Any]) -> None:
         ({"data_path": ""}, "kvConfigPath"),
         ({"broker_expiry_ms": 0}, "brokerExpiry"),
         ({"connections_max": 0}, "maxConnections"),
+        ({"unfinished_bytes_max": (16 << 20) - 1}, "unfinishedFramesMax"),
         ({"bind_address": "x"}, "bindAddress"),
     ],
 )

@@ -28,6 +28,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "boundary": (0, "core"),
     "registry": (0, "core"),
     "metrics": (0, "core"),
+    "refusals": (0, "core"),
     "codec": (1, "core"),
     "storage": (2, "core"),
     "replication": (2, "core"),

@@ -62,6 +62,8 @@ class BrokerConfig:
     busy_poll_us: int = _key("busyPollMicros", 400)
     connection_idle_ms: int = _key("serverChannelMaxIdleTimeMillis", 120_000)
     frame_bytes_max: int = _key("frameMaxLength", 16 * MEBIBYTE)
+    unfinished_bytes_max: int = _key("unfinishedFramesMax", 256 * MEBIBYTE)
+    """Of all frames that were begun and have not come whole; beyond it their links are closed."""
 
     # Topics and groups.
     auto_create_topic: bool = _key("autoCreateTopicEnable", True)
@@ -186,6 +188,7 @@ class NameServerConfig:
     connections_max: int = _key("maxConnections", 50_000)
     connection_idle_ms: int = _key("serverChannelMaxIdleTimeMillis", 120_000)
     frame_bytes_max: int = _key("frameMaxLength", 16 * MEBIBYTE)
+    unfinished_bytes_max: int = _key("unfinishedFramesMax", 64 * MEBIBYTE)
 
 
 PORT_MAX = 65_535
@@ -385,6 +388,11 @@ def _listen_problems(config: BrokerConfig | NameServerConfig) -> Iterator[Proble
         yield "bind_address", f"{config.bind_address[:64]!r} is no IP address; 0.0.0.0 stands for every interface"
     if not 1024 <= config.frame_bytes_max <= JAVA_INT_MAX:
         yield "frame_bytes_max", f"{config.frame_bytes_max} is outside 1024 to {JAVA_INT_MAX}"
+    if config.unfinished_bytes_max < config.frame_bytes_max:
+        yield (
+            "unfinished_bytes_max",
+            f"{config.unfinished_bytes_max} is less than frameMaxLength, {config.frame_bytes_max}",
+        )
 
 
 def _port_problem(name: str, port: int) -> Iterator[Problem]:

@@ -45,6 +45,14 @@ def wait_until(is_so: Callable[[], bool], what: str, *, seconds: float = WAIT_S)
         pause.wait(0.01)
 
 
+def memory_kib(pid: int) -> int:
+    """What of a process is resident."""
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1])
+    raise AssertionError("no VmRSS")
+
+
 class Program:
     """`tandemq broker` with a store directory of its own; ports stay the same over restarts."""
 
@@ -127,10 +135,7 @@ class Program:
 
     def memory_kib(self) -> int:
         """What of it is resident."""
-        for line in Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii").splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1])
-        raise AssertionError("no VmRSS")
+        return memory_kib(self.process.pid)
 
     def log_files(self) -> list[Path]:
         """The files of the commit log, in order."""

@@ -1,5 +1,6 @@
 """Requests nobody sends in good faith: each is answered or its link closed, and the broker serves all others."""
 
+import logging
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -8,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from tandemq.boundary import LinkKind
 from tandemq.codec.fastjson import dumps
 from tandemq.codec.frame import encode_command
+from tandemq.codec.ha import HELLO_MARK
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.topic import TopicConfig
@@ -255,3 +258,52 @@ def test_slow_loris_costs_at_most_one_frame_and_ends_with_its_link(tmp_path: Pat
     assert_serves(broker)
     broker.turn([(OTHER, frame[-1:])])
     assert [answer.opaque for answer in broker.inbox[OTHER]] == [9]
+
+
+def test_frames_begun_on_many_links_are_bounded_together_and_others_served(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = Harness(tmp_path, unfinished_bytes_max=1 << 20)
+    begun = pack(">II", 200 * 1024, 10) + bytes(100 * 1024)
+    with caplog.at_level(logging.WARNING):
+        for link in range(10, 60):
+            broker.open(link)
+            broker.turn([(link, begun)])
+            assert broker.node.housekeeping.unfinished.total <= 1 << 20
+            for number in {number for number, _ in broker.closes} & broker.node.links.keys():
+                broker.close(number)
+    assert [link for link, _ in broker.closes] == list(range(10, 10 + len(broker.closes))), "the oldest first"
+    assert 40 <= len(broker.closes) < 50
+    assert sum("unfinishedFramesMax" in record.message for record in caplog.records) == 1, "once per address and minute"
+    assert_serves(broker)
+    for link in broker.node.links.copy():
+        broker.close(link)
+    assert broker.node.housekeeping.unfinished.total == 0
+
+
+def test_hellos_begun_on_the_replication_port_count_with_frames(tmp_path: Path) -> None:
+    broker = Harness(tmp_path, unfinished_bytes_max=1 << 20)
+    hello = HELLO_MARK + pack(">i", 1 << 20) + bytes(200 * 1024)
+    for link in range(10, 20):
+        broker.open(link, LinkKind.HA_MASTER)
+        broker.turn([(link, hello)])
+        for number in {number for number, _ in broker.closes} & broker.node.replication.masters.sessions.keys():
+            broker.close(number)
+    assert [link for link, _ in broker.closes] == list(range(10, 10 + len(broker.closes))), "the oldest first"
+    assert 4 <= len(broker.closes) < 10
+    assert_serves(broker)
+    for link in list(broker.node.replication.masters.sessions):
+        broker.close(link)
+    assert broker.node.housekeeping.unfinished.total == 0
+
+
+def test_frame_that_does_not_end_closes_its_link_though_bytes_still_come(tmp_path: Path) -> None:
+    broker = Harness(tmp_path, connection_idle_ms=60_000)
+    broker.open(OTHER)
+    broker.turn([(OTHER, pack(">II", 200 * 1024, 10))])
+    for _ in range(7):
+        broker.pass_time(10_000)
+        broker.turn([(OTHER, b"x")])
+        broker.heartbeat("group")
+    assert broker.closes == [(OTHER, "frame not ended")]
+    assert_serves(broker)

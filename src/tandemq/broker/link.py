@@ -9,6 +9,7 @@ from tandemq.codec.frame import FrameDecoder
 from tandemq.codec.layout import Layout
 from tandemq.codec.record import encode_host
 from tandemq.codec.sendheader import Match, SendRun
+from tandemq.codec.unfinished import Unfinished
 from tandemq.model.topic import TopicConfig
 from tandemq.storage.consumequeue import ConsumeQueue
 
@@ -54,13 +55,15 @@ class Link:
         "peer", "run", "seen_ms",
     )  # fmt: skip
 
-    def __init__(self, number: int, kind: LinkKind, peer: str, now_ms: int, frame_bytes_max: int) -> None:
+    def __init__(
+        self, number: int, kind: LinkKind, peer: str, now_ms: int, frame_bytes_max: int, unfinished: Unfinished
+    ) -> None:
         """A link that has just opened; `peer` is "ip:port"."""
         self.number = number
         self.kind = kind
         self.peer = peer
         self.seen_ms = now_ms
-        self.decoder = FrameDecoder(frame_bytes_max)
+        self.decoder = FrameDecoder(frame_bytes_max, unfinished, number)
         self.born_host = pack_host(peer)
         self.is_v4 = len(self.born_host) == 8
         self.layout: Layout | None = None

@@ -8,10 +8,10 @@ from isal.isal_zlib import crc32
 
 from tandemq.boundary import Now, Opened, Turn
 from tandemq.broker.correction import correct_progress
-from tandemq.broker.refusals import Refusals
 from tandemq.broker.slaveoffsets import SlaveOffsets
 from tandemq.codec.ha import TAIL_CHECK_BYTES, TAIL_PAGE_BYTES, Heartbeat, MasterHello, SlaveHello, page_crcs
 from tandemq.errors import StoreError
+from tandemq.refusals import Refusals
 from tandemq.replication import master
 from tandemq.replication.authentication import MasterProver
 from tandemq.storage.epochs import common_end
@@ -152,6 +152,7 @@ class MasterSide:
         """It is gone, and its replica counts no more."""
         self.save_offsets()
         session = self.sessions.pop(link)
+        self._broker.housekeeping.keeps(link, 0)
         self._unlinked(link, session, now)
         peer = self.peers.pop(link)
         for key in [key for key, number in self._speakers.items() if number == link]:
@@ -163,6 +164,7 @@ class MasterSide:
         """Reports, or a tail the master asked for."""
         session = self.sessions[link]
         session.receive_data(data, now.mono_ms)
+        self._broker.housekeeping.keeps(link, session.unread_bytes)
         if self._broker.failover is not None and session.hello is not None:
             self._broker.failover.heard(session.hello.broker_id, now)
         self._events(link, session, turn, now)

@@ -17,6 +17,7 @@ from tandemq.broker.damages import Damages
 from tandemq.broker.delay import DelayedMessages
 from tandemq.broker.failover import Failover
 from tandemq.broker.groups import Groups
+from tandemq.broker.housekeeping import Housekeeping
 from tandemq.broker.link import Link, pack_host
 from tandemq.broker.offsets import ConsumerOffsets
 from tandemq.broker.peers import Peers
@@ -47,7 +48,6 @@ from tandemq.storage.tables import DataVersion
 log = logging.getLogger(__name__)
 Handler = Callable[[Link, Command, Now], Command | None]
 """Answers a request; None: the answer comes later, or never."""
-IDLE_SCAN_MS = 10_000
 REGISTER_AGAIN_MS = 2_000
 SAVE_AGAIN_MS = 5_000
 NEVER = 1 << 62
@@ -140,7 +140,7 @@ class Broker:
         self.handlers = handlers.install(self)
         every = self.schedule.every
         config = self.config
-        every(IDLE_SCAN_MS, self._close_idle, first_ms=now.mono_ms + IDLE_SCAN_MS)
+        self.housekeeping = Housekeeping(self, now)
         every(lambda: self.config.offsets_persist_ms, lambda _: self.offsets.save(),
               first_ms=now.mono_ms + config.offsets_persist_ms)  # fmt: skip
         self.upkeep = Upkeep(self, now)
@@ -195,6 +195,7 @@ class Broker:
         if self.failover is not None:
             self.failover.tick(turn, now)
         self.pull.begin_turn(turn)
+        self.housekeeping.unfinished.now_ms = now.mono_ms
         for number, data in received:
             try:
                 self._take(number, data, turn, now)
@@ -203,6 +204,7 @@ class Broker:
                 self.faults += 1
                 self.send.acks = [ack for ack in self.send.acks if ack[0] != number]
                 turn.closes.append((number, "an error of ours"))
+        self.housekeeping.make_room(turn, now)
         self.send.store_waiting(now)
         for event in events:
             if isinstance(event, Closed):
@@ -246,9 +248,7 @@ class Broker:
             elif event.kind in (LinkKind.HA_MASTER, LinkKind.HA_SLAVE):
                 self.replication.opened(event, now)
             elif event.kind in (LinkKind.REMOTING, LinkKind.FAST):
-                self.links[event.link] = Link(
-                    event.link, event.kind, event.peer, now.mono_ms, self.config.frame_bytes_max
-                )
+                self.links[event.link] = self.housekeeping.opened(event, now)
         elif isinstance(event, JobDone):
             self._job_done(event, turn, now)
         elif isinstance(event, TurnedAway):
@@ -264,6 +264,7 @@ class Broker:
         elif self.replication.owns(event.link):
             self.replication.closed(event.link, event.reason, now)
         elif self.links.pop(event.link, None) is not None:
+            self.housekeeping.unfinished.drop(event.link)
             self.pull.drop_link(event.link)
             self.client_calls.link_closed(event.link, now)
             if self.failover is not None:
@@ -312,7 +313,7 @@ class Broker:
             if not self._handle(link, frame, turn, now):
                 break
         if link.decoder.error is not None:
-            self._close(link, str(link.decoder.error), turn)
+            self.close_link(link, str(link.decoder.error), turn)
 
     def _handle(self, link: Link, frame: RawFrame, turn: Turn, now: Now) -> bool:
         """Answer any request; False if the link must go."""
@@ -320,7 +321,7 @@ class Broker:
         try:
             command = decode_command(frame)
         except ProtocolError as error:
-            self._close(link, str(error), turn)
+            self.close_link(link, str(error), turn)
             return False
         if command.is_response:
             self.answered(link, command, now)
@@ -364,7 +365,8 @@ class Broker:
         """A client answered a request of ours."""
         self.client_calls.answered(link.number, command, now)
 
-    def _close(self, link: Link, reason: str, turn: Turn) -> None:
+    def close_link(self, link: Link, reason: str, turn: Turn) -> None:
+        """Close the link of a client."""
         log.info("link: peer=%s closed reason=%r", link.peer, reason)
         turn.closes.append((link.number, reason))
 
@@ -549,13 +551,6 @@ class Broker:
                 else:
                     doubt_acks(acks, self.store.log.refused, turn)
             self._unsaved_acks.clear()
-
-    def _close_idle(self, now: Now) -> None:
-        expired = self.clients.expired(now.mono_ms, self.config.client_expiry_ms)
-        self.locks.expire(now.mono_ms)
-        for link in self.links.values():
-            if now.mono_ms - link.seen_ms > self.config.connection_idle_ms or link.number in expired:
-                self._close(link, "silent for too long", self.turn_out)
 
     def _master_found(self, master: str, ha: str, now: Now) -> None:
         """A name server told where our master is."""

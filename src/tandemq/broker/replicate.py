@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from tandemq.boundary import LinkKind, Now, Opened, Turn, TurnedAway
 from tandemq.broker.correction import correct_progress
 from tandemq.broker.masterside import MasterSide
-from tandemq.broker.refusals import Refusals
 from tandemq.broker.slaveside import SlaveSide
 from tandemq.codec.ha import Heartbeat
 from tandemq.config import BrokerConfig
+from tandemq.refusals import Refusals
 from tandemq.storage.epochs import Pairs, load_epochs, save_epochs
 from tandemq.storage.recovery import loss_noted
 

@@ -7,11 +7,11 @@ from isal.isal_zlib import crc32
 
 from tandemq.boundary import Connect, LinkKind, Now, Opened, Turn
 from tandemq.broker.metadata import MetadataSync
-from tandemq.broker.refusals import Refusals
 from tandemq.codec.ha import TAIL_CHECK_BYTES, Heartbeat, MasterHello, SlaveHello, page_crcs
 from tandemq.errors import OffsetGone, StoreDamaged, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
+from tandemq.refusals import Refusals
 from tandemq.replication import slave
 from tandemq.replication.authentication import SlaveProver
 from tandemq.replication.records import Piece

@@ -11,6 +11,7 @@ Source: docs/remoting.md, "frame"; RocketMQ NettyDecoder, RemotingCommand.
 from struct import Struct
 
 from tandemq.codec.header import FORM_BINARY, FORM_JSON, decode_header, encode_header
+from tandemq.codec.unfinished import Unfinished
 from tandemq.errors import FrameError
 from tandemq.model.command import Command
 
@@ -28,13 +29,18 @@ class FrameDecoder:
     """Cuts a byte stream into frames; the stream may be split anywhere.
 
     Keeps at most one unfinished frame (`frame_bytes_max`), as the pieces it arrived in; small ones are merged, or a
-    frame that comes byte by byte would take 40 times its size.
+    frame that comes byte by byte would take 40 times its size. `unfinished`, if given, is told how much it keeps, under
+    the number of its link.
     """
 
-    __slots__ = ("_buffered", "_frame_bytes_max", "_merged", "_needed", "_pieces", "error")
+    __slots__ = ("_buffered", "_frame_bytes_max", "_link", "_merged", "_needed", "_pieces", "_unfinished", "error")
 
-    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+    def __init__(
+        self, frame_bytes_max: int = FRAME_BYTES_MAX, unfinished: Unfinished | None = None, link: int = 0
+    ) -> None:
         """A decoder at the start of a stream."""
+        self._unfinished = unfinished
+        self._link = link
         self._pieces: list[bytes] = []
         self._merged = 0
         """So many pieces are large enough, or merged already."""
@@ -61,10 +67,14 @@ class FrameDecoder:
             if self._buffered < self._needed:
                 if len(self._pieces) - self._merged >= MERGED_PIECES:
                     self._merge()
+                if self._unfinished is not None:
+                    self._unfinished.keep(self._link, self._buffered)
                 return []
             data = b"".join(self._pieces)
             self._pieces.clear()
             self._merged = 0
+            if self._unfinished is not None:
+                self._unfinished.drop(self._link)
         frames: list[RawFrame] = []
         position, end = 0, len(data)
         while end - position >= 8:
@@ -92,6 +102,8 @@ class FrameDecoder:
         self._needed = 8
         if position < end:
             self._pieces.append(data[position:] if position else data)
+            if self._unfinished is not None:
+                self._unfinished.keep(self._link, self._buffered)
             if self._buffered >= 8:
                 self._needed = 4 + int.from_bytes(data[position : position + 4], "big")
 

@@ -11,8 +11,8 @@ asked for itself) is dropped and its link closed. Both are looked at every 24th 
 
 With `registry_enable` it hosts the registry too (`registry`), whose answers leave when what they tell is on disk.
 
-Limits: `connections_max` links; per link one unfinished frame, and 64 MiB of answers nobody took: a link that asks
-for more than it reads is closed.
+Limits: `connections_max` links; per link one unfinished frame, `unfinished_bytes_max` of all of them; and 64 MiB of
+answers nobody took: a link that asks for more than it reads is closed.
 
 Owner: the shell. Does not know: sockets, the clock, other name servers.
 Source: docs/requests.md, "Name server"; RocketMQ DefaultRequestProcessor.
@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from tandemq.boundary import Buffer, Closed, Disk, Event, JobDone, Now, Opened, Outbox, Turn
 from tandemq.codec.fastjson import dumps_java, loads
 from tandemq.codec.frame import FrameDecoder, decode_command, encode_command
+from tandemq.codec.unfinished import TooMuch, Unfinished
 from tandemq.config import NameServerConfig
 from tandemq.config_file import as_properties, changed
 from tandemq.errors import ConfigError, ProtocolError, RemoteError, StoreError
@@ -41,6 +42,7 @@ from tandemq.nameserver.registration import (
 from tandemq.nameserver.registry import CODES as REGISTRY_CODES
 from tandemq.nameserver.registry import RegistryHost
 from tandemq.nameserver.routes import UNIT_FLAG, UNIT_SUB_FLAG, RouteTable
+from tandemq.refusals import Refusals
 
 BACKLOG_BYTES_MAX = 64 << 20
 SCANS_PER_TIMEOUT = 24
@@ -56,9 +58,9 @@ class _Link:
 
     __slots__ = ("decoder", "heard_ms", "peer", "sent_bytes")
 
-    def __init__(self, peer: str, frame_bytes_max: int, now_ms: int) -> None:
+    def __init__(self, peer: str, decoder: FrameDecoder, now_ms: int) -> None:
         self.peer = peer
-        self.decoder = FrameDecoder(frame_bytes_max)
+        self.decoder = decoder
         self.heard_ms = now_ms
         self.sent_bytes = 0
 
@@ -82,6 +84,8 @@ class NameServer:
         self.registry = RegistryHost(disk) if config.registry_enable else None
         self._routes = RouteTable(config.broker_expiry_ms)
         self._links: dict[int, _Link] = {}
+        self._unfinished = Unfinished()
+        self._refusals = Refusals()
         self._next_scan_ms: int | None = None
         self._handlers = self._table()
 
@@ -112,6 +116,7 @@ class NameServer:
         broker that was killed and comes back within one turn finds its place free.
         """
         turn = Turn()
+        self._unfinished.now_ms = now.mono_ms
         closed: dict[int, str] = {}
         for event in events:
             if isinstance(event, Opened):
@@ -130,6 +135,7 @@ class NameServer:
         for link, data in received:
             if link not in closed:
                 self._receive(link, data, turn, now)
+        self._make_room(turn)
         if self.registry is not None:
             self._turn_registry(self.registry, turn, now)
         for link in turn.sends:
@@ -146,12 +152,14 @@ class NameServer:
         if len(self._links) >= self._config.connections_max:
             turn.closes.append((event.link, f"there are {len(self._links)} links, more are not allowed"))
             return
-        self._links[event.link] = _Link(event.peer, self._config.frame_bytes_max, now.mono_ms)
+        decoder = FrameDecoder(self._config.frame_bytes_max, self._unfinished, event.link)
+        self._links[event.link] = _Link(event.peer, decoder, now.mono_ms)
         if self._next_scan_ms is None:
             self._next_scan_ms = now.mono_ms + self._scan_interval_ms()
 
     def _forget(self, link: int, reason: str) -> None:
         if self._links.pop(link, None) is not None:
+            self._unfinished.drop(link)
             self._routes.link_closed(link, reason)
             if self.registry is not None:
                 self.registry.link_closed(link)
@@ -161,6 +169,20 @@ class NameServer:
         _log.warning("link closed peer=%s reason=%s", self._links[link].peer, reason)
         self._forget(link, reason)
         turn.closes.append((link, reason))
+
+    def _make_room(self, turn: Turn) -> None:
+        for frame in self._unfinished.surplus(self._config.unfinished_bytes_max):
+            self._close_unfinished(frame, "more than unfinishedFramesMax begun on all connections", turn)
+
+    def _close_unfinished(self, frame: TooMuch, why: str, turn: Turn) -> None:
+        """Somebody begins frames and does not end them: one line per address and minute."""
+        peer = self._links[frame.link].peer
+        times = self._refusals.note(peer.rpartition(":")[0], self._unfinished.now_ms)
+        if times:
+            _log.warning("link closed peer=%s times=%d reason=%d bytes of a frame begun %d ms ago: %s", peer, times,
+                         frame.size, frame.age_ms, why)  # fmt: skip
+        self._forget(frame.link, "frame not ended")
+        turn.closes.append((frame.link, "frame not ended"))
 
     def _scan_interval_ms(self) -> int:
         return max(1, min(self._config.broker_expiry_ms, self._config.connection_idle_ms) // SCANS_PER_TIMEOUT)
@@ -172,6 +194,8 @@ class NameServer:
         idle_since_ms = now_ms - self._config.connection_idle_ms
         for link in [number for number, link in self._links.items() if link.heard_ms < idle_since_ms]:
             self._close(link, f"nothing came for {self._config.connection_idle_ms} ms", turn)
+        for frame in self._unfinished.overdue(self._config.connection_idle_ms):
+            self._close_unfinished(frame, f"not ended within {self._config.connection_idle_ms} ms", turn)
         self._next_scan_ms = now_ms + self._scan_interval_ms() if self._links else None
 
     def _receive(self, number: int, data: bytes, turn: Turn, now: Now) -> None:

@@ -45,6 +45,8 @@ ACCEPT_BACKLOG = 1024
 ACCEPTS_PER_TURN = 256
 RECEIVE_BYTES = 256 * 1024
 RECEIVES_PER_TURN = 4
+FEW_LINKS = 64
+"""If more than so many have something, each is read from once: a turn takes in 64 MiB at most."""
 LOG_RECEIVE_BYTES = 1 << 20
 """From a master as much at once as keeps a turn short: a slave checks many records at a lower price than few."""
 BACKLOG_READ_STOP = 8 << 20
@@ -52,7 +54,7 @@ BACKLOG_CLOSE = 256 << 20
 SMALL_BYTES = 64 * 1024
 BUFFERS_PER_SEND = 512
 WAIT_MS_MAX = 1_000
-POLLED_MAX = 1024
+POLLED_MAX = 256
 LOOKS = 8
 ACCEPT_PAUSE_MS = 1_000
 HANDSHAKE_MS_MAX = 10_000
@@ -182,7 +184,9 @@ class Loop:
         if self._shaking:
             self._give_up_handshakes()
         received: list[tuple[int, bytes]] = []
-        for fd, mask in self._wait(wait_ms):
+        ready = self._wait(wait_ms)
+        times = RECEIVES_PER_TURN if len(ready) <= FEW_LINKS else 1
+        for fd, mask in ready:
             link = self._by_fd.get(fd)
             if link is None:
                 self._other(fd)
@@ -190,7 +194,7 @@ class Loop:
             if mask & select.EPOLLOUT:
                 self._writable(link)
             if mask & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR) and link.is_open:
-                self._receive(link, received)
+                self._receive(link, received, times)
         if self._resolved:
             self._connect_resolved()
         events = self._take_events()
@@ -280,9 +284,9 @@ class Loop:
         self._epoll.register(sock.fileno(), link.mask)
         return link
 
-    def _receive(self, link: _Link, received: list[tuple[int, bytes]]) -> None:
+    def _receive(self, link: _Link, received: list[tuple[int, bytes]], times: int) -> None:
         buffer = self._log_view if link.kind is LinkKind.HA_SLAVE else self._view
-        for _ in range(RECEIVES_PER_TURN):
+        for _ in range(times):
             try:
                 count = link.sock.recv_into(buffer)
             except OSError as error:

@@ -184,6 +184,11 @@ class MasterSession:
         """Whether both sides have proven that they know the secret."""
         return self._prover is not None and self._prover.is_proven
 
+    @property
+    def unread_bytes(self) -> int:
+        """Kept of what arrived, as it is not whole: at most a hello, or a piece of a tail that was asked for."""
+        return len(self._in)
+
     def limit_rate(self, bytes_per_second: int) -> None:
         """Change how much may be sent per second; 0: no limit. Holds from the next second on."""
         self._rate = bytes_per_second

@@ -1,6 +1,6 @@
 """Refused peers: counted always, told once a minute per address."""
 
-from tandemq.broker.refusals import ADDRESSES_MAX, Refusals
+from tandemq.refusals import ADDRESSES_MAX, Refusals
 
 
 def test_first_refusal_of_an_address_is_told_and_the_rest_of_the_minute_is_not() -> None:

@@ -1,4 +1,4 @@
-"""Peers that replication refused: how many, and one line in the log per address and minute.
+"""Peers that were refused: how many, and one line in the log per address and minute.
 
 Bounded: of more than `ADDRESSES_MAX` addresses within a minute the later ones are counted only.
 Source: requirement H24.
