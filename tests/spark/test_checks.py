@@ -112,7 +112,7 @@ def test_audit_tells_each_difference_once_wherever_ranges_are_cut(writer: LogWri
     files = open_log(writer.store), open_log(twin.store)
     for cut in range(harmed.log_offset - 3, harmed.log_offset + harmed.size + 3, 7):
         ranges = [*split(files[0], 0, cut, 1 << 30), *split(files[0], cut, writer.end, 1 << 30)]
-        ranges[1:] = [type(one)(one.start, one.end, one.start == 0, one.looks_on) for one in ranges[1:]]
+        ranges[1:] = [type(one)(one.start, one.end, one.start == 0, one.looks_on, one.log_end) for one in ranges[1:]]
         found = [one for wanted in ranges for one in audit_range(*files, wanted)["differences"]]
         assert [(one["kind"], one["commitLogOffset"]) for one in found] == [("corrupt", harmed.log_offset)], cut
 

@@ -70,7 +70,7 @@ def open_log(path: str | Path, broker_name: str | None = None) -> LogFiles:
     root = Path(path).absolute()
     directory = root / "commitlog" if (root / "commitlog").is_dir() else root
     names = sorted(p.name for p in directory.glob("[0-9]*") if p.name.isdigit() and len(p.name) == NAME_DIGITS)
-    sizes = {name: (directory / name).stat().st_size for name in names}
+    sizes = {name: _size(directory / name) for name in names}
     names = [name for name in names if sizes[name]]
     if not names:
         raise StoreDamaged(
@@ -84,6 +84,14 @@ def open_log(path: str | Path, broker_name: str | None = None) -> LogFiles:
             raise StoreDamaged(f"{directory / name} does not follow {before}", hint="a file in between is missing")
     epochs: Pairs = load_epochs(cast(Disk, _Store(root)))
     return LogFiles(str(directory), broker_name or root.name, size, tuple(map(int, names)), tuple(epochs))
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file, 0 if it was deleted since it was listed."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 class _Store:

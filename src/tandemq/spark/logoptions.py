@@ -33,6 +33,8 @@ SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
 EARLIEST = -2
 LATEST = -1
 RANGE_BYTES_MIN = 1 << 16
+DIGITS_MAX = 18
+"""Of a number of bytes; more is no 64-bit number."""
 
 
 class Place(NamedTuple):
@@ -61,9 +63,11 @@ class LogOptions:
     write_to: str | None = None
 
 
-def read_options(given: Mapping[str, str], *, streams: bool = False) -> LogOptions:
+def read_options(given: Mapping[str, str], *, streams: bool | None = None) -> LogOptions:
     """The options of a query.
 
+    Args:
+        streams: of which kind it is; None if that is not known yet.
     Raises:
         ConfigError: one is unknown (names the nearest right one), malformed, or contradicts another.
     """
@@ -78,8 +82,11 @@ def read_options(given: Mapping[str, str], *, streams: bool = False) -> LogOptio
         found[names[name.lower()]] = value
     if not found.get("path"):
         raise ConfigError("rocketmq-log needs a path", hint='.load("/var/lib/tandemq/store"), or option("path", …)')
+    start, end = _offset(found, "startingOffsets", EARLIEST), _offset(found, "endingOffsets", LATEST)
     if streams and "endingOffsets" in found:
         raise ConfigError("endingOffsets is for batch queries", hint="a stream ends with trigger(availableNow=True)")
+    if streams is False:
+        _check_batch(found, start, end)
     kafka = _word(found, "schema", ("", "kafka")) == "kafka"
     details = _flag(found, "details", default=False)
     maps = _word(found, "propertiesAs", ("string", "map")) == "map"
@@ -87,13 +94,24 @@ def read_options(given: Mapping[str, str], *, streams: bool = False) -> LogOptio
         raise ConfigError("schema=kafka has Kafka's columns only", hint="leave out details and propertiesAs")
     return LogOptions(
         path=found["path"], broker_name=found.get("brokerName"),
-        start=_offset(found, "startingOffsets", EARLIEST), end=_offset(found, "endingOffsets", LATEST),
+        start=start, end=end,
         bytes_max=_number(found, "maxBytesPerTrigger", 1) if "maxBytesPerTrigger" in found else None,
         range_bytes=_number(found, "rangeBytes", RANGE_BYTES_MIN) if "rangeBytes" in found else RANGE_BYTES,
         fails_on_loss=_flag(found, "failOnDataLoss", default=True), details=details, kafka=kafka, maps_properties=maps,
         checks=_flag(found, "verify", default=True), inflates=_flag(found, "inflate", default=True),
         write_to=found.get("writeTo"),
     )  # fmt: skip
+
+
+def _check_batch(found: Mapping[str, str], start: int, end: int) -> None:
+    """Refuse what makes no sense in a batch query."""
+    if "maxBytesPerTrigger" in found:
+        raise ConfigError("maxBytesPerTrigger is for streaming queries", hint="leave it out")
+    if start == LATEST or end == EARLIEST:
+        name = "startingOffsets" if start == LATEST else "endingOffsets"
+        raise ConfigError(f"{name} is {found[name].strip()}, so that a batch query reads nothing")
+    if end != LATEST and start > end:
+        raise ConfigError(f"startingOffsets is {start}, behind endingOffsets, {end}")
 
 
 def _word(found: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
@@ -110,7 +128,7 @@ def _flag(found: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 def _number(found: Mapping[str, str], name: str, least: int) -> int:
     text = found[name].strip()
-    if not text.isdigit() or int(text) < least:
+    if not _is_number(text) or int(text) < least:
         raise ConfigError(f"{name}={found[name]!r} is no whole number of at least {least}")
     return int(text)
 
@@ -121,9 +139,13 @@ def _offset(found: Mapping[str, str], name: str, default: int) -> int:
         return default
     if text in ("earliest", "latest"):
         return EARLIEST if text == "earliest" else LATEST
-    if not text.isdigit():
+    if not _is_number(text):
         raise ConfigError(f"{name}={found[name]!r} is neither earliest nor latest nor a log offset")
     return int(text)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX
 
 
 def place_json(broker_name: str, place: Place) -> dict[str, dict[str, int]]:

@@ -8,7 +8,7 @@ Source: docs/pipeline.md, "The lake".
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tandemq.spark.logfiles import LogFiles, LogReader
+from tandemq.spark.logfiles import LogFiles
 from tandemq.spark.logoptions import LogOptions
-from tandemq.spark.logranges import BatchMaker, LogRange, RangeReader, Reading
+from tandemq.spark.logranges import BatchMaker, LogRange, Reading, planned_rows
 from tandemq.spark.schema import message_schema
 
 ROW_GROUP_BYTES = 64 << 20
@@ -93,13 +93,15 @@ def _time(micros: int) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{micros % 1_000_000 // 1000:03d}Z"
 
 
-def write_ranges(files: LogFiles, options: LogOptions, ranges: Sequence[LogRange]) -> Any:
+def write_ranges(files: LogFiles, options: LogOptions, ranges: Sequence[LogRange], lost: Callable[[str], None]) -> Any:
     """Write the rows of some ranges to one file in `options.write_to`; no file if there are none.
 
+    Args:
+        lost: as for `planned_rows`.
     Returns:
-        An Arrow batch of `logsource.FILES` with one row, or none.
+        An Arrow batch of `logsource.FILES` with one row.
     Raises:
-        OffsetGone, StoreDamaged: as reading does; the file is not left behind.
+        What `lost` raises; the file is not left behind.
     """
     assert options.write_to is not None, "only called where files are written"
     schema = lake_schema()
@@ -109,11 +111,8 @@ def write_ranges(files: LogFiles, options: LogOptions, ranges: Sequence[LogRange
     maker = BatchMaker(files, schema)
     writer = _Writer(path, schema)
     try:
-        with LogReader(files) as read:
-            reader = RangeReader(read, reading)
-            for wanted in ranges:
-                for rows in reader.rows(wanted):
-                    writer.add(maker.batch(rows))
+        for rows in planned_rows(files, reading, ranges, lost):
+            writer.add(maker.batch(rows))
         size = writer.close()
     except BaseException:
         path.unlink(missing_ok=True)

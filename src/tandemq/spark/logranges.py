@@ -5,12 +5,13 @@
 
 Damage reaches from where a sound record should begin to the next sound record; it is given by the range in which the
 record before it begins, which therefore looks whether its last record is followed by another. What is not sound at the
-log's end, with no sound record behind it, is a torn tail and no row: a broker that starts cuts it.
+log's end, with no sound record behind it, is a torn tail and no row: a broker that starts cuts it. If the log went on
+there when the ranges were planned, it is a loss.
 
 Source: docs/storage.md, "recovery"; docs/pipeline.md, "Damage".
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +32,7 @@ from tandemq.codec.record import (
     record_fault,
     unpack_head,
 )
-from tandemq.errors import ProtocolError, StoreDamaged
+from tandemq.errors import OffsetGone, ProtocolError, StoreDamaged
 from tandemq.model.message import SysFlag, decode_properties
 from tandemq.spark.logfiles import LogFiles, LogReader, find_record
 from tandemq.spark.records import Heads, read_heads, regular_columns
@@ -48,12 +49,14 @@ STEP_BYTES = 256 << 10
 @dataclass(frozen=True, slots=True)
 class LogRange:
     """Log offsets `[start, end)` within one file. `is_exact`: a record begins at `start`; `looks_on`: the next range
-    is not exact, so that this one must tell of damage behind its last record."""
+    is not exact, so that this one must tell of damage behind its last record. `log_end`: where the log ended, at least,
+    when the range was planned."""
 
     start: int
     end: int
     is_exact: bool
     looks_on: bool
+    log_end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ def split(files: LogFiles, start: int, end: int, range_bytes: int = RANGE_BYTES)
         if segment_end - stop < range_bytes // 4:
             stop = min(segment_end, end)
         is_exact = at == start or at % files.segment_bytes == 0
-        ranges.append(LogRange(at, stop, is_exact, looks_on=stop < min(end, segment_end)))
+        ranges.append(LogRange(at, stop, is_exact, looks_on=stop < min(end, segment_end), log_end=end))
         at = stop
     return ranges
 
@@ -108,6 +111,8 @@ class RangeReader:
         self._buffer = bytearray(WINDOW_BYTES)
         self.end = 0
         """Log offset behind the last record or damage given out."""
+        self.lost: tuple[int, int] | None = None
+        """Of the last range: log offsets in which nothing sound lies any more, though the log went on there."""
 
     def rows(self, wanted: LogRange) -> Iterator[Rows]:
         """All rows that begin in a range, in the log's order.
@@ -119,7 +124,7 @@ class RangeReader:
         position: int | None = wanted.start
         if not wanted.is_exact:
             position = find_record(self._read, wanted.start, wanted.end)
-        self.end = wanted.start
+        self.end, self.lost = wanted.start, None
         base, size, step = wanted.start, 0, WINDOW_BYTES
         while position is not None and position < wanted.end:
             at = position - base
@@ -137,12 +142,12 @@ class RangeReader:
             elif at and peek(self._buffer, at)[0] > size - at:
                 base, size = position, 0  # the record may be cut off by the window's end: begin a window with it
             else:
-                position, rows = self._irregular(position)
+                position, rows = self._irregular(position, wanted.log_end)
                 self.end = position if position is not None else self.end
                 step = STEP_BYTES
                 yield from rows
         if wanted.looks_on and position is not None:
-            yield from self._damage_behind(position, wanted.end)
+            yield from self._damage_behind(position, wanted)
 
     def _fill(self, position: int, end: int) -> int:
         """Read a window from a position on, hardly beyond the range's end; returns its bytes."""
@@ -163,7 +168,7 @@ class RangeReader:
         ]
         yield self._gathered([row for row in singles if row is not None])
 
-    def _irregular(self, position: int) -> tuple[int | None, list[Rows]]:
+    def _irregular(self, position: int, log_end: int) -> tuple[int | None, list[Rows]]:
         """What is not read column by column: one record, a blank, damage. Where to go on, None at the log's end."""
         size, data, fault = self._judge(position)
         if fault is None:
@@ -171,14 +176,16 @@ class RangeReader:
             return position + size, [self._gathered([row])] if row is not None else []
         resumes = find_record(self._read, position + 1, self._files.capacity_end)
         if resumes is None:
+            segment_end = position - position % self._files.segment_bytes + self._files.segment_bytes
+            self.lost = (position, min(log_end, segment_end)) if position < log_end else None
             return None, []
         return resumes, self._damage(position, resumes, fault)
 
-    def _damage_behind(self, position: int, end: int) -> list[Rows]:
+    def _damage_behind(self, position: int, wanted: LogRange) -> list[Rows]:
         """Damage at the place where the first record of the next range should begin."""
-        if position < end or position % self._files.segment_bytes == 0 or self._judge(position)[2] is None:
+        if position < wanted.end or position % self._files.segment_bytes == 0 or self._judge(position)[2] is None:
             return []
-        return self._irregular(position)[1]
+        return self._irregular(position, wanted.log_end)[1]
 
     def _judge(self, position: int) -> tuple[int, bytes, str | None]:
         """What lies at a place: its size, its bytes (none for a blank), what is wrong with it if it is no record."""
@@ -273,6 +280,38 @@ class RangeReader:
                 columns[name] = [None if ms is None else ms * 1000 for ms in columns[name]]
         offsets = np.array([row["commitLogOffset"] for row in rows], dtype=np.int64)
         return Rows(columns, offsets, [row.get("verdict") for row in rows])
+
+
+def planned_rows(
+    files: LogFiles, reading: Reading, ranges: Sequence[LogRange], lost: Callable[[str], None]
+) -> Iterator[Rows]:
+    """The rows of ranges that were planned a while ago, of the log as it is now.
+
+    Args:
+        lost: told what is not there any more, range by range; unless it raises, the others are read.
+    Raises:
+        StoreDamaged: there is damage, and the reading fails on it.
+    """
+    with LogReader(files) as read:
+        reader = RangeReader(read, reading)
+        for wanted in ranges:
+            if wanted.start < files.start:
+                lost(f"log offsets [{wanted.start}, {wanted.end}) are gone: the log begins at {files.start}")
+                continue
+            if wanted.end > files.capacity_end:
+                lost(_shorter(wanted.start, wanted.end))
+                continue
+            try:
+                yield from reader.rows(wanted)
+            except OffsetGone:
+                lost(f"log offsets [{reader.end}, {wanted.end}) are gone: their file was deleted meanwhile")
+                continue
+            if reader.lost is not None:
+                lost(_shorter(*reader.lost))
+
+
+def _shorter(start: int, end: int) -> str:
+    return f"log offsets [{start}, {end}) were there and are no more: the log is shorter"
 
 
 def _named(record: Record, name: bytes) -> str | None:

@@ -21,14 +21,16 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from tandemq.errors import OffsetGone, StoreDamaged
+from tandemq.errors import ConfigError, OffsetGone, StoreDamaged
 from tandemq.spark.logfiles import LogFiles, LogReader, find_record, log_end, open_log
 from tandemq.spark.logoptions import EARLIEST, LATEST, LogOptions, Place, parse_place, place_json, read_options
-from tandemq.spark.logranges import BatchMaker, LogRange, RangeReader, Reading, Rows, split
+from tandemq.spark.logranges import BatchMaker, LogRange, Reading, Rows, planned_rows, split
 from tandemq.spark.schema import KAFKA_SOURCES, check_columns, message_schema
 from tandemq.spark.worker import keep_modules
 
 log = logging.getLogger(__name__)
+CLOSING_BYTES = 64
+"""Before the log's end: if they change, it is not that end any more."""
 
 FILES = StructType(
     [
@@ -66,7 +68,7 @@ class RocketMQLogDataSource(DataSource):
 
     def reader(self, schema: StructType) -> "LogReaderBatch":
         """A batch query."""
-        return LogReaderBatch(read_options(self.options), schema)
+        return LogReaderBatch(read_options(self.options, streams=False), schema)
 
     def streamReader(self, schema: StructType) -> "LogReaderStream":  # noqa: N802  # Spark's name
         """A streaming query."""
@@ -94,6 +96,19 @@ class _Query:
     def _open(self) -> LogFiles:
         return open_log(self._options.path, self._options.broker_name)
 
+    def _start(self, files: LogFiles, end: int) -> int:
+        """Where a query begins by its options.
+
+        Raises:
+            ConfigError: the log ends before that.
+        """
+        if self._options.start > end:
+            raise ConfigError(
+                f"startingOffsets is {self._options.start}, and the log in {self._options.path} ends at {end}",
+                hint="log offsets are bytes; latest is where the log ends now",
+            )
+        return self._resolve(files, self._options.start, end)
+
     def _resolve(self, files: LogFiles, wanted: int, end: int) -> int:
         """A log offset for an option: a record boundary."""
         if wanted in (EARLIEST, LATEST):
@@ -120,7 +135,7 @@ class _Query:
         if self._options.write_to is not None:
             from tandemq.spark.logparquet import write_ranges  # noqa: PLC0415  # only where files are written
 
-            yield write_ranges(files, self._options, ranges)
+            yield write_ranges(files, self._options, ranges, self._lost)
             return
         columns = _message_columns(self._names) if self._options.kafka else self._names
         reading = Reading(
@@ -129,14 +144,8 @@ class _Query:
             maps_properties=self._options.maps_properties and "properties" in columns,
         )  # fmt: skip
         maker = BatchMaker(files, to_arrow_schema(self._schema, timezone="UTC"))
-        try:
-            with LogReader(files) as read:
-                reader = RangeReader(read, reading)
-                for wanted in ranges:
-                    for rows in reader.rows(wanted):
-                        yield maker.batch(_as_kafka(rows, self._names) if self._options.kafka else rows)
-        except OffsetGone as error:
-            self._lost(str(error))
+        for rows in planned_rows(files, reading, ranges, self._lost):
+            yield maker.batch(_as_kafka(rows, self._names) if self._options.kafka else rows)
 
 
 def _message_columns(names: Sequence[str]) -> list[str]:
@@ -165,8 +174,10 @@ class LogReaderBatch(_Query, DataSourceReader):
         files = self._open()
         with LogReader(files) as read:
             end = log_end(read)
-        start = self._resolve(files, self._options.start, end)
-        stop = min(end, self._resolve(files, self._options.end, end))
+        start = self._start(files, end)
+        if self._options.end > end:
+            self._lost(f"endingOffsets is {self._options.end}, and the log ends at {end}")
+        stop = self._resolve(files, self._options.end, end)
         return [LogPartition([one]) for one in split(files, start, stop, self._options.range_bytes)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -181,18 +192,23 @@ class LogReaderStream(_Query, DataSourceStreamReader, SupportsTriggerAvailableNo
         """Nothing is opened yet."""
         super().__init__(options, schema)
         self._end: int | None = None
+        self._closing = b""
+        self._shorter: int | None = None
         self._target: int | None = None
 
     def _look(self) -> tuple[LogFiles, int]:
         files = self._open()
         with LogReader(files) as read:
-            self._end = log_end(read, self._end)
+            # A log that lost its tail is looked at anew.
+            known = self._end if self._end is not None and _before(read, self._end) == self._closing else None
+            self._end = log_end(read, known)
+            self._closing = _before(read, self._end)
         return files, self._end
 
     def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802  # Spark's name
         """Where a query without a checkpoint begins."""
         files, end = self._look()
-        return self._place(files, self._resolve(files, self._options.start, end))
+        return self._place(files, self._start(files, end))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
         """`maxBytesPerTrigger`, else everything."""
@@ -203,10 +219,17 @@ class LogReaderStream(_Query, DataSourceStreamReader, SupportsTriggerAvailableNo
         self._target = self._look()[1]
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, int]]:  # noqa: N802
-        """Where the next micro-batch ends: a record boundary."""
+        """Where the next micro-batch ends: a record boundary.
+
+        Raises:
+            StoreDamaged: the log ends before `start`.
+        """
         files, end = self._look()
-        end = end if self._target is None else min(end, self._target)
         begin = parse_place(start, files.broker_name).log_offset
+        if end < begin and end != self._shorter:
+            self._rewritten(f"the log ends at {end}, but was read up to {begin} already")
+            self._shorter = end
+        end = end if self._target is None else min(end, self._target)
         if end < begin:
             return start
         if isinstance(limit, ReadMaxBytes) and end - begin > limit.max_bytes:
@@ -259,3 +282,9 @@ class LogReaderStream(_Query, DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to let go of."""
+
+
+def _before(read: LogReader, end: int) -> bytes:
+    """The last bytes before an offset, of the file that they lie in."""
+    size = min(CLOSING_BYTES, (end - 1) % read.files.segment_bytes + 1) if end else 0
+    return read(end - size, size) if size else b""
