@@ -153,6 +153,30 @@ def test_directory_that_is_not_writable_is_told(run: Run, tmp_path: Path, monkey
     assert "change its owner or choose another storePathRootDir" in told
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "told"),
+    [
+        ("config/topics.json", b"{topics}", "config/topics.json: "),
+        ("commitlog/00000000000000000000", b"four", "commitlog/00000000000000000000 is 4 bytes long"),
+    ],
+)
+def test_damaged_file_is_told_with_the_directory_of_the_store(
+    run: Run, tmp_path: Path, file: str, content: bytes, told: str
+) -> None:
+    path = tmp_path / file
+    path.parent.mkdir()
+    path.write_bytes(content)
+    found = run("broker", *ANY_PORTS, "--set", f"storePathRootDir={tmp_path}", code=1).stderr
+    assert f"storePathRootDir {tmp_path}: {told}" in found
+    assert path.read_bytes() == content
+
+
+def test_damaged_file_of_a_name_server_is_told_with_its_directory(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "kvConfig.json").write_text("{values}")
+    found = run("namesrv", "--port", "0", "--set", f"kvConfigPath={tmp_path}", code=1).stderr
+    assert f"kvConfigPath {tmp_path}: kvConfig.json: " in found
+
+
 @pytest.mark.parametrize("call", ["pwrite", "write"])
 def test_full_disk_at_the_start_is_told(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     real = getattr(os, call)

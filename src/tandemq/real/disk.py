@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tandemq.boundary import Buffer, DiskUsage
-from tandemq.errors import DiskFailed, DiskFull, StoreError, StoreLocked
+from tandemq.errors import DiskFailed, DiskFull, StoreDamaged, StoreError, StoreLocked
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -124,6 +124,14 @@ class RealDisk:
         if not os.access(self.root, os.W_OK | os.X_OK):
             raise DiskFailed(f"{self.root} is not writable", hint=f"change its owner or choose another {setting}")
         self._lock_fd = -1
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Say which directory it is whose files are damaged: the core knows them by their paths within it."""
+        try:
+            yield
+        except StoreDamaged as error:
+            raise StoreDamaged(f"{self._setting} {self.root}: {error.args[0]}", hint=error.hint) from error
 
     def lock(self) -> None:
         """Take the directory for this process; RocketMQ takes the same lock.

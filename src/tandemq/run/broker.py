@@ -78,10 +78,11 @@ class BrokerProcess:
             config = replace(self.config, listen_port=self.port, ha_port=self.ha_port)
             now = read_clock()
             delays = parse_delay_levels(config.delay_levels)
-            self._node = Broker(
-                config, disk, loop, Random(), read_machine(), now, delays, accept_loss=self._accept_loss,
-                keyring=keyring,
-            )  # fmt: skip
+            with disk.named():
+                self._node = Broker(
+                    config, disk, loop, Random(), read_machine(), now, delays, accept_loss=self._accept_loss,
+                    keyring=keyring,
+                )  # fmt: skip
         except BaseException:
             self.close(clean=False)
             raise

@@ -42,7 +42,8 @@ class NameServerProcess:
         self._loop = Loop(connections_max=self._connections_max)
         try:
             self.port = self._loop.listen(self.config.bind_address, self.config.listen_port, LinkKind.REMOTING)
-            self._node = NameServer(replace(self.config, listen_port=self.port), disk, self._loop)
+            with disk.named():
+                self._node = NameServer(replace(self.config, listen_port=self.port), disk, self._loop)
         except BaseException:
             self.close()
             raise
