@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from tandemq.cli.nameservers import explained
+
 if TYPE_CHECKING:
     from tandemq.client.admin import Admin
 
@@ -45,5 +47,5 @@ def ask(name_servers: str, story: "Callable[[Admin], Awaitable[T]]") -> T:
 
     import asyncio  # noqa: PLC0415  # and no loop
 
-    with quiet():
+    with quiet(), explained(name_servers):
         return asyncio.run(told())

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from tandemq.cli.ask import quiet
+from tandemq.cli.nameservers import registered_brokers
 from tandemq.errors import ConfigError, LocalError, NetworkError, NotConnected, RemoteError, TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
 
@@ -131,23 +132,14 @@ def members_of(name_servers: str) -> list[Member]:
     """All registered brokers, from the first name server that answers.
 
     Raises:
-        NetworkError: none does.
-        RemoteError: it refuses.
+        NotConnected: none does.
+        RemoteError: who answers is no name server, or refuses.
     """
-    error: NetworkError | None = None
-    for address in filter(None, name_servers.split(";")):
-        try:
-            told = ask_json(address.strip(), RequestCode.GET_BROKER_CLUSTER_INFO)
-        except NetworkError as failed:
-            error = failed
-            continue
-        table = told.get("brokerAddrTable") or {}
-        return [
-            Member(str(data.get("cluster", "")), name, int(number), str(at))
-            for name, data in sorted(table.items())
-            for number, at in sorted(data["brokerAddrs"].items(), key=lambda item: int(item[0]))
-        ]
-    raise error or NetworkError("no name server is given")
+    return [
+        Member(str(data.get("cluster", "")), name, int(number), str(at))
+        for name, data in sorted(registered_brokers(name_servers).items())
+        for number, at in sorted(data["brokerAddrs"].items(), key=lambda item: int(item[0]))
+    ]
 
 
 def groups_of(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tandemq.cli.ask import ask, namesrv_option, quiet
+from tandemq.cli.nameservers import explained
 from tandemq.cli.offset import parse_time
 from tandemq.cli.show import json_option, show_json, show_rows, time_text
 from tandemq.errors import LocalError
@@ -58,7 +59,7 @@ def send(
     ]
     import asyncio  # noqa: PLC0415  # --help needs no loop
 
-    with quiet():
+    with quiet(), explained(name_servers):
         results = asyncio.run(_send(name_servers, group, messages))
     rows = [
         {"status": result.status.value, "id": result.message_id, "broker": result.queue.broker_name,
@@ -115,7 +116,7 @@ def tail(
     """Follow TOPIC until Ctrl-C; no consumer group moves by it."""
     import asyncio  # noqa: PLC0415  # --help needs no loop
 
-    with quiet(), contextlib.suppress(KeyboardInterrupt):
+    with quiet(), explained(name_servers), contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_tail(name_servers, topic, tags, start == "earliest", count, seconds, as_json=as_json))
 
 
