@@ -8,6 +8,7 @@ import pytest
 from tandemq.boundary import Drained, LinkKind, Turn
 from tandemq.broker import pull
 from tandemq.broker.longpoll import HELD_PER_LINK_MAX
+from tandemq.broker.node import Machine
 from tandemq.codec.frame import FrameDecoder, decode_command, encode_command
 from tandemq.config import BrokerConfig
 from tandemq.errors import DiskFailed
@@ -172,33 +173,69 @@ def test_disk_that_cannot_be_read_is_an_answer(tmp_path: Path, monkeypatch: pyte
 # Reading from the slave.
 
 
+MEMORY = 100_000
+"""Bytes of a machine on which 10 percent are some nine messages of 1,000 bytes."""
+
+
+def suggestions(broker: Harness, queue_offsets: tuple[int, ...]) -> list[str]:
+    """Which broker pulls at these offsets are sent to next."""
+    answers = [broker.pull("TopicA", at, most=1) for at in queue_offsets]
+    return [answer.fields["suggestWhichBrokerId"] for answer in answers if answer is not None]
+
+
 @spec("R10", "V20")
-def test_consumer_far_behind_is_sent_to_the_slave_if_that_is_allowed(tmp_path: Path) -> None:
+def test_consumer_further_behind_than_a_share_of_memory_is_sent_to_the_slave_if_that_is_allowed(tmp_path: Path) -> None:
     assert BrokerConfig().slave_read_enable is False
     assert BrokerConfig().memory_ratio_max == 40
     for allowed, suggested in ((True, "1"), (False, "0")):
-        broker = Harness(tmp_path / str(allowed), slave_read_enable=allowed)
-        broker.node.pull._far_bytes = 10_000
-        for _ in range(30):
+        broker = Harness(
+            tmp_path / str(allowed), machine=Machine("boot-1", MEMORY), slave_read_enable=allowed, memory_ratio_max=10
+        )
+        for _ in range(40):
             broker.send("TopicA", b"x" * 1_000)
-        far, near = broker.pull("TopicA", 0, most=1), broker.pull("TopicA", 28, most=1)
-        assert far is not None
-        assert near is not None
-        assert (far.fields["suggestWhichBrokerId"], near.fields["suggestWhichBrokerId"]) == (suggested, "0")
+        record_bytes = broker.node.store.log.written_end // 40
+        last_far = 39 - 10_000 // record_bytes - 1
+        assert suggestions(broker, (0, last_far, last_far + 2, 39)) == [suggested, suggested, "0", "0"]
+
+
+@spec("R10", "V20")
+def test_twice_the_share_or_twice_the_memory_lets_a_consumer_be_twice_as_far_behind(tmp_path: Path) -> None:
+    for memory_bytes, ratio in ((MEMORY * 2, 10), (MEMORY, 20)):
+        broker = Harness(
+            tmp_path / str(ratio), machine=Machine("boot-1", memory_bytes), slave_read_enable=True,
+            memory_ratio_max=ratio,
+        )  # fmt: skip
+        for _ in range(40):
+            broker.send("TopicA", b"x" * 1_000)
+        near = 39 - 20_000 // (broker.node.store.log.written_end // 40)
+        assert suggestions(broker, (near - 2, near + 2)) == ["1", "0"]
+
+
+@spec("R10")
+def test_slave_sends_consumers_away_at_ten_percent_less(tmp_path: Path) -> None:
+    """RocketMQ's brokers lower the ratio by 10 when they start as slaves."""
+    broker = Harness(tmp_path, machine=Machine("boot-1", MEMORY), slave_read_enable=True, memory_ratio_max=20)
+    for _ in range(40):
+        broker.send("TopicA", b"x" * 1_000)
+    broker.node.close()
+    slave = Harness(
+        tmp_path, role="SLAVE", broker_id=1, machine=Machine("boot-1", MEMORY), slave_read_enable=True,
+        memory_ratio_max=20,
+    )  # fmt: skip
+    near = 39 - 10_000 // (slave.node.store.log.written_end // 40)
+    assert suggestions(slave, (near - 2, near + 2)) == ["1", "0"]
 
 
 @spec("R10")
 def test_group_says_which_broker_serves_it_when_it_is_slow(tmp_path: Path) -> None:
-    broker = Harness(tmp_path, slave_read_enable=True)
-    broker.node.pull._far_bytes = 0
+    broker = Harness(tmp_path, machine=Machine("boot-1", MEMORY), slave_read_enable=True, memory_ratio_max=0)
     group = broker.node.groups.find("group", 0)
     assert group is not None
     assert group.which_broker_when_consume_slowly == 1
     group.which_broker_when_consume_slowly = 3
-    broker.send("TopicA")
-    answer = broker.pull("TopicA")
-    assert answer is not None
-    assert answer.fields["suggestWhichBrokerId"] == "3"
+    for _ in range(2):
+        broker.send("TopicA")
+    assert suggestions(broker, (0,)) == ["3"]
 
 
 # Long polls.
