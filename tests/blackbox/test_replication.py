@@ -103,7 +103,7 @@ def test_frozen_master_is_noticed_and_connected_again(start: Start) -> None:
     wait_for_copy(master, slave)
 
 
-@spec("G01", "G02", "H10")
+@spec("G01", "G02")
 def test_link_that_swallows_everything_is_noticed_by_silence_on_both_sides(
     start: Start, proxied: Callable[[int], Proxy]
 ) -> None:

@@ -135,6 +135,28 @@ def test_dead_master_is_closed_after_20s_and_connected_again(tmp_path: Path) -> 
     group.assert_same_logs()
 
 
+@spec("H10")
+def test_slave_whose_reports_are_not_taken_while_heartbeats_arrive_connects_again(tmp_path: Path) -> None:
+    """The master is patient here, so that only the slave can be who ends it."""
+    group = Group(
+        tmp_path, role="ASYNC_MASTER", ha_housekeeping_ms=600_000, slave_changes={"ha_housekeeping_ms": 20_000}
+    )
+    first = group.wire
+    first.stalls_up = True
+    group.send_many(2)
+    group.pass_time(19_000)
+    assert first.is_open
+    assert group.master.node.replication.masters.acked_offsets() == [0]
+    group.pass_time(2_000)
+    assert not first.is_open
+    assert any("the master took none for" in reason for _, reason in group.slave.closes)
+    group.pass_time(5_000)
+    assert group.wire is not first
+    group.send_many(2)
+    group.assert_same_logs()
+    assert group.master.node.replication.masters.acked_offsets() == [group.master.log_end]
+
+
 @spec("H08", "H15", "G04")
 def test_idle_pair_exchanges_one_heartbeat_each_way_per_5s(tmp_path: Path) -> None:
     group = Group(tmp_path, role="ASYNC_MASTER")

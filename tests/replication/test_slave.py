@@ -81,8 +81,8 @@ class Slave:
     def sent(self) -> bytes:
         return b"".join(self.session.data_to_send())
 
-    def tick(self, now_ms: int) -> bytes:
-        self.session.tick(now_ms)
+    def tick(self, now_ms: int, backlog: int = 0) -> bytes:
+        self.session.tick(now_ms, backlog)
         while (event := self.session.next_event()) is not None:
             assert isinstance(event, SessionClosed)
             self.closed = event.reason
@@ -205,6 +205,22 @@ def test_heartbeats_of_the_master_keep_the_link_and_store_nothing() -> None:
         slave.tick(second * 1_000)
     assert not slave.closed
     assert slave.log.written_end == 50
+
+
+@spec("H10")
+def test_slave_closes_a_link_that_takes_no_report_for_20s_although_the_master_beats() -> None:
+    slave = Slave(FakeLog(b"x" * 50))
+    for second in range(1, 191):
+        slave.give(frame(50, b""), second * 1_000)
+        slave.tick(second * 1_000, 8 * (second % 19))
+        assert not slave.closed, "what waited was taken now and then"
+    for second in range(191, 211):
+        slave.give(frame(50, b""), second * 1_000)
+        slave.tick(second * 1_000, 8 * (second - 190))
+        assert not slave.closed
+    assert slave.session.deadline_ms() == 210_001
+    slave.tick(210_001, 160)
+    assert slave.closed == "160 bytes wait, and the master took none for 20001 ms"
 
 
 # What arrives.

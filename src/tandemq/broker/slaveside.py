@@ -156,7 +156,7 @@ class SlaveSide:
     def tick(self, turn: Turn, now: Now) -> None:
         """Time passed: connect, beat, or give up."""
         if self.session is not None:
-            self.session.tick(now.mono_ms)
+            self.session.tick(now.mono_ms, self._broker.outbox.backlog(self.link))
             self._events(turn, now)
         elif self.link:
             if now.mono_ms >= self._give_up_ms:

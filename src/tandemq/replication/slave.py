@@ -5,8 +5,8 @@
 
 With a secret the hello waits until the master has proven that it knows it.
 What arrives must continue exactly where the last byte ended, else the link is closed. Only whole records whose
-checksums hold are handed out; `stored` then makes the report. The master's silence closes the link; our own reports
-prove nothing.
+checksums hold are handed out; `stored` then makes the report. The master's silence closes the link, and so does a link
+that takes nothing of our reports; that it takes them proves nothing.
 
 Source: docs/ha.md; requirements H05-H10, H16, H20, H21, T05, T09-T13.
 """
@@ -144,6 +144,9 @@ class SlaveSession:
         self.state = State.TRANSFER if hello is None else State.HANDSHAKE
         self.last_read_ms = now_ms
         self.last_write_ms = now_ms
+        self._backlog = 0
+        """Bytes that the link had not taken when last looked at, and when it last took some or had none."""
+        self._taken_ms = now_ms
         self.reported = log.written_end if hello is None else safe_end
         self.received_bytes = 0
         self._in: deque[Buffer] = deque()
@@ -187,11 +190,16 @@ class SlaveSession:
         if self.state is State.TRANSFER:
             self._read_transfers()
 
-    def tick(self, now_ms: int) -> None:
-        """Time passed."""
+    def tick(self, now_ms: int, backlog: int = 0) -> None:
+        """Time passed. `backlog`: bytes of ours the link has not taken yet."""
         if self.state is State.SHUTDOWN:
             return
-        if now_ms - self.last_read_ms > self._housekeeping_ms:
+        if not backlog or backlog < self._backlog:
+            self._taken_ms = now_ms
+        self._backlog = backlog
+        if now_ms - self._taken_ms > self._housekeeping_ms:
+            self._close(f"{backlog} bytes wait, and the master took none for {now_ms - self._taken_ms} ms")
+        elif now_ms - self.last_read_ms > self._housekeeping_ms:
             self._close(f"nothing from the master for {now_ms - self.last_read_ms} ms")
         elif self.state is State.TRANSFER and now_ms - self.last_write_ms >= self._heartbeat_ms:
             self._report(now_ms)
@@ -200,7 +208,9 @@ class SlaveSession:
         """When `tick` is needed."""
         if self.state is State.SHUTDOWN:
             return None
-        due = self.last_read_ms + self._housekeeping_ms + 1
+        due = (
+            (min(self.last_read_ms, self._taken_ms) if self._backlog else self.last_read_ms) + self._housekeeping_ms + 1
+        )
         return min(due, self.last_write_ms + self._heartbeat_ms) if self.state is State.TRANSFER else due
 
     def next_event(self) -> Event | None:
