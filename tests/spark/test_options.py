@@ -46,6 +46,17 @@ def test_names_do_not_care_for_case_and_old_ones_are_taken() -> None:
         ({"startingOffsets": '{"Orders": {"a": {"0": -3}}}'}, "'Orders': 'a': '0' is -3"),
         ({"startingOffsets": "earliest", "startingTimestamp": "5"}, "startingOffsets and startingTimestamp are given"),
         ({"startingTimestamp": "noon"}, "startingTimestamp is 'noon' (milliseconds since 1970)"),
+        (
+            {"startingTimestamp": "6", "endingTimestamp": "5"},
+            "startingTimestamp is 6, later than endingTimestamp, 5",
+        ),
+        (
+            {
+                "startingOffsets": '{"Orders": {"a": {"0": 7, "1": 3}}}',
+                "endingOffsets": '{"Orders": {"a": {"1": 2, "0": 7}}}',
+            },
+            "startingOffsets: 'Orders': 'a': '1' is 3, behind endingOffsets, 2",
+        ),
         ({"readFrom": "slav"}, "readFrom is 'slav' (did you mean 'slave'?)"),
         ({"failOnDataLoss": "yes"}, "failOnDataLoss is 'yes' (it is one of true, false)"),
         ({"minPartitions": "0"}, "minPartitions is '0' (a whole number of 1 or more)"),

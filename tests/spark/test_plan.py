@@ -14,7 +14,7 @@ sizes = st.lists(st.integers(0, 50_000), min_size=len(QUEUES), max_size=len(QUEU
 def ranges_of(lengths: list[int]) -> list[QueueRange]:
     start = dict.fromkeys(QUEUES, 7)
     end = {queue: 7 + length for queue, length in zip(QUEUES, lengths, strict=True)}
-    return make_ranges(start, end, {"a": 3})
+    return make_ranges(start, end)
 
 
 @given(sizes, st.integers(1, 100_000))
@@ -44,7 +44,7 @@ def test_tasks_hold_every_offset_once_and_are_as_many_as_asked(lengths: list[int
         assert piece.size > 0
         if joined and joined[-1].queue == piece.queue:
             assert joined[-1].end == piece.start
-            piece = QueueRange(piece.queue, joined.pop().start, piece.end, piece.epoch)
+            piece = QueueRange(piece.queue, joined.pop().start, piece.end)
         joined.append(piece)
     assert joined == sorted(ranges, key=lambda one: one.queue)
     if least is not None:
@@ -53,10 +53,9 @@ def test_tasks_hold_every_offset_once_and_are_as_many_as_asked(lengths: list[int
         assert all(sum(one.size for one in task) <= SHARED_MESSAGES for task in tasks if len(task) > 1)
 
 
-def test_small_ranges_share_a_task_and_carry_their_epoch() -> None:
+def test_small_ranges_share_a_task() -> None:
     tasks = make_tasks(ranges_of([10, 20, 30, 0, 5, 50_000]))
     assert [len(task) for task in tasks] == [1, 4]
-    assert {one.queue.broker_name: one.epoch for task in tasks for one in task} == {"a": 3, "b": 0}
 
 
 def test_position_is_written_as_it_is_read() -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from tandemq.errors import OffsetGone
+from tandemq.model.codes import ResponseCode
+from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue
 from tandemq.spark import reader
 from tandemq.spark.plan import QueueRange
@@ -101,3 +103,24 @@ def test_error_of_any_range_ends_the_reading(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(reader, "_next_of", lambda _how, reading: reading)
     with pytest.raises(OffsetGone):
         list(read_ranges(answers, HOW, ranges, {}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("code", "remark", "start", "position", "deleted"),
+    [
+        (ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", 0, 9, {}),
+        (ResponseCode.PULL_RETRY_IMMEDIATELY, "OFFSET_TOO_SMALL", 9, 5, {"b:1": 9}),
+        (ResponseCode.PULL_RETRY_IMMEDIATELY, "MESSAGE_WAS_REMOVING", 5, 5, {"b:1": 9}),
+        (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", 9, 5, {"b:1": 9}),
+    ],
+)
+def test_what_a_filter_left_out_is_told_from_what_is_deleted(
+    code: ResponseCode, remark: str, start: int, position: int, deleted: dict[str, int]
+) -> None:
+    how = ReadHow("127.0.0.1:9876", tags=frozenset("a"), expression="a")
+    reading = reader._Reading(QueueRange(MessageQueue("T", "a", 0), 5, 100), {}, 5)
+    steps = reader._ask_member(how, reading, "b:1")
+    next(steps)
+    with pytest.raises(StopIteration):
+        steps.send(Command(code, fields={"nextBeginOffset": "9", "minOffset": str(start)}, remark=remark))
+    assert (reading.position, reading.deleted_before) == (position, deleted)

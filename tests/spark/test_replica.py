@@ -87,6 +87,8 @@ def test_elected_group_is_read_from_slave_and_master_alike(spark: SparkSession, 
     assert slave.node.pull.count - given == 300
     assert master.node.pull.count == 0
     assert read(spark, tandemq_pair) == list(range(300))
+    times = {"startingTimestamp": "1000", "endingTimestamp": "9000000000000"}
+    assert read(spark, tandemq_pair, readFrom="slave", **times) == list(range(300))
     assert master.node.pull.count == 0
     assert read(spark, tandemq_pair, readFrom="master") == list(range(300))
     assert master.node.pull.count == 300

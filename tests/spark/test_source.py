@@ -16,6 +16,7 @@ from tandemq.model.message import Message, MessageQueue
 from tandemq.run.ask import try_ask
 from tandemq.run.local import LocalCluster
 from tests.spark.messages import make_topic, numbered, send
+from tests.spec import spec
 
 Read = Callable[..., DataFrame]
 
@@ -93,6 +94,24 @@ def test_filters_offsets_and_times_narrow_what_is_read(
     assert read(tandemq_broker, minPartitions=7).rdd.getNumPartitions() >= 7
 
 
+def test_messages_of_tags_that_a_condition_leaves_out_stay_with_the_broker(
+    tandemq_broker: LocalCluster, read: Read
+) -> None:
+    names = tandemq_broker.name_servers
+    make_topic(names, "Orders", 1)
+    send(names, numbered("Orders", 0, 100, "a"))
+    send(names, numbered("Orders", 100, 103, "b"))
+    path = tandemq_broker.broker().node.pull
+    filtered: list[tuple[dict[str, str], str, int]] = [
+        ({}, "true", 103), ({}, "tags = 'b'", 3), ({"subExpression": "b"}, "true", 3),
+        ({"subExpression": "a || b"}, "tags in ('b', 'c')", 3),
+    ]  # fmt: skip
+    for options, condition, count in filtered:
+        before = path.count
+        assert bodies(read(tandemq_broker, **options).where(condition)) == list(range(103 - count, 103))
+        assert path.count - before == count
+
+
 def test_few_columns_are_read_as_such_and_wrong_ones_are_named(
     tandemq_broker: LocalCluster, spark: SparkSession
 ) -> None:
@@ -122,6 +141,10 @@ WRONG: list[tuple[dict[str, str], str]] = [
     (
         {"endingOffsets": '{"Orders": {"broker-a": {"0": 999}}}'},
         "endingOffsets says 999 of Orders broker-a queue 0, which ends at",
+    ),
+    (
+        {"startingOffsets": '{"Orders": {"broker-a": {"0": 999}}}'},
+        "startingOffsets says 999 of Orders broker-a queue 0, which ends at",
     ),
 ]
 
@@ -182,20 +205,59 @@ def delete_old_files(cluster: LocalCluster) -> None:
     cluster.wait_until(lambda: cluster.broker().node.store.log.start > 0)
 
 
+@spec("P04")
 @pytest.mark.tandemq(**SMALL_FILES)
 def test_deleted_messages_fail_a_query_that_names_them_unless_loss_is_accepted(
     tandemq_broker: LocalCluster, read: Read
 ) -> None:
     make_topic(tandemq_broker.name_servers, "Orders", 1)
-    send(tandemq_broker.name_servers, numbered("Orders", 0, 1_000))
+    send(tandemq_broker.name_servers, numbered("Orders", 0, 1_000, "a"))
     delete_old_files(tandemq_broker)
     there = bodies(read(tandemq_broker))
     assert there
     assert there == list(range(there[0], 1_000))
     start = '{"Orders": {"broker-a": {"0": 0}}}'
-    with pytest.raises(Exception, match=rf"offsets 0 to {there[0] - 1}, are no longer there .*failOnDataLoss=false"):
-        read(tandemq_broker, startingOffsets=start).count()
-    assert bodies(read(tandemq_broker, startingOffsets=start, failOnDataLoss="false")) == there
+    filtered: list[tuple[dict[str, str], str]] = [({}, "true"), ({"subExpression": "a"}, "true"), ({}, "tags = 'a'")]
+    for options, condition in filtered:
+        strict, lax = (
+            read(tandemq_broker, startingOffsets=start, failOnDataLoss=fails, **options).where(condition)
+            for fails in ("true", "false")
+        )
+        with pytest.raises(
+            Exception, match=rf"offsets 0 to {there[0] - 1}, are no longer there .*failOnDataLoss=false"
+        ):
+            strict.count()
+        assert bodies(lax) == there
+    with pytest.raises(Exception, match=f"endingOffsets says 1 of .*, which begins at {there[0]}"):
+        read(tandemq_broker, endingOffsets=start.replace("0}", "1}")).count()
+
+
+@spec("P04")
+def test_epochs_are_those_of_the_records_and_an_offset_of_another_history_is_noticed(
+    tandemq_broker: LocalCluster, read: Read
+) -> None:
+    names = tandemq_broker.name_servers
+    make_topic(names, "Orders", 1)
+    send(names, numbered("Orders", 0, 20))
+    node = tandemq_broker.broker().node
+    tenth = node.store.queues["Orders", 0].entry(10).log_offset
+    # As after a failover to a broker whose log went its own way from the tenth message on.
+    node.replication.set_generations([(1, 0), (2, tenth)])
+    rows = read(tandemq_broker, details="true").orderBy("queueOffset").collect()
+    assert [row.epoch for row in rows] == [1] * 10 + [2] * 10
+
+    def between(option: str, offset: int, epoch: int, **options: str) -> DataFrame:
+        place = f'{{"Orders": {{"broker-a": {{"epoch": {epoch}, "0": {offset}}}}}}}'
+        return read(tandemq_broker, **{option: place}, **options)
+
+    assert between("startingOffsets", 10, 1).count() == between("endingOffsets", 10, 1).count() == 10
+    assert between("startingOffsets", 15, 2).count() == 5
+    for option, count in (("startingOffsets", 5), ("endingOffsets", 15)):
+        for epoch, says in ((1, "messages before offset 15 were read in epoch 1 and are others since epoch 2"),
+                            (7, f"{option} names epoch 7 of broker-a, whose last one is 2")):  # fmt: skip
+            with pytest.raises(Exception, match=says):
+                between(option, 15, epoch).count()
+            assert between(option, 15, epoch, failOnDataLoss="false").count() == count
 
 
 def test_damaged_record_is_an_error_or_a_row_with_its_verdict(tandemq_broker: LocalCluster, read: Read) -> None:

@@ -13,6 +13,9 @@ from tandemq.model.message import MessageQueue
 from tandemq.run.children import ChildCluster
 from tandemq.run.local import LocalBroker, LocalCluster
 from tandemq.spark.asking import asker_of, close_askers
+from tandemq.spark.options import source_options
+from tandemq.spark.schema import message_schema
+from tandemq.spark.source import StreamReader
 from tests.spark.messages import committed, make_topic, numbered, send
 from tests.spark.streams import Stream
 from tests.spark.test_source import SMALL_FILES, delete_old_files
@@ -142,23 +145,45 @@ def test_master_process_killed_within_a_micro_batch_costs_nothing(spark: SparkSe
         assert [child.name for child in cluster.dead()] == ["broker-a-0"]
 
 
+@spec("P04")
+@pytest.mark.parametrize("options", [{}, {"subExpression": "a"}])
 @pytest.mark.tandemq(**SMALL_FILES)
 def test_deleted_before_it_was_read_fails_the_query_or_is_passed_over(
-    tandemq_broker: LocalCluster, stream: Stream
+    tandemq_broker: LocalCluster, stream: Stream, options: dict[str, str]
 ) -> None:
     names = tandemq_broker.name_servers
     make_topic(names, "Orders", 1)
-    send(names, numbered("Orders", 0, 10))
-    assert stream.drain() == list(range(10))
-    send(names, numbered("Orders", 10, 1_000))
+    send(names, numbered("Orders", 0, 10, "a"))
+    assert stream.drain(**options) == list(range(10))
+    send(names, numbered("Orders", 10, 1_000, "a"))
     delete_old_files(tandemq_broker)
     with pytest.raises(Exception, match=r"Orders broker-a queue 0, offsets 10 to .* are no longer there"):
-        stream.drain()
+        stream.drain(**options)
     assert stream.rows == list(range(10))
-    rows = stream.drain(failOnDataLoss="false")
+    rows = stream.drain(failOnDataLoss="false", **options)
     first = tandemq_broker.broker().node.store.queues["Orders", 0].min_offset
     assert first > 10
     assert rows == [*range(10), *range(first, 1_000)]
+
+
+def test_messages_of_a_queue_that_appeared_count_for_the_least_size_of_a_batch(tandemq_broker: LocalCluster) -> None:
+    names = tandemq_broker.name_servers
+    make_topic(names, "Orders", 1)
+    send(names, numbered("Orders", 0, 5))
+    given = {"nameServer": names, "subscribe": "Orders", "startingOffsets": "earliest", "minOffsetsPerTrigger": "50"}
+    reader = StreamReader(source_options(given, streaming=True), message_schema())
+    every = reader.getDefaultReadLimit()
+    try:
+        start = reader.initialOffset()
+        assert reader.latestOffset(start, every) == start == {"Orders": {"broker-a": {"epoch": 1, "0": 0}}}
+        make_topic(names, "Orders", 2)
+        send(names, numbered("Orders", 5, 50), queue=MessageQueue("Orders", "broker-a", 1))
+        entered = reader.latestOffset(start, every)
+        assert entered == {"Orders": {"broker-a": {"epoch": 1, "0": 0, "1": 0}}}
+        assert reader.partitions(start, entered) == []
+        assert reader.latestOffset(entered, every) == {"Orders": {"broker-a": {"epoch": 1, "0": 5, "1": 45}}}
+    finally:
+        close_askers()
 
 
 def test_history_that_was_rewritten_is_noticed(tandemq_broker: LocalCluster, stream: Stream) -> None:

@@ -16,6 +16,7 @@ from pyspark.sql.types import MapType, StructType
 from tandemq.codec.record import Record, decode_message, parse_record, property_value, record_fault
 from tandemq.errors import ProtocolError
 from tandemq.model.message import StoredMessage
+from tandemq.spark.layout import Epochs
 from tandemq.spark.reader import Pulled
 from tandemq.spark.schema import KAFKA_SOURCES
 
@@ -27,6 +28,7 @@ class _Row:
     """One record: what was parsed, and the message if it is sound."""
 
     pulled: Pulled
+    epochs: Epochs
     record: Record
     message: StoredMessage
     verdict: str | None
@@ -54,7 +56,7 @@ _MAKERS: dict[str, tuple[Any, Callable[[_Row], Any]]] = {
     "bornHost": (pa.string(), lambda row: row.message.born_host),
     "reconsumeTimes": (pa.int32(), lambda row: row.message.reconsume_times),
     "properties": (pa.string(), lambda row: row.record.properties.decode("utf-8", "replace")),
-    "epoch": (pa.int64(), lambda row: row.pulled.range.epoch),
+    "epoch": (pa.int64(), lambda row: row.epochs.at(row.record.log_offset)),
     "verdict": (pa.string(), lambda row: row.verdict),
     "size": (pa.int32(), lambda row: row.record.size),
     "flag": (pa.int32(), lambda row: row.message.flag),
@@ -77,13 +79,15 @@ class Decoder:
         self._kafka = kafka
         self.tells_verdicts = "verdict" in self._names
 
-    def batch(self, pulled: Pulled) -> Any:
+    def batch(self, pulled: Pulled, epochs: Epochs) -> Any:
         """The records as one `pyarrow.RecordBatch`.
 
+        Args:
+            epochs: the generations of the broker group's log.
         Raises:
             ProtocolError: one is not sound, and nobody asked for verdicts.
         """
-        rows = self._rows(pulled)
+        rows = self._rows(pulled, epochs)
         columns = [self._column(name, rows, is_map) for name, is_map in zip(self._names, self._maps, strict=True)]
         if not columns:
             return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), type=pa.struct([])))
@@ -99,23 +103,23 @@ class Decoder:
         kind, make = _MAP if is_map else _MAKERS[name]
         return pa.array([make(row) for row in rows], type=kind)
 
-    def _rows(self, pulled: Pulled) -> list[_Row]:
+    def _rows(self, pulled: Pulled, epochs: Epochs) -> list[_Row]:
         rows: list[_Row] = []
         data, at = pulled.data, 0
         while at < len(data):
             size = int.from_bytes(data[at : at + 4])
-            rows.append(self._row(pulled, at, at + size))
+            rows.append(self._row(pulled, epochs, at, at + size))
             at += size
         return rows
 
-    def _row(self, pulled: Pulled, start: int, stop: int) -> _Row:
+    def _row(self, pulled: Pulled, epochs: Epochs, start: int, stop: int) -> _Row:
         record = parse_record(pulled.data, start, stop)
         if isinstance(record, str):
             raise ProtocolError(f"{pulled.range.queue}: an answer holds what is no record: {record}")
         fault = record_fault(pulled.data, start, record.size, record.body_start, record.body_end, record.body_crc)
         if fault is None:
             try:
-                return _Row(pulled, record, decode_message(pulled.data, start, stop), None)
+                return _Row(pulled, epochs, record, decode_message(pulled.data, start, stop), None)
             except ProtocolError as error:
                 fault = str(error)
         if not self.tells_verdicts:
@@ -123,7 +127,7 @@ class Decoder:
                 f"{pulled.range.queue} offset {record.queue_offset}: {fault}",
                 hint="details=true keeps such a record, with its verdict",
             )
-        return _Row(pulled, record, _as_it_lies(pulled.data, start, record), fault)
+        return _Row(pulled, epochs, record, _as_it_lies(pulled.data, start, record), fault)
 
 
 def _as_it_lies(data: bytes, start: int, record: Record) -> StoredMessage:

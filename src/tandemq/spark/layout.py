@@ -7,6 +7,7 @@ Source: docs/pipeline.md, "Offsets"; docs/requests.md.
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -21,7 +22,7 @@ from tandemq.codec.record import decode_messages
 from tandemq.errors import ConfigError, NetworkError, NoRoute, NotConnected, ProtocolError, TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
-from tandemq.model.message import MessageQueue
+from tandemq.model.message import MessageQueue, StoredMessage
 from tandemq.model.topic import SYSTEM_TOPICS
 from tandemq.spark.offsets import EARLIEST, LATEST, Position
 from tandemq.spark.options import Bound, Edge, Moment, ReadFrom, SourceOptions
@@ -31,6 +32,9 @@ WALK_MESSAGES = 32
 BEYOND = 1 << 60
 """An offset that no queue has: a pull there is answered with where the queue begins and ends."""
 NAMES_SHOWN = 10
+PASSING_CODES = (ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_RETRY_IMMEDIATELY)
+"""Answers without messages that say where to go on."""
+ABSENT_CODES = (*PASSING_CODES, ResponseCode.PULL_NOT_FOUND)
 Members = Mapping[int, str]
 
 
@@ -212,8 +216,58 @@ def _edge(queue: MessageQueue, code: RequestCode) -> Command:
     return request(code, topic=queue.topic, queueId=queue.queue_id, bname=queue.broker_name)
 
 
-def find_moment(kit: Kit, queue: MessageQueue, wall_ms: int, start: int, end: int) -> Steps[int]:
+def find_moment(
+    kit: Kit, layout: Layout, queue: MessageQueue, wall_ms: int, start: int, end: int, read_from: ReadFrom
+) -> Steps[int]:  # fmt: skip
     """The first offset in [start, end) stored at a calendar time or later, `end` if there is none.
+
+    The master is asked first, unless slaves only are read. Slaves that serve no consumers answer replica reads and no
+    search, so that the time is searched here.
+
+    Raises:
+        NetworkError, RemoteError: it cannot be learnt.
+    """
+    if read_from is not ReadFrom.SLAVE:
+        return (yield from _ask_moment(kit, queue, wall_ms, start, end))
+    addresses = ordered(layout.members[queue.broker_name], read_from)
+    while start < end:
+        middle = (start + end) // 2
+        message = yield from _first_from(queue, middle, addresses)
+        if message is None or message.queue_offset >= end or message.store_ms >= wall_ms:
+            end = middle
+        else:
+            start = message.queue_offset + 1
+    return end
+
+
+def _first_from(queue: MessageQueue, offset: int, addresses: Sequence[str]) -> Steps[StoredMessage | None]:
+    """The first message of a queue at an offset or behind it, of the first member that has one; None if none has."""
+    failure: TandemError | None = None
+    for address in addresses:
+        code, at = RequestCode.PULL_MESSAGE, offset
+        while True:
+            try:
+                answer = yield Ask(address, pull_request(queue, at, 1, code=code))
+            except NetworkError as error:
+                failure = error
+                break
+            following = int(answer.fields.get("nextBeginOffset", at))
+            if answer.code == ResponseCode.NO_PERMISSION and code is RequestCode.PULL_MESSAGE:
+                code = RequestCode.TANDEM_REPLICA_PULL
+            elif answer.code == ResponseCode.SUCCESS:
+                return decode_messages(answer.body)[0]
+            elif answer.code in PASSING_CODES and following > at:
+                at = following
+            else:
+                failure = failure if answer.code in ABSENT_CODES else refusal(answer)
+                break
+    if failure is not None:
+        raise failure
+    return None
+
+
+def _ask_moment(kit: Kit, queue: MessageQueue, wall_ms: int, start: int, end: int) -> Steps[int]:
+    """As `find_moment`, by the brokers' own search.
 
     Brokers of other makers name any of several messages of one millisecond, or a neighbour; so the search is for the
     millisecond before, and goes on from there message by message.
@@ -265,7 +319,7 @@ def find_position(kit: Kit, layout: Layout, bound: Bound, read_from: ReadFrom, o
     for queue in layout.queues:
         low, high = lows[queue], max(lows[queue], highs[queue])
         if isinstance(bound, Moment):
-            offsets[queue] = yield from find_moment(kit, queue, bound.wall_ms, low, high)
+            offsets[queue] = yield from find_moment(kit, layout, queue, bound.wall_ms, low, high, read_from)
             continue
         if isinstance(bound, Position):
             wanted = bound.offsets.get(queue, EARLIEST if is_start else LATEST)
@@ -304,6 +358,11 @@ class Epochs:
     def epoch(self) -> int:
         """The present one, 0 for none."""
         return self.pairs[-1][0] if self.pairs else 0
+
+    def at(self, log_offset: int) -> int:
+        """The one that a record belongs to, by its log offset; 0 where there are none."""
+        at = bisect_right([start for _, start in self.pairs], log_offset)
+        return self.pairs[at - 1][0] if at else 0
 
     def start_after(self, epoch: int) -> int | None:
         """The log offset from which records are later than a generation, None if none are."""
@@ -345,7 +404,7 @@ def find_rewritten(kit: Kit, position: Position, epochs: Mapping[str, Epochs]) -
     for queue, offset in position.offsets.items():
         table = epochs.get(queue.broker_name, Epochs())
         later = table.start_after(position.epoch(queue.broker_name)) if position.epoch(queue.broker_name) else None
-        if later is None or not offset:
+        if later is None or offset <= 0:
             continue
         message = yield from message_at(kit, queue, offset - 1)
         if message is not None and message.log_offset >= later:

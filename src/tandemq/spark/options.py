@@ -196,6 +196,9 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         raise ConfigError(f"minOffsetsPerTrigger is {least}, more than maxOffsetsPerTrigger, {most}")
     if "maxTriggerDelay" in values.texts and least is None:
         raise ConfigError("maxTriggerDelay without minOffsetsPerTrigger delays nothing", hint="give both or neither")
+    starting = _bound(values, "starting", Edge.LATEST if streaming else Edge.EARLIEST, streaming=streaming)
+    ending = _bound(values, "ending", Edge.LATEST, streaming=streaming)
+    _check_order(starting, ending)
     group = values.texts.get("commitGroup")
     fault = group_name_error(group) if group is not None else None
     if fault is not None:
@@ -205,8 +208,8 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         topics=topics,
         pattern=pattern,
         assigned=assigned,
-        starting=_bound(values, "starting", Edge.LATEST if streaming else Edge.EARLIEST, streaming=streaming),
-        ending=_bound(values, "ending", Edge.LATEST, streaming=streaming),
+        starting=starting,
+        ending=ending,
         offsets_max=most,
         offsets_min=least,
         trigger_delay_ms=values.duration("maxTriggerDelay", TRIGGER_DELAY_MS),
@@ -384,3 +387,15 @@ def _bound(values: _Values, which: str, default: Edge, *, streaming: bool) -> Bo
             where = f"{offsets}: {queue.topic!r}: {queue.broker_name!r}: '{queue.queue_id}'"
             raise ConfigError(f"{where} is {offset}, {never.value}, so that a batch query reads nothing")
     return position
+
+
+def _check_order(starting: Bound, ending: Bound) -> None:
+    """Refuse an end before the start."""
+    if isinstance(starting, Moment) and isinstance(ending, Moment) and starting.wall_ms > ending.wall_ms:
+        raise ConfigError(f"startingTimestamp is {starting.wall_ms}, later than endingTimestamp, {ending.wall_ms}")
+    if isinstance(starting, Position) and isinstance(ending, Position):
+        for queue, end in ending.offsets.items():
+            start = starting.offsets.get(queue, EARLIEST)
+            if start > end >= 0:
+                where = f"{queue.topic!r}: {queue.broker_name!r}: '{queue.queue_id}'"
+                raise ConfigError(f"startingOffsets: {where} is {start}, behind endingOffsets, {end}")

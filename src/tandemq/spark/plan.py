@@ -19,12 +19,11 @@ SHARED_MESSAGES = 20_000
 
 @dataclass(frozen=True, slots=True)
 class QueueRange:
-    """Messages [start, end) of a queue, under an epoch of its broker group's log."""
+    """Messages [start, end) of a queue."""
 
     queue: MessageQueue
     start: int
     end: int
-    epoch: int = 0
 
     @property
     def size(self) -> int:
@@ -55,12 +54,10 @@ def limit_rows(
     return limited
 
 
-def make_ranges(
-    start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int], epochs: Mapping[str, int]
-) -> list[QueueRange]:
+def make_ranges(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]) -> list[QueueRange]:
     """What lies between two positions, by queue; queues without anything left out."""
     return [
-        QueueRange(queue, start[queue], offset, epochs.get(queue.broker_name, 0))
+        QueueRange(queue, start[queue], offset)
         for queue, offset in sorted(end.items())
         if queue in start and offset > start[queue]
     ]
@@ -99,5 +96,5 @@ def _split(ranges: Sequence[QueueRange], count: int) -> list[QueueRange]:
     for one in ranges:
         parts = pieces[one.queue]
         edges = [one.start + one.size * number // parts for number in range(parts + 1)]
-        found += [QueueRange(one.queue, low, high, one.epoch) for low, high in zip(edges[:-1], edges[1:], strict=True)]
+        found += [QueueRange(one.queue, low, high) for low, high in zip(edges[:-1], edges[1:], strict=True)]
     return found

@@ -17,6 +17,7 @@ from tandemq.client.kit import Kit
 from tandemq.client.steps import Steps
 from tandemq.model.message import MessageQueue
 from tandemq.spark.layout import Layout, find_moment
+from tandemq.spark.options import ReadFrom
 from tandemq.spark.reader import ReadHow
 from tandemq.spark.schema import KAFKA_SOURCES
 
@@ -96,7 +97,7 @@ class Narrowing:
         return self.store_start_ms is not None or self.store_end_ms is not None
 
     def offsets_by_time(
-        self, kit: Kit, lows: Offsets, highs: Offsets
+        self, kit: Kit, layout: Layout, lows: Offsets, highs: Offsets, read_from: ReadFrom
     ) -> Steps[tuple[dict[MessageQueue, int], dict[MessageQueue, int]]]:
         """Starts and ends of queues, by store time.
 
@@ -105,10 +106,10 @@ class Narrowing:
         """
         starts, ends = dict(lows), dict(highs)
         for queue in lows:
-            if self.store_start_ms is not None:
-                starts[queue] = yield from find_moment(kit, queue, self.store_start_ms, starts[queue], ends[queue])
-            if self.store_end_ms is not None:
-                ends[queue] = yield from find_moment(kit, queue, self.store_end_ms, starts[queue], ends[queue])
+            for moments, wall_ms in ((starts, self.store_start_ms), (ends, self.store_end_ms)):
+                if wall_ms is not None:
+                    low, high = starts[queue], ends[queue]
+                    moments[queue] = yield from find_moment(kit, layout, queue, wall_ms, low, high, read_from)
         return starts, ends
 
 

@@ -50,6 +50,8 @@ FINAL_CODES = frozenset(
     }
 )
 """Refusals that waiting does not change."""
+WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+"""The remark of RocketMQ's brokers while the log file is deleted already and the queue's entries are not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,11 +230,11 @@ def _ask_member(how: ReadHow, reading: _Reading, address: str) -> Steps[tuple[by
     if answer.code == ResponseCode.SUCCESS:
         return _take(how, reading, answer)
     following = int(answer.fields.get("nextBeginOffset", position))
-    if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and following > position:
-        _move(how, reading, following)
-        return b"", 0
-    if answer.code == ResponseCode.PULL_OFFSET_MOVED and following > position:
+    if following > position and _is_deleted(answer, position):
         reading.deleted_before[address] = following
+    elif following > position and answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
+        _pass_over(how, reading, following)
+        return b"", 0
     elif answer.code in (
         ResponseCode.PULL_OFFSET_MOVED,
         ResponseCode.PULL_NOT_FOUND,
@@ -242,6 +244,13 @@ def _ask_member(how: ReadHow, reading: _Reading, address: str) -> Steps[tuple[by
     else:
         reading.failures[address] = refusal(answer)
     return None
+
+
+def _is_deleted(answer: Command, position: int) -> bool:
+    """Whether a member had the message at a position once. Slaves of RocketMQ 5 say so in other words than masters."""
+    if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
+        return answer.remark == WAS_REMOVING or int(answer.fields.get("minOffset", 0)) > position
+    return answer.code == ResponseCode.PULL_OFFSET_MOVED
 
 
 def _take(how: ReadHow, reading: _Reading, answer: Command) -> tuple[bytes, int]:
@@ -280,11 +289,18 @@ def _tag_of(data: bytes, at: int, size: int) -> str:
     return (value or b"").decode("utf-8", "replace")
 
 
-def _move(how: ReadHow, reading: _Reading, following: int) -> None:
-    """The member has no message for us before `following`."""
+def _pass_over(how: ReadHow, reading: _Reading, following: int) -> None:
+    """The member gives no message before `following`: the filter left them out; without one they are gone."""
+    if how.is_filtered:
+        reading.position = min(following, reading.range.end)
+    else:
+        _deleted(how, reading, following)
+
+
+def _deleted(how: ReadHow, reading: _Reading, following: int) -> None:
+    """What is before `following` is no longer there; with a filter nobody knows how much of it was wanted."""
     following = min(following, reading.range.end)
-    if not how.is_filtered:
-        _lost(how, reading, reading.position, following, "are no longer there")
+    _lost(how, reading, reading.position, following, "are no longer there")
     reading.position = following
 
 
@@ -293,7 +309,7 @@ def _judge(kit: Kit, how: ReadHow, reading: _Reading) -> None:
     members = {**reading.members, **kit.routes.members(reading.range.queue.broker_name)}
     master = members.get(MASTER_ID, "")
     if reading.deleted_before and not reading.ends_at and not reading.failures:
-        _move(how, reading, min(reading.deleted_before.values()))
+        _deleted(how, reading, min(reading.deleted_before.values()))
         return
     is_silent = any(isinstance(error, NetworkError) for error in reading.failures.values())
     if is_silent and how.fail_on_data_loss:
@@ -301,7 +317,7 @@ def _judge(kit: Kit, how: ReadHow, reading: _Reading) -> None:
         return
     if master in reading.deleted_before:
         # A slave that lags so far will never get what its master has deleted.
-        _move(how, reading, reading.deleted_before[master])
+        _deleted(how, reading, reading.deleted_before[master])
     elif reading.failures and not reading.ends_at and not reading.deleted_before:
         errors = list(reading.failures.values())
         if all(error.code in FINAL_CODES for error in errors):

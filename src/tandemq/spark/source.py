@@ -11,7 +11,7 @@ Source: docs/pipeline.md; Spark's Kafka source for conventions.
 
 import logging
 import time
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
@@ -20,12 +20,13 @@ from pyspark.sql.types import StructType
 
 from tandemq.errors import ConfigError, OffsetGone, TandemError
 from tandemq.model.message import MessageQueue
+from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.spark import layout as cluster
 from tandemq.spark.asking import Story, T, asker_of
 from tandemq.spark.decode import Decoder
 from tandemq.spark.layout import End, Epochs, Layout
 from tandemq.spark.offsets import Position, read_offsets
-from tandemq.spark.options import SourceOptions, column_options, sink_options, source_options
+from tandemq.spark.options import Bound, Moment, SourceOptions, column_options, sink_options, source_options
 from tandemq.spark.plan import QueueRange, limit_rows, make_ranges, make_tasks
 from tandemq.spark.pushed import Narrowing
 from tandemq.spark.reader import ReadHow, read_ranges
@@ -75,12 +76,15 @@ class RocketMQDataSource(DataSource):
 
 
 class Task(InputPartition):
-    """The ranges one task reads, and where."""
+    """The ranges one task reads, and where; and the generations of the logs they lie in, by broker group."""
 
-    def __init__(self, ranges: Sequence[QueueRange], members: dict[str, dict[int, str]]) -> None:
+    def __init__(
+        self, ranges: Sequence[QueueRange], members: dict[str, dict[int, str]], epochs: dict[str, Epochs]
+    ) -> None:
         """Travels to the task."""
         self.ranges = tuple(ranges)
         self.members = members
+        self.epochs = epochs
 
 
 class _Reader:
@@ -116,13 +120,34 @@ class _Reader:
             raise OffsetGone(what, hint="failOnDataLoss=false goes on without them")
         log.warning("%s: passed over", what)
 
-    def tasks(self, ranges: Sequence[QueueRange], layout: Layout) -> list[Task]:
+    def check_history(self, position: Position, epochs: Mapping[str, Epochs]) -> None:
+        """Notice a log that was cut and written anew before a position."""
+        if all(position.epoch(name) in (0, table.epoch) for name, table in epochs.items()):
+            return
+        for queue in self.tell(lambda kit: cluster.find_rewritten(kit, position, epochs)):
+            self.lost(
+                f"{_name(queue)}: messages before offset {position.offsets[queue]} were read in epoch "
+                f"{position.epoch(queue.broker_name)} and are others since epoch {epochs[queue.broker_name].epoch}"
+            )
+
+    def check_bound(self, bound: Bound, option: str, layout: Layout, epochs: Mapping[str, Epochs]) -> None:
+        """Notice offsets given for a generation of a log that is not there, or that was written anew since."""
+        if not isinstance(bound, Position):
+            return
+        for name, table in epochs.items():
+            if bound.epoch(name) > table.epoch:
+                self.lost(f"{option} names epoch {bound.epoch(name)} of {name}, whose last one is {table.epoch}")
+        there = {queue: offset for queue, offset in bound.offsets.items() if queue in layout.queues}
+        self.check_history(Position(there, bound.epochs), epochs)
+
+    def tasks(self, ranges: Sequence[QueueRange], layout: Layout, epochs: Mapping[str, Epochs]) -> list[Task]:
         """Ranges shared out."""
-        shares = make_tasks(ranges, self.options.partitions_min)
-        return [
-            Task(share, {one.queue.broker_name: dict(layout.members[one.queue.broker_name]) for one in share})
-            for share in shares
-        ]
+        tasks = []
+        for share in make_tasks(ranges, self.options.partitions_min):
+            names = {one.queue.broker_name for one in share}
+            members = {name: dict(layout.members[name]) for name in names}
+            tasks.append(Task(share, members, {name: epochs.get(name, Epochs()) for name in names}))
+        return tasks
 
     def read_task(self, partition: InputPartition | None) -> Iterator[Any]:
         """Arrow batches of a task's messages; Spark has a task without any where a query reads nothing."""
@@ -130,7 +155,7 @@ class _Reader:
             return
         asker = asker_of(self.how.name_servers)
         for pulled in read_ranges(asker, self.how, partition.ranges, partition.members):
-            yield self.decoder.batch(pulled)
+            yield self.decoder.batch(pulled, partition.epochs[pulled.range.queue.broker_name])
         keep_modules()
 
 
@@ -144,7 +169,12 @@ class BatchReader(DataSourceReader):
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802  # Spark's name
         """Take what helps to read less. Spark applies all of them itself as well: what is read may be more."""
-        self._narrowing = Narrowing.of(filters, kafka=self._reader.options.kafka)
+        reader, options = self._reader, self._reader.options
+        self._narrowing = Narrowing.of(filters, kafka=options.kafka)
+        # Here and not in `partitions`: Spark copies for tasks what there is before it plans. On the topic of delayed
+        # messages brokers know times instead of tags.
+        if options.expression_type == "TAG" and SCHEDULE_TOPIC not in {*options.topics, *options.assigned}:
+            reader.how = self._narrowing.tags_of(reader.how)
         return filters
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -154,8 +184,9 @@ class BatchReader(DataSourceReader):
         cluster.check_named(layout, options.starting, "startingOffsets")
         cluster.check_named(layout, options.ending, "endingOffsets")
         layout = narrowing.layout(layout)
-        if options.expression_type == "TAG":
-            reader.how = narrowing.tags_of(reader.how)
+        epochs = reader.tell(lambda _kit: cluster.find_epochs(layout))
+        reader.check_bound(options.starting, "startingOffsets", layout, epochs)
+        reader.check_bound(options.ending, "endingOffsets", layout, epochs)
         read_from = options.read_from
         start = reader.tell(
             lambda kit: cluster.find_position(kit, layout, options.starting, read_from, "startingOffsets")
@@ -167,10 +198,20 @@ class BatchReader(DataSourceReader):
             if offset > ends[queue].offset and ends[queue].is_final:
                 reader.lost(f"endingOffsets says {offset} of {_name(queue)}, which ends at {ends[queue].offset}")
                 highs[queue] = ends[queue].offset
+            self._check_order(queue, lows[queue], highs[queue])
         if narrowing.is_by_time:
-            lows, highs = reader.tell(lambda kit: narrowing.offsets_by_time(kit, lows, highs))
+            lows, highs = reader.tell(lambda kit: narrowing.offsets_by_time(kit, layout, lows, highs, read_from))
         lows, highs = narrowing.offsets(lows, highs)
-        return reader.tasks(make_ranges(lows, highs, end.epochs), layout)
+        return reader.tasks(make_ranges(lows, highs), layout, epochs)
+
+    def _check_order(self, queue: MessageQueue, start: int, end: int) -> None:
+        """Notice an offset that is behind the end of its queue, or before its start. Moments may well be."""
+        options = self._reader.options
+        if start > end and not isinstance(options.starting, Moment) and not isinstance(options.ending, Moment):
+            if isinstance(options.starting, Position) and options.starting.offsets.get(queue) == start:
+                self._reader.lost(f"startingOffsets says {start} of {_name(queue)}, which ends at {end}")
+            else:
+                self._reader.lost(f"endingOffsets says {end} of {_name(queue)}, which begins at {start}")
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         """See `_Reader.read_task`."""
@@ -188,6 +229,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._checked: Position | None = None
         self._told: Position | None = None
         self._layout: Layout | None = None
+        self._epochs: dict[str, Epochs] = {}
         self._is_introduced = False
         self._batch_s = time.monotonic()
 
@@ -204,6 +246,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reader, options = self._reader, self._reader.options
         layout = reader.tell(lambda kit: cluster.find_layout(kit, options))
         cluster.check_named(layout, options.starting, "startingOffsets")
+        epochs = reader.tell(lambda _kit: cluster.find_epochs(layout))
+        reader.check_bound(options.starting, "startingOffsets", layout, epochs)
         position = reader.tell(
             lambda kit: cluster.find_position(kit, layout, options.starting, options.read_from, "startingOffsets")
         )
@@ -226,7 +270,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before = _position(start)
         layout, ends, epochs = self._look([queue.topic for queue in before.offsets])
         self._latest = Position({queue: end.offset for queue, end in ends.items()}, _numbers(epochs))
-        self._check_history(before, epochs)
+        self._reader.check_history(before, epochs)
         self._tell_group(before)
         offsets: dict[MessageQueue, int] = {}
         for queue, offset in before.offsets.items():
@@ -237,18 +281,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 offsets[queue] = self._end_of(queue, offset, ends[queue])
         if isinstance(limit, ReadMaxRows):
             offsets = limit_rows(before.offsets, offsets, limit.max_rows)
-        if self._is_too_little(before, offsets):
-            return start
-        new = [queue for queue in ends if queue not in offsets and self._is_wanted(queue)]
-        if new:
-            # Where the next one begins, on record before any of it is read.
-            entered = Layout(tuple(new), layout.members)
-            offsets |= self._reader.tell(lambda _kit: cluster.find_starts(entered, self._reader.options.read_from))
+        # Where new queues begin, on record before any of them is read.
+        new = Layout(tuple(queue for queue in ends if queue not in offsets and self._is_wanted(queue)), layout.members)
+        read_from = self._reader.options.read_from
+        starts = self._reader.tell(lambda _kit: cluster.find_starts(new, read_from)) if new.queues else {}
+        count = sum(max(0, offset - before.offsets[queue]) for queue, offset in offsets.items())
+        if self._is_too_little(count):
+            if self._is_too_little(count + sum(max(0, ends[queue].offset - low) for queue, low in starts.items())):
+                return start
+            offsets = dict(before.offsets)
+        offsets |= starts
         known = {name: epoch for name, epoch in before.epochs.items() if name not in epochs}
         after = Position(offsets, known | _numbers(epochs))
         if offsets != before.offsets:
             self._batch_s = time.monotonic()
-        self._checked, self._layout = after, layout
+        self._checked, self._layout, self._epochs = after, layout, epochs
         return after.to_json()
 
     def _end_of(self, queue: MessageQueue, start: int, end: End) -> int:
@@ -262,23 +309,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _is_wanted(self, queue: MessageQueue) -> bool:
         return self._target is None or queue in self._target
 
-    def _is_too_little(self, before: Position, offsets: dict[MessageQueue, int]) -> bool:
+    def _is_too_little(self, count: int) -> bool:
         """Whether minOffsetsPerTrigger makes the query wait. A query that reads what is there now never waits."""
         options = self._reader.options
         if options.offsets_min is None or self._target is not None:
             return False
-        count = sum(max(0, offset - before.offsets.get(queue, offset)) for queue, offset in offsets.items())
         return count < options.offsets_min and time.monotonic() - self._batch_s < options.trigger_delay_ms / 1000
-
-    def _check_history(self, position: Position, epochs: dict[str, Epochs]) -> None:
-        """Notice a log that was cut and written anew before a position."""
-        if all(position.epoch(name) in (0, table.epoch) for name, table in epochs.items()):
-            return
-        for queue in self._reader.tell(lambda kit: cluster.find_rewritten(kit, position, epochs)):
-            self._reader.lost(
-                f"{_name(queue)}: messages before offset {position.offsets[queue]} were read in epoch "
-                f"{position.epoch(queue.broker_name)} and are others since epoch {epochs[queue.broker_name].epoch}"
-            )
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  # Spark's name
         """How far queues go, for a query's progress."""
@@ -289,17 +325,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a micro-batch, the same for the same two offsets."""
         before, after = _position(start), _position(end)
-        ranges = make_ranges(before.offsets, after.offsets, after.epochs)
+        ranges = make_ranges(before.offsets, after.offsets)
         known = [queue.topic for queue in after.offsets]
-        layout = self._layout
+        layout, epochs = self._layout, self._epochs
         if after != self._checked or layout is None:
             # A batch done again, after a restart.
             layout, _, epochs = self._look(known)
-            self._check_history(after, epochs)
+            self._reader.check_history(after, epochs)
         gone = [one for one in ranges if one.queue.broker_name not in layout.members]
         for one in gone:
             self._reader.lost(f"{_name(one.queue)}, offsets {one.start} to {one.end - 1}: the broker group is gone")
-        return self._reader.tasks([one for one in ranges if one not in gone], layout)
+        return self._reader.tasks([one for one in ranges if one not in gone], layout, epochs)
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         """See `_Reader.read_task`."""
@@ -328,7 +364,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks read; what the planner remembers stays with it."""
-        return self.__dict__ | dict.fromkeys(("_latest", "_checked", "_told", "_target", "_layout"))
+        return self.__dict__ | dict.fromkeys(("_latest", "_checked", "_told", "_target", "_layout", "_epochs"))
 
 
 def _position(tree: dict[str, Any]) -> Position:
