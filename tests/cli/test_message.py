@@ -1,6 +1,10 @@
 """Messages are sent, followed and looked up."""
 
 import json
+import re
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +37,26 @@ def test_lines_of_standard_input_are_messages(run: Run, cluster: LocalCluster, a
     assert len(json.loads(run(*words, typed="a\nb\nc\n").stdout)) == 3
     told = run("message", "tail", "Lines", "--from", "earliest", "--count", 3, "--json", "-n", cluster.name_servers)
     assert sorted(json.loads(line)["body"] for line in told.stdout.splitlines()) == ["a", "b", "c"]
+
+
+def test_tail_that_is_interrupted_was_not_in_vain(cluster: LocalCluster, ask: Ask) -> None:
+    ask("topic", "create", "Followed", "--queues", 1)
+    ask("message", "send", "Followed", "one")
+    words = ["message", "tail", "Followed", "--from", "earliest", "-n", cluster.name_servers]
+    with subprocess.Popen([sys.executable, "-m", "tandemq", *words], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().endswith(" one\n")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+
+
+def test_page_of_exit_codes_names_what_ends_with_0_when_it_is_interrupted() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    [row] = re.findall(r"^\| 130 \| (.*) \|$", page, re.MULTILINE)
+    assert re.findall("`([^`]+)`", row) == ["up", "broker", "namesrv", "message tail", "sim --forever", "spark archive"]
 
 
 def test_file_is_one_message_and_bytes_that_are_no_text_come_as_digits(ask: Ask, tmp_path: Path) -> None:

@@ -36,12 +36,13 @@ def started(*words: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]
             process.kill()
 
 
-def test_broker_tells_where_it_listens_and_stops_on_sigterm(tmp_path: Path) -> None:
+@pytest.mark.parametrize("told_to", [signal.SIGTERM, signal.SIGINT])
+def test_broker_tells_where_it_listens_and_stops_when_told(tmp_path: Path, told_to: signal.Signals) -> None:
     with started("broker", *ANY_PORTS, "--set", f"storePathRootDir={tmp_path}") as (process, told):
         assert (told["brokerName"], told["brokerId"], told["pid"]) == ("broker-a", 0, process.pid)
         host, port = told["address"].split(":")
         socket.create_connection((host, int(port)), 5).close()
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(told_to)
         assert process.wait(10) == 0
     assert not (tmp_path / "abort").exists()
 
