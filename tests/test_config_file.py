@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandemq.config import BrokerConfig, NameServerConfig
-from tandemq.config_file import LIVE_KEYS, as_properties, changed, load_broker_config, load_name_server_config
+from tandemq.config_file import (
+    _MISSING,
+    _NOT_HERE,
+    LIVE_KEYS,
+    as_properties,
+    changed,
+    load_broker_config,
+    load_name_server_config,
+)
 from tandemq.config_keys import BROKER_KEYS, NAME_SERVER_KEYS
 from tandemq.errors import ConfigError
 from tests.spec import spec
@@ -122,6 +130,50 @@ def test_key_like_nothing_points_to_the_list() -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "missing"),
+    [
+        ("enablePropertyFilter=TRUE", "SQL filters are not part of this release"),
+        ("transactionTimeOut=6000", "transactions are not part of this release"),
+        ("timerWheelEnable=true", "timed messages are not part of this release"),
+        ("metricsExporterType=PROM", "metrics are not exported"),
+        ("defaultMessageRequestMode=POP", "POP consumption is not part of this release"),
+        ("fetchNamesrvAddrByAddressServer=true", "set namesrvAddr"),
+        ("messageStorePlugIn=org.example.Store", "plug-ins"),
+    ],
+)
+def test_setting_that_asks_for_what_is_not_here_gets_a_warning_of_its_own(line: str, missing: str) -> None:
+    loaded = Loaded(f"{line}\nsendMessageThreadPoolNums=16\n")
+    assert loaded.config == BrokerConfig()
+    assert len(loaded.warnings) == 2
+    assert loaded.warnings[0].startswith(f"broker.conf: {line.partition('=')[0]} = ")
+    assert missing in loaded.warnings[0]
+    assert loaded.warnings[1].endswith(" TandemQ does not need them: sendMessageThreadPoolNums")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "enablePropertyFilter=false", "metricsExporterType=DISABLE", "defaultMessageRequestMode=PULL",
+        "filterServerNums=0", "messageStorePlugIn=", "readOnlyCommitLogStorePaths=", "socksProxyConfig={}",
+        "rejectTransactionMessage=true",
+    ],
+)  # fmt: skip
+def test_setting_that_asks_for_nothing_is_one_that_is_not_needed(line: str) -> None:
+    assert [text.partition(": ")[2] for text in Loaded(line).warnings] == [
+        f"RocketMQ knows these settings, TandemQ does not need them: {line.partition('=')[0]}"
+    ]
+
+
+def test_settings_of_what_is_not_here_are_rocketmq_s_and_documented() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    ours = {item.metadata["key"] for kind in (BrokerConfig, NameServerConfig) for item in fields(kind)}
+    for key in (*_MISSING, *_NOT_HERE):
+        assert key in BROKER_KEYS | NAME_SERVER_KEYS
+        assert key not in ours
+        assert f"`{key}" in page, key
+
+
+@pytest.mark.parametrize(
     "line",
     [
         "aclEnable=true",
@@ -130,6 +182,8 @@ def test_key_like_nothing_points_to_the_list() -> None:
         "enableControllerMode=true",
         "useTLS=true",
         "storeType=defaultRocksDB",
+        "enableConsumeQueueExt=true",
+        "readOnlyCommitLogStorePaths=/older",
         "storePathCommitLog=/elsewhere",
     ],
 )

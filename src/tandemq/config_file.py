@@ -10,6 +10,7 @@ names (`listen_port`), units are those of docs/settings.md; values are taken as 
     key                                              what happens
     ours                                             used
     RocketMQ's, and nothing depends on it here       one warning for all of them
+    RocketMQ's, and it asks for what is not here     a warning of its own that says what is missing
     RocketMQ's, and leaving it out would deceive     an error: a broker with `aclEnable=true` must not start without ACL
     nobody's                                         an error that names the nearest key
 
@@ -43,7 +44,7 @@ _ALIASES = {
     "channelExpiredTimeout": ("clientChannelExpiredTimeout", 1),
 }
 
-# RocketMQ's keys that must not be dropped with a warning when they have one of these values.
+# RocketMQ's keys that must not be dropped with a warning when they have one of these values ("!x": any other than x).
 _NO_CONTROLLER = "controllers are not spoken here; registryAddr has the group elect its master"
 _NOT_HERE: dict[str, tuple[str, str]] = {
     "aclEnable": ("true", "access control is not part of this release"),
@@ -54,6 +55,57 @@ _NOT_HERE: dict[str, tuple[str, str]] = {
     "enableControllerMode": ("true", _NO_CONTROLLER),
     "enableControllerInNamesrv": ("true", _NO_CONTROLLER),
     "storeType": ("defaultrocksdb", "RocksDB stores cannot be opened here"),
+    "enableConsumeQueueExt": ("true", "extended consume queues cannot be read here, so tags would not be found"),
+    "readOnlyCommitLogStorePaths": ("!", "the log is read from one directory only"),
+}
+
+# RocketMQ's keys that ask, with one of these values, for something that is not here: a warning of their own says what.
+_TRANSACTIONS = "transactions are not part of this release; half messages are refused"
+_ACTING = "acting masters are not part of this release; registryAddr has a slave serve reads, or become master"
+_NAMED = "name servers are not looked up; set namesrvAddr"
+_LIGHT_QUEUES = "light queues are not part of this release; messages are in their own topic only"
+_COLD = "reads of cold data are not slowed down here"
+_MISSING: dict[str, tuple[str, str]] = {
+    "enablePropertyFilter": ("true", "SQL filters are not part of this release; pulls that ask for one are refused"),
+    "filterServerNums": ("!0", "filter servers are not part of this release"),
+    "rejectTransactionMessage": ("false", _TRANSACTIONS),
+    "transactionTimeOut": ("!", _TRANSACTIONS),
+    "transactionCheckMax": ("!", _TRANSACTIONS),
+    "transactionCheckInterval": ("!", _TRANSACTIONS),
+    "timerWheelEnable": ("true", "timed messages are not part of this release and refused; delay levels work"),
+    "recallMessageEnable": ("true", "timed messages, and their recall, are not part of this release"),
+    "storeReplyMessageEnable": ("true", "request-reply is not part of this release; replies are refused"),
+    "defaultMessageRequestMode": ("!pull", "POP consumption is not part of this release"),
+    "traceTopicEnable": ("true", "RMQ_SYS_TRACE_TOPIC is not made at the start; make it with: tandemq topic create"),
+    "enableLmq": ("true", _LIGHT_QUEUES),
+    "enableMultiDispatch": ("true", _LIGHT_QUEUES),
+    "enableCompaction": ("true", "compaction topics are not part of this release; their messages are all kept"),
+    "rejectPullConsumerEnable": ("true", "pull consumers are not refused here"),
+    "disableConsumeIfConsumerReadSlowly": ("true", "groups that are far behind are not switched off here"),
+    "startAcceptSendRequestTimeStamp": ("!0", "messages are taken from the start"),
+    "coldDataFlowControlEnable": ("true", _COLD),
+    "coldCtrStrategyEnable": ("true", _COLD),
+    "haFlowControlEnable": (
+        "true",
+        "maxHaTransferByteInSecond alone limits replication here, and is unlimited by default",
+    ),
+    "allAckInSyncStateSet": ("true", "inSyncReplicas says here how many copies SEND_OK needs"),
+    "asyncLearner": ("true", "every slave in sync counts as a copy here"),
+    "enableSlaveActingMaster": ("true", _ACTING),
+    "supportActingMaster": ("true", "acting masters are not part of this release; routes show no slave as a master"),
+    "fetchNamesrvAddrByAddressServer": ("true", _NAMED),
+    "fetchNameSrvAddrByDnsLookup": ("true", _NAMED),
+    "socksProxyConfig": ("!{}", "connections are made directly, not through a proxy"),
+    "messageStorePlugIn": ("!", "plug-ins, tiered storage among them, are not loaded"),
+    "metricsExporterType": (
+        "!disable",
+        "metrics are not exported; mqadmin brokerStatus and tandemq cluster list have them",
+    ),
+    "clusterTest": ("true", "other clusters' name servers are not asked"),
+    "needWaitForService": ("true", "routes are answered from the start"),
+    "deleteTopicWithBrokerRegistration": ("true", "a topic that a broker no longer has stays until it is deleted"),
+    "enableTopicList": ("false", "lists of topics are answered to everybody"),
+    "enableAllTopicList": ("false", "lists of topics are answered to everybody"),
 }
 
 _LIVE = """
@@ -185,7 +237,7 @@ class _Reader:
             self._warn(f"RocketMQ knows these settings, TandemQ does not need them: {', '.join(sorted(set(unneeded)))}")
 
     def _take(self, key: str, value: object, place: str) -> bool:
-        """Whether the setting is one of ours."""
+        """Whether there is nothing more to say of the setting: it is one of ours, or a warning was given."""
         name, factor = _ALIASES.get(key, (key, 1))
         item = self._fields.get(name)
         if item is not None:
@@ -198,7 +250,7 @@ class _Reader:
         if key not in self._known:
             raise ConfigError("nobody knows this setting", hint=self._nearest(key))
         self._refuse_what_is_not_here(key, value, place)
-        return False
+        return self._warn_of_what_is_missing(key, value)
 
     def _nearest(self, key: str) -> str:
         every = sorted({*self.keys.values(), *self._known})
@@ -210,8 +262,15 @@ class _Reader:
         if key == "storePathCommitLog":
             self._log_directories.append((str(value), place))
         refused, why = _NOT_HERE.get(key, ("", ""))
-        if refused and str(value).strip().lower() == refused:
+        if _asks(refused, value):
             raise ConfigError(f"{value} cannot be had: {why}", hint="remove the setting to go without")
+
+    def _warn_of_what_is_missing(self, key: str, value: object) -> bool:
+        asking, what = _MISSING.get(key, ("", ""))
+        if not _asks(asking, value):
+            return False
+        self._warn(f"{key} = {ascii(value)[:64]} has no effect: {what}")
+        return True
 
     def wrong(self, name: str, what: str) -> None:
         """Note that a field's value is wrong."""
@@ -250,6 +309,12 @@ class _Reader:
         if self._errors:
             raise ConfigError("\n".join(self._errors))
         return config
+
+
+def _asks(asking: str, value: object) -> bool:
+    """Whether a value is the one that asks for something, or, after "!", any other than that one."""
+    text = str(value).strip().lower()
+    return text != asking[1:] if asking.startswith("!") else bool(asking) and text == asking
 
 
 def _parse(item: Field[Any], value: object) -> Any:
