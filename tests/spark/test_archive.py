@@ -115,6 +115,67 @@ def test_log_written_anew_is_refused_without_its_checkpoint_too(
 
 
 @spec("P04")
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_checkpoint_that_outlived_its_lake_begins_nothing_in_the_middle(
+    spark: SparkSession, writer: LogWriter, tmp_path: Path, is_kept: bool
+) -> None:
+    lake, own = tmp_path / "lake", tmp_path / "own"
+    writer.write_many(100)
+    if is_kept:
+        archive(spark, writer, lake, checkpoint=own)
+        shutil.copytree(lake, tmp_path / "older")
+    writer.write_many(100)
+    archive(spark, writer, lake, checkpoint=own)
+    shutil.rmtree(lake)
+    if is_kept:
+        (tmp_path / "older").rename(lake)
+    writer.write_many(100)
+    holds = f"up to {writer.made[100].log_offset}" if is_kept else "not at all"
+    for _ in range(2):
+        with pytest.raises(LocalError, match=rf"broker-a {holds}, and the checkpoint .*own wants.*ahead of the lake"):
+            archive(spark, writer, lake, checkpoint=own)
+        assert DeltaLake(lake).rows() == (100 if is_kept else 0)
+    shutil.copytree(lake, tmp_path / "copy")
+    shutil.copytree(own, tmp_path / "own-copy")
+    lost = archive(spark, writer, tmp_path / "copy", checkpoint=tmp_path / "own-copy", fails_on_loss=False)
+    assert lost.rows == 100
+    shutil.rmtree(own)
+    archive(spark, writer, lake, checkpoint=own)
+    assert offsets_in(spark, lake) == [made.log_offset for made in writer.made]
+
+
+@spec("P04")
+def test_log_of_another_group_with_the_same_name_is_refused(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, other = LogWriter(tmp_path / "one" / "store"), LogWriter(tmp_path / "two" / "store")
+    one.write_many(100)
+    for number in range(300):
+        other.write(b"of another group %d" % number)
+    lake = tmp_path / "lake"
+    archive(spark, one, lake)
+    for is_kept in (True, False):
+        if not is_kept:
+            shutil.rmtree(lake / "_tandemq")
+        with pytest.raises(StoreDamaged, match=r"another record lies before that.*--broker-name.*allow-loss"):
+            archive(spark, other, lake)
+    assert DeltaLake(lake).rows() == 100
+    assert archive(spark, other, lake, broker_name="other").rows == 300
+    one.write_many(10)
+    shutil.copytree(one.store, tmp_path / "slave" / "store")
+    slave = LogWriter(tmp_path / "slave" / "store")
+    assert archive(spark, slave, lake).rows == 10
+    known, one.end = one.end, one.made[-1].log_offset
+    one.write(b"written anew, and longer than the one before" * 9)
+    with pytest.raises(StoreDamaged, match="or it was written anew"):
+        archive(spark, one, lake)
+    last = one.write()
+    assert archive(spark, one, lake, fails_on_loss=False).start == known
+    assert last.log_offset in offsets_in(spark, lake)
+    assert "going on behind it" in caplog.text
+
+
+@spec("P04")
 def test_log_that_is_shorter_than_what_the_lake_holds_of_it_is_refused(
     spark: SparkSession, writer: LogWriter, tmp_path: Path
 ) -> None:

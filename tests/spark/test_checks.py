@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tandemq.errors import ConfigError
+from tandemq.errors import ConfigError, LocalError
 from tandemq.spark.audit import audit, audit_range
 from tandemq.spark.logfiles import open_log
 from tandemq.spark.logranges import LogRange, split
@@ -53,6 +53,31 @@ def test_scrub_goes_on_from_its_state_file(spark: SparkSession, writer: LogWrite
     assert told[0] == 3 * RANGE_BYTES
     with pytest.raises(ConfigError, match="is not the state of this job"):
         scrub(spark, writer.store, range_bytes=2 * RANGE_BYTES, state=state)
+
+
+def test_check_that_ended_is_done_anew_with_its_state_file(
+    spark: SparkSession, writer: LogWriter, twin: LogWriter, tmp_path: Path
+) -> None:
+    scrubbed, audited = tmp_path / "scrub", tmp_path / "audit"
+
+    def check() -> tuple[int, int | None]:
+        damages = scrub(spark, writer.store, range_bytes=RANGE_BYTES, state=scrubbed).damages
+        return len(damages), audit(spark, writer.store, twin.store, range_bytes=RANGE_BYTES, state=audited).diverges_at
+
+    assert check() == (0, None)
+    kept = scrubbed.read_text(), audited.read_text()
+    assert check() == (0, None)
+    assert (scrubbed.read_text(), audited.read_text()) == kept
+    harmed = writer.made[100].log_offset
+    writer.flip(harmed + 92)
+    assert check() == (1, harmed)
+
+
+def test_audit_of_logs_with_nothing_in_common_fails(spark: SparkSession, writer: LogWriter, tmp_path: Path) -> None:
+    later = LogWriter(tmp_path / "later", segment_bytes=1 << 20, start=4 << 20)
+    later.write_many(10)
+    with pytest.raises(LocalError, match=r"nothing in common to compare: .*\[0, \d+\), .*later.*\[4194304, \d+\)"):
+        audit(spark, writer.store, later.store)
 
 
 def frozen(_wanted: LogRange) -> Result:

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from tandemq.cli import main
 from tandemq.spark.java import find_java
+from tandemq.spark.lake import DeltaLake
 from tests.spark.logs import LogWriter
 
 JAVA = "of a session that ran already"
@@ -87,6 +88,18 @@ def test_rebuild_and_report_make_their_files(writer: LogWriter, tmp_path: Path) 
     assert all(len(text.splitlines()) > 2 for text in kept)
     assert told(*words)["bytes"] == once["bytes"]
     assert (state.read_bytes(), other.read_bytes()) == kept
+
+
+def test_report_says_what_is_wrong_before_it_counts(writer: LogWriter, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    DeltaLake(lake, create=True)
+    for words, says, code in (
+        ((writer.store, tmp_path / "none" / "page.html"), "there is no directory", 2),
+        ((lake, tmp_path / "page.html", "--twin", writer.store), "holds no commit log", 1),
+    ):
+        result = run("report", *words)
+        assert (result.exit_code, says in result.stderr) == (code, True), result.output
+        assert "stats:" not in result.stderr
 
 
 def test_wrong_settings_of_spark_are_refused(writer: LogWriter) -> None:

@@ -326,7 +326,28 @@ def test_project_reads_a_cluster_or_a_store_and_says_so(tmp_path: Path) -> None:
     for wrong, says in (
         ([], "a new project reads a cluster or a store"),
         (["--store", str(store), "--subscribe", "x"], "a store is read whole"),
+        (["--store", str(store), "--namesrv", "127.0.0.1:1"], "give one of --namesrv and --store"),
+        (["--store", str(store), "--full-refresh"], "--full-refresh goes with --run"),
     ):
         result = CliRunner().invoke(pipeline, [str(tmp_path / "other"), *wrong])
         assert result.exit_code == 2
         assert says in result.output
+
+
+def test_options_of_a_new_project_are_refused_where_one_is_there_and_the_environment_comes_last(tmp_path: Path) -> None:
+    store, project = tmp_path / "store", tmp_path / "project"
+    store.mkdir()
+    runner = CliRunner(env={"TANDEMQ_NAMESRV": "127.0.0.1:1"})
+    written = runner.invoke(pipeline, [str(project), "--store", str(store)])
+    assert written.exit_code == 0, written.output
+    spec = project / "spark-pipeline.yml"
+    before = spec.read_text()
+    assert "rocketmq-log" in before
+    for given in (["--namesrv", "127.0.0.1:2"], ["--subscribe", "Orders"], ["--store", str(store)]):
+        refused = runner.invoke(pipeline, [str(project), "--run", *given])
+        assert refused.exit_code == 2
+        assert "says what it reads: change it there" in refused.output
+    assert spec.read_text() == before
+    spec.write_text("nothing: of a pipeline\n")
+    run_alone = runner.invoke(pipeline, [str(project), "--run", "--json"])
+    assert json.loads(run_alone.stdout)["run"] is True

@@ -53,6 +53,48 @@ def test_log_of_a_java_broker_comes_back_byte_for_byte(spark: SparkSession, tmp_
     assert log_bytes(tmp_path / "again", end) == log_bytes(tmp_path / "store", end)
 
 
+@spec("P07")
+def test_log_of_a_lake_that_grew_is_completed(spark: SparkSession, tmp_path: Path) -> None:
+    made, lake, again = LogWriter(tmp_path / "store"), tmp_path / "lake", tmp_path / "again"
+    found = []
+    for count in (300, 10, 600, 0):  # into the last file, then beyond it
+        made.write_many(count)
+        archived(spark, made.store, lake)
+        done = replay_to_store(spark, lake, "broker-a", again, segment_bytes=made.segment_bytes)
+        assert log_bytes(again, made.end) == log_bytes(made.store, made.end)
+        found.append((done.total, done.skipped))
+    (again / "commitlog" / f"{0:020d}").unlink()
+    done = replay_to_store(spark, lake, "broker-a", again, segment_bytes=made.segment_bytes)
+    assert log_bytes(again, made.end) == log_bytes(made.store, made.end)
+    assert [*found, (done.total, done.skipped)] == [(1, 0), (1, 0), (3, 0), (3, 3), (3, 2)]
+
+
+@spec("P07")
+def test_directory_that_holds_another_log_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    again = tmp_path / "again"
+    for lake, name in (("lake", "broker-a"), ("lake", "broker-b"), ("other", "broker-a")):
+        made = LogWriter(tmp_path / lake / name)
+        made.write_many(10)
+        archived(spark, made.store, tmp_path / f"{lake}.delta", name)
+    replay_to_store(spark, tmp_path / "lake.delta", "broker-a", again, segment_bytes=1 << 16)
+    whole = log_bytes(again, 1 << 16)
+    for lake, name, size, says in (
+        ("lake", "broker-b", 1 << 16, 'its brokerName is "broker-a", not "broker-b"'),
+        ("other", "broker-a", 1 << 16, "its lake is "),
+        ("lake", "broker-a", 1 << 17, "its segmentBytes is 65536, not 131072"),
+    ):
+        with pytest.raises(ConfigError, match=f"is the note of another replay: {says}"):
+            replay_to_store(spark, tmp_path / f"{lake}.delta", name, again, segment_bytes=size)
+    (tmp_path / "lake.delta").rename(tmp_path / "gone")
+    (tmp_path / "other.delta").rename(tmp_path / "lake.delta")
+    with pytest.raises(ConfigError, match="is the note of another replay: its table is "):
+        replay_to_store(spark, tmp_path / "lake.delta", "broker-a", again, segment_bytes=1 << 16)
+    assert log_bytes(again, 1 << 16) == whole
+    (again / "replay.json").unlink()
+    with pytest.raises(ConfigError, match="holds a log that is of no replay"):
+        replay_to_store(spark, tmp_path / "gone", "broker-a", again, segment_bytes=1 << 16)
+
+
 def test_one_of_several_groups_is_chosen(spark: SparkSession, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     DeltaLake(lake, create=True)

@@ -79,6 +79,17 @@ def test_statistics_that_were_stopped_go_on_from_their_state(
         gather(spark, writer.store, range_bytes=1 << 18, state=tmp_path / "broker-a.state")
 
 
+def test_queues_of_two_broker_groups_are_counted_apart(spark: SparkSession, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    for name in ("broker-a", "broker-b"):
+        made = LogWriter(tmp_path / name)
+        made.write_many(50)
+        Archive(ArchiveOptions(store=made.store, lake=lake)).run(spark)
+    assert [(row["topic"], row["queues"], row["messages"]) for row in gather(spark, lake).topics] == [
+        ("T0", 4, 50), ("T1", 4, 50),
+    ]  # fmt: skip
+
+
 def test_latencies_are_exact_up_to_a_second_and_to_three_digits_beyond() -> None:
     given = np.array([-12_345, -3, 0, 1, 999, 1_000, 1_234, 98_765, 123_456])
     assert rounded_ms(given).tolist() == [-12_300, -3, 0, 1, 999, 1_000, 1_230, 98_700, 123_000]

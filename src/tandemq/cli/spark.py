@@ -13,6 +13,7 @@ from tandemq.cli.spark_pipeline import pipeline
 from tandemq.cli.spark_replay import replay
 from tandemq.cli.spark_session import Progress, clear_errors, session_options, spark_session
 from tandemq.config import DELAY_LEVELS, parse_delay_levels
+from tandemq.errors import ConfigError
 
 EXIT_FAULTS = 3
 SHOWN_MAX = 20
@@ -287,11 +288,16 @@ def report(
     SOURCE is a store directory or a lake; twins can be compared with a store directory. With --state, results of
     twins are kept in files beside that of the statistics, called like it and .twin-1, .twin-2 and so on.
     """
+    if not page.absolute().parent.is_dir():
+        raise ConfigError(f"{page} cannot be written: there is no directory {page.absolute().parent}")
     with spark_session(master, conf, silent=as_json) as (session, java):
         from tandemq.spark.audit import audit as compare  # noqa: PLC0415
+        from tandemq.spark.audit import overlap  # noqa: PLC0415
         from tandemq.spark.report import report_page  # noqa: PLC0415
         from tandemq.spark.stats import gather  # noqa: PLC0415
 
+        for twin in twins:
+            overlap(source, twin)
         progress = Progress("stats", silent=as_json)
         found = gather(session, source, range_bytes=range_bytes, state=state, progress=progress)
         audits = [

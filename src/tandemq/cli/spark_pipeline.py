@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from tandemq.cli.show import json_option, show_json
 from tandemq.cli.spark_session import clear_errors
@@ -31,17 +32,27 @@ def pipeline(
 
     The project is the user's: change its transformations, and run it by --run or by spark-pipelines itself.
     """
+    context = click.get_current_context()
+    is_environments = context.get_parameter_source("namesrv") is ParameterSource.ENVIRONMENT
+    if full_refresh and not runs:
+        raise click.UsageError("--full-refresh goes with --run")
     with clear_errors():
         from tandemq.spark.java import find_java  # noqa: PLC0415
         from tandemq.spark.pipelines.projects import SPEC, run_project, write_project  # noqa: PLC0415
 
         is_there = (directory / SPEC).is_file()
         if not is_there:
-            write_project(directory, _project(namesrv, subscribe, store))
+            chosen = None if is_environments and store is not None else namesrv
+            write_project(directory, _project(chosen, subscribe, store))
             if not as_json:
                 click.echo(f"{directory} holds a pipeline project; run it by: tandemq spark pipeline {directory} --run")
         elif not runs:
             raise click.UsageError(f"{directory} holds a project already; run it by --run")
+        elif (namesrv is not None and not is_environments) or subscribe is not None or store is not None:
+            raise click.UsageError(
+                f"{directory} holds a project already, and its {SPEC} says what it reads: change it there, and give "
+                "--run without --namesrv, --subscribe and --store"
+            )
         code, told = 0, None
         if runs:
             java = find_java()

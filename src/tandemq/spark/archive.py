@@ -4,8 +4,8 @@
 
 If the driver dies before the commit, the files belong to nothing, and the batch is done again; if it dies after it,
 Spark does the batch again, and the table's marks say that it is there already. Without a checkpoint the archive goes on
-where the table's mark says the log is archived up to; a mark of the log's generation there tells whether it is that log
-still.
+where the table's mark says the log is archived up to; marks of the log's generation there, and of its last record, tell
+whether it is that log still. Each batch joins to what the table holds: whatever a checkpoint says, nothing is left out.
 
 Source: docs/pipeline.md, "Archive"; reliability: a driver killed between the two commits loses and doubles nothing.
 """
@@ -22,9 +22,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tandemq.errors import LocalError, StoreDamaged, StoreLocked
 from tandemq.spark.lake import DataFile, DeltaLake, Lake
-from tandemq.spark.logfiles import LogFiles, LogReader, log_end, open_log
+from tandemq.spark.logfiles import LogReader, log_end, open_log
 from tandemq.spark.logoptions import parse_place
 from tandemq.spark.logsource import RocketMQLogDataSource
+from tandemq.spark.tail import UNKNOWN, first_record, tail_checksum
 
 log = logging.getLogger(__name__)
 POLL_S = 1
@@ -80,6 +81,11 @@ def epoch_mark(broker_name: str) -> str:
     return f"tandemq-epoch:{broker_name}"
 
 
+def tail_mark(broker_name: str) -> str:
+    """The name of the mark that tells the log by its last record before that offset (`tail_checksum`)."""
+    return f"tandemq-tail:{broker_name}"
+
+
 class Archive:
     """One run of the job."""
 
@@ -107,14 +113,15 @@ class Archive:
         known = self._lake.mark(self._mark)
         with LogReader(files) as read:
             end = log_end(read)
-        if known is not None:
-            self._check_same_log(files, known, end)
+            if known is not None:
+                self._check_same_log(read, known, end)
         begin = files.start if known is None else known
         self.done = Archived(begin, begin, end)
 
-    def _check_same_log(self, files: LogFiles, known: int, end: int) -> None:
-        """Notice a log that was written anew before the offset up to which the lake holds it: a checkpoint would tell,
-        and may be lost."""
+    def _check_same_log(self, read: LogReader, known: int, end: int) -> None:
+        """Notice a log that was written anew before the offset up to which the lake holds it, or is another one of the
+        same name: a checkpoint tells only of generations, and may be lost."""
+        files = read.files
         archived, found = self._lake.mark(epoch_mark(files.broker_name)) or 0, files.epoch_at(known - 1)
         holds = f"{self._lake.path} holds the log of {files.broker_name} up to {known}"
         if known > files.start and found != archived:
@@ -122,17 +129,26 @@ class Archive:
                 f"{holds}, of generation {archived} there; in {self._options.store} that is of generation {found}: "
                 "the log was written anew after a failover"
             )
-            if self._options.fails_on_loss:
-                raise StoreDamaged(
-                    what, hint="archive into another directory to have the log as it is now; with --allow-loss the "
-                    "lake keeps what is there and goes on behind it",
-                )  # fmt: skip
-            log.warning("archive: %s; going on behind it", what)
+            self._refuse_anew(what)
         if end < known:
             raise StoreDamaged(
                 f"{holds}, and {self._options.store} ends at {end}",
                 hint="a slave may lag: archive again later; if the end was lost, archive into another directory",
             )
+        tail = self._lake.mark(tail_mark(files.broker_name)) or UNKNOWN
+        if found == archived and tail != UNKNOWN and tail_checksum(read, known) not in (tail, UNKNOWN):
+            self._refuse_anew(
+                f"{holds}, and in {self._options.store} another record lies before that: it is the log of another "
+                "broker group (--broker-name tells them apart), or it was written anew"
+            )
+
+    def _refuse_anew(self, what: str) -> None:
+        if self._options.fails_on_loss:
+            raise StoreDamaged(
+                what, hint="archive into another directory to have the log as it is now; with --allow-loss the "
+                "lake keeps what is there and goes on behind it",
+            )  # fmt: skip
+        log.warning("archive: %s; going on behind it", what)
 
     def start(self, spark: SparkSession) -> StreamingQuery:
         """Start the query that does it."""
@@ -177,6 +193,7 @@ class Archive:
         if before is not None and before >= batch:
             log.info("archive: batch=%d is in the table already", batch)
             return
+        marks = {app: batch} | self._planned(batch)
         rows = frame.collect()
         if not rows:
             return
@@ -185,17 +202,35 @@ class Archive:
         if known is not None and end <= known:
             log.info("archive: log offsets [%d, %d) are in the table already", start, end)
             return
-        if known is not None and start < known:
-            self.done.trouble = LocalError(
-                f"{self._lake.path} holds the log of {self._broker_name} up to {known}, and the checkpoint "
-                f"{self._checkpoint} wants to add [{start}, {end})",
-                hint="someone else archives it too; delete the checkpoint to go on where the lake ends",
-            )
-            raise self.done.trouble
-        self._add(rows, {app: batch, self._mark: end, epoch_mark(self._broker_name): self._planned_epoch(batch)})
+        self._check_joins(known, start, end)
+        self._add(rows, marks | {self._mark: end})
         self._after_commit(batch)
         if self._options.follows and self.done.commits % self._options.compact_every == 0:
             self._compact()
+
+    def _check_joins(self, known: int | None, start: int, end: int) -> None:
+        """A batch begins where the table ends: not before it, and behind it only by the blank at a file's end."""
+        if start == known:
+            return
+        if known is not None and start < known:
+            what, hint = f"up to {known}", "someone else archives it too; delete the checkpoint to go on there"
+        else:
+            with LogReader(open_log(self._options.store, self._broker_name)) as read:
+                due = read.files.start if known is None else first_record(read, known)
+            if start <= due:
+                return
+            what = "not at all" if known is None else f"up to {known}"
+            hint = (
+                f"if it is ahead of the lake, delete it to begin at {due}; --allow-loss goes on without what is between"
+            )
+            if not self._options.fails_on_loss:
+                log.warning("archive: log offsets [%d, %d) are left out", due, start)
+                return
+        self.done.trouble = LocalError(
+            f"{self._lake.path} holds the log of {self._broker_name} {what}, and the checkpoint {self._checkpoint} "
+            f"wants to add [{start}, {end})", hint=hint,
+        )  # fmt: skip
+        raise self.done.trouble
 
     def _compact(self) -> None:
         try:
@@ -216,11 +251,14 @@ class Archive:
         done.log_end = max(done.log_end, done.end)
         self._progress(done)
 
-    def _planned_epoch(self, batch: int) -> int:
-        """The generation of the log at the end of a micro-batch, as it was before its tasks read: if the log is written
+    def _planned(self, batch: int) -> dict[str, int]:
+        """Marks of what the log is at the end of a micro-batch, as it was before its tasks read: if the log is written
         anew meanwhile, what they read counts as the old one."""
         lines = (self._checkpoint / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()
-        return parse_place(json.loads(lines[-1]), self._broker_name).epoch
+        place = parse_place(json.loads(lines[-1]), self._broker_name)
+        with LogReader(open_log(self._options.store, self._broker_name)) as read:
+            tail = tail_checksum(read, min(place.log_offset, read.files.capacity_end))
+        return {epoch_mark(self._broker_name): place.epoch, tail_mark(self._broker_name): tail}
 
     def _checkpoint_id(self) -> str:
         """What tells this checkpoint from one made anew in its place: Spark numbers batches from 0 in each."""

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from tandemq.errors import LocalError
 from tandemq.spark.logfiles import LogFiles, LogReader, log_end, open_log
 from tandemq.spark.logranges import RANGE_BYTES, LogRange, RangeReader, Reading, split
 from tandemq.spark.tasks import Job, Progress, Result, run_tasks, silent
@@ -57,20 +58,34 @@ def audit(
     spark: SparkSession, first: Path, second: Path, *, range_bytes: int = RANGE_BYTES, state: Path | None = None,
     progress: Progress = silent,
 ) -> Audited:  # fmt: skip
-    """Compare two store directories. Raises as `open_log`, `run_tasks` and reading do."""
-    pair = open_log(first), open_log(second)
-    with LogReader(pair[0]) as one, LogReader(pair[1]) as other:
-        ends = log_end(one), log_end(other)
-    start, end = max(pair[0].start, pair[1].start), min(ends)
-    found = Audited(pair[0].directory, pair[1].directory, start, max(start, end), *ends)
-    job = Job(f"audit {pair[0].directory} {pair[1].directory} {range_bytes}", partial(audit_range, *pair))
-    for result in run_tasks(spark, split(pair[0], start, end, range_bytes), job, state=state, progress=progress):
+    """Compare two store directories. Raises as `overlap`, `run_tasks` and reading do."""
+    one, other, found = overlap(first, second)
+    job = Job(f"audit {found.first} {found.second} {range_bytes}", partial(audit_range, one, other), is_check=True)
+    for result in run_tasks(
+        spark, split(one, found.start, found.end, range_bytes), job, state=state, progress=progress
+    ):
         found.bytes_equal += result["equal"]
         found.filler += result["filler"]
         found.differences += result["differences"]
         for kind in KINDS:
             found.counts[kind] += result["counts"][kind]
     return found
+
+
+def overlap(first: Path, second: Path) -> tuple[LogFiles, LogFiles, Audited]:
+    """Two logs and what both hold, not compared yet.
+
+    Raises:
+        LocalError: they hold nothing in common. What `open_log` raises.
+    """
+    pair = open_log(first), open_log(second)
+    with LogReader(pair[0]) as one, LogReader(pair[1]) as other:
+        ends = log_end(one), log_end(other)
+    start, end = max(pair[0].start, pair[1].start), min(ends)
+    if start >= end and (pair[0].start, ends[0]) != (pair[1].start, ends[1]):
+        held = [f"{log.directory} holds log offsets [{log.start}, {at})" for log, at in zip(pair, ends, strict=True)]
+        raise LocalError(f"nothing in common to compare: {', '.join(held)}", hint="are they of one broker group?")
+    return *pair, Audited(pair[0].directory, pair[1].directory, start, end, *ends)
 
 
 def audit_range(first: LogFiles, second: LogFiles, wanted: LogRange) -> Result:

@@ -106,6 +106,10 @@ class DeltaLake:
             str(self.path), lake_schema(), mode="error", name="tandemq", description="messages of brokers' commit logs"
         )
 
+    def identity(self) -> str:
+        """What tells the table from any other, also from one made anew in its place."""
+        return str(self._table.metadata().id)
+
     def mark(self, name: str) -> int | None:
         """See `Lake`."""
         self._table.update_incremental()

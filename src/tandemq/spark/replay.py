@@ -3,9 +3,11 @@
     lake ─► rows ─► sink ─► topic          sound messages only, each under the unique key it had
     lake ─► rows ─► segments ─► store      every byte: the log as it was, so that a new replica begins with all of it
 
-A segment appears under its name only when it is whole and on the device; a replay that was stopped goes on with those
-that are missing. A replay to a topic notes up to which log offset of each broker group the lake is sent, if it is given
-a place to note it: lakes grow by rows behind those they have, and offsets outlive the compaction of their files.
+A segment appears under its name only when it is whole and on the device. A note beside them says what replay they are
+of, and up to which log offset each holds the log: who repeats the command makes those that are missing, and those of
+which the lake holds more by now. A replay to a topic notes up to which log offset of each broker group the lake is
+sent, if it is given a place to note it: lakes grow by rows behind those they have, and offsets outlive the compaction
+of their files.
 
 Source: docs/pipeline.md, "Replay"; docs/storage.md, "files".
 """
@@ -37,8 +39,11 @@ PIECE_BYTES = 256 << 20
 """Of log, between two notes of what is sent."""
 SYSTEM_PREFIX = "rmq_sys_"
 NAME_DIGITS = 20
-UNIQUE_KEY = r"regexp_extract(properties, '(?:^|\\x02)UNIQ_KEY\\x01([^\\x02]*)', 1)"
-_TOLD = "segment bigint, start bigint, end bigint, rows bigint"
+STORE_NOTE = "replay.json"
+UNIQUE_KEY = r"nullif(regexp_extract(properties, '(?:^|\\x02)UNIQ_KEY\\x01([^\\x02]*)', 1), '')"
+PLACE_KEY = "upper(md5(concat_ws(' ', brokerName, commitLogOffset, unix_millis(storeTimestamp))))"
+"""For a message without a unique key: the same however often it is replayed."""
+_TOLD = "rows bigint"
 Progress = Callable[["Replayed"], None]
 
 
@@ -78,6 +83,7 @@ def replay_to_topic(
         noted: a file that remembers what is sent, so that a replay goes on where it was stopped.
     Raises:
         ConfigError: there is no lake, the note is of another replay, or brokers take nothing for a topic of `also`.
+        StoreError: the note cannot be written; as at the beginning already, before anything is sent.
     """
     spark.dataSource.register(RocketMQDataSource)
     refused = sorted(FORBIDDEN_FOR_SENDING & set(also)) if "topic" not in options else []
@@ -98,6 +104,7 @@ def replay_to_topic(
         done.skipped += begin - start
         pieces += [_Piece(name, at, min(end, at + PIECE_BYTES)) for at in range(begin, end, PIECE_BYTES)]
     done.done = done.skipped
+    note.write(sent)
     for piece in pieces:
         files = table.data_files_within(piece.start, piece.end)
         if files:
@@ -146,7 +153,7 @@ def _is_left_out(also: Sequence[str], *, is_one_topic: bool) -> Column:
 
 
 class _Note:
-    """A file that says what replay it is of, and up to which log offset of each broker group that has sent."""
+    """A file that says what replay it is of, and up to which log offset it is done: by broker group, or by segment."""
 
     def __init__(self, path: Path | None, replay: Mapping[str, Any]) -> None:
         """`replay`: what it is of; None for no file."""
@@ -154,7 +161,7 @@ class _Note:
         self._replay = dict(replay)
 
     def read(self) -> dict[str, int]:
-        """Offsets by broker group; empty if there is no file yet.
+        """Log offsets by name; empty if there is no file yet.
 
         Raises:
             ConfigError: it is no note, or of another replay.
@@ -163,7 +170,7 @@ class _Note:
             return {}
         try:
             tree = json.loads(self._path.read_text(encoding="utf-8"))
-            replay, sent = dict(tree["replay"]), {str(name): int(end) for name, end in tree["sent"].items()}
+            replay, done = dict(tree["replay"]), {str(name): int(end) for name, end in tree["done"].items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"{self._path} is no note of a replay", hint="give another file") from error
         for name, value in self._replay.items():
@@ -172,20 +179,19 @@ class _Note:
                     f"{self._path} is the note of another replay: its {name} is {json.dumps(replay.get(name))}, "
                     f"not {json.dumps(value)}", hint="give another file, or repeat the command that made this one",
                 )  # fmt: skip
-        return sent
+        return done
 
-    def write(self, sent: Mapping[str, int]) -> None:
-        """Replace the file."""
+    def write(self, done: Mapping[str, int]) -> None:
+        """Replace the file; it is on the device then."""
         if self._path is not None:
-            fresh = self._path.with_name(f"{self._path.name}.new")
-            fresh.write_text(json.dumps({"replay": self._replay, "sent": dict(sent)}), encoding="utf-8")
-            fresh.replace(self._path)
+            disk = RealDisk(self._path.absolute().parent, setting="the note")
+            disk.replace(self._path.name, json.dumps({"replay": self._replay, "done": dict(done)}).encode())
 
 
 def _send(rows: DataFrame, options: Mapping[str, str]) -> int:
     wanted = rows.selectExpr(
         "brokerName", "commitLogOffset", "queueId", "topic", "key", "tags", "properties", "body", "sysFlag",
-        f"nullif({UNIQUE_KEY}, '') AS uniqueKey",
+        f"coalesce({UNIQUE_KEY}, {PLACE_KEY}) AS uniqueKey",
     )  # fmt: skip
     ordered = wanted.repartition("brokerName", "topic", "queueId").sortWithinPartitions("brokerName", "commitLogOffset")
     plain = ordered.mapInArrow(_inflated, ordered.schema).cache()
@@ -221,15 +227,19 @@ def replay_to_store(
     """Lay down the log of a broker group, so that a slave that starts on it copies only what came later.
 
     Args:
-        store: its store directory: empty, or left by a replay that was stopped.
+        store: its store directory: empty, or left by a replay of the same lake and group, which may have grown.
         segment_bytes: as the group's brokers are configured.
         epochs: generations of the group's log, as its master tells; else what the rows tell.
     Raises:
-        ConfigError: the store is in use, or the lake holds nothing of the group.
+        ConfigError: the store is in use or of another replay, or the lake holds nothing of the group.
         StoreDamaged: the lake lacks something, or holds it twice; no file that is wrong is left.
     """
     table = DeltaLake(lake)
     store = store.absolute()
+    note = _Note(store / STORE_NOTE, {
+        "lake": str(table.path), "table": table.identity(), "brokerName": broker_name, "segmentBytes": segment_bytes,
+    })  # fmt: skip
+    ends = note.read()
     _check_fresh(store)
     files = table.data_files()
     if not files:
@@ -238,15 +248,20 @@ def replay_to_store(
     plan = _plan(rows, segment_bytes, broker_name)
     directory = store / "commitlog"
     directory.mkdir(parents=True, exist_ok=True)
-    there = {int(path.name) // segment_bytes for path in directory.iterdir() if _is_segment(path, segment_bytes)}
-    # The last one may have grown since: it is made anew.
-    missing = sorted(set(plan) - (there - {max(plan)}))
+    there = {path.name: path.stat().st_size for path in directory.iterdir()}
+    unknown = sorted(there.keys() - {one.name for one in plan})
+    if unknown:
+        raise ConfigError(f"{directory} holds {unknown[0]}, and the lake nothing of it", hint="give an empty directory")
+    note.write(ends)
+    missing = [one for one in plan if (there.get(one.name), ends.get(one.name)) != (segment_bytes, one.end)]
     done = Replayed(total=len(plan), skipped=len(plan) - len(missing), done=len(plan) - len(missing))
-    done.log_start, done.log_end = min(plan) * segment_bytes, plan[max(plan)].end
+    done.log_start, done.log_end = plan[0].start, plan[-1].end
     for segment in missing:
-        chosen = rows.where((F.col("commitLogOffset") >= segment * segment_bytes)
-                            & (F.col("commitLogOffset") < (segment + 1) * segment_bytes))  # fmt: skip
-        done.rows += _write_segment(chosen, directory, segment, segment_bytes, is_last=segment == max(plan))
+        chosen = rows.where((F.col("commitLogOffset") >= segment.start)
+                            & (F.col("commitLogOffset") < segment.start + segment_bytes))  # fmt: skip
+        done.rows += _write_segment(chosen, directory, segment, segment_bytes)
+        ends[segment.name] = segment.end
+        note.write(ends)
         done.done += 1
         progress(done)
     done.epochs = list(epochs) if epochs is not None else _epochs_of(rows)
@@ -257,31 +272,35 @@ def replay_to_store(
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
+    """A file of the log. `end`: log offset up to which it holds the log, the file's end unless it is the last one."""
+
     start: int
     end: int
-    rows: int
+    is_last: bool
+
+    @property
+    def name(self) -> str:
+        """As brokers call it."""
+        return f"{self.start:0{NAME_DIGITS}d}"
 
 
-def _plan(rows: DataFrame, segment_bytes: int, broker_name: str) -> dict[int, _Segment]:
-    """What lies in each segment; every segment between the first and the last has something."""
+def _plan(rows: DataFrame, segment_bytes: int, broker_name: str) -> list[_Segment]:
+    """The segments from the first to the last; every one of them has something."""
     which = F.floor(F.col("commitLogOffset") / F.lit(segment_bytes)).alias("segment")
-    found = (
-        rows.groupBy(which)
-        .agg(
-            F.min("commitLogOffset").alias("start"),
-            F.max(F.col("commitLogOffset") + F.col("size")).alias("end"),
-            F.count("*").alias("rows"),
-        )
-        .collect()
+    spans = rows.groupBy(which).agg(
+        F.min("commitLogOffset").alias("start"), F.max(F.col("commitLogOffset") + F.col("size")).alias("end")
     )
-    plan = {int(row["segment"]): _Segment(row["start"], row["end"], row["rows"]) for row in found}
-    if not plan:
+    found = {int(row["segment"]): (int(row["start"]), int(row["end"])) for row in spans.collect()}
+    if not found:
         raise ConfigError(f"the lake holds nothing of the broker group {broker_name!r}", hint="see --broker-name")
-    for segment in range(min(plan), max(plan) + 1):
-        start = segment * segment_bytes
-        if segment not in plan or plan[segment].start != start:
-            at = plan[segment].start if segment in plan else (segment + 1) * segment_bytes
-            raise StoreDamaged(f"the lake holds nothing of log offsets {start} to {at - 1}")
+    last = max(found)
+    plan = []
+    for number in range(min(found), last + 1):
+        start = number * segment_bytes
+        begin, end = found.get(number, (start + segment_bytes, 0))
+        if begin != start:
+            raise StoreDamaged(f"the lake holds nothing of log offsets {start} to {begin - 1}")
+        plan.append(_Segment(start, end if number == last else start + segment_bytes, is_last=number == last))
     _check_numbers(rows)
     return plan
 
@@ -302,18 +321,16 @@ def _check_numbers(rows: DataFrame) -> None:
 
 
 def _check_fresh(store: Path) -> None:
+    """Nothing lies in the store directory that no replay made."""
     used = [name for name in ("abort", "checkpoint", "consumequeue", "index", "lock") if (store / name).exists()]
     if used:
         raise ConfigError(f"{store} is a store in use: it holds {', '.join(used)}", hint="give an empty directory")
+    if (store / "commitlog").is_dir() and not (store / STORE_NOTE).exists():
+        raise ConfigError(f"{store} holds a log that is of no replay", hint="give an empty directory")
 
 
-def _is_segment(path: Path, segment_bytes: int) -> bool:
-    return len(path.name) == NAME_DIGITS and path.name.isdigit() and path.stat().st_size == segment_bytes
-
-
-def _write_segment(rows: DataFrame, directory: Path, segment: int, segment_bytes: int, *, is_last: bool) -> int:
+def _write_segment(rows: DataFrame, directory: Path, segment: _Segment, segment_bytes: int) -> int:
     """One segment by one task; encoding is shared out among tasks before it."""
-    start = segment * segment_bytes
     millis = [F.unix_millis(F.col(name)).alias(name) for name in ("bornTimestamp", "storeTimestamp")]
     others = [name for name in COLUMNS if name not in ("bornTimestamp", "storeTimestamp")]
     ordered = rows.select(*others, *millis).repartitionByRange(1, "commitLogOffset")
@@ -321,34 +338,41 @@ def _write_segment(rows: DataFrame, directory: Path, segment: int, segment_bytes
 
     def write(batches: Iterator[Any]) -> Iterator[Any]:
         found = (row for batch in batches for row in batch.to_pylist())
-        yield _write_file(found, directory, start, segment_bytes, is_last=is_last)
+        yield _write_file(found, directory, segment, segment_bytes)
 
     (told,) = ordered.mapInArrow(write, _TOLD).collect()
     return int(told["rows"])
 
 
-def _write_file(
-    rows: Iterator[Mapping[str, Any]], directory: Path, start: int, segment_bytes: int, *, is_last: bool
-) -> Any:
-    fresh = directory.parent / f"replay-{start:0{NAME_DIGITS}d}-{uuid4().hex[:12]}"
+def _write_file(rows: Iterator[Mapping[str, Any]], directory: Path, segment: _Segment, segment_bytes: int) -> Any:
+    fresh = directory.parent / f"replay-{segment.name}-{uuid4().hex[:12]}"
     count = end = 0
     try:
         with fresh.open("wb") as file:
-            for position, record in fill_segment(rows, start, segment_bytes):
+            for position, record in fill_segment(rows, segment.start, segment_bytes):
                 assert position == end, "pieces join"
                 file.write(record)
                 end = position + len(record)
                 count += 1
-            if not is_last:
+            if not segment.is_last:
                 file.write(blank_at(segment_bytes - end))
             file.truncate(segment_bytes)
             file.flush()
             os.fsync(file.fileno())
-        fresh.replace(directory / f"{start:0{NAME_DIGITS}d}")
+        fresh.replace(directory / segment.name)
+        _sync_names(directory)
     finally:
         fresh.unlink(missing_ok=True)
-    columns = {"segment": [start // segment_bytes], "start": [start], "end": [start + end], "rows": [count]}
-    return pa.RecordBatch.from_pydict(columns, schema=pa.schema(dict.fromkeys(columns, pa.int64())))
+    return pa.RecordBatch.from_pydict({"rows": [count]}, schema=pa.schema({"rows": pa.int64()}))
+
+
+def _sync_names(directory: Path) -> None:
+    """A file is noted once its name, too, outlives a power loss."""
+    names = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(names)
+    finally:
+        os.close(names)
 
 
 def _epochs_of(rows: DataFrame) -> list[tuple[int, int]]:

@@ -38,7 +38,7 @@ def scrub(
     with LogReader(files) as read:
         end = log_end(read)
         found = Scrubbed(files.start, end, torn_tail(read, end))
-    job = Job(f"scrub {files.directory} {range_bytes}", partial(scrub_range, files))
+    job = Job(f"scrub {files.directory} {range_bytes}", partial(scrub_range, files), is_check=True)
     for result in run_tasks(spark, split(files, files.start, end, range_bytes), job, state=state, progress=progress):
         found.records += result["records"]
         found.damages += result["damages"]

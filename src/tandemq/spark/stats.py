@@ -38,8 +38,9 @@ EXACT_MS = 1_000
 RETRY, DEAD = "%RETRY%", "%DLQ%"
 _TIME = pa.timestamp("us", tz="UTC")
 COLUMNS = pa.schema(
-    {"topic": pa.string(), "queueId": pa.int32(), "queueOffset": pa.int64(), "bornTimestamp": _TIME,
-     "storeTimestamp": _TIME, "size": pa.int32(), "reconsumeTimes": pa.int32(), "verdict": pa.string()}
+    {"topic": pa.string(), "brokerName": pa.string(), "queueId": pa.int32(), "queueOffset": pa.int64(),
+     "bornTimestamp": _TIME, "storeTimestamp": _TIME, "size": pa.int32(), "reconsumeTimes": pa.int32(),
+     "verdict": pa.string()}
 )  # fmt: skip
 
 
@@ -79,13 +80,13 @@ def gather(
     if (source / "_delta_log").is_dir():
         pieces = _lake_files(source)
         names = hashlib.sha256("\n".join(one.path for one in pieces).encode()).hexdigest()
-        of_files = Job(f"stats {source.absolute()} {names[:16]}", count_file)
+        of_files = Job(f"statistics {source.absolute()} {names[:16]}", count_file)
         results = run_tasks(spark, pieces, of_files, state=state, progress=progress)
     else:
         files = open_log(source)
         with LogReader(files) as read:
             ranges = split(files, files.start, log_end(read), range_bytes)
-        of_ranges: Job[LogRange] = Job(f"stats {files.directory} {range_bytes}", partial(count_range, files))
+        of_ranges: Job[LogRange] = Job(f"statistics {files.directory} {range_bytes}", partial(count_range, files))
         results = run_tasks(spark, ranges, of_ranges, state=state, progress=progress)
     found = Stats(damaged=sum(result["damaged"] for result in results))
     ends = _ends(results)
@@ -123,7 +124,8 @@ def count_file(wanted: LakeFile) -> Result:
 
 
 def _count(batches: Iterator[Any]) -> Result:
-    """Rows of (topic, minute, latency; messages, bytes, retried), of (topic, queue; end), of (topic; first, last)."""
+    """Rows of (topic, minute, latency; messages, bytes, retried), of (topic, broker group, queue; end), and of (topic;
+    first, last)."""
     damaged = 0
     parts = []
     for batch in batches:
@@ -136,13 +138,13 @@ def _count(batches: Iterator[Any]) -> Result:
     cells = table.group_by(["topic", "minute", "latency"]).aggregate(
         [([], "count_all"), ("size", "sum"), ("retried", "sum")]
     )
-    queues = table.group_by(["topic", "queueId"]).aggregate([("queueOffset", "max")])
+    queues = table.group_by(["topic", "brokerName", "queueId"]).aggregate([("queueOffset", "max")])
     topics = table.group_by(["topic"]).aggregate([("stored", "min"), ("stored", "max")])
-    lasts = _rows(queues, "topic", "queueId", "queueOffset_max")
+    lasts = _rows(queues, "topic", "brokerName", "queueId", "queueOffset_max")
     return {
         "damaged": damaged,
         "cells": _rows(cells, "topic", "minute", "latency", "count_all", "size_sum", "retried_sum"),
-        "queues": [[topic, queue, last + 1] for topic, queue, last in lasts],
+        "queues": [[*queue, last + 1] for *queue, last in lasts],
         "topics": _rows(topics, "topic", "stored_min", "stored_max"),
     }  # fmt: skip
 
@@ -154,9 +156,8 @@ def _measures(batch: Any) -> Any:
     minute = stored.to_numpy(zero_copy_only=False).astype(np.int64) // MINUTE_MS * MINUTE_MS
     retried = pc.greater(batch.column("reconsumeTimes"), 0).cast(pa.int32())
     columns = {
-        "topic": batch.column("topic"), "queueId": batch.column("queueId"), "queueOffset": batch.column("queueOffset"),
-        "size": batch.column("size"), "stored": stored, "minute": pa.array(minute), "latency": pa.array(latency),
-        "retried": retried,
+        **{name: batch.column(name) for name in ("topic", "brokerName", "queueId", "queueOffset", "size")},
+        "stored": stored, "minute": pa.array(minute), "latency": pa.array(latency), "retried": retried,
     }  # fmt: skip
     return pa.RecordBatch.from_arrays([*columns.values()], [*columns])
 
@@ -176,11 +177,15 @@ def _rows(table: Any, *names: str) -> list[list[Any]]:
 # Where all of it is added up.
 
 
-def _ends(results: Sequence[Result]) -> dict[tuple[str, int], int]:
-    ends: dict[tuple[str, int], int] = {}
+_Ends = dict[tuple[str, str, int], int]
+"""How many messages each queue (topic, broker group, number) has had."""
+
+
+def _ends(results: Sequence[Result]) -> _Ends:
+    ends: _Ends = {}
     for result in results:
-        for topic, queue, end in result["queues"]:
-            ends[topic, queue] = max(end, ends.get((topic, queue), 0))
+        for topic, broker_name, queue, end in result["queues"]:
+            ends[topic, broker_name, queue] = max(end, ends.get((topic, broker_name, queue), 0))
     return ends
 
 
@@ -214,7 +219,7 @@ class _Sum:
         raise AssertionError("there is no sum without a message")
 
 
-def _measure(found: Stats, results: Sequence[Result], ends: dict[tuple[str, int], int], *, minutes: bool) -> None:
+def _measure(found: Stats, results: Sequence[Result], ends: _Ends, *, minutes: bool) -> None:
     per_topic: dict[str, _Sum] = {}
     per_minute: dict[tuple[int, str], _Sum] = {}
     spans: dict[str, tuple[int, int]] = {}
@@ -226,7 +231,7 @@ def _measure(found: Stats, results: Sequence[Result], ends: dict[tuple[str, int]
         for topic, first, last in result["topics"]:
             known = spans.get(topic, (first, last))
             spans[topic] = min(first, known[0]), max(last, known[1])
-    queues = Counter(topic for topic, _ in ends)
+    queues = Counter(topic for topic, _, _ in ends)
     found.topics = [
         {"topic": topic, "queues": queues[topic]} | per_topic[topic].row()
         | dict(zip(("first", "last"), spans[topic], strict=True))
@@ -235,7 +240,7 @@ def _measure(found: Stats, results: Sequence[Result], ends: dict[tuple[str, int]
     found.minutes = [{"minute": at, "topic": topic} | one.row() for (at, topic), one in sorted(per_minute.items())]
 
 
-def _groups(source: Path, ends: dict[tuple[str, int], int]) -> list[dict[str, Any]]:
+def _groups(source: Path, ends: _Ends) -> list[dict[str, Any]]:
     """Lag by group and topic, from the table of offsets beside the log; queues without messages have none."""
     path = source / "config" / "consumerOffset.json"
     if not path.is_file():
@@ -247,11 +252,11 @@ def _groups(source: Path, ends: dict[tuple[str, int], int]) -> list[dict[str, An
         if topic.startswith((RETRY, DEAD)):
             continue
         committed = {int(queue): int(offset) for queue, offset in offsets.items()}
-        queues = [(queue, end) for (of, queue), end in ends.items() if of == topic]
+        queues = [(queue, end) for (of, _, queue), end in ends.items() if of == topic]
         rows.append({
             "group": group, "topic": topic, "committed": sum(committed.values()), "end": sum(end for _, end in queues),
             "lag": sum(max(0, end - committed.get(queue, 0)) for queue, end in queues),
-            "retries": sum(end for (of, _), end in ends.items() if of == f"{RETRY}{group}"),
-            "dead": sum(end for (of, _), end in ends.items() if of == f"{DEAD}{group}"),
+            "retries": sum(end for (of, _, _), end in ends.items() if of == f"{RETRY}{group}"),
+            "dead": sum(end for (of, _, _), end in ends.items() if of == f"{DEAD}{group}"),
         })  # fmt: skip
     return rows

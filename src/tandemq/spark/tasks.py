@@ -3,6 +3,7 @@ tells how far it is and goes on after an interruption.
 
     state file   {"job": …}
                  {"range": [0, 67108864], "result": {…}}      one line per range done, on the device after each wave
+                 {"ended": true}                              the last line of a check that ended
 
 Source: docs/pipeline.md, "Jobs".
 """
@@ -10,7 +11,7 @@ Source: docs/pipeline.md, "Jobs".
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from tandemq.spark.worker import keep_modules
 WAVE_S = 1.0
 """How long a wave should take: what is lost by an interruption, and how often progress is told."""
 WAVE_TASKS_MAX = 256
+ENDED = {"ended": True}
 Result = dict[str, Any]
 Progress = Callable[[int, int], None]
 """Told the bytes done and the bytes to do."""
@@ -54,6 +56,8 @@ class Job(Generic[P]):
 
     name: str
     function: Callable[[P], Result]
+    is_check: bool = False
+    """Whether it is done anew once it has ended: what was sound then may not be now. Other jobs count what is new."""
 
 
 def run_tasks(
@@ -62,7 +66,7 @@ def run_tasks(
     """The results of all ranges, in their order.
 
     Args:
-        state: a file that keeps results; what it holds already is not done again.
+        state: a file that keeps results; what it holds already is not done again, but for a check that ended.
     Raises:
         ConfigError: the state file is of another job.
     """
@@ -85,6 +89,8 @@ def run_tasks(
         # Each wave costs a job of Spark's, some tens of milliseconds, and waits for its slowest task.
         longer = WAVE_S / max(time.monotonic() - began, 1e-3)
         wave = max(least, min(WAVE_TASKS_MAX, int(wave * min(longer, 8))))
+    if job.is_check:
+        known.end()
     return [known.results[one.start, one.end] for one in ranges]
 
 
@@ -102,12 +108,11 @@ class _State:
         self._path = path
         if path is None:
             return
-        if path.exists():
-            self._load(path, job)
-        else:
+        if not path.exists() or self._has_ended(path, job):
             path.write_text(json.dumps({"job": job}) + "\n", encoding="utf-8")
 
-    def _load(self, path: Path, job: str) -> None:
+    def _has_ended(self, path: Path, job: str) -> bool:
+        """Load what is kept, unless it is of a check that ended; returns whether it is."""
         lines = path.read_text(encoding="utf-8").split("\n")
         try:
             head = json.loads(lines[0])
@@ -117,18 +122,25 @@ class _State:
             raise ConfigError(
                 f"{path} is not the state of this job", hint="give another file, or delete it to begin anew"
             )
-        for line in lines[1:-1]:  # what follows the last line's end was cut off by an interruption
-            kept = json.loads(line)
-            self.results[tuple(kept["range"])] = kept["result"]
+        kept = [json.loads(line) for line in lines[1:-1]]  # what follows the last line's end was cut off
+        if ENDED in kept:
+            return True
+        self.results = {tuple(one["range"]): one["result"] for one in kept}
         path.write_text("\n".join(lines[:-1]) + "\n", encoding="utf-8")
+        return False
 
     def add(self, ranges: Sequence[Piece], results: Sequence[Result]) -> None:
         for one, result in zip(ranges, results, strict=True):
             self.results[one.start, one.end] = result
+        self._append({"range": [one.start, one.end], "result": it} for one, it in zip(ranges, results, strict=True))
+
+    def end(self) -> None:
+        self._append([ENDED])
+
+    def _append(self, lines: Iterable[Mapping[str, Any]]) -> None:
         if self._path is None:
             return
         with open(self._path, "a", encoding="utf-8") as file:
-            for one, result in zip(ranges, results, strict=True):
-                file.write(json.dumps({"range": [one.start, one.end], "result": result}) + "\n")
+            file.writelines(json.dumps(line) + "\n" for line in lines)
             file.flush()
             os.fsync(file.fileno())
