@@ -7,6 +7,7 @@ member in sync holds everything, for no set of copies survives the loss of all o
 """
 
 from functools import partial
+from random import Random
 from typing import TypeVar
 
 from tandemq.coordination.orders import Stage
@@ -16,6 +17,9 @@ from tests.coordination.world import Violation, World
 Key = TypeVar("Key")
 FAULTY_MS = 14_000
 RECOVERY_MS = 25_000
+REGISTRY_LOST = 0.2
+"""The part of the schedules in which the registry loses the group's record, by dice of their own; never a disk too: a
+member without anything takes a registry without anything for a new group's."""
 
 
 class Schedule:
@@ -35,6 +39,9 @@ class Schedule:
         world = self.world
         world.after(100, self._traffic)
         world.after(self.random.uniform(100, 4_000), self._fault)
+        dice = Random(f"{self.seed}-registry")
+        if dice.random() < REGISTRY_LOST and not self._may_lose_disk:
+            world.at(dice.uniform(1_000, FAULTY_MS), world.lose_registry)
         world.run(FAULTY_MS)
         self._is_faulty = False
         world.heal()

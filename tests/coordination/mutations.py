@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from tandemq.coordination import lease, member, takeover, view
+from tandemq.coordination import founding, lease, member, takeover, view
 from tandemq.coordination.orders import Stage
 
 
@@ -43,6 +43,7 @@ def _recorded_is_claimed(original: Callable[..., None]) -> Callable[..., None]:
     def recorded(self: member.Member, *arguments: Any, **options: Any) -> None:
         original(self, *arguments, **options)
         self._claim_above = view.NO_NODE - 1
+        self.is_loss_accepted = True
 
     return recorded
 
@@ -77,12 +78,17 @@ def _live_ignored(original: Callable[..., Any]) -> Callable[..., Any]:
 MUTATIONS = (
     Mutation("a lease never ends", member.Member, "lease_until", lambda _: lease.FOREVER),
     Mutation("a registry grant counts in any session", member.Member, "lease_until", _any_session),
-    Mutation("one of several peers grants a lease", lease.Lease, "peers_until_ms", _one_peer_is_enough),
-    Mutation("reading the record is a claim", member.Member, "_recorded",
+    Mutation("one of several peers grants a lease", lease.Lease, "peers_until_ms", _one_peer_is_enough,
+             first_seed=403),
+    Mutation("reading the record is a claim, with any log", member.Member, "_recorded",
              _recorded_is_claimed(member.Member._recorded)),
+    Mutation("who may have lost the end of its log leads", member.Member, "_may_lead", lambda _: True,
+             first_seed=2109),
+    Mutation("a group is begun anew without those who are away", founding.Founder, "_was_there_before",
+             lambda *_: False),
     Mutation("a member promises while it takes over", member.Member, "on_heartbeat",
              _promises_always(member.Member.on_heartbeat)),
     Mutation("silence is not waited for", takeover.Taker, "_is_silent", lambda *_: True),
     Mutation("the live node is not looked at", takeover.Taker, "_suspect", _live_ignored(takeover.Taker._suspect)),
-    Mutation("members not in sync stand for election", takeover, "may_stand", lambda **_: True, first_seed=390),
+    Mutation("members not in sync stand for election", takeover, "may_stand", lambda **_: True, first_seed=373),
 )  # fmt: skip

@@ -21,6 +21,7 @@ from tandemq.coordination.records import (
 from tandemq.coordination.records import (
     Member as Configured,
 )
+from tests.coordination.faults import Schedule
 from tests.coordination.node import Node
 from tests.coordination.world import Violation, World
 from tests.spec import spec
@@ -232,6 +233,7 @@ def emptied_slave_alone() -> World:
 
 def test_without_that_rule_a_slave_with_an_emptied_store_would_lose_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(takeover, "may_stand", lambda **facts: facts["is_in_sync"])
+    monkeypatch.setattr(Member, "_may_lead", lambda _: True)
     world = emptied_slave_alone()
     with pytest.raises(Violation):
         world.run(world.now + 20_000)
@@ -334,3 +336,55 @@ def test_both_dead_and_only_the_slave_returns() -> None:
     world.nodes[2].start()
     assert world.run_until(lambda: world.writers() == [2], 6_000)
     assert world.record.epoch == 2
+
+
+def dropped(world: World, number: int) -> None:
+    """The configuration without one member."""
+    world.configure(replace(world.config, members=tuple(m for m in world.config.members if m.broker_id != number)))
+
+
+@spec("R11", "V18")
+def test_member_that_is_dropped_from_the_configuration_leaves_the_set_in_sync() -> None:
+    world = group(Mode.ELECT, size=3)
+    assert world.run_until(lambda: world.record.in_sync == (1, 2, 3), 5_000)
+    dropped(world, 3)
+    assert world.run_until(lambda: world.record.in_sync == (1, 2), 3_000)
+    world.run(world.now + 3_000)
+    assert world.record.in_sync == (1, 2)
+    assert member_of(world, 1).must_ack == {1, 2}
+
+
+@spec("R11")
+def test_mastership_is_left_to_a_member_that_may_be_written_to() -> None:
+    world = group(Mode.ELECT, size=3)
+    assert world.run_until(lambda: world.record.in_sync == (1, 2, 3), 5_000)
+    rights = {1: Permission.FULL, 2: Permission.READ, 3: Permission.FULL}
+    members = tuple(replace(one, permission=rights[one.broker_id]) for one in world.config.members)
+    world.configure(replace(world.config, members=members))
+    world.run(world.now + 500)
+    world.nodes[1].input(lambda m, now: m.doubt_log("a flush failed", now, is_final=True))
+    assert world.run_until(lambda: world.writers() == [3], 6_000)
+    assert 2 in world.record.in_sync
+
+
+@spec("R11")
+def test_members_that_may_not_be_written_to_let_nobody_wait_in_an_election() -> None:
+    world = group(Mode.ELECT, size=3)
+    members = tuple(
+        replace(
+            one, permission=Permission.READ if one.broker_id == 2 else Permission.FULL, priority=int(one.broker_id == 2)
+        )
+        for one in world.config.members
+    )
+    world.configure(replace(world.config, members=members))
+    assert world.run_until(lambda: world.record.in_sync == (1, 2, 3), 5_000)
+    world.run(world.now + 500)
+    candidate = member_of(world, 3)
+    assert candidate._taker._place(1) == 0
+    world.nodes[1].crash()
+    assert world.run_until(lambda: world.writers() == [3], 6_000)
+
+
+def test_write_of_the_record_as_it_stood_is_no_claim_of_a_master_that_lost_the_end_of_its_log() -> None:
+    """A schedule that once was: its proposal of an heir had an unknown outcome, and the record was written again."""
+    Schedule(2109).run()

@@ -170,6 +170,16 @@ class World:
             if node.registry is not None and node.registry.session:
                 self.tree.touch(node.registry.session, self.clock_ms)
 
+    def lose_registry(self, *, state: GroupState | None = None) -> None:
+        """All it had is gone but the configuration, which an operator brought; or an older `state`, too."""
+        self.stop_registry()
+        self.tree = Tree()
+        self.admin = self.tree.open_session(60_000, "admin", self.clock_ms)
+        self.tree.execute(self.admin, Create(config_path(CLUSTER, GROUP), config_to_json(self.config)))
+        if state is not None:
+            self.tree.execute(self.admin, Create(state_path(CLUSTER, GROUP), state_to_json(state)))
+        self.start_registry()
+
     def cut_link(self, one: int, other: int) -> None:
         self.cut_links.add(frozenset((one, other)))
         for link in list(self.nodes[one].links):

@@ -174,7 +174,9 @@ class Giver:
         """The record names another holder now."""
         hand, self.hand = self.hand, None
         state = self._member.view.state
-        if hand is not None and hand.is_switch and state is not None:
+        if hand is not None and hand.is_switch and state is None:
+            self._member.command_done("not switched: the group's record is lost", is_done=False)
+        elif hand is not None and hand.is_switch and state is not None:
             is_done = state.master == hand.to
             self._member.command_done(f"broker {state.master} is the master, epoch {state.epoch}", is_done=is_done)
 

@@ -75,12 +75,14 @@ class InSync:
             now_ms: monotonic.
             peers: everybody we have heard of.
             gone: members the registry does not list as living, long enough to believe it.
-            candidates: members by configuration that hold all we retain, once they have caught up.
+            candidates: members by configuration, who hold all we retain once they have caught up; others leave.
             lag_ms_max: who was not caught up for longer leaves.
         """
         if self._served_from is None or self._asked:
             return None
         for member in sorted(self.decided - {self._broker_id}):
+            if member not in candidates:
+                return self.decided - {member}
             peer = peers.get(member)
             seen_ms = self._served_ms if peer is None else max(peer.caught_up_ms, self._served_ms)
             is_away = member in gone and (peer is None or not peer.is_linked)

@@ -29,6 +29,7 @@ from dataclasses import replace
 from tandemq.boundary import Now
 from tandemq.codec.ha import Heartbeat
 from tandemq.coordination.election import Candidate, place_of
+from tandemq.coordination.founding import Founder
 from tandemq.coordination.handover import Giver
 from tandemq.coordination.insync import InSync
 from tandemq.coordination.lease import FOREVER, NEVER, Lease, Timing, timing
@@ -98,6 +99,7 @@ class Member:
         self._started_ms = now.mono_ms
         self._peers: dict[int, Peer] = {}
         self.lease = Lease()
+        self.founder = Founder(self)
         self._taker = Taker(self)
         self._giver = Giver(self)
         self._sync = InSync(self.id, ())
@@ -106,7 +108,8 @@ class Member:
         self._claim_above = NO_NODE
         """Our own write of the record counts as a claim if it made a version above this one."""
         self._ready_epoch = 0
-        self._is_loss_accepted = False
+        self.is_loss_accepted = False
+        """What our log may have lost stays lost: an operator said so, or nobody can have more."""
         self._is_doubt_final = False
         self._ordered: BecomeMaster | BecomeSlave | None = None
         self._absent_ms: dict[int, int] = {}
@@ -183,6 +186,8 @@ class Member:
     def receive(self, event: RegistryEvent, now: Now) -> None:
         """What the registry says: an answer or an event of the session."""
         before = self.view.session_id
+        if isinstance(event, SessionUp):
+            self.tell_registry()
         self.view.receive(event, now.mono_ms)
         if isinstance(event, Confirmed):
             self.lease.confirmed(event.sent_ms)
@@ -254,7 +259,7 @@ class Member:
     def on_ready(self, epoch: int, log_end: int, now: Now) -> None:
         """BecomeMaster is carried out: the epoch's pair is on the disk, the log ends here, all queues are built."""
         self._ready_epoch, self.log_end, self.log_epoch = epoch, log_end, epoch
-        self.is_log_whole, self._is_loss_accepted = True, False
+        self.is_log_whole, self.is_loss_accepted = True, False
         self._sync.serve(log_end, self._sync.confirm_offset, now.mono_ms)
         self.think(now)
 
@@ -297,7 +302,7 @@ class Member:
     def force_master(self, now: Now, *, is_preview: bool = False) -> Verdict:
         """An operator wants this broker to serve although that may lose or repeat something (F30), or to know what."""
         if self.stage is Stage.CLAIMING and not self.is_log_whole:
-            self._is_loss_accepted |= not is_preview
+            self.is_loss_accepted |= not is_preview
             verdict = Verdict(True, True, f"what broker {self.id} lost of its log stays lost")
         else:
             verdict = self._taker.force(now, is_preview=is_preview)
@@ -333,6 +338,7 @@ class Member:
         self._thought_ms = now.mono_ms
         self._watch_absent(now)
         self._follow(now)
+        self.founder.tick(now)
         self._taker.tick(now)
         self._giver.tick(now)
         self._propose(now)
@@ -349,7 +355,9 @@ class Member:
         if state is None or self.own is None:
             if self.stage is not Stage.UNREAD:
                 self._known = None
-                self.become(Stage.UNREAD, "we are not in the group's configuration", now)
+                self._giver.over()
+                why = "the group's record is lost" if state is None else "we are not in the group's configuration"
+                self.become(Stage.UNREAD, why, now)
             return
         key = (state.epoch, state.master, state.mode, state.reader)
         if key != self._known:
@@ -357,10 +365,15 @@ class Member:
             self._known = key
             self._recorded(state, now, is_new_epoch=is_new_epoch)
         self._sync.adopt(state.in_sync, view.pending.state.in_sync if view.pending is not None else ())
-        if self.stage is Stage.CLAIMING and view.pending is None and view.written_version > self._claim_above:
+        is_claimed = view.pending is None and view.written_version > self._claim_above
+        if self.stage is Stage.CLAIMING and is_claimed and self._may_lead():
             self.become(Stage.PREPARING, "the record is claimed", now)
         if self.stage is Stage.PREPARING and (state.master != self.id or self._ready_epoch == state.epoch):
             self.become(Stage.SERVING, state.reason, now)
+
+    def _may_lead(self) -> bool:
+        """Whether our log is what the group's can be; the record is written as it stood, too, while that is open."""
+        return self.mode is not Mode.ELECT or self.is_log_whole or self.is_loss_accepted
 
     def _recorded(self, state: GroupState, now: Now, *, is_new_epoch: bool) -> None:
         if is_new_epoch:
@@ -376,10 +389,9 @@ class Member:
         if holder_of(state) == self.id:
             self._claim_above = self.view.version - 1
             self.become(Stage.CLAIMING, state.reason, now)
-        elif state.master == self.id:
-            self.become(Stage.AWAITING, state.reason, now)
         else:
-            self.become(Stage.SLAVE, state.reason, now)
+            self.is_loss_accepted = False
+            self.become(Stage.AWAITING if state.master == self.id else Stage.SLAVE, state.reason, now)
 
     def become(self, stage: Stage, why: str, now: Now) -> None:
         """Change the stage."""
@@ -403,7 +415,7 @@ class Member:
         if not view.may_propose or self.own is None:
             return
         if state is None:
-            self._found_group(now)
+            self.founder.propose(now)
         elif self.stage is Stage.CLAIMING:
             self._claim(state, now)
         elif self.stage is Stage.AWAITING:
@@ -419,25 +431,14 @@ class Member:
             state = replace(state, reason=reason, since_ms=now.wall_ms, by=self.id)
         self.view.propose(state)
 
-    def _found_group(self, now: Now) -> None:
-        """There is no record yet: the configured master writes the first; without one, the first in line does."""
-        config = self.view.config
-        if config is None or self.view.version != NO_NODE:
-            return
-        order = sorted(config.members, key=lambda one: (-one.priority, one.broker_id))
-        first = config.master or order[0]
-        if first.broker_id == self.id:
-            if self.log_end == 0:
-                self.is_log_whole = True  # nobody has acknowledged anything yet
-            state = GroupState(max(1, self.log_epoch), self.id, (self.id,), GroupMode.NORMAL, self.id)
-            self.propose(state, "the group begins", now)
-
     def _claim(self, state: GroupState, now: Now) -> None:
         """Write the record as it stands; a master of `elect` that lost part of its log leaves it to another."""
-        heirs = [other for other in state.in_sync if other != self.id]
+        others = [other for other in state.in_sync if other != self.id and self.own_of(other) is not None]
+        heirs = [other for other in others if self.configured(other).may_write]
         if self.is_log_whole or self.mode is not Mode.ELECT:
             self.propose(state, state.reason, now)
-        elif self._is_loss_accepted or (not heirs and len(self.view.config.members if self.view.config else ()) == 1):
+        elif self.is_loss_accepted or (not others and len(self.view.config.members if self.view.config else ()) == 1):
+            self.is_loss_accepted = True
             new = replace(state, epoch=state.epoch + 1, in_sync=(self.id,))
             self.propose(new, f"broker {self.id} may have lost the end of its log, and nobody has more", now)
         else:
@@ -448,7 +449,7 @@ class Member:
             ]  # fmt: skip
             if candidates:
                 heir = min(candidates, key=lambda one: place_of(one.broker_id, candidates)).broker_id
-                new = replace(state, epoch=state.epoch + 1, master=heir, reader=heir, in_sync=tuple(heirs))
+                new = replace(state, epoch=state.epoch + 1, master=heir, reader=heir, in_sync=tuple(others))
                 self.propose(new, f"broker {self.id} may have lost the end of its log", now)
 
     def _change_in_sync(self, state: GroupState, now: Now) -> None:
@@ -461,7 +462,7 @@ class Member:
             )
         else:  # who was here once may take over reading; that does not change when it lags
             once = {one.broker_id for one in config.members if self.peer(one.broker_id).acked >= 0}
-            wish = frozenset(state.in_sync) | once
+            wish = frozenset(one for one in state.in_sync if self.own_of(one) is not None) | once
         if wish is not None and wish != frozenset(state.in_sync):
             new = replace(state, in_sync=tuple(sorted(wish)))
             self.propose(new, f"in sync: {', '.join(map(str, sorted(wish)))}", now)
@@ -563,7 +564,8 @@ class Member:
         self._tell(self.settings)
 
     def _tell(self, settings: MemberSettings) -> None:
-        self.view.tell(LiveBroker(self.id, settings.address, settings.ha_address, self.log_epoch, self.log_end))
+        record = LiveBroker(self.id, settings.address, settings.ha_address, self.log_epoch, self.log_end)
+        self.view.tell(replace(record, is_waiting=self.stage is Stage.UNREAD and self.founder.waits))
 
     def _timing(self, session_ms: int) -> Timing:
         settings = self.settings

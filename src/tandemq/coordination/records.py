@@ -154,6 +154,8 @@ class LiveBroker:
     """The last epoch in its epoch file when it told."""
     log_end: int = 0
     """End of its log when it told; orders the attempts in an election."""
+    is_waiting: bool = False
+    """Whether it has seen that the registry has no record of the group; it serves nobody until there is one."""
 
 
 # Paths.
@@ -357,6 +359,7 @@ def live_to_json(live: LiveBroker) -> bytes:
             "haAddress": live.ha_address,
             "epoch": live.epoch,
             "logEnd": live.log_end,
+            "waiting": live.is_waiting,
         }
     )
 
@@ -375,6 +378,7 @@ def live_from_json(data: bytes) -> LiveBroker:
         _text(what, fields, "haAddress"),
         _integer(what, fields, "epoch"),
         _integer(what, fields, "logEnd"),
+        fields.get("waiting") is True,
     )
 
 

@@ -36,6 +36,8 @@ class Taker:
     def force(self, now: Now, *, is_preview: bool) -> Verdict:
         """The operator's order; it waits for the same looks as any take-over. A preview only says what it may cost."""
         member, state = self._member, self._member.view.state
+        if member.own is not None and member.founder.waits:
+            return member.founder.force(is_preview=is_preview)
         if state is None or member.own is None:
             return Verdict(False, False, f"broker {member.id} has not read the group's record from the registry")
         holder = holder_of(state)
@@ -117,7 +119,8 @@ class Taker:
             return 0
         candidates = [Candidate(member.id, member.log_epoch, member.log_end, member.priority(member.id))]
         for other, record in (view.live or {}).items():
-            if other in view.state.in_sync and other not in (member.id, holder) and record is not None:
+            is_in_line = other in view.state.in_sync and other not in (member.id, holder)
+            if is_in_line and record is not None and member.configured(other).may_write:
                 candidates.append(Candidate(other, record.epoch, record.log_end, member.priority(other)))
         return place_of(member.id, candidates)
 
@@ -127,6 +130,7 @@ class Taker:
         how = "by an operator's order" if self.is_forced else f"missing in {self.checks.count} looks"
         self.checks.reset()
         if member.mode is Mode.ELECT:
+            member.is_loss_accepted |= self.is_forced
             new = replace(state, epoch=state.epoch + 1, master=member.id, in_sync=(member.id,), reader=member.id)
             reason = f"broker {member.id} follows {holder}, {how}"
         elif state.mode is GroupMode.NORMAL:

@@ -28,6 +28,8 @@ def trouble_of(member: "Member", now_ms: int) -> str:
         found.append(stranger)
     if view.trouble:
         found.append(view.trouble)
+    if member.founder.why:
+        found.append(member.founder.why)
     if view.is_elsewhere:
         found.append("wait until that session ends, or stop the other process")
     session_ms = member.timing.session_ms
@@ -41,7 +43,7 @@ def trouble_of(member: "Member", now_ms: int) -> str:
 
 def why_unread(member: "Member") -> str:
     """Why a member that has read no record, or is in none, serves nothing; "" if its stage tells."""
-    return (_stranger(member) or member.view.trouble) if member.stage is Stage.UNREAD else ""
+    return (_stranger(member) or member.view.trouble or member.founder.why) if member.stage is Stage.UNREAD else ""
 
 
 def _stranger(member: "Member") -> str:

@@ -99,6 +99,8 @@ class RegistryView:
         self.version = NO_NODE
         self.is_state_read = False
         """The state was read since we started; it may be missing."""
+        self.last_epoch = 0
+        """The highest that the state had since we started: no state of a lower one is news."""
         self.live: dict[int, LiveBroker | None] | None = None
         """Who has a live node, with its record once read; None: not read in this session."""
         self.pending: Pending | None = None
@@ -111,6 +113,8 @@ class RegistryView:
         self._troubles: dict[str, str] = {}
         """By what was read or asked: why that cannot be used."""
         self._own_record: LiveBroker | None = None
+        self._own_asked: LiveBroker | None = None
+        """What our live node was last to say."""
         self._own_version = NO_NODE
         self._asks: list[Ask] = []
         self._kinds: dict[int, tuple[str, int]] = {}
@@ -118,6 +122,8 @@ class RegistryView:
         self._retry: dict[str, int] = {}
         self._look_version = NO_NODE
         self._was_live = False
+        self._known_in = 0
+        """Session in which the state was last found, or written, at its version."""
 
     # The owner's part.
 
@@ -147,7 +153,7 @@ class RegistryView:
             return
         self._own_record = record
         if self.is_live and self.is_up:
-            self._ask("own-write", Write(self._own_path, live_to_json(record), self._own_version))
+            self._write_own(record, self._own_version)
         elif self.is_up:
             self._create_own()
 
@@ -197,7 +203,8 @@ class RegistryView:
         elif isinstance(event, SessionSuspended):
             self.is_up = False
         elif isinstance(event, SessionLost):
-            self.is_up, self.is_live, self.live, self.session_id = False, False, None, 0
+            self.is_up, self.is_live, self.live = False, False, None
+            self.session_id = self.written_session = self._known_in = 0  # an emptied registry gives the same ids anew
         elif isinstance(event, Changed):
             self._changed(event.path)
 
@@ -209,6 +216,8 @@ class RegistryView:
         self._retry.clear()
         if not self.is_live:
             self._create_own()
+        elif self._own_record != self._own_asked:
+            self._ask_again("own-read")
         for kind in ("config", "state-watch", "children"):
             self._ask_again(kind)
 
@@ -229,14 +238,19 @@ class RegistryView:
             self._ask("state", Read(self._state_path, watch=kind == "state-watch"))
         elif kind == "children":
             self._ask(kind, ReadChildren(self._live_path, watch=True))
-        elif kind == "own-read":
-            self._ask(kind, Read(self._own_path, watch=True))
+        elif kind == "own-read" or (kind == "own-write" and self.is_live):
+            self._ask("own-read", Read(self._own_path, watch=True))
         elif not self.is_live:
             self._create_own()
 
     def _create_own(self) -> None:
         if self._own_record is not None:
+            self._own_asked = self._own_record
             self._ask("own-create", Create(self._own_path, live_to_json(self._own_record), ephemeral=True))
+
+    def _write_own(self, record: LiveBroker, version: int) -> None:
+        self._own_asked = record
+        self._ask("own-write", Write(self._own_path, live_to_json(record), version))
 
     def _ask(self, kind: str, operation: Operation) -> None:
         self._token += 1
@@ -260,7 +274,7 @@ class RegistryView:
         elif kind == "config":
             self._config_read(outcome)
         elif kind in ("state", "look-state"):
-            self._state_read(outcome)
+            self._state_read(outcome, session_id)
             if kind == "look-state" and isinstance(outcome, Found):
                 self._look_version = outcome.version
         elif session_id == self.session_id:
@@ -284,21 +298,42 @@ class RegistryView:
         except ConfigError as error:  # the last usable one holds
             self._note("config", str(error))
 
-    def _state_read(self, outcome: object) -> None:
+    def _state_read(self, outcome: object, session_id: int) -> None:
         if isinstance(outcome, Found):
-            if outcome.version < self.version:
-                return  # a stale answer
             try:
-                self.state, self.version = state_from_json(self._name, outcome.data), outcome.version
-                self._note("state", "")
+                state = state_from_json(self._name, outcome.data)
             except ConfigError as error:
-                self.state = None
-                self._note("state", str(error))
+                if outcome.version >= self.version:
+                    self.state = None
+                    self._note("state", str(error))
                 return
-        elif self.version != NO_NODE:
-            return  # it is never deleted: an older answer
+            if state.epoch < self.last_epoch or (state.epoch == self.last_epoch and outcome.version < self.version):
+                self._older_read(state.epoch, session_id)
+                return
+            self._know(state, outcome.version, session_id)
+        elif self.version != NO_NODE and session_id == self._known_in:
+            return  # nobody deletes it: an older answer
+        else:
+            self.state, self.version, self.pending = None, NO_NODE, None
+            self._note("state", "")
         self.is_state_read = True
         self._settle()
+
+    def _know(self, state: GroupState, version: int, session_id: int) -> None:
+        self.state, self.version, self._known_in = state, version, session_id
+        self.last_epoch = max(self.last_epoch, state.epoch)
+        self._note("state", "")
+
+    def _older_read(self, epoch: int, session_id: int) -> None:
+        """In the session that showed a newer state it is an older answer; in another one the registry may have lost
+        what came since, and whoever served by that must not go on."""
+        if session_id == self._known_in:
+            return
+        self.state, self.pending, self.is_state_read = None, None, False
+        self._note(
+            "state", f"the registry has the group's record of epoch {epoch}, and {self.last_epoch} was known here: an "
+            "older copy of its data was restored; bring the newer one, or remove the record",
+        )  # fmt: skip
 
     def _settle(self) -> None:
         """The record was read: is the pending write decided?"""
@@ -324,9 +359,8 @@ class RegistryView:
         if pending is None:
             return
         if isinstance(outcome, Done):
-            if kind == "write" or self.state is None:
-                self.state = pending.state
-            self.version = max(self.version, outcome.version)
+            state = pending.state if kind == "write" or self.state is None else self.state
+            self._know(state, max(self.version, outcome.version), session_id)
             self.pending = None
             if self._was_live and session_id == self.session_id:
                 self.written_session, self.written_version = session_id, outcome.version
@@ -376,7 +410,7 @@ class RegistryView:
                 who = f"broker {self._broker_id}"
                 self._note("own", f"{who} is still listed as living by an earlier session, or runs twice")
             elif self._own_record is not None and outcome.data != live_to_json(self._own_record):
-                self._ask("own-write", Write(self._own_path, live_to_json(self._own_record), outcome.version))
+                self._write_own(self._own_record, outcome.version)
         elif isinstance(outcome, Exists | Conflict):
             self._ask_again("own-read")
         elif isinstance(outcome, Missing):
