@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
+from click.testing import CliRunner
 
 from tandemq import Admin, ConsumeFrom, Message, Producer, PullConsumer, PushConsumer, ReceivedMessage, SendStatus
+from tandemq.cli import main
 from tandemq.client.group_admin import Target
 from tandemq.client.settings import MessageModel
 from tandemq.errors import NoRoute, RemoteError
@@ -301,3 +304,23 @@ async def _kill_while_reading(namesrv: str, master: JavaBroker, slave: JavaBroke
             await message.ack()
         assert slowest < 1.5
         assert slave.address in consumer.reading_from().values()
+
+
+def test_group_that_nobody_joined_is_moved_shown_and_deleted(namesrv: str) -> None:
+    def command(*words: str, code: int = 0) -> Any:
+        result = CliRunner().invoke(main, [*words, "--json", "--namesrv", namesrv])
+        assert result.exit_code == code, f"{words}: {result.output}"
+        return json.loads(result.stdout) if code == 0 else result.stderr
+
+    command("topic", "create", "Ahead", "--queues", "1")
+    for body in ("a", "b", "c"):
+        command("message", "send", "Ahead", body)
+    for words in (("group", "show"), ("group", "delete", "--yes"), ("offset", "show")):
+        assert "there is no group Nobody" in command(*words, "Nobody", code=1)
+    assert "there is no group Nobody" in command("offset", "reset", "Nobody", "Ahead", "--to", "latest", code=1)
+    command("group", "create", "Later")
+    [row] = command("offset", "reset", "Later", "Ahead", "--to", "1", "--yes")["queues"]
+    assert (row["from"], row["to"]) == (None, 1)
+    assert [row["offset"] for row in command("offset", "show", "Later")] == [1]
+    assert command("group", "show", "Later")["lag"] == 2
+    assert command("group", "delete", "Later", "--clean", "--yes")["deleted"] is True
