@@ -143,6 +143,7 @@ class BrokerProcess:
 
     def close(self, *, clean: bool = True) -> None:
         """Say goodbye, save, close. `clean` False leaves everything as a crash would."""
+        is_clean_stop = self._node is not None and clean
         if self._node is not None and self._loop is not None and clean:
             self._loop.finish(self._node.stop(read_clock()), seconds=1.0)
         if self._registry is not None:
@@ -153,6 +154,8 @@ class BrokerProcess:
             self._node.close()
         if self._disk is not None:
             self._disk.unlock()
+        if is_clean_stop:
+            log.info("broker: stopped, all is saved")
         self._loop = self._node = self._disk = self._registry = None
 
 
