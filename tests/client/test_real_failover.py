@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -101,3 +102,40 @@ async def test_no_send_fails_and_nothing_is_missing_or_comes_twice_when_a_master
         # A message whose answer was lost with the master may be stored a second time, under the same unique key.
         assert sum(found.values()) - len(found) <= KEPT_UNDER_WAY
         assert found.keys() == traffic.stored.keys()
+
+
+@spec("R05")
+async def test_no_send_fails_when_one_of_two_masters_dies_and_its_backlog_comes_with_its_return(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, groups=2, settings={"flushDiskType": "SYNC_FLUSH"}) as cluster:
+        dead = cluster.broker("broker-a")
+        async with Producer(cluster.name_servers, group="p") as producer:
+            traffic = Traffic(producer)
+            sending = asyncio.ensure_future(traffic.run())
+            await traffic.until_stored(SENDS_AFTER)
+            await asyncio.to_thread(dead.kill)
+            await traffic.until_stored(SENDS_AFTER)
+            traffic.is_stopped = True
+            await sending
+        assert traffic.failed == []
+        assert traffic.longest_gap_s() <= OUTAGE_S_MAX
+        found = await read_until(cluster, lambda found: len(found) >= SENDS_AFTER)
+        assert traffic.stored.keys() - found.keys(), "what the dead one has waits"
+        await asyncio.to_thread(dead.start)
+        await asyncio.to_thread(cluster.wait_until, dead.is_registered)
+        found += await read_until(cluster, lambda rest: not traffic.stored.keys() - found.keys() - rest.keys())
+        assert found.keys() == traffic.stored.keys()
+
+
+async def read_until(cluster: LocalCluster, is_enough: Callable[[Counter[bytes]], bool]) -> Counter[bytes]:
+    """What a member of a group gets that was not there before, and acknowledges."""
+    found: Counter[bytes] = Counter()
+    async with (
+        PushConsumer(cluster.name_servers, group="g", topics={"T": "*"}, consume_from=ConsumeFrom.FIRST) as consumer,
+        asyncio.timeout(20),
+    ):
+        while not is_enough(found):
+            message = await consumer.receive(1)
+            if message is not None:
+                found[message.body] += 1
+                await message.ack()
+    return found
