@@ -42,6 +42,15 @@ def test_groups_get_messages_by_their_weight() -> None:
 
 
 @spec("G06")
+def test_queue_0_is_a_queue_like_the_others_and_gets_what_names_it() -> None:
+    world = world_of(a={})
+    producer = world.node.producer(ProducerOptions(group="p"))
+    tickets = [producer.send(Message("T", b"x"), world.now, select=lambda queues: queues[0]) for _ in range(8)]
+    world.until(lambda: all(ticket.done for ticket in tickets))
+    assert {number: len(queue.records) for (_, number), queue in world.groups["a"].queues.items()} == {0: 8}
+
+
+@spec("G06")
 def test_queues_of_a_group_take_turns_whatever_its_weight() -> None:
     world = world_of(a={"weight": 100}, b={"weight": 300})
     shares(world)

@@ -213,6 +213,7 @@ def test_data_version_query_says_whether_to_register_and_keeps_the_broker_alive(
     assert server.ask(BROKER, ask).fields == {"changed": "true"}
 
 
+@spec("G03")
 def test_silent_broker_is_dropped_and_its_link_closed_at_120_s_and_not_before(tmp_path: Path) -> None:
     server = Driver(tmp_path, NameServerConfig(connection_idle_ms=600_000))
     server.open(BROKER)
@@ -394,6 +395,7 @@ def test_broker_that_sends_garbage_loses_its_place(server: Driver) -> None:
     assert server.route(CLIENT, "TopicA") is None
 
 
+@spec("G03")
 def test_idle_link_is_closed_after_120_s_and_a_busy_one_is_not(server: Driver) -> None:
     for _ in range(4):
         server.pass_time(30_000)
