@@ -53,7 +53,8 @@ class GroupFaults(Faults):
         ]  # fmt: skip
         if any(client.application is not None for client in clients):
             self._kinds += [(3, self._cut_client), (4, self._end_client)]
-        self._rare = [self._failing_read, self._flip_log, self._flip_log]
+        self._rare = [self._failing_read, self._flip_log, self._flip_log, self._registry_lost, self._registry_lost]
+        self._is_registry_lost = False
 
     # Whom it strikes.
 
@@ -89,7 +90,13 @@ class GroupFaults(Faults):
         host = self._host()
         members = self._cluster.members(host.group)
         state = state_of(host)
-        if state is None or host.wipes_us or len(state.in_sync) != len(members) or host.group.name in self._flipped:
+        if (
+            self._is_registry_lost
+            or state is None
+            or host.wipes_us
+            or len(state.in_sync) != len(members)
+            or host.group.name in self._flipped
+        ):
             return
         is_whole = all(member.broker is not None and member.process is not None and stage_of(member) in
                        (Stage.SERVING, Stage.SLAVE) for member in members)  # fmt: skip
@@ -110,6 +117,17 @@ class GroupFaults(Faults):
         else:
             self._groups.registry.stop()
             self._later(100, 6_000, self._groups.registry.start)
+
+    def _registry_lost(self) -> None:
+        """Never with a disk: a member without anything takes a registry without anything for a new group's."""
+        if any(host.wipes_us for host in self._cluster.hosts):
+            return
+        self._is_registry_lost = True
+        self._note("registry-lost", self._groups.groups_plan.registry)
+        self._groups.lose_registry()
+        if self._groups.groups_plan.registry == NAME_SERVER:
+            address = self._cluster.plan.name_servers[0]
+            self._later(100, 3_000, lambda: self._cluster.start_name_server(address))
 
     def _registry_slow(self) -> None:
         self._note("registry-slow", self._groups.groups_plan.registry)

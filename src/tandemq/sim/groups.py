@@ -27,6 +27,7 @@ from tandemq.coordination.tree import Tree
 from tandemq.nameserver.journal import Journal
 from tandemq.registry import NAME_SERVER, ZOOKEEPER
 from tandemq.sim.cluster import Cluster, Host
+from tandemq.sim.disk import SimDisk
 from tandemq.sim.network import Network
 from tandemq.sim.plan import CLUSTER, GroupPlan, Plan, draw
 from tandemq.sim.process import Process
@@ -119,16 +120,29 @@ class GroupCluster(Cluster):
         super().__init__(world, network, plan)
         self.groups_plan = plan
         self.registry = SimRegistry(world, network)
-        if plan.registry == NAME_SERVER:
-            journal = Journal(self.name_server_machine(plan.name_servers[0]).disk)
+        self._fill_registry()
+        for host in self.hosts:
+            host.machine.drift_ppm = world.random.randrange(-DRIFT_PPM, DRIFT_PPM)
+
+    def _fill_registry(self) -> None:
+        if self.groups_plan.registry == NAME_SERVER:
+            journal = Journal(self.name_server_machine(self.plan.name_servers[0]).disk)
             tree = journal.load()
-            self._configure(tree, tree.open_session(1_000, "operator", 0))
+            self._configure(tree, tree.open_session(1_000, "operator", self.registry.clock_ms))
             journal.write(tree.take_changes()).datasync()
             journal.close()
         else:
             self._configure(self.registry.tree, self.registry.operator)
-        for host in self.hosts:
-            host.machine.drift_ppm = world.random.randrange(-DRIFT_PPM, DRIFT_PPM)
+
+    def lose_registry(self) -> None:
+        """The registry's disk is lost; an operator brings the configurations again. A name server must be started."""
+        if self.groups_plan.registry == NAME_SERVER:
+            address = self.plan.name_servers[0]
+            self.kill_name_server(address)
+            self.name_server_machine(address).disk = SimDisk(Random(self.world.now_us))
+        else:
+            self.registry.lose()
+        self._fill_registry()
 
     def _configure(self, tree: Tree, session: int) -> None:
         for group in self.plan.groups:

@@ -118,6 +118,13 @@ class SimRegistry:
             for line in self.lines:
                 self.tree.touch(line.session, self.clock_ms)
 
+    def lose(self) -> None:
+        """All it had is gone: nodes and sessions."""
+        for line in self.lines:
+            line.cut()
+        self.tree = Tree()
+        self.operator = self.tree.open_session(60_000, "operator", self.clock_ms)
+
     def expire(self, line: "RegistryLine") -> None:
         """End a session although its owner lives."""
         self.tree.close_session(line.session)
