@@ -38,6 +38,8 @@ def test_a_state_and_a_live_broker_come_back_from_json() -> None:
         (GroupConfig(Mode.SLAVE_CONSUME, (Member(0, Role.SLAVE), Member(1, Role.MASTER))), "broker id 0"),
         (GroupConfig(Mode.SLAVE_CONSUME, (MASTER, replace(SLAVE, permission=Permission.WRITE))), "take over reading"),
         (GroupConfig(Mode.SLAVE_CONSUME, (MASTER, replace(SLAVE, permission=Permission.NONE))), "take over reading"),
+        (GroupConfig(Mode.ELECT, (replace(MASTER, permission=Permission.READ), SLAVE)), "broker 0 begins as master"),
+        (GroupConfig(Mode.ELECT, (replace(SLAVE, permission=Permission.READ),)), "no member may be written to"),
         (GroupConfig(Mode.ELECT, (Member(-1, Role.SLAVE),)), "-1 is no broker id"),
         (GroupConfig(Mode.ELECT, (replace(MASTER, weight=-1),)), "weight -1"),
         (GroupConfig(Mode.ELECT, (replace(MASTER, priority=1 << 31),)), "priority"),

@@ -22,6 +22,7 @@ from tandemq.coordination.records import (
 )
 from tandemq.coordination.registry import (
     Create,
+    Delete,
     Found,
     Missing,
     Operation,
@@ -364,6 +365,22 @@ def test_a_record_that_changes_before_it_is_forgotten_is_looked_at_again(databas
     (refused,) = carry(database, registry.do)
     assert "broker 1 is its master" in refused.reason
     assert registry.config("broker-a") == config_to_json(STATIC)
+
+
+def test_group_whose_brokers_run_is_not_removed(database: GroupDatabase) -> None:
+    registry = Registry()
+    put(database, "broker-a", PAIR)
+    carry(database, registry.do)
+    live = live_broker_path("main", "broker-a", 1)
+    registry.tree.execute(registry.session, Create(live, b"{}"))
+    put(database, "broker-a", None)
+    (refused,) = carry(database, registry.do)
+    assert refused.what is Carried.REFUSED
+    assert "brokers 1 of the group run" in refused.reason
+    assert "stop them first" in refused.reason
+    assert registry.config("broker-a") == config_to_json(PAIR)
+    registry.tree.execute(registry.session, Delete(live, 0))
+    assert whats(carry(database, registry.do)) == [Carried.REMOVED]
 
 
 def test_removing_a_group_keeps_its_state(database: GroupDatabase) -> None:

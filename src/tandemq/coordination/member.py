@@ -364,6 +364,8 @@ class Member:
             is_new_epoch = self._known is None or self._known[0] != state.epoch
             self._known = key
             self._recorded(state, now, is_new_epoch=is_new_epoch)
+        elif self.mode is Mode.ELECT and frozenset(state.in_sync) != self._sync.decided:
+            self._effects.append(Note(state.epoch, f"in sync: {', '.join(map(str, state.in_sync))}"))
         self._sync.adopt(state.in_sync, view.pending.state.in_sync if view.pending is not None else ())
         is_claimed = view.pending is None and view.written_version > self._claim_above
         if self.stage is Stage.CLAIMING and is_claimed and self._may_lead():

@@ -233,7 +233,9 @@ def contradictions(config: GroupConfig) -> Iterator[str]:
         yield f"brokers {listed} are all master; one can be: make the others slaves"
     for member in config.members:
         yield from _contradictions_of(member)
-    if config.mode is not Mode.ELECT:
+    if config.mode is Mode.ELECT:
+        yield from _elect_contradictions(config)
+    else:
         yield from _fixed_role_contradictions(config, masters)
     if config.mode is Mode.SLAVE_CONSUME:
         for member in config.members:
@@ -242,6 +244,16 @@ def contradictions(config: GroupConfig) -> Iterator[str]:
                     f"broker {member.broker_id} is a slave with permission {member.permission.value}, which cannot "
                     "take over reading in slave-consume: give it READ or FULL, or set mode static"
                 )
+
+
+def _elect_contradictions(config: GroupConfig) -> Iterator[str]:
+    if config.members and not any(member.permission.may_write for member in config.members):
+        yield "no member may be written to, so none could be elected: give one WRITE or FULL"
+    elif config.master is not None and not config.master.permission.may_write:
+        yield (
+            f"broker {config.master.broker_id} begins as master with permission {config.master.permission.value}: give "
+            "it WRITE or FULL, or make another one the master"
+        )
 
 
 def _contradictions_of(member: Member) -> Iterator[str]:

@@ -62,6 +62,13 @@ def objection(
     return None
 
 
+def removal_objection(living: Collection[int]) -> Objection:
+    """Why a group whose brokers live may not lose its configuration: they would serve nobody from then on."""
+    listed = ", ".join(map(str, sorted(living)))
+    return Objection(f"brokers {listed} of the group run, and would serve nobody without a configuration",
+                     "stop them first")  # fmt: skip
+
+
 def forgotten(state: GroupState, before: GroupConfig | None, after: GroupConfig) -> GroupState | None:
     """The record as it must be before this configuration is; None: as it is.
 

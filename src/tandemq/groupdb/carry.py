@@ -47,7 +47,7 @@ from tandemq.coordination.registry import (
     Unknown,
     Write,
 )
-from tandemq.coordination.transition import forgotten, objection
+from tandemq.coordination.transition import forgotten, objection, removal_objection
 from tandemq.errors import ConfigError, OutcomeUnknown, RemoteError
 from tandemq.groupdb.database import GroupDatabase, StoredGroup
 
@@ -161,7 +161,10 @@ def _failed(outcome: Outcome, path: str) -> RemoteError | OutcomeUnknown:
 
 def _weigh(do: Do, node: Found | None, record: Found | None, group: StoredGroup) -> tuple[str, GroupState | None]:
     """Why the group as it stands forbids its configuration, "" if it does not; and its record as it must be before."""
-    if group.config is None or record is None:
+    if group.config is None:
+        living = _living(do, group) if node is not None else []
+        return (str(removal_objection(living)), None) if living else ("", None)
+    if record is None:
         return "", None
     try:
         state = state_from_json(group.broker_name, record.data)
