@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from tandemq.codec.fastjson import loads
 from tandemq.coordination.records import Mode
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.run.children import BrokerChild, ChildCluster
+from tandemq.run.groups import configure
 from tests.blackbox.programs import QUICK, Caller, wait_until
 from tests.blackbox.traffic import GROUP, TOPIC, Traffic
 from tests.spec import spec
@@ -200,3 +202,46 @@ def test_brokers_serve_on_without_registry_and_start_without_it_serving_nobody(s
     assert send_to(cluster.brokers[1]) == ResponseCode.NO_PERMISSION
     cluster.name_server.start()
     wait_until(lambda: send_to(master_of(cluster)) == OK, "the group serves again")
+
+
+def lose_registry(cluster: ChildCluster) -> None:
+    """The name server's disk is lost; an operator starts it anew and brings the configuration."""
+    cluster.name_server.kill()
+    shutil.rmtree(cluster.directory / "namesrv")
+    cluster.name_server.start()
+    configure(cluster.registry, [A], cluster.mode, 2)
+
+
+@spec("F09", "R11")
+def test_master_of_old_waits_for_those_who_know_more_when_the_registry_is_lost(start: Start) -> None:
+    cluster = start(Mode.ELECT)
+    with traffic(cluster) as running:
+        old = master_of(cluster)
+        old.kill()
+        running.wait_for_more()
+        new = master_of(cluster)
+        assert new is not old
+        new.kill()
+        lose_registry(cluster)
+        old.start()
+        wait_until(lambda: "begins anew when broker" in str(old.standing().get("why")), "it waits")
+        assert send_to(old) == ResponseCode.NO_PERMISSION
+        new.start()
+        running.wait_for_more()
+        assert master_of(cluster) is new
+        cluster.wait_until(cluster.in_sync)
+        running.stop_producing()
+
+
+@spec("F09")
+@pytest.mark.parametrize("mode", [Mode.ELECT, Mode.SLAVE_CONSUME])
+def test_group_begins_anew_by_itself_when_all_its_members_are_there(start: Start, mode: Mode) -> None:
+    cluster = start(mode)
+    with traffic(cluster) as running:
+        running.wait_for_more()
+        lose_registry(cluster)
+        running.wait_for_more()
+        cluster.wait_until(cluster.in_sync)
+        cluster.wait_until(cluster.all_registered)
+        running.stop_producing()
+    assert any("begins anew" in entry["text"] for entry in ha(cluster, "history", "--broker", A))

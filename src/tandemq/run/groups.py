@@ -27,8 +27,8 @@ from tandemq.coordination.records import (
     state_to_json,
 )
 from tandemq.coordination.transition import MASTER_ID, forgotten, objection
-from tandemq.errors import ConfigError, RemoteError
-from tandemq.registry import Create, Done, Found, Missing, Operation, Read, Write, parse_address
+from tandemq.errors import ConfigError, OutcomeUnknown, RemoteError
+from tandemq.registry import Create, Done, Found, Missing, Operation, Read, Unknown, Write, parse_address
 from tandemq.run.registry import RegistryClient
 
 CLUSTER = "DefaultCluster"
@@ -135,5 +135,7 @@ def _read(registry: RegistryClient, path: str) -> Found | None:
 
 def _do(registry: RegistryClient, operation: Operation, path: str) -> None:
     outcome = registry.do(operation)
+    if isinstance(outcome, Unknown):
+        raise OutcomeUnknown(f"the registry did not answer for {path}", hint="start again: nothing is done twice")
     if not isinstance(outcome, Done):
         raise RemoteError(f"the registry did not write {path}: {outcome}")
