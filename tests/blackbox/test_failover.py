@@ -240,8 +240,9 @@ def test_group_begins_anew_by_itself_when_all_its_members_are_there(start: Start
     with traffic(cluster) as running:
         running.wait_for_more()
         lose_registry(cluster)
-        running.wait_for_more()
+        wait_until(lambda: all(one.standing().get("epoch") == 2 for one in cluster.brokers), "an epoch begins")
         cluster.wait_until(cluster.in_sync)
         cluster.wait_until(cluster.all_registered)
+        running.wait_for_more()
         running.stop_producing()
     assert any("begins anew" in entry["text"] for entry in ha(cluster, "history", "--broker", A))

@@ -185,6 +185,13 @@ def test_nobody_else_resumes_a_session() -> None:
     assert host.connect(2, "stranger", session) != session
 
 
+def test_session_at_a_registry_whose_data_are_lost_is_told_to_be_another() -> None:
+    before = Host().connect(1)
+    emptied = Host()
+    assert emptied.connect(1, session=before) != before
+    assert emptied.connect(2, "other", session=before) != before
+
+
 def test_a_silent_session_ends_and_who_listens_hears_of_it() -> None:
     host = Host()
     silent, listening = host.connect(1), host.connect(2, "other")

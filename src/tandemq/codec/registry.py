@@ -13,6 +13,8 @@ connection now. A session belongs to the connection it was last connected on.
 Source: docs/requests.md, "The registry's requests".
 """
 
+from typing import Annotated
+
 import msgspec
 
 from tandemq.codec.requests import read_fields
@@ -47,7 +49,7 @@ class ConnectFields(msgspec.Struct, rename="camel"):
 
     client: str
     timeout_ms: int
-    session_id: int = 0
+    session_id: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)] = 0
 
 
 class SessionFields(msgspec.Struct, rename="camel"):

@@ -129,15 +129,16 @@ class Tree:
 
     # Sessions.
 
-    def open_session(self, timeout_ms: int, client: str, now_ms: int) -> int:
-        """Begin a session; the timeout is brought within TIMEOUT_MS_MIN and TIMEOUT_MS_MAX. Returns its id.
+    def open_session(self, timeout_ms: int, client: str, now_ms: int, *, before: int = 0) -> int:
+        """Begin a session; the timeout is brought within TIMEOUT_MS_MIN and TIMEOUT_MS_MAX. Returns its id, which is no
+        other's, nor `before`: of the session that the client had, perhaps at a registry whose data are lost.
 
         Raises:
             RemoteError: there are SESSIONS_MAX already.
         """
         if len(self._sessions) >= SESSIONS_MAX:
             raise RemoteError(f"the registry has {SESSIONS_MAX} sessions, more are not allowed")
-        session = self.last_session + 1
+        session = max(self.last_session, before) + 1
         self._change(SessionOpened(session, max(TIMEOUT_MS_MIN, min(timeout_ms, TIMEOUT_MS_MAX)), client))
         self._sessions[session].heard_ms = now_ms
         return session

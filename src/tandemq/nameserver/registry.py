@@ -155,7 +155,7 @@ class RegistryHost:
             self._listening.pop(session, None)
             self._fired.pop(session, None)
         else:
-            session = self._tree.open_session(asked.timeout_ms, asked.client, now.mono_ms)
+            session = self._tree.open_session(asked.timeout_ms, asked.client, now.mono_ms, before=session)
             _log.info("registry session opened session=%d client=%s", session, asked.client)
         self._links[session] = link
         timeout_ms = self._tree.timeout_ms(session)
