@@ -24,16 +24,17 @@ from tandemq.boundary import JobDone, LinkKind, Now, Opened, Turn
 from tandemq.broker.node import Broker, Machine
 from tandemq.codec.ha import frame_transfer
 from tandemq.config import BrokerConfig, parse_delay_levels
-from tandemq.load.frames import SendFrames, SendShape
+from tandemq.load.frames import PullFrames, SendFrames, SendShape
 from tandemq.real.disk import RealDisk
 from tandemq.real.loop import LOG_RECEIVE_BYTES
 
 _MEMORY = Path("/dev/shm")
 _LOG_BYTES = 128 << 20
 _TURNS = 400
+_PULLED = 32
 _SENDS = {"batch": (4, 8, 32), "16x32": (16, 32, 1), "1x32": (1, 32, 1), "64x1": (64, 1, 1)}
 """Connections, requests of each in a turn, messages of each request; 128 B."""
-CELLS = (*_SENDS, "slave")
+CELLS = (*_SENDS, "slave", "pull")
 _Step = tuple[int, Callable[[], object]]
 """Messages, and the call that takes them."""
 
@@ -65,9 +66,11 @@ class _Driven:
         return first
 
 
-def _sends(name: str, path: Path, turns: int = _TURNS, body_bytes: int = 128) -> Iterator[_Step]:
+def _sends(
+    name: str, path: Path, turns: int = _TURNS, body_bytes: int = 128, broker: _Driven | None = None
+) -> Iterator[_Step]:
     links, window, batch = _SENDS[name]
-    broker = _Driven(path)
+    broker = broker or _Driven(path)
     shape = SendShape("bench", body_bytes=body_bytes, batch=batch)
     sources = [SendFrames(shape, identity=link, slots=1000, wall_ms=broker.now.wall_ms) for link in range(links)]
     for link in range(links):
@@ -97,12 +100,26 @@ def _slave(path: Path) -> Iterator[_Step]:
     assert broker.node.store.log.written_end == len(log), "the slave stored all of it"
 
 
+def _pull(path: Path) -> Iterator[_Step]:
+    """Four clients that catch up on messages of 1 KiB, a queue each, 32 at once."""
+    broker = _Driven(path)
+    for _, step in _sends("batch", path, _LOG_BYTES // (4 * 8 * 32 * 1215), 1024, broker):
+        step()
+    frames = PullFrames("bench", max_messages=_PULLED)
+    queues = sorted(queue_id for topic, queue_id in broker.node.store.queues if topic == "bench")
+    ends = {queue_id: broker.node.store.queues["bench", queue_id].max_offset for queue_id in queues}
+    for at in range(0, min(ends.values()) - _PULLED, _PULLED):
+        received = [(link, frames.frame(queue_id, at, at)) for link, queue_id in enumerate(queues, start=1)]
+        yield _PULLED * len(queues), lambda received=received: broker.turn(received)  # type: ignore[misc]
+
+
 def microseconds(name: str, profile: cProfile.Profile | None = None) -> float:
     """CPU time per message of one cell, the fastest quarter of its turns."""
     with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as directory:
         path = Path(directory)
         found: list[float] = []
-        for messages, step in _slave(path) if name == "slave" else _sends(name, path):
+        steps = _slave(path) if name == "slave" else _pull(path) if name == "pull" else _sends(name, path)
+        for messages, step in steps:
             if profile is not None:
                 profile.enable()
             began = time.process_time_ns()
