@@ -201,6 +201,8 @@ def test_messages_of_a_pull_answer_are_decoded_in_order_and_damage_is_an_error()
         decode_messages(raw + raw[:-1])
     with pytest.raises(ProtocolError, match="CRC"):
         decode_messages(raw.replace(b"body", b"bodY"))
+    with pytest.raises(ProtocolError, match="the record's CRC"):
+        decode_messages(raw.replace(b"TAGS\x01a", b"TAGS\x01b"))
 
 
 def test_compressed_body_is_inflated() -> None:

@@ -318,16 +318,17 @@ def decode_message(data: Buffer, start: int, end: int, *, inflates: bool = True)
     """The record at `start` as a message, its body decompressed unless `inflates` is False.
 
     Raises:
-        ProtocolError: it is no whole record, its body CRC is wrong, or its body cannot be decompressed.
+        ProtocolError: it is no whole record, its checksum is wrong, or its body cannot be decompressed.
     """
     record = parse_record(data, start, end)
     if isinstance(record, str):
         raise ProtocolError(f"unreadable record: {record}")
     head = _HEADS[record.sys_flag & 0x30].unpack_from(data, start)
     flag, born_host, store_host, reconsume_times, prepared_offset = head[4], head[9], head[11], head[12], head[13]
+    fault = record_fault(data, start, record.size, record.body_start, record.body_end, record.body_crc)
+    if fault is not None:
+        raise ProtocolError(fault)
     body = bytes(data[record.body_start : record.body_end])
-    if crc32(body) & _CRC_MASK != record.body_crc and body:
-        raise ProtocolError("the body's CRC does not match its bytes")
     return StoredMessage(
         topic=record.topic.decode("utf-8", "replace"),
         queue_id=record.queue_id,
