@@ -234,7 +234,10 @@ class SlaveSession:
         self.reported = safe_end
         self._out.append(self._report_frame())
         if self._in:
-            self._read_transfers()
+            try:
+                self._read_transfers()
+            except ProtocolError as error:
+                self._close(str(error))
 
     def stored(self, log_offset: int, now_ms: int) -> None:
         """The log is stored as safely as configured up to here: tell the master if that is news."""
