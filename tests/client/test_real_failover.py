@@ -64,6 +64,18 @@ class Traffic:
         return max(later - sooner for sooner, later in pairwise(times))
 
 
+async def traffic_through_kill(producer: Producer, broker: LocalBroker) -> Traffic:
+    """Send before and after a broker is killed; what became of it."""
+    traffic = Traffic(producer)
+    sending = asyncio.ensure_future(traffic.run())
+    await traffic.until_stored(SENDS_AFTER)
+    await asyncio.to_thread(broker.kill)
+    await traffic.until_stored(SENDS_AFTER)
+    traffic.is_stopped = True
+    await sending
+    return traffic
+
+
 async def consume(consumer: PushConsumer, found: Counter[bytes], wanted: dict[bytes, float]) -> None:
     """Take until nothing that was stored is missing."""
     async with asyncio.timeout(20):
@@ -88,13 +100,7 @@ async def test_no_send_fails_and_nothing_is_missing_or_comes_twice_when_a_master
                 cluster.name_servers, group="g", topics={"T": "*"}, consume_from=ConsumeFrom.FIRST, orderly=orderly
             ) as consumer,
         ):
-            traffic = Traffic(producer)
-            sending = asyncio.ensure_future(traffic.run())
-            await traffic.until_stored(SENDS_AFTER)
-            await asyncio.to_thread(master.kill)
-            await traffic.until_stored(SENDS_AFTER)
-            traffic.is_stopped = True
-            await sending
+            traffic = await traffic_through_kill(producer, master)
             assert traffic.failed == []
             await consume(consumer, found, traffic.stored)
         assert cluster.master() is not master
@@ -109,13 +115,7 @@ async def test_no_send_fails_when_one_of_two_masters_dies_and_its_backlog_comes_
     with LocalCluster(tmp_path, groups=2, settings={"flushDiskType": "SYNC_FLUSH"}) as cluster:
         dead = cluster.broker("broker-a")
         async with Producer(cluster.name_servers, group="p") as producer:
-            traffic = Traffic(producer)
-            sending = asyncio.ensure_future(traffic.run())
-            await traffic.until_stored(SENDS_AFTER)
-            await asyncio.to_thread(dead.kill)
-            await traffic.until_stored(SENDS_AFTER)
-            traffic.is_stopped = True
-            await sending
+            traffic = await traffic_through_kill(producer, dead)
         assert traffic.failed == []
         assert traffic.longest_gap_s() <= OUTAGE_S_MAX
         found = await read_until(cluster, lambda found: len(found) >= SENDS_AFTER)

@@ -204,7 +204,7 @@ class RegistryView:
             self.is_up = False
         elif isinstance(event, SessionLost):
             self.is_up, self.is_live, self.live = False, False, None
-            self.session_id = self.written_session = self._known_in = 0  # an emptied registry gives the same ids anew
+            self.session_id = self.written_session = self._known_in = 0  # an emptied registry may give the id anew
         elif isinstance(event, Changed):
             self._changed(event.path)
 

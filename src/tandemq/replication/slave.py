@@ -208,9 +208,8 @@ class SlaveSession:
         """When `tick` is needed."""
         if self.state is State.SHUTDOWN:
             return None
-        due = (
-            (min(self.last_read_ms, self._taken_ms) if self._backlog else self.last_read_ms) + self._housekeeping_ms + 1
-        )
+        alive_ms = min(self.last_read_ms, self._taken_ms) if self._backlog else self.last_read_ms
+        due = alive_ms + self._housekeeping_ms + 1
         return min(due, self.last_write_ms + self._heartbeat_ms) if self.state is State.TRANSFER else due
 
     def next_event(self) -> Event | None:
