@@ -109,6 +109,22 @@ def test_no_message_is_given_up_before_each_group_was_asked() -> None:
     assert [asked.count(key) for key in set(asked)].count(2) == 8
 
 
+def test_a_message_that_finds_nobody_at_first_is_not_given_up_before_each_group_was_asked() -> None:
+    """Found by simulation seed 56273: a look that found nobody fit to be asked counted as an attempt."""
+    world = World()
+    brokers = [world.broker("a"), world.broker("b")]
+    for broker in brokers:
+        broker.handlers[SEND] = lambda command: command.answer(ResponseCode.SERVICE_NOT_AVAILABLE)
+    world.topic("T", 4)
+    producer = world.node.producer(ProducerOptions(group="p", retries=1, retry_ms=0))
+    tickets = []
+    for _ in range(2):  # When the second is sent, both have failed just now.
+        tickets.append(producer.send(Message("T", b"x"), world.now))
+        world.until(lambda: tickets[-1].done)
+    assert len(set(keys_of(brokers[0]))) == 2
+    assert set(keys_of(brokers[0])) == set(keys_of(brokers[1]))
+
+
 @pytest.mark.parametrize("retry_ms", [1_000, 15_000])
 def test_it_is_over_when_the_time_is(retry_ms: int) -> None:
     world, old, _new, producer = pair(retry_ms=retry_ms)

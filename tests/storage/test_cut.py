@@ -1,5 +1,7 @@
 """A cut of the log's tail holds, whatever the power does afterwards."""
 
+import pytest
+
 from tandemq.storage.recovery import set_aside_tail
 from tests.storage.harness import OTHER_BOOT, check, fill, new_disk, queue_entries, reopen, start
 from tests.storage.test_recovery import sync_all
@@ -18,3 +20,24 @@ def test_what_was_cut_does_not_come_back_with_a_power_loss() -> None:
         disk.crash()
         store, _ = reopen(disk, OTHER_BOOT)
         assert not set(check(store)) & set(range(10, 60))
+
+
+@pytest.mark.parametrize("first", [1, 3, 10])
+@pytest.mark.parametrize("topics", [1, 2, 5])
+def test_what_was_cut_from_queues_and_index_does_not_come_back_with_a_power_loss(topics: int, first: int) -> None:
+    """Found by simulation seed 1050751: an old entry stood where its successor had not been synced yet."""
+    for seed in range(30):
+        disk = new_disk(seed)
+        store = start(disk)
+        fill(store, 60, topics=topics)
+        sync_all(store)
+        cut_at = sorted(entry for queue in queue_entries(store).values() for entry in queue)[10][0]
+        set_aside_tail(store, cut_at)
+        fill(store, first, first=100, topics=topics)
+        sync_all(store)
+        fill(store, 30, first=200, topics=topics)
+        store.flush_queues()
+        store.note_marks()
+        disk.crash()
+        store, _ = reopen(disk, OTHER_BOOT)
+        assert check(store)[: 10 + first] == [*range(10), *range(100, 100 + first)]

@@ -6,7 +6,8 @@
                              └────────┴───────────────── another broker ──┘
 
 It is over when `retries` further attempts have failed and `retry_ms` have passed since it began: so a message outlives
-a failover, in which for some seconds nobody takes it. Those that wait cost nothing but a look every `WAIT_MS`.
+a failover, in which for some seconds nobody takes it. Those that wait cost nothing but a look every `WAIT_MS`, which is
+no attempt; when the time is over nobody is waited for, and the attempts that are left are made.
 
 What always holds: a message keeps its unique key through all attempts. If the outcome of any attempt is unknown and no
 later one succeeded, the error says OutcomeUnknown: it may be stored. A status is never better than what a broker said.
@@ -67,7 +68,7 @@ class _Sending:
     def __init__(self, message: Outgoing, ticket: Ticket[Any], select: Select | None) -> None:
         self.message = message
         self.ticket = ticket
-        self.attempts_left = 0
+        self.attempts_left = 1
         self.give_up_ms = 0
         self.select = select
         self.oneway = False
@@ -77,9 +78,18 @@ class _Sending:
         self.error: TandemError | None = None
         """Why the last attempt that went to a broker failed."""
 
+    def is_late(self, now: Now) -> bool:
+        """Whether the time for which it may be tried has passed: it waits for nobody any more."""
+        return now.mono_ms >= self.give_up_ms
+
+    def found_nobody(self, now: Now) -> None:
+        """No attempt could be made; that counts as one only if it is late, so that it ends."""
+        if self.is_late(now):
+            self.attempts_left -= 1
+
     def is_over(self, now: Now) -> bool:
-        """Whether no further attempt is to be made after one that failed."""
-        return self.attempts_left <= 0 and now.mono_ms >= self.give_up_ms
+        """Whether no further attempt is to be made."""
+        return self.attempts_left <= 0 and self.is_late(now)
 
 
 class ProducerCore:
@@ -180,7 +190,7 @@ class ProducerCore:
         self.in_flight += 1
         sending.give_up_ms = now.mono_ms
         if sending.select is None and not sending.oneway and self.options.retries > 0:
-            sending.attempts_left = self.options.retries
+            sending.attempts_left += self.options.retries
             sending.give_up_ms += self.options.retry_ms
         self._try(sending, now)
 
@@ -250,6 +260,7 @@ class ProducerCore:
         target = self._target(sending, publishing, now)
         if target is None:
             self._kit.routes.refresh(message.topic, now)
+            sending.found_nobody(now)
             self._failed(sending, None, "", _nobody(message.topic), now)
         else:
             self._send(sending, *target, now)
@@ -257,15 +268,16 @@ class ProducerCore:
     def _target(self, sending: _Sending, publishing: Publishing, now: Now) -> tuple[MessageQueue, str] | None:
         if not publishing.queues:
             return None
-        is_last = sending.is_over(now)
+        is_late = sending.is_late(now)
         if sending.select is None:
-            return self._targets.choose(publishing, sending.last_broker, now, is_last=is_last)
+            return self._targets.choose(publishing, sending.last_broker, now, is_late=is_late)
         queue = sending.select(publishing.queues)
-        address = self._targets.member(queue.broker_name, queue.topic, now, is_last=is_last)
+        address = self._targets.member(queue.broker_name, queue.topic, now, is_late=is_late)
         return None if address is None else (queue, address)
 
     def _send(self, sending: _Sending, queue: MessageQueue, address: str, now: Now) -> None:
         sending.last_broker = queue.broker_name
+        sending.attempts_left -= 1
         command = sending.message.command(
             self.options.group, queue.broker_name, queue.queue_id, now.wall_ms, self.options.queues_per_new_topic
         )
@@ -320,7 +332,6 @@ class ProducerCore:
             self._finish(sending, sending.unknown or sending.error or error)
 
     def _again(self, sending: _Sending, now: Now) -> None:
-        sending.attempts_left -= 1
         publishing = self._publishing(sending.message.topic)
         if publishing is not None and self._targets.has_other(publishing, sending.last_broker, now):
             self._try(sending, now)
@@ -339,7 +350,7 @@ class ProducerCore:
             self._look_timer = self._kit.timers.at(0, self._look)
 
     def _look(self, now: Now) -> None:
-        """Send on what can go somewhere. What has waited too long still has the attempt it waited for, then is over."""
+        """Send on what can go somewhere. What has waited too long still has its attempts, then is over."""
         self._look_timer = None
         waiting, self._waiting = self._waiting, []
         blocked: set[str] = set()
@@ -347,16 +358,16 @@ class ProducerCore:
             topic = sending.message.topic
             publishing = self._publishing(topic)
             target = None
-            if publishing is not None and (topic not in blocked or sending.is_over(now)) and not self._is_closed:
+            if publishing is not None and (topic not in blocked or sending.is_late(now)) and not self._is_closed:
                 target = self._target(sending, publishing, now)
             if target is not None:
                 self._send(sending, *target, now)
                 continue
             blocked.add(topic)
+            sending.found_nobody(now)
             if sending.is_over(now) or self._is_closed:
                 self._finish(sending, sending.unknown or sending.error or _nobody(topic))
             else:
-                sending.attempts_left -= 1
                 self._waiting.append(sending)
         for topic in blocked:
             self._kit.routes.refresh(topic, now)

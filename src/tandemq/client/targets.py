@@ -84,13 +84,13 @@ class Targets:
     # Choosing.
 
     def choose(
-        self, publishing: Publishing, last_broker: str, now: Now, *, is_last: bool = False
+        self, publishing: Publishing, last_broker: str, now: Now, *, is_late: bool = False
     ) -> tuple[MessageQueue, str] | None:
         """A queue, and the member to send it to; None if all failed too short ago. Counts as a try.
 
         Args:
             last_broker: the group that was just tried in vain; another is better.
-            is_last: the message has no other chance, so that it matters not who failed how short ago.
+            is_late: the message can wait for nobody, so that it matters not who failed how short ago.
         """
         topic = publishing.route.topic
         if publishing.is_weighted or self._options.zone:
@@ -102,7 +102,7 @@ class Targets:
             found = self._next(publishing, last_broker, now)
             if found is not None:
                 return found[0], self._taken(found[1], topic, now)
-        return self._least_bad(publishing, last_broker, now, is_last=is_last)
+        return self._least_bad(publishing, last_broker, now, is_late=is_late)
 
     def _next(self, publishing: Publishing, last_broker: str, now: Now) -> tuple[MessageQueue, str] | None:
         """The next queue in turn whose group nothing speaks against."""
@@ -155,12 +155,12 @@ class Targets:
         )
 
     def _least_bad(
-        self, publishing: Publishing, last_broker: str, now: Now, *, is_last: bool
+        self, publishing: Publishing, last_broker: str, now: Now, *, is_late: bool
     ) -> tuple[MessageQueue, str] | None:
         found = {
             name: address
             for name in publishing.by_group
-            if (address := self.member(name, publishing.route.topic, now, is_last=is_last)) is not None
+            if (address := self.member(name, publishing.route.topic, now, is_late=is_late)) is not None
         }
         names = [name for name in found if name != last_broker] or list(found)
         if not names:
@@ -168,14 +168,14 @@ class Targets:
         name = min(names, key=lambda name: self._latency.free_ms(found[name]))
         return publishing.next_of(name), self._taken(found[name], publishing.route.topic, now)
 
-    def member(self, broker_name: str, topic: str, now: Now, *, is_last: bool = False) -> str | None:
+    def member(self, broker_name: str, topic: str, now: Now, *, is_late: bool = False) -> str | None:
         """The member of one group to try now, even one that is down; None if all failed too short ago.
 
-        The last try of a message goes to the first of them then.
+        A message that is late goes to the first of them then.
         """
         addresses = self._may_become_master(broker_name, topic)
         ready = next((address for address in addresses if self._may_try(address, topic, now)), None)
-        return addresses[0] if ready is None and is_last and addresses else ready
+        return addresses[0] if ready is None and is_late and addresses else ready
 
     def _may_become_master(self, broker_name: str, topic: str) -> list[str]:
         """The members of a group that can take a message, now or soon, best first: where roles are fixed, a slave is a

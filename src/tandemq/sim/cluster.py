@@ -243,6 +243,10 @@ class Cluster:
     def prepare(self, host: Host, process: Process) -> None:
         """A broker's process is about to get its node."""
 
+    def has_rot(self, address: str) -> bool:
+        """Whether bits were turned at rest on the host there."""
+        return any(host.flips for host in self.hosts if host.address == address)
+
     def members(self, group: GroupPlan) -> list[Host]:
         """The hosts of a group, master first."""
         return [host for host in self.hosts if host.group is group]

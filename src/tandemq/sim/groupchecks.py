@@ -312,8 +312,12 @@ class GroupChecks(Checks):
 
     def _look_at_offsets(self, host: Host) -> None:
         assert host.broker is not None, "it runs"
-        back = self._corrected.setdefault(host.group.name, set())
-        back.update((key, queue_id, now) for key, queue_id, _, now in host.broker.offsets.corrected)
+        for member in self._cluster.members(host.group):  # What one corrected, another may have copied already.
+            if member.broker is not None:
+                corrected = member.broker.offsets.corrected
+                self._corrected.setdefault(host.group.name, set()).update(
+                    (key, at, now) for key, at, _, now in corrected
+                )
         super()._look_at_offsets(host)
         table = host.broker.offsets.table
         self._note_offsets(

@@ -44,6 +44,7 @@ class GroupSimulation(History):
         world = self.world
         self.plan = draw_groups(world.random)
         self.cluster = GroupCluster(world, self.network, self.plan)
+        self.shadow.has_rot = self.cluster.has_rot
         self.checks = GroupChecks(world, self.cluster, self.shadow)
         self.shadow.on_given = self.checks.given
         self.shadow.on_stored = self.checks.acked
@@ -85,8 +86,6 @@ class GroupSimulation(History):
             around, "a1", ips[1], Random(dice.random()), self.checks.heard, group=APPLICATIONS_GROUP,
             orderly=dice.random() < 0.3, suspend_ms=self.plan.suspend_ms,
         )  # fmt: skip
-        rotten = {host.address: host.flips for host in self.cluster.hosts}
-        consuming.witness.has_rot = lambda address: bool(rotten[address])
         return [producing, consuming]
 
     # Running.

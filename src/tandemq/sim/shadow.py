@@ -93,6 +93,8 @@ class Shadow:
         self.duplicates = 0
         self.on_given: Callable[[Given], None] = lambda _: None
         self.on_stored: Callable[[Attempt], None] = lambda _: None
+        self.has_rot: Callable[[str], bool] = lambda _address: False
+        """Whether bits were turned in a broker's log at rest: until its scrubber comes by, clients must find them."""
 
     def want(self, message: Wanted) -> None:
         """A producer made a message."""

@@ -57,6 +57,7 @@ class Simulation(History):
         self.network.tap = self._tap
         self.plan = draw(world.random)
         self.cluster = Cluster(world, self.network, self.plan)
+        self.shadow.has_rot = self.cluster.has_rot
         self.checks = Checks(world, self.cluster, self.shadow)
         self.shadow.on_given = self.checks.given
         self.shadow.on_stored = self.checks.acked

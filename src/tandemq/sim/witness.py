@@ -82,8 +82,6 @@ class Witness:
         self.on_commit: Callable[[Queue, int], None] = lambda _queue, _offset: None
         self.on_answer: Callable[[str, Command, int, Command], None] | None = None
         """Address, request, when it was sent (µs), answer."""
-        self.has_rot: Callable[[str], bool] = lambda _address: False
-        """Whether bits were turned in a broker's log at rest: then the client checks, and I2 tells whether it did."""
 
     def begin_anew(self) -> None:
         """The client is another process now."""
@@ -123,7 +121,7 @@ class Witness:
             command = decode_command(frame)
             self._world.fold("ack", asked.what.number, command.code)
             self._shadow.hear(asked.what, command.code, command.fields, self._world.now_us)
-        elif asked.what is not None and not self.has_rot(line.address):
+        elif asked.what is not None and not self._shadow.has_rot(line.address):  # I2 tells whether the client looked.
             for _ in records_in(frame[2], line.address, self._name, *asked.what):
                 pass
 

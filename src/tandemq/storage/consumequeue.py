@@ -267,7 +267,8 @@ class ConsumeQueue:
         """Remove entries whose record begins at or behind `log_end`.
 
         After a power loss what follows the last entry that was synced may be anything: written, missing or torn.
-        `wipes` then zeroes all behind the entries that stay, lest a later start takes them for entries.
+        `wipes` then zeroes all behind the entries that stay, on the device too if there were any: after a power loss a
+        later start would take them for entries of what was written in their place.
         """
         first = self._segments.start // QUEUE_ENTRY_BYTES
         low, high = first, self.max_offset
@@ -278,6 +279,8 @@ class ConsumeQueue:
             low, high = (middle + 1, high) if self._is_before(middle, log_end) else (low, middle)
         while low > first and not (self._is_before(low - 1, log_end) and self._continues(low - 1, first)):
             low -= 1
+        if wipes:
+            self._segments.wipe(min(low, self._tail_start) * QUEUE_ENTRY_BYTES)
         if low >= self._tail_start:
             del self._tail[(low - self._tail_start) * QUEUE_ENTRY_BYTES :]
         else:

@@ -18,6 +18,7 @@ from tandemq.boundary import Disk, File
 from tandemq.codec.entries import INDEX_ENTRY, INDEX_ENTRY_BYTES, INDEX_HEADER, INDEX_HEADER_BYTES, INDEX_SLOT_BYTES
 from tandemq.errors import StoreError
 from tandemq.model.hashing import cached_java_hash, hash_ascii_rows, java_hash
+from tandemq.storage.seglog import write_zeroes
 
 PENDING_MAX = 512
 CHAIN_MAX = 100_000
@@ -93,7 +94,10 @@ class IndexFile:
         return np.frombuffer(raw, dtype=_ENTRY)
 
     def truncate_behind(self, log_end: int) -> bool:
-        """Drop entries of records at or behind `log_end`; False if the file cannot be trusted at all."""
+        """Drop entries of records at or behind `log_end`; False if the file cannot be trusted at all.
+
+        On the device too: after a power loss they would stand between those that were written in their place.
+        """
         entries = self._read_entries()
         if not self._is_sound(entries):
             return False
@@ -103,6 +107,8 @@ class IndexFile:
             self.end_offset = int(last["offset"])
             self.end_ms = self.begin_ms + int(last["seconds"]) * 1000
         self._write_header()
+        write_zeroes(self._file, self._entries_at + self.count * INDEX_ENTRY_BYTES)
+        self._file.datasync()
         return self.rebuild_slots()
 
     def add(self, hashes: _Array, offsets: _Array, times: _Array) -> None:

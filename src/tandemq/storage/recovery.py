@@ -57,8 +57,10 @@ def open_store(disk: Disk, config: StoreConfig) -> tuple[Store, Recovered]:
     tail_from = _tail_from(store, marks, begin) if machine_went_down else None
     _forget_behind(store, begin, unclean=unclean)
     if marks is not None and begin == marks.written and store.entries_total() != marks.entries:
-        log.warning("store: queues are missing entries below %d; rebuilding them from the log", begin)
+        log.warning("store: queues have not the entries they had at %d; rebuilding them from the log", begin)
         begin = store.log.start
+        for queue in store.queues.values():
+            queue.truncate_behind(begin, wipes=True)
     if _queue_files_missing(store):
         log.warning("store: the first entries of some queues are missing; rebuilding all queues from the log")
         _drop_queues(store)

@@ -13,6 +13,7 @@ from tandemq.errors import OffsetGone, StoreDamaged, StoreError
 
 NAME_DIGITS = 20
 _CHUNK_BYTES = 1 << 20
+_PAGE_BYTES = 4096
 _ZEROES = bytes(_CHUNK_BYTES)
 
 
@@ -50,18 +51,22 @@ class FileCache:
         self._open.clear()
 
 
-def _write_zeroes(file: File, within: int) -> None:
-    """Zero a file from a position on, without ever making it shorter.
+def write_zeroes(file: File, within: int) -> bool:
+    """Zero a file from a position on, without ever making it shorter; whether anything had to be written.
 
     What is zero already is only read, and what was never written not even that: there may be no room for it.
     """
-    for start in range(file.next_data(within), file.size(), _CHUNK_BYTES):
-        data = file.pread(_CHUNK_BYTES, start)
-        if data == _ZEROES[: len(data)]:  # most of a file of 1 GiB, and comparing is a hundred times faster
-            continue
-        stop = len(data.rstrip(b"\0"))
-        first = len(data) - len(data.lstrip(b"\0"))
-        file.pwrite(_ZEROES[: stop - first], start + first)
+    written, size = False, file.size()
+    start = file.next_data(within)
+    while start < size:
+        data = file.pread(-start % _PAGE_BYTES or _CHUNK_BYTES, start)
+        if data != _ZEROES[: len(data)]:  # most of a file of 1 GiB is zero, and comparing is a hundred times faster
+            stop = len(data.rstrip(b"\0"))
+            first = len(data) - len(data.lstrip(b"\0"))
+            file.pwrite(_ZEROES[: stop - first], start + first)
+            written = True
+        start = file.next_data(start + len(data))
+    return written
 
 
 class SegmentLog:
@@ -191,15 +196,15 @@ class SegmentLog:
                 file.truncate(within)
                 file.truncate(self.segment_bytes)
             else:
-                _write_zeroes(file, within)
+                write_zeroes(file, within)
 
     def wipe(self, end: int) -> None:
         """Zero what lies behind `end`, the last file first, on the device too: a power loss might bring it back."""
         for start in reversed(self.starts):
             if start + self.segment_bytes > end:
                 file = self._files.get(self.path(start))
-                _write_zeroes(file, max(0, end - start))
-                file.datasync()
+                if write_zeroes(file, max(0, end - start)) or not self._is_derived:
+                    file.datasync()
 
     def destroy(self) -> None:
         """Delete everything."""
