@@ -35,6 +35,10 @@ def reading(tmp_path: Path) -> Iterator[LocalCluster]:
         yield cluster
 
 
+NOBODY = "127.0.0.1:1"
+"""Where nobody listens: a name server or a broker that does not answer."""
+
+
 def told(run: Run, cluster: LocalCluster, *words: object, code: int = 0) -> Any:
     return json.loads(run("ha", *words, "--json", "-n", cluster.name_servers, code=code).stdout)
 
@@ -81,7 +85,10 @@ def test_switch_moves_the_mastership_and_says_how_long_it_took(run: Run, elected
         (["switch", "--broker", "broker-a", "--to", 7], 1, "broker 7 is no member of the group"),
         (["switch", "--broker", "broker-z", "--to", 1], 1, "no broker of group broker-z was found"),
         (["force-master", "--broker", "broker-a", "--id", 7], 1, "broker 7 of group broker-a is unknown"),
-        (["history", "--broker", "broker-z"], 1, "members in a registry: --registry"),
+        (["history", "--broker", "broker-z"], 1, "through a registry (--registry ADDRESS)"),
+        (["history"], 2, "name it with --broker, or one of its brokers with --address"),
+        (["history", "--address", NOBODY], 1, "no broker that was named with --address answers"),
+        (["history", "--address", "nowhere"], 2, "that is no HOST:PORT"),
         (["history", "--broker", "broker-a", "--registry", "etcd://x"], 2, "etcd"),
     ],
 )  # fmt: skip
@@ -166,6 +173,48 @@ def test_status_works_without_a_name_server_if_the_registry_is_told(run: Run, el
     assert [row["id"] for row in rows] == [0, 1]
     assert not any(row["registered"] for row in rows)
     assert "nobody answers at 127.0.0.1:1" in run("ha", "status", "-n", "127.0.0.1:1", code=1).output
+
+
+@pytest.mark.parametrize("way", ["--registry", "--address"])
+def test_roles_are_moved_without_a_name_server_if_the_registry_or_one_broker_is_told(
+    run: Run, elected: LocalCluster, way: str
+) -> None:
+    elected.wait_in_sync()
+    target = 1 - elected.master().broker_id
+    asked = elected.broker(broker_id=target).address  # the slave: the master is found through it
+    found = ["--registry", elected.registry, "--broker", "broker-a"] if way == "--registry" else ["--address", asked]
+    words = [*found, "-n", NOBODY]
+    done = run("ha", "switch", "--to", target, "--json", *words)
+    assert json.loads(done.stdout)["to"] == target
+    assert f"nobody answers at {NOBODY}" in done.stderr
+    assert elected.master().broker_id == target
+    entries = json.loads(run("ha", "history", "--json", *words).stdout)
+    assert {broker_id for entry in entries for broker_id in entry["brokers"]} == {0, 1}, "both were asked"
+    refused = run("ha", "force-master", "--id", 1 - target, "--yes", *words, code=1)
+    assert "lives; use switch" in refused.output
+    elected.wait_in_sync()
+    (row,) = json.loads(run("ha", "verify", "--json", *words).stdout)
+    assert (row["twins"], row["equal"]) == ("0, 1", True)
+
+
+@pytest.mark.parametrize("command", [["switch", "--to", 1], ["force-master", "--id", 1], ["history"], ["verify"]])
+def test_who_finds_nobody_is_told_all_ways_to_find_brokers(run: Run, command: list[object]) -> None:
+    words = [] if command == ["verify"] else ["--broker", "broker-a"]
+    failed = run("ha", *command, *words, "-n", NOBODY, code=1).output
+    assert f"nobody answers at {NOBODY}" in failed
+    assert all(option in failed for option in ("--namesrv", "--registry", "--address"))
+
+
+def test_broker_that_is_asked_and_of_another_group_is_wrong_usage(run: Run, elected: LocalCluster) -> None:
+    words = ["--address", elected.master().address, "--broker", "broker-z", "-n", elected.name_servers]
+    done = run("ha", "history", *words, code=2)
+    assert "who answers at --address is of group broker-a, not of broker-z" in done.output
+
+
+def test_brokers_of_two_groups_are_not_one_group(run: Run, cluster: LocalCluster) -> None:
+    addresses = [word for name in ("broker-a", "broker-b") for word in ("--address", cluster.broker(name).address)]
+    done = run("ha", "history", *addresses, "-n", cluster.name_servers, code=2)
+    assert "several groups: broker-a, broker-b" in done.output
 
 
 def test_timelines_become_one_in_order_and_equal_entries_once() -> None:

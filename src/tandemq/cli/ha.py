@@ -17,7 +17,7 @@ from tandemq.cli.ask import namesrv_option
 from tandemq.cli.ha_config import config
 from tandemq.cli.ha_roles import force_master, history, switch
 from tandemq.cli.ha_status import status
-from tandemq.cli.members import Found, groups_of
+from tandemq.cli.members import Found, address_option, groups_of, registry_option, required_at
 from tandemq.cli.scrub import scrub, try_log_health
 from tandemq.cli.show import json_option, show_json, show_rows
 from tandemq.errors import RemoteError
@@ -43,12 +43,16 @@ for _command in (config, force_master, history, scrub, status, switch):
 @ha.command()
 @click.option("--broker", help="Of this broker group only.")
 @click.option("--from", "start", type=click.IntRange(0), default=0, help="Begin at this log offset.")
+@address_option
+@registry_option
 @namesrv_option
 @json_option
-def verify(broker: str | None, start: int, name_servers: str, as_json: bool) -> None:
+def verify(
+    broker: str | None, start: int, addresses: tuple[str, ...], registry: str | None, name_servers: str, as_json: bool
+) -> None:  # fmt: skip
     """Compare the logs of every master and its slaves while they run; exit code 3 if they differ or are damaged."""
     rows = []
-    for group in groups_of(name_servers, None, broker):
+    for group in groups_of(name_servers, registry, broker, required_at(addresses, broker)):
         name, members = group.name, group.members
         if len(members) < 2:
             rows.append({"broker": name, "twins": str(members[0].broker_id), "from": None, "to": None, "bytes": 0,

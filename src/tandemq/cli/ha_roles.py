@@ -12,7 +12,16 @@ from typing import Any
 import click
 
 from tandemq.cli.ask import namesrv_option
-from tandemq.cli.members import Found, Group, ask_broker, ask_json, groups_of, registry_option
+from tandemq.cli.members import (
+    Found,
+    Group,
+    address_option,
+    ask_broker,
+    ask_json,
+    groups_of,
+    registry_option,
+    required_at,
+)
 from tandemq.cli.show import json_option, show_json, show_rows, time_text
 from tandemq.errors import ConfigError, LocalError, NetworkError, OutcomeUnknown, RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -22,17 +31,23 @@ COMMAND_SECONDS = 20.0
 SERVE_SECONDS = 5.0
 LOOK_SECONDS = 0.02
 
-broker_option = click.option("--broker", required=True, help="The broker group.")
+broker_option = click.option("--broker", help="The broker group; not needed with --address.")
 
 
-def _group(name: str, name_servers: str, registry: str | None) -> Group:
+def _group(name: str | None, addresses: tuple[str, ...], name_servers: str, registry: str | None) -> Group:
     """The group, if roles can be moved in it.
 
     Raises:
         LocalError: it is unknown, or nobody in it answers.
-        ConfigError: its roles are fixed by settings.
+        ConfigError: it is not said, or not one; or its roles are fixed by settings.
     """
-    (group,) = groups_of(name_servers, registry, name)
+    if name is None and not addresses:
+        raise ConfigError("which group is not said", hint="name it with --broker, or one of its brokers with --address")
+    groups = groups_of(name_servers, registry, name, required_at(addresses, name))
+    if len(groups) > 1:
+        names = ", ".join(group.name for group in groups)
+        raise ConfigError(f"these addresses are of several groups: {names}", hint="name one of them with --broker")
+    group, name = groups[0], groups[0].name
     if not group.has_registry:
         if all(found.standing is None for found in group.members):
             raise LocalError(f"no broker of group {name} answers", hint="are they running?")
@@ -64,19 +79,22 @@ def _order(member: Found, code: RequestCode, **fields: str) -> str:
 @click.command()
 @broker_option
 @click.option("--to", "target", required=True, type=int, help="Broker id of the member that is to be the master.")
+@address_option
 @registry_option
 @namesrv_option
 @json_option
-def switch(broker: str, target: int, registry: str | None, name_servers: str, as_json: bool) -> None:
+def switch(
+    broker: str | None, target: int, addresses: tuple[str, ...], registry: str | None, name_servers: str, as_json: bool
+) -> None:  # fmt: skip
     """Move the mastership of an elect group to another member, and wait until that one takes messages.
 
     Nothing is lost and no send fails that is retried; refused, with the reason, while the target is not in sync.
     """
-    group = _group(broker, name_servers, registry)
+    group = _group(broker, addresses, name_servers, registry)
     master = group.master
     if master is None:
         raise LocalError(
-            f"no member of group {broker} serves as its master now",
+            f"no member of group {group.name} serves as its master now",
             hint="tandemq ha status tells why; ha force-master is for a master that is gone",
         )
     began = time.monotonic()
@@ -85,11 +103,11 @@ def switch(broker: str, target: int, registry: str | None, name_servers: str, as
     seconds = round(time.monotonic() - began, 3)
     if not serves:
         raise LocalError(f"{text}; it does not take messages yet", hint="tandemq ha status tells why")
-    outcome = {"broker": broker, "from": master.broker_id, "to": target, "seconds": seconds, "text": text}
+    outcome = {"broker": group.name, "from": master.broker_id, "to": target, "seconds": seconds, "text": text}
     if as_json:
         show_json(outcome)
     else:
-        click.echo(f"{broker}: {text}; it may be written to {seconds:.2f} s after the order")
+        click.echo(f"{group.name}: {text}; it may be written to {seconds:.2f} s after the order")
 
 
 def _serves(group: Group, target: int) -> bool:
@@ -110,42 +128,49 @@ def _serves(group: Group, target: int) -> bool:
 @broker_option
 @click.option("--id", "broker_id", required=True, type=int, help="Of the member that is to serve.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@address_option
 @registry_option
 @namesrv_option
 @json_option
 def force_master(
-    broker: str, broker_id: int, yes: bool, registry: str | None, name_servers: str, as_json: bool
+    broker: str | None, broker_id: int, yes: bool, addresses: tuple[str, ...], registry: str | None, name_servers: str,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Have a member serve, because the one in whose place it does is gone for good, although that may lose something.
 
     Says first what may be lost or repeated. Make sure that the other one is stopped, and not only cut off.
     """
-    member = _group(broker, name_servers, registry).member(broker_id)
+    group = _group(broker, addresses, name_servers, registry)
+    member = group.member(broker_id)
     price = _order(member, RequestCode.TANDEM_FORCE_MASTER, preview="true")
     if not yes:
-        click.echo(f"{broker}, broker {broker_id}: {price}", err=True)
+        click.echo(f"{group.name}, broker {broker_id}: {price}", err=True)
         click.confirm("Go on?", abort=True, err=True)
     began = time.monotonic()
     text = _order(member, RequestCode.TANDEM_FORCE_MASTER)
     seconds = round(time.monotonic() - began, 3)
-    outcome = {"broker": broker, "id": broker_id, "price": price, "seconds": seconds, "text": text}
+    outcome = {"broker": group.name, "id": broker_id, "price": price, "seconds": seconds, "text": text}
     if as_json:
         show_json(outcome)
         return
     if yes:
         click.echo(price)
-    click.echo(f"{broker}: {text}; after {seconds:.1f} s")
+    click.echo(f"{group.name}: {text}; after {seconds:.1f} s")
 
 
 @click.command()
 @broker_option
 @click.option("--count", type=click.IntRange(1), help="The last N entries only.")
+@address_option
 @registry_option
 @namesrv_option
 @json_option
-def history(broker: str, count: int | None, registry: str | None, name_servers: str, as_json: bool) -> None:
+def history(
+    broker: str | None, count: int | None, addresses: tuple[str, ...], registry: str | None, name_servers: str,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Show what happened to the roles of a group, as its brokers kept it: oldest first, one line for what is equal."""
-    group = _group(broker, name_servers, registry)
+    group = _group(broker, addresses, name_servers, registry)
     entries = merged(
         (found.broker_id, found.standing["timeline"])
         for found in group.members if found.has_registry and found.standing is not None

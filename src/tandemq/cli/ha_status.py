@@ -10,22 +10,18 @@ from typing import Any
 import click
 
 from tandemq.cli.ask import namesrv_option
-from tandemq.cli.members import Found, Group, ask_broker, ask_json, asked_at, groups_of, registry_option
+from tandemq.cli.members import Found, Group, address_option, ask_broker, ask_json, asked_at, groups_of, registry_option
 from tandemq.cli.scrub import damage_rows, health_columns, show_damages, try_log_health
 from tandemq.cli.show import json_option, show_json, show_rows, time_text
-from tandemq.errors import ConfigError, NetworkError, RemoteError
+from tandemq.errors import NetworkError, RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
 
 EXIT_FAILED = 1
-PORT_MAX = 65_535
 
 
 @click.command()
 @click.option("--broker", help="Of this broker group only.")
-@click.option(
-    "--address", "addresses", multiple=True, metavar="HOST:PORT",
-    help="Ask this broker itself, and show its group only; may be repeated.",
-)  # fmt: skip
+@address_option
 @registry_option
 @namesrv_option
 @json_option
@@ -36,26 +32,10 @@ def status(
 
     Exit code 1: no broker was found, or one that was asked with --address does not tell anything.
     """
-    asked = [found for address in addresses if (found := _asked(address)) is not None]
+    asked = asked_at(addresses)
     if asked or not addresses:
         _show(groups_of(name_servers, registry, broker, asked), as_json=as_json)
     return EXIT_FAILED if len(asked) < len(addresses) else 0
-
-
-def _asked(address: str) -> Found | None:
-    """The broker at an address that the user named; standard error says why there is none.
-
-    Raises:
-        ConfigError: it is no address.
-    """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
-        raise ConfigError(f"--address {address:.128}: that is no HOST:PORT", hint="for instance 10.0.0.1:10911")
-    try:
-        return asked_at(address)
-    except (NetworkError, RemoteError) as error:
-        click.echo(f"tandemq: {error}", err=True)
-        return None
 
 
 def _show(groups: list[Group], *, as_json: bool) -> None:

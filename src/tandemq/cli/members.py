@@ -23,10 +23,16 @@ registry_option = click.option(
     "--registry", envvar="TANDEMQ_REGISTRY", metavar="ADDRESS", show_envvar=True,
     help="Find members there as well: zookeeper://host:2181,host:2181 or namesrv://host:9876.",
 )  # fmt: skip
+address_option = click.option(
+    "--address", "addresses", multiple=True, metavar="HOST:PORT",
+    help="Ask this broker itself, and look at its group only; may be repeated.",
+)  # fmt: skip
 NORMAL_SECONDS = 3.0
-
-
-ASK_THEM = "brokers can be asked themselves: tandemq ha status --address HOST:PORT; members in a registry: --registry"
+PORT_MAX = 65_535
+ASK_THEM = (
+    "brokers are found through their name servers (--namesrv), through a registry (--registry ADDRESS), or by asking "
+    "one of them (--address HOST:PORT)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,13 +210,43 @@ def _known(
     return registered, living
 
 
-def asked_at(address: str) -> Found:
-    """A broker by its own address.
+def asked_at(addresses: Sequence[str]) -> list[Found]:
+    """The brokers at addresses that the user named; standard error says where there is none.
 
     Raises:
-        NetworkError: nobody answers there.
-        RemoteError: who answers is no TandemQ broker.
+        ConfigError: one is no address.
     """
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
+            raise ConfigError(f"--address {address:.128}: that is no HOST:PORT", hint="for instance 10.0.0.1:10911")
+    found = []
+    for address in addresses:
+        try:
+            found.append(_broker_at(address))
+        except (NetworkError, RemoteError) as error:
+            click.echo(f"tandemq: {error}", err=True)
+    return found
+
+
+def required_at(addresses: Sequence[str], broker: str | None) -> list[Found]:
+    """The brokers at addresses that the user named, if any, of which one at least must answer and be of `broker`.
+
+    Raises:
+        ConfigError: one is no address, or who answers is of another group.
+        LocalError: nobody answers.
+    """
+    found = asked_at(addresses)
+    if addresses and not found:
+        raise LocalError("no broker that was named with --address answers", hint="are they running?")
+    names = sorted({one.broker for one in found})
+    if broker is not None and found and broker not in names:
+        raise ConfigError(f"who answers at --address is of group {', '.join(names)}, not of {broker}")
+    return found
+
+
+def _broker_at(address: str) -> Found:
+    """Raises NetworkError, or RemoteError if who answers there is no TandemQ broker."""
     standing = ask_json(address, RequestCode.TANDEM_FAILOVER_STATUS)
     if not isinstance(standing, dict) or "brokerName" not in standing:
         raise RemoteError(f"{address}: who answers there is no TandemQ broker")
