@@ -79,6 +79,7 @@ def test_role_that_is_none_is_refused_with_those_there_are(role: str) -> None:
         ({"register_timeout_ms": 0}, "registerBrokerTimeoutMills"),
         ({"frame_bytes_max": 10}, "frameMaxLength"),
         ({"unfinished_bytes_max": (16 << 20) - 1}, "unfinishedFramesMax"),
+        ({"untaken_bytes_max": (16 << 20) - 1}, "untakenAnswersMax"),
         ({"message_bytes_max": 16 << 20}, "maxMessageSize"),
         ({"store_path": " "}, "storePathRootDir"),
         ({"segment_bytes": 1_000}, "mappedFileSizeCommitLog"),
@@ -137,6 +138,7 @@ def test_broker_setting_that_can_be_is_taken(change: dict[str, Any]) -> None:
         ({"broker_expiry_ms": 0}, "brokerExpiry"),
         ({"connections_max": 0}, "maxConnections"),
         ({"unfinished_bytes_max": (16 << 20) - 1}, "unfinishedFramesMax"),
+        ({"untaken_bytes_max": (16 << 20) - 1}, "untakenAnswersMax"),
         ({"bind_address": "x"}, "bindAddress"),
     ],
 )

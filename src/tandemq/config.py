@@ -64,6 +64,8 @@ class BrokerConfig:
     frame_bytes_max: int = _key("frameMaxLength", 16 * MEBIBYTE)
     unfinished_bytes_max: int = _key("unfinishedFramesMax", 256 * MEBIBYTE)
     """Of all frames that were begun and have not come whole; beyond it their links are closed."""
+    untaken_bytes_max: int = _key("untakenAnswersMax", 512 * MEBIBYTE)
+    """That wait on all links for peers to take them; beyond it the links of those that take nothing are closed."""
 
     # Topics and groups.
     auto_create_topic: bool = _key("autoCreateTopicEnable", True)
@@ -189,6 +191,7 @@ class NameServerConfig:
     connection_idle_ms: int = _key("serverChannelMaxIdleTimeMillis", 120_000)
     frame_bytes_max: int = _key("frameMaxLength", 16 * MEBIBYTE)
     unfinished_bytes_max: int = _key("unfinishedFramesMax", 64 * MEBIBYTE)
+    untaken_bytes_max: int = _key("untakenAnswersMax", 128 * MEBIBYTE)
 
 
 PORT_MAX = 65_535
@@ -388,11 +391,10 @@ def _listen_problems(config: BrokerConfig | NameServerConfig) -> Iterator[Proble
         yield "bind_address", f"{config.bind_address[:64]!r} is no IP address; 0.0.0.0 stands for every interface"
     if not 1024 <= config.frame_bytes_max <= JAVA_INT_MAX:
         yield "frame_bytes_max", f"{config.frame_bytes_max} is outside 1024 to {JAVA_INT_MAX}"
-    if config.unfinished_bytes_max < config.frame_bytes_max:
-        yield (
-            "unfinished_bytes_max",
-            f"{config.unfinished_bytes_max} is less than frameMaxLength, {config.frame_bytes_max}",
-        )
+    for name in ("unfinished_bytes_max", "untaken_bytes_max"):
+        bytes_max = getattr(config, name)
+        if bytes_max < config.frame_bytes_max:
+            yield name, f"{bytes_max} is less than frameMaxLength, {config.frame_bytes_max}"
 
 
 def _port_problem(name: str, port: int) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""What strangers can make a real process hold: begun requests on many connections, and none of them ended."""
+"""What strangers can make a real process hold: many connections that begin requests, or do not take their answers."""
 
 import contextlib
 import json
@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.model.codes import ResponseCode
+from tandemq.codec.frame import encode_command
+from tandemq.codec.ha import SlaveHello, encode_hello
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
 from tests.blackbox.pair import Start
-from tests.blackbox.programs import WAIT_S, Caller, memory_kib
+from tests.blackbox.programs import WAIT_S, Caller, memory_kib, wait_until
 
 STRANGERS = 40
 BEGUN = ((1 << 24) - 4).to_bytes(4, "big") + bytes(15 << 20)
@@ -76,3 +79,92 @@ def test_requests_begun_on_many_connections_cost_a_name_server_bounded_memory(na
     assert most - before < BOUND_KIB + SLACK_KIB
     with Caller(port) as other:
         assert other.ask(105, {"topic": "Nothing"}).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+PULLS = 200
+"""Of each connection: 256 KiB each, more than a broker has under way on one."""
+
+
+def test_answers_that_many_connections_do_not_take_cost_a_broker_bounded_memory(start: Start) -> None:
+    broker = start("broker", untakenAnswersMax=BOUND_KIB << 10, mappedFileSizeCommitLog=64 << 20)
+    pid = broker.process.pid
+    with Caller(broker.port) as other, contextlib.ExitStack() as strangers:
+        for number in range(20):
+            assert other.send(bytes([number]) * 60_000) == ResponseCode.SUCCESS
+        before, most, socks = memory_kib(pid), 0, []
+        for _ in range(STRANGERS):
+            sock = strangers.enter_context(_small_window(broker.port))
+            sock.sendall(b"".join(_pull(opaque) for opaque in range(PULLS)))
+            socks.append(sock)
+            assert other.read_all()[-1] == bytes([19]) * 60_000
+            most = max(most, memory_kib(pid))
+        wait_until(lambda: "untakenAnswersMax" in broker.log_text(), "a connection that takes nothing is closed")
+        assert 0 < len(_closed(socks)) < STRANGERS
+        assert most - before < BOUND_KIB + SLACK_KIB
+        assert other.send(b"after") == ResponseCode.SUCCESS
+    assert broker.log_text().count("untakenAnswersMax") == 1, "once per address and minute"
+
+
+def test_log_that_many_slaves_do_not_take_costs_a_master_bounded_memory(start: Start) -> None:
+    """4 MiB of it are bounded for each; together they are bounded, too."""
+    master = start("master", untakenAnswersMax=BOUND_KIB << 10, mappedFileSizeCommitLog=64 << 20)
+    pid = master.process.pid
+    with Caller(master.port) as other, contextlib.ExitStack() as strangers:
+        opaques = [other.tell_send(bytes(60_000)) for _ in range(800)]
+        assert {other.next_answer().code for _ in opaques} == {ResponseCode.SUCCESS}
+        before, most, socks = memory_kib(pid), 0, []
+        for number in range(STRANGERS):
+            sock = strangers.enter_context(_small_window(master.ha_port))
+            hello = SlaveHello("DefaultCluster", "broker-a", number + 1, number, 0, 0, 64 << 20)
+            sock.sendall(encode_hello(hello))
+            socks.append(sock)
+            assert other.send(b"served meanwhile") == ResponseCode.SUCCESS
+            most = max(most, memory_kib(pid))
+        wait_until(lambda: "untakenAnswersMax" in master.log_text(), "a slave that takes nothing is closed")
+        assert 0 < len(_closed(socks)) < STRANGERS
+        assert most - before < BOUND_KIB + SLACK_KIB
+        assert other.send(b"after") == ResponseCode.SUCCESS
+
+
+def test_tables_asked_for_at_once_on_many_connections_cost_a_broker_bounded_memory(start: Start) -> None:
+    broker = start("broker")
+    pid = broker.process.pid
+    with Caller(broker.port) as other, contextlib.ExitStack() as strangers:
+        opaques = [other.tell_send(b"", topic=f"Topic{number}-{'x' * 80}") for number in range(1_000)]
+        assert {other.next_answer().code for _ in opaques} == {ResponseCode.SUCCESS}
+        before, most = memory_kib(pid), 0
+        for _ in range(4):
+            sock = strangers.enter_context(_small_window(broker.port))
+            sock.sendall(encode_command(Command(RequestCode.GET_ALL_TOPIC_CONFIG, 1)) * 2_500)
+            assert other.send(b"served meanwhile") == ResponseCode.SUCCESS
+            most = max(most, memory_kib(pid))
+        assert most - before < SLACK_KIB, "one connection alone asked for 700 MiB"
+    with Caller(broker.port) as patient:
+        opaques = [patient.tell(RequestCode.GET_ALL_TOPIC_CONFIG) for _ in range(300)]
+        codes = {patient.next_answer().code for _ in opaques}
+        assert ResponseCode.SUCCESS in codes
+        assert codes <= {ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY}
+
+
+def _small_window(port: int) -> socket.socket:
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.settimeout(WAIT_S)
+    sock.connect(("127.0.0.1", port))
+    return sock
+
+
+def _pull(opaque: int) -> bytes:
+    fields = {
+        "consumerGroup": "g", "topic": "TopicA", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32",
+        "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0",
+    }  # fmt: skip
+    return encode_command(Command(RequestCode.PULL_MESSAGE, opaque, fields=fields))
+
+
+def _closed(socks: list[socket.socket]) -> list[int]:
+    """Those closed by the other side, whatever they have not read yet."""
+    poll = select.poll()
+    for sock in socks:
+        poll.register(sock, select.POLLRDHUP)
+    return [descriptor for descriptor, _ in poll.poll(0)]

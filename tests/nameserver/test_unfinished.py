@@ -1,10 +1,13 @@
-"""Requests that are begun and not ended: bounded together, and by their age."""
+"""Requests that are begun and not ended, and answers of one turn: bounded together, the former also by their age."""
 
 from pathlib import Path
 
 import pytest
 
+from tandemq.codec.frame import encode_command
 from tandemq.config import NameServerConfig
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
 from tests.nameserver.driver import Driver
 
 BROKER, CLIENT = 1, 2
@@ -37,3 +40,19 @@ def test_frame_that_does_not_end_closes_its_link_though_bytes_still_come(tmp_pat
         server.raw(CLIENT, b"x")
         server.call(BROKER, 999)
     assert server.pass_time(6_000).closes == [(CLIENT, "frame not ended")]
+
+
+def test_answers_of_one_turn_are_bounded(tmp_path: Path) -> None:
+    server = Driver(tmp_path)
+    server.open(BROKER)
+    server.open(CLIENT)
+    for number in range(1_000):
+        server.call(BROKER, RequestCode.PUT_KV_CONFIG, namespace="many", key=f"key{number}", value="x" * 1_000)
+    ask = encode_command(Command(RequestCode.GET_KVLIST_BY_NAMESPACE, 1, fields={"namespace": "many"}))
+    answers, turn = server.raw(CLIENT, ask * 100)
+    assert not turn.closes
+    codes = [answer.code for answer in answers]
+    assert len(codes) == 100
+    assert set(codes) == {ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY}
+    assert sum(len(answer.body) for answer in answers) < 16 << 20
+    assert server.raw(CLIENT, ask)[0][0].code == ResponseCode.SUCCESS, "the next turn has room"

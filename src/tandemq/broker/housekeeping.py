@@ -1,4 +1,4 @@
-"""Links of clients: opened, and closed when they are silent or begin frames and do not end them.
+"""Links of clients: opened, and closed when they are silent or begin frames and do not end them; what a turn answers.
 
 What slaves and strangers begin on the replication port counts likewise. Links that this broker opened itself do not:
 they are as many as it has name servers, twins and a master, one frame each.
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tandemq.boundary import Now, Opened, Turn
 from tandemq.broker.link import Link
+from tandemq.codec.answered import Answered
 from tandemq.codec.unfinished import TooMuch, Unfinished
 from tandemq.refusals import Refusals
 
@@ -28,8 +29,14 @@ class Housekeeping:
         """Looks at all of them every `SCAN_MS`."""
         self._broker = broker
         self.unfinished = Unfinished()
+        self.answered = Answered()
         self._refusals = Refusals()
         broker.schedule.every(SCAN_MS, self._scan, first_ms=now.mono_ms + SCAN_MS)
+
+    def begin_turn(self, now: Now) -> None:
+        """Before anything is received."""
+        self.unfinished.now_ms = now.mono_ms
+        self.answered.begin_turn()
 
     def opened(self, event: Opened, now: Now) -> Link:
         """A client connected."""

@@ -195,7 +195,7 @@ class Broker:
         if self.failover is not None:
             self.failover.tick(turn, now)
         self.pull.begin_turn(turn)
-        self.housekeeping.unfinished.now_ms = now.mono_ms
+        self.housekeeping.begin_turn(now)
         for number, data in received:
             try:
                 self._take(number, data, turn, now)
@@ -329,16 +329,21 @@ class Broker:
         asked = self.saver.asked
         answer = self._answer(link, command, turn, now)
         if answer is not None and not command.is_oneway:
+            data = encode_command(answer)
+            self.housekeeping.answered.note(link.number, len(data))
             if self.saver.asked > asked or (self.saver.is_behind and command.code in SAVED_FIRST):
-                self._unsaved.append((self.saver.asked, link.number, encode_command(answer)))
+                self._unsaved.append((self.saver.asked, link.number, data))
             elif self.failover is None or not self.failover.holds(link.number, command, answer):
-                turn.send(link.number, encode_command(answer))
+                turn.send(link.number, data)
         return True
 
     def _answer(self, link: Link, command: Command, turn: Turn, now: Now) -> Command | None:
         refusal = self.failover.refusal(command.code) if self.failover is not None else None
         if refusal is not None:
             return command.answer(ResponseCode.NO_PERMISSION, remark=refusal)
+        busy = None if command.is_oneway else self.housekeeping.answered.refusal(link.number)
+        if busy is not None:
+            return command.answer(ResponseCode.SYSTEM_BUSY, remark=busy)
         try:
             if command.code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
                 self.send.take(link, command, now)

@@ -427,6 +427,7 @@ class PullPath:
     def _slices(self, spans: list[tuple[int, int]]) -> list[Buffer]:
         """The bytes of log ranges, from blocks read for many where there are any."""
         store_log = self._store.log
+        blocks_read = store_log.blocks_read
         buffers: list[Buffer] = []
         block_start = block_end = 0
         block = memoryview(b"")
@@ -439,6 +440,7 @@ class PullPath:
                 block_start, block = found
                 block_end = block_start + BLOCK_BYTES
             buffers.append(self._seen(block[start - block_start : end - block_start], start))
+        self._spent += (store_log.blocks_read - blocks_read) * BLOCK_BYTES  # in memory until the answers have left
         return buffers
 
     def _seen(self, data: Buffer, log_offset: int) -> Buffer:

@@ -11,8 +11,8 @@ asked for itself) is dropped and its link closed. Both are looked at every 24th 
 
 With `registry_enable` it hosts the registry too (`registry`), whose answers leave when what they tell is on disk.
 
-Limits: `connections_max` links; per link one unfinished frame, `unfinished_bytes_max` of all of them; and 64 MiB of
-answers nobody took: a link that asks for more than it reads is closed.
+Limits: `connections_max` links; per link one unfinished frame, `unfinished_bytes_max` of all of them; 64 MiB of answers
+in a turn, beyond which requests are answered SYSTEM_BUSY; and as many that a link did not take: then it is closed.
 
 Owner: the shell. Does not know: sockets, the clock, other name servers.
 Source: docs/requests.md, "Name server"; RocketMQ DefaultRequestProcessor.
@@ -22,6 +22,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from tandemq.boundary import Buffer, Closed, Disk, Event, JobDone, Now, Opened, Outbox, Turn
+from tandemq.codec.answered import Answered
 from tandemq.codec.fastjson import dumps_java, loads
 from tandemq.codec.frame import FrameDecoder, decode_command, encode_command
 from tandemq.codec.unfinished import TooMuch, Unfinished
@@ -86,6 +87,7 @@ class NameServer:
         self._links: dict[int, _Link] = {}
         self._unfinished = Unfinished()
         self._refusals = Refusals()
+        self._answered = Answered()
         self._next_scan_ms: int | None = None
         self._handlers = self._table()
 
@@ -117,6 +119,7 @@ class NameServer:
         """
         turn = Turn()
         self._unfinished.now_ms = now.mono_ms
+        self._answered.begin_turn()
         closed: dict[int, str] = {}
         for event in events:
             if isinstance(event, Opened):
@@ -215,13 +218,18 @@ class NameServer:
             self._close(number, str(link.decoder.error), turn)
 
     def _answer(self, number: int, link: _Link, request: Command, turn: Turn, now: Now) -> None:
-        answer = self._handle(request, number, now)
+        busy = None if request.is_oneway else self._answered.refusal(number)
+        if busy is not None:
+            answer: Command | None = request.answer(ResponseCode.SYSTEM_BUSY, remark=busy)
+        else:
+            answer = self._handle(request, number, now)
         if answer is not None and not request.is_oneway:
             self._send(number, link, answer, turn)
 
     def _send(self, number: int, link: _Link, answer: Command, turn: Turn) -> None:
         data: Buffer = encode_command(answer)
         link.sent_bytes += len(data)
+        self._answered.note(number, len(data))
         waiting = link.sent_bytes + (self._outbox.backlog(number) if self._outbox is not None else 0)
         if waiting > BACKLOG_BYTES_MAX:
             raise ProtocolError(f"{waiting} bytes of answers wait for this link, which does not read them")

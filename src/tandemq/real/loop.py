@@ -3,8 +3,9 @@
     wait → accept, receive → node.turn(received, events, now) → start jobs, send, close, connect
 
 All sockets share one receive buffer; the one to a master has a larger one of its own. What the network does not take is
-kept per link; a link that lets more than `BACKLOG_READ_STOP` pile up is not read from until it has taken it. With TLS
-(`protect`) a link opens when its handshake is done; what piles up is cipher bytes then.
+kept per link; a link that lets more than `BACKLOG_READ_STOP` pile up is not read from until it has taken it, and if
+all keep more than `untaken_max`, those that take nothing go. With TLS (`protect`) a link opens when its handshake is
+done; what piles up is cipher bytes then.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import monotonic_ns
 
 from tandemq.boundary import (
@@ -37,7 +38,9 @@ from tandemq.boundary import (
 from tandemq.errors import ConfigError, NetworkError
 from tandemq.real.addresses import is_ip, look_up, text_of
 from tandemq.real.clock import read_clock
+from tandemq.real.link import Link, surplus
 from tandemq.real.tls import Tls, TlsLink
+from tandemq.refusals import Refusals
 from tandemq.registry import RegistrySession
 
 log = logging.getLogger(__name__)
@@ -66,44 +69,39 @@ _LISTEN_HINTS = {
     errno.EADDRNOTAVAIL: "bindAddress is no address of this machine",
     errno.EACCES: "this port is for the superuser only; change that setting",
 }
+_TAKES_NOTHING = "it does not take what it asked for"
 _GONE = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EINTR)
-
-
-@dataclass(slots=True, eq=False)
-class _Link:
-    number: int
-    sock: socket.socket
-    kind: LinkKind
-    is_open: bool
-    out: deque[memoryview]
-    out_bytes: int = 0
-    mask: int = select.EPOLLIN
-    tls: TlsLink | None = None
-    unopened: Opened | None = None
-    """What the node is told once the handshake is done."""
 
 
 class Loop:
     """Runs one node. `stop` may be called from any thread or signal handler."""
 
-    def __init__(self, *, connections_max: Callable[[], int] = lambda: 50_000, busy_poll_us: int = 0) -> None:
+    def __init__(
+        self, *, connections_max: Callable[[], int] = lambda: 50_000,
+        untaken_max: Callable[[], int] = lambda: BACKLOG_CLOSE, busy_poll_us: int = 0,
+    ) -> None:  # fmt: skip
         """No node yet; `listen` first, then `run`.
 
         Args:
             connections_max: asked at each accept, as it may change.
+            untaken_max: most bytes that wait for the network on all links; asked when some must wait.
             busy_poll_us: for so long it looks for more before it sleeps, while turns follow each other as closely.
         """
         self._look_ns = busy_poll_us * 1000
         self._epoll = select.epoll()
         self._listeners: dict[int, tuple[socket.socket, LinkKind]] = {}
-        self._by_fd: dict[int, _Link] = {}
-        self._by_number: dict[int, _Link] = {}
+        self._by_fd: dict[int, Link] = {}
+        self._by_number: dict[int, Link] = {}
         self._tls: dict[LinkKind, Tls] = {}
         self._shaking: dict[int, int] = {}
         """Links whose handshake is not done, and until when it may last; oldest first."""
         self._paused: dict[int, int] = {}
         """Listeners not listened to at present, and until when."""
         self._connections_max = connections_max
+        self._untaken_max = untaken_max
+        self._untaken = 0
+        """Sum of `Link.held`."""
+        self._untaking = Refusals()
         self._next_number = 0
         self._buffer = bytearray(RECEIVE_BYTES)
         self._view = memoryview(self._buffer)
@@ -271,10 +269,10 @@ class Loop:
             del self._paused[fd]
             self._epoll.register(fd, select.EPOLLIN)
 
-    def _add(self, sock: socket.socket, number: int, kind: LinkKind, *, is_open: bool) -> _Link:
+    def _add(self, sock: socket.socket, number: int, kind: LinkKind, *, is_open: bool) -> Link:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        link = _Link(number, sock, kind, is_open, deque())
+        link = Link(number, sock, kind, is_open, deque())
         if kind is LinkKind.HA_SLAVE and not self._log_view:
             self._log_view = memoryview(bytearray(LOG_RECEIVE_BYTES))
         if not is_open:
@@ -284,7 +282,7 @@ class Loop:
         self._epoll.register(sock.fileno(), link.mask)
         return link
 
-    def _receive(self, link: _Link, received: list[tuple[int, bytes]], times: int) -> None:
+    def _receive(self, link: Link, received: list[tuple[int, bytes]], times: int) -> None:
         buffer = self._log_view if link.kind is LinkKind.HA_SLAVE else self._view
         for _ in range(times):
             try:
@@ -306,7 +304,7 @@ class Loop:
 
     # TLS.
 
-    def _opened(self, link: _Link, opened: Opened) -> None:
+    def _opened(self, link: Link, opened: Opened) -> None:
         """Connected: the node is told now, or once the handshake is done."""
         if link.tls is None:
             self._events.append(opened)
@@ -315,7 +313,7 @@ class Loop:
         self._shaking[link.number] = read_clock().mono_ms + HANDSHAKE_MS_MAX
         self._put(link, [link.tls.outgoing()])
 
-    def _decrypt(self, link: _Link, tls: TlsLink, data: bytes, received: list[tuple[int, bytes]]) -> bool:
+    def _decrypt(self, link: Link, tls: TlsLink, data: bytes, received: list[tuple[int, bytes]]) -> bool:
         """Whether the link is still there."""
         try:
             plain = tls.receive(data)
@@ -368,10 +366,10 @@ class Loop:
             for ask in turn.asks:
                 self.registry.ask(ask)
 
-    def _send(self, link: _Link, buffers: list[Buffer]) -> None:
+    def _send(self, link: Link, buffers: list[Buffer]) -> None:
         self._put(link, buffers if link.tls is None else [link.tls.encrypt(buffers)])
 
-    def _put(self, link: _Link, buffers: list[Buffer]) -> None:
+    def _put(self, link: Link, buffers: list[Buffer]) -> None:
         if link.out or not link.is_open:
             self._keep(link, buffers)
             return
@@ -392,7 +390,7 @@ class Loop:
             return
         self._keep_rest(link, buffers, sent)
 
-    def _keep_rest(self, link: _Link, buffers: list[Buffer], sent: int) -> None:
+    def _keep_rest(self, link: Link, buffers: list[Buffer], sent: int) -> None:
         for position, buffer in enumerate(buffers):
             if sent < len(buffer):
                 rest: list[Buffer] = [memoryview(buffer)[sent:], *buffers[position + 1 :]]
@@ -402,17 +400,33 @@ class Loop:
                 return
             sent -= len(buffer)
 
-    def _keep(self, link: _Link, buffers: list[Buffer]) -> None:
-        for buffer in buffers:
-            if len(buffer):
-                link.out.append(memoryview(buffer))
-                link.out_bytes += len(buffer)
+    def _keep(self, link: Link, buffers: list[Buffer]) -> None:
+        self._untaken += link.keep(buffers)
         if link.out_bytes > BACKLOG_CLOSE:
-            self._drop(link, "it does not take what it asked for")
-            return
-        self._set_mask(link)
+            link.forget_sent()
+            self._drop(link, _TAKES_NOTHING)
+        elif self._untaken > self._untaken_max():
+            self._make_room()
+        if link.number in self._by_number:
+            self._set_mask(link)
 
-    def _writable(self, link: _Link) -> None:
+    def _make_room(self) -> None:
+        now_ms = read_clock().mono_ms
+        for link in surplus(self._by_number.values(), self._untaken, self._untaken_max()):
+            peer = "unknown"
+            with contextlib.suppress(OSError):
+                peer = text_of(link.sock.getpeername())
+            times = self._untaking.note(peer.rpartition(":")[0], now_ms)
+            if times:
+                log.warning(
+                    "link: peer=%s closed times=%d reason='%d bytes wait for it to take them, the first %d ms: more "
+                    "than untakenAnswersMax on all connections'", peer, times, link.out_bytes,
+                    now_ms - link.first_ns // 1_000_000,
+                )  # fmt: skip
+            link.forget_sent()
+            self._drop(link, _TAKES_NOTHING)
+
+    def _writable(self, link: Link) -> None:
         if not link.is_open:
             self._connected(link)
             if not link.is_open:
@@ -424,11 +438,7 @@ class Loop:
             while link.out:
                 batch = [link.out[i] for i in range(min(len(link.out), BUFFERS_PER_SEND))]
                 sent = link.sock.sendmsg(batch)
-                link.out_bytes -= sent
-                while sent and sent >= len(link.out[0]):
-                    sent -= len(link.out.popleft())
-                if sent:
-                    link.out[0] = link.out[0][sent:]
+                self._untaken -= link.took(sent)
         except OSError as error:
             if error.errno not in _GONE:
                 self._drop(link, os.strerror(error.errno or 0))
@@ -437,7 +447,7 @@ class Loop:
             self._events.append(Drained(link.number))
         self._set_mask(link)
 
-    def _set_mask(self, link: _Link) -> None:
+    def _set_mask(self, link: Link) -> None:
         mask = 0 if link.out_bytes > BACKLOG_READ_STOP else select.EPOLLIN
         if link.out or not link.is_open:
             mask |= select.EPOLLOUT
@@ -445,13 +455,14 @@ class Loop:
             link.mask = mask
             self._epoll.modify(link.sock.fileno(), mask)
 
-    def _drop(self, link: _Link, reason: str) -> None:
+    def _drop(self, link: Link, reason: str) -> None:
         if self._by_number.pop(link.number, None) is None:
             return
         del self._by_fd[link.sock.fileno()]
         self._epoll.unregister(link.sock.fileno())
         link.sock.close()
         link.is_open = False
+        self._untaken -= link.held
         link.out.clear()
         self._shaking.pop(link.number, None)
         unopened, link.unopened = link.unopened, None
@@ -514,7 +525,7 @@ class Loop:
             return
         self._add(sock, connect.link, connect.kind, is_open=False).tls = tls_link
 
-    def _connected(self, link: _Link) -> None:
+    def _connected(self, link: Link) -> None:
         code = link.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             self._drop(link, os.strerror(code))

@@ -67,7 +67,10 @@ class BrokerProcess:
         disk = RealDisk(Path(self.config.store_path).expanduser())
         disk.lock()
         self._disk = disk
-        loop = Loop(connections_max=self._connections_max, busy_poll_us=self.config.busy_poll_us)
+        loop = Loop(
+            connections_max=lambda: self._present.connections_max, untaken_max=lambda: self._present.untaken_bytes_max,
+            busy_poll_us=self.config.busy_poll_us,
+        )  # fmt: skip
         self._loop = loop
         try:
             claim(disk, self.config)
@@ -107,8 +110,10 @@ class BrokerProcess:
             loop.protect(LinkKind.HA_MASTER, tls)
             loop.protect(LinkKind.HA_SLAVE, tls)
 
-    def _connections_max(self) -> int:
-        return (self.config if self._node is None else self._node.config).connections_max
+    @property
+    def _present(self) -> BrokerConfig:
+        """Settings may change while it runs."""
+        return self.config if self._node is None else self._node.config
 
     def _listen(self, loop: Loop) -> None:
         bind = self.config.bind_address

@@ -39,7 +39,9 @@ class NameServerProcess:
         disk = RealDisk(Path(self.config.data_path).expanduser(), setting="kvConfigPath")
         disk.lock()
         self._disk = disk
-        self._loop = Loop(connections_max=self._connections_max)
+        self._loop = Loop(
+            connections_max=lambda: self._present.connections_max, untaken_max=lambda: self._present.untaken_bytes_max
+        )
         try:
             self.port = self._loop.listen(self.config.bind_address, self.config.listen_port, LinkKind.REMOTING)
             with disk.named():
@@ -48,8 +50,10 @@ class NameServerProcess:
             self.close()
             raise
 
-    def _connections_max(self) -> int:
-        return (self.config if self._node is None else self._node.config).connections_max
+    @property
+    def _present(self) -> NameServerConfig:
+        """Settings may change while it runs."""
+        return self.config if self._node is None else self._node.config
 
     def run(self) -> None:
         """Serve until `stop`."""
