@@ -172,8 +172,8 @@ class Node:
         if self.member is None or life != self.life or self.ticking != at:
             return
         if self.world.is_paused(self):
-            self.ticking = self.paused_until
-            self.world.at(self.paused_until, lambda: self._tick(self.paused_until, life))
+            self.ticking = until = self.paused_until
+            self.world.at(until, lambda: self._tick(until, life))
             return
         self.ticking = None
         self.input(lambda m, now: m.tick(now))

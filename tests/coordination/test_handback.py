@@ -168,6 +168,20 @@ def test_offsets_of_a_hand_over_that_was_given_up_end_nothing() -> None:
     assert world.readers() == [SLAVE]
 
 
+@spec("F26")
+def test_slave_reads_on_if_the_registry_goes_away_before_it_sends_its_offsets() -> None:
+    world = reading_slave(9, hand_over_ms=4_000, drain_ms=2_500)
+    world.nodes[MASTER].start()
+    assert world.step_until(lambda: step_of(world) is HandStep.DRAIN, 12_000)
+    world.cut_registry(MASTER)
+    world.cut_registry(SLAVE)
+    assert world.run_until(lambda: world.readers() == [SLAVE], 3_000)
+    world.run(world.now + 5_000)
+    assert world.readers() == [SLAVE]
+    world.heal()
+    assert world.run_until(lambda: is_well(world), 15_000), world.record
+
+
 @spec("F10", "F25")
 def test_commits_are_taken_until_the_offsets_leave() -> None:
     world = reading_slave(8)

@@ -165,6 +165,22 @@ def test_switch_that_comes_to_nothing_leaves_the_master_as_it_was() -> None:
     assert world.record.epoch == 1
 
 
+@spec("V18")
+def test_switch_that_was_not_written_ends_with_the_master_serving_also_without_a_registry() -> None:
+    world = group(Mode.ELECT)
+    world.cut_links.add(frozenset((1, 2)))  # calls are lost, the open link stays
+    node = world.nodes[1]
+    assert member_of(world, 1).switch(2, node.clock()).is_accepted
+    node.after_input()
+    for number in world.nodes:
+        world.cut_registry(number)
+    assert world.run_until(lambda: bool(node.done), 5_000)
+    assert not node.done[0].is_done
+    assert world.writers() == [1]
+    world.run(world.now + 5_000)
+    assert world.writers() == [1]
+
+
 def test_roles_of_slave_consume_are_not_switched() -> None:
     world = group(Mode.SLAVE_CONSUME)
     assert "roles are fixed" in refusal_of_switch(world, 0, 1)

@@ -31,6 +31,7 @@ from tandemq.coordination.registry import (
     Outcome,
     Read,
     ReadChildren,
+    Refused,
     SessionLost,
     SessionSuspended,
     SessionUp,
@@ -148,6 +149,21 @@ def test_unknown_write_that_did_not_happen_is_fenced_before_it_is_forgotten(desk
     assert fence.operation == Write(PATH, state_to_json(STATE), 0)
     desk.answer(fence)
     assert desk.view.pending is None and desk.view.state == STATE
+    assert isinstance(desk.tree.execute(desk.session, late.operation), Conflict), "now it cannot"
+
+
+def test_refused_fence_decides_nothing(desk: Desk) -> None:
+    desk.view.propose(NEXT)
+    late = desk.ask()
+    desk.answer(late, Unknown())
+    desk.view.tick(RETRY_MS)
+    desk.answer(desk.ask())
+    desk.answer(desk.ask(), Refused("no room"))
+    assert desk.view.pending is not None, "the first write may still come"
+    assert "no room" in desk.view.trouble
+    desk.view.tick(2 * RETRY_MS)
+    desk.settle()
+    assert desk.view.pending is None
     assert isinstance(desk.tree.execute(desk.session, late.operation), Conflict), "now it cannot"
 
 

@@ -1,7 +1,10 @@
 """Giving up what one serves, in order: a reader gives back to its master, a master hands over to a member in sync.
 
     DRAIN ── consumers drained, or time ──► OFFSETS ── stored by the other ──► WAIT ── record changed ──► over
-      └───────────────────┴── time, refusal, no registry: given up, claimed anew ──┘
+      └───────────────────┴── time, refusal, no registry: given up ──┘
+
+What was given up is claimed anew first, if the other one may have a write under way by which it serves. It cannot
+before it has the offsets of a hand-back; in a switch never, for there the giver writes.
 
 In a hand-back the master writes the record, once it has stored the offsets; in a switch the giver does, once the target
 also holds all of the log.
@@ -104,7 +107,8 @@ class Giver:
         hand, settings = self.hand, member.settings
         drain_ms = settings.switch_drain_ms if hand.is_switch else settings.drain_ms
         if hand.step is HandStep.DRAIN and now.mono_ms - hand.begun_ms >= drain_ms:
-            self._send_offsets(hand)
+            self._send_offsets(hand, now)
+            return
         if hand.step is HandStep.WAIT and hand.is_switch and not hand.is_proposed and member.view.may_propose:
             self._propose_switch(hand, now)
         if member.view.pending is None and hand.is_proposed:
@@ -133,12 +137,15 @@ class Giver:
             return hand.begun_ms + (settings.switch_drain_ms if hand.is_switch else settings.drain_ms)
         return hand.begun_ms + settings.hand_over_ms
 
-    def drained(self) -> None:
+    def drained(self, now: Now) -> None:
         """Consumers have committed what they had pulled."""
         if self.hand is not None and self.hand.step is HandStep.DRAIN:
-            self._send_offsets(self.hand)
+            self._send_offsets(self.hand, now)
 
-    def _send_offsets(self, hand: Hand) -> None:
+    def _send_offsets(self, hand: Hand, now: Now) -> None:
+        if not self._member.view.may_propose:
+            self.give_up("the registry does not answer", now)
+            return
         hand.step = HandStep.OFFSETS
         self._member.order(HandOffsets(hand.to, hand.token))
 
@@ -162,11 +169,15 @@ class Giver:
         member.propose(new, f"switch from broker {member.id} to {hand.to} by an operator", now)
 
     def give_up(self, why: str, now: Now) -> None:
-        """Serve again; the claim is written anew first, so that the other one's write for the old version fails."""
+        """Serve again, if the other one may have a write under way after a write of ours, so that its own fails."""
         hand, self.hand = self.hand, None
         assert hand is not None, "nothing to give up"
         self._next_ms = now.mono_ms + self._member.settings.hand_back_wait_ms
-        self._member.reclaim(f"the hand-over to broker {hand.to} was given up: {why}", now)
+        text = f"the hand-over to broker {hand.to} was given up: {why}"
+        if hand.step is HandStep.DRAIN or (hand.is_switch and not hand.is_proposed):
+            self._member.become(Stage.SERVING, text, now)
+        else:
+            self._member.reclaim(text, now)
         if hand.is_switch:
             self._member.command_done(f"not switched: {why}", is_done=False)
 

@@ -67,7 +67,7 @@ _MOVES: dict[Stage, frozenset[Stage]] = {
     Stage.CLAIMING: frozenset({Stage.UNREAD, Stage.SLAVE, Stage.PREPARING, Stage.AWAITING}),
     Stage.PREPARING: frozenset({Stage.UNREAD, Stage.SLAVE, Stage.SERVING, Stage.CLAIMING, Stage.AWAITING}),
     Stage.SERVING: frozenset({Stage.UNREAD, Stage.SLAVE, Stage.HANDING, Stage.CLAIMING, Stage.AWAITING}),
-    Stage.HANDING: frozenset({Stage.UNREAD, Stage.SLAVE, Stage.CLAIMING, Stage.AWAITING}),
+    Stage.HANDING: frozenset({Stage.UNREAD, Stage.SLAVE, Stage.CLAIMING, Stage.AWAITING, Stage.SERVING}),
     Stage.AWAITING: frozenset({Stage.UNREAD, Stage.SLAVE, Stage.CLAIMING}),
 }
 
@@ -265,7 +265,7 @@ class Member:
 
     def on_drained(self, now: Now) -> None:
         """After pulls stopped for a hand-over: every consumer has committed, or is gone."""
-        self._giver.drained()
+        self._giver.drained(now)
         self.think(now)
 
     def on_handed(self, token: int, now: Now, *, is_stored: bool) -> None:

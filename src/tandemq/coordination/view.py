@@ -364,11 +364,11 @@ class RegistryView:
             self.pending = None
             if self._was_live and session_id == self.session_id:
                 self.written_session, self.written_version = session_id, outcome.version
-        elif isinstance(outcome, Refused):
+        elif isinstance(outcome, Refused) and kind == "write":
             self.pending = None
         else:
             pending.is_undecided = True
-            if self.is_up and not isinstance(outcome, Unknown):
+            if self.is_up and not isinstance(outcome, Unknown | Refused):
                 self.read_state()
             else:
                 self._retry.setdefault("state-watch", now_ms + RETRY_MS)
