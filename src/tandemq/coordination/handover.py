@@ -106,6 +106,9 @@ class Giver:
             return
         hand, settings = self.hand, member.settings
         drain_ms = settings.switch_drain_ms if hand.is_switch else settings.drain_ms
+        if self._is_forbidden(hand):
+            self.give_up(f"by its configuration broker {hand.to} may not be written to any more", now)
+            return
         if hand.step is HandStep.DRAIN and now.mono_ms - hand.begun_ms >= drain_ms:
             self._send_offsets(hand, now)
             return
@@ -115,6 +118,10 @@ class Giver:
             self.give_up("the switch was not decided in our favour", now)
         elif member.view.pending is None and now.mono_ms - hand.begun_ms >= settings.hand_over_ms:
             self.give_up(f"no end after {now.mono_ms - hand.begun_ms} ms", now)
+
+    def _is_forbidden(self, hand: Hand) -> bool:
+        """Whether the configuration has changed, and its target may not become master any more."""
+        return hand.is_switch and not hand.is_proposed and not self._member.configured(hand.to).may_write
 
     def _may_give_back(self, now: Now) -> bool:
         member, state = self._member, self._member.view.state

@@ -163,8 +163,9 @@ class Member:
 
     @property
     def in_sync_count(self) -> int:
-        """Members in sync for certain; fewer than minInSyncReplicas: refuse the write before it is stored."""
-        return len(self._sync.decided)
+        """Members in sync for certain, without those the configuration does not name any more; fewer than
+        minInSyncReplicas: refuse the write before it is stored."""
+        return sum(self.own_of(one) is not None for one in self._sync.decided)
 
     @property
     def confirm_offset(self) -> int:

@@ -1,9 +1,9 @@
 """What must hold in groups with a registry, looked at while it happens.
 
     I1   what was acknowledged, or a consumer has seen, is in the log of every later master, unless all members that
-         were in sync then have lost bytes since, or an operator accepted a loss
+         were in sync then have lost bytes since or were taken out, or an operator accepted a loss
     I5   one (topic, queue, offset) never names two messages a consumer has seen or a producer was told are stored
-    I6   see `permissions`
+    I6   see `permissions`, and `configchecks` for this, I14 and I17 while configurations change
     I7   a commit that was answered is not undone by a hand-back or a switch; offsets are ones a consumer committed
     I19  what a consumer of an elect group sees lies on every member in sync
     I17  each status is true when it is heard: as many members as asked have the bytes, on the device if it says so
@@ -23,6 +23,7 @@ from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.sim.checks import Checks, Place, offsets_in, says_flushed
 from tandemq.sim.cluster import Host
+from tandemq.sim.configchecks import Configurations
 from tandemq.sim.groups import DRIFT_PPM, GroupCluster, epoch_of, mode_of, stage_of
 from tandemq.sim.logs import read_log, walk
 from tandemq.sim.permissions import COMMIT, READ, WRITE, Permissions
@@ -56,7 +57,8 @@ class GroupChecks(Checks):
         super().__init__(world, cluster, shadow)
         self._groups = cluster
         self.permissions = Permissions(world, cluster)
-        self.accepted_us: dict[str, int] = {}
+        self.configurations = Configurations(world, cluster)
+        self.accepted_us = self.configurations.forced_until_us
         """Group to when an operator last accepted a loss there."""
         self._facts: dict[Place, Fact] = {}
         self._hosts = {host.address: host for host in cluster.hosts}
@@ -79,6 +81,7 @@ class GroupChecks(Checks):
     def _look_at(self, host: Host, broker: Broker) -> None:
         count = len(self.permissions.changes)
         self.permissions.turned(host)
+        self.configurations.turned(host, broker)
         if len(self.permissions.changes) > count:
             self._moved(host, *self.permissions.changes[-1][2:])
         if mode_of(host.group) is Mode.ELECT:
@@ -91,7 +94,8 @@ class GroupChecks(Checks):
         if not broker.failover.is_master:
             return
         member = broker.failover.member
-        self._in_sync[host.name] = self._names(host, member.must_ack)
+        members = [one for one in member.must_ack if self.configurations.names(host, one)]
+        self._in_sync[host.name] = self._names(host, members)
         state = member.view.state
         decided = state.in_sync if state is not None and state.master == host.broker_id else ()
         self._decided[host.name] = self._names(host, decided)
@@ -140,6 +144,7 @@ class GroupChecks(Checks):
         holders = [member for member in self._cluster.members(host.group) if member.name in fact.holders]
         return all(
             any(when >= fact.since_us for when in (member.wipes_us if fact.is_flushed else member.losses_us))
+            or self.configurations.was_out(member, fact.since_us)
             for member in holders
         )
 
@@ -268,8 +273,14 @@ class GroupChecks(Checks):
         attempt.answered_us = attempt.sent_us + took_us
 
     def _judge_members(self, host: Host, log_offset: int, data: bytes, attempt: Attempt, *, safe: bool) -> None:
-        others = [member for member in self._cluster.members(host.group) if member is not host]
-        needed = min(host.group.copies, len(others) + 1) - 1
+        """By a configuration that it knew since it was asked."""
+        known = self.configurations.known(host, attempt.sent_us)
+        others = [
+            member
+            for member in self._cluster.members(host.group)
+            if member is not host and (not known or any(config.member(member.broker_id) for config in known))
+        ]
+        needed = min(host.group.copies, len(others) + 1, *(len(config.members) for config in known)) - 1
         self._judge_copies(others, needed, log_offset, data, attempt, safe=safe)
 
     # Starts and stops.
@@ -285,6 +296,7 @@ class GroupChecks(Checks):
             ) in queues.items():  # what a master told since the table was saved counts, also if lower
                 queues[queue_id] = min(offset, present.get((key, queue_id), offset))
         self.permissions.stopped(host)
+        self.configurations.stopped(host)
 
     def started(self, host: Host) -> None:
         """A broker's process has begun."""

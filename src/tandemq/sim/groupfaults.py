@@ -2,7 +2,8 @@
 
     registry   away and back, slow, watches late, a session ended, a broker cut off from it, or from its peers, or both
     roles      a master paused for longer than its lease, killed, isolated; an operator's switch, force-master; a switch
-               while answers wait; whoever was handed everything killed at once
+               while answers wait; whoever was handed everything killed at once; what an administrator changes
+               (`configfaults`)
 
 Nothing is injected that no group could survive: bits are turned in logs only, as in other groups, and no disk is lost
 but of a member whose group is whole.
@@ -16,7 +17,9 @@ from tandemq.coordination.member import Member
 from tandemq.coordination.orders import Stage
 from tandemq.coordination.records import GroupMode, Mode
 from tandemq.registry import NAME_SERVER
+from tandemq.sim.administrator import Administrator
 from tandemq.sim.cluster import Host
+from tandemq.sim.configfaults import ConfigurationFaults
 from tandemq.sim.faults import Faults
 from tandemq.sim.groupchecks import GroupChecks
 from tandemq.sim.groups import GroupCluster, mode_of, stage_of, state_of
@@ -55,6 +58,19 @@ class GroupFaults(Faults):
             self._kinds += [(3, self._cut_client), (4, self._end_client)]
         self._rare = [self._failing_read, self._flip_log, self._flip_log, self._registry_lost, self._registry_lost]
         self._is_registry_lost = False
+        self._changes = ConfigurationFaults(world, cluster, self._administrator)
+        self._changes.kill_leader, self._changes.switch = self._kill_that_leads, self._order_switch
+
+    def plan(self, count: int, until_us: int) -> None:
+        """See `Faults`; in some seeds configurations change, too."""
+        super().plan(count, until_us)
+        self._changes.plan(until_us)
+
+    def _administrator(self) -> Administrator:
+        administrator = Administrator(self._world, self._network, self._groups)
+        administrator.on_ordered = self._checks.configurations.ordered
+        administrator.on_settled = self._checks.configurations.settled
+        return administrator
 
     # Whom it strikes.
 
@@ -74,9 +90,12 @@ class GroupFaults(Faults):
     def _kill_leader(self) -> None:
         host = self._leader()
         if host is not None:
-            self._note("kill-master", host.name)
-            host.kill()
-            self._later(50, 9_000, host.start)
+            self._kill_that_leads(host)
+
+    def _kill_that_leads(self, host: Host) -> None:
+        self._note("kill-master", host.name)
+        host.kill()
+        self._later(50, 9_000, host.start)
 
     def _pause_leader(self) -> None:
         host = self._leader()
@@ -123,6 +142,7 @@ class GroupFaults(Faults):
         if any(host.wipes_us for host in self._cluster.hosts):
             return
         self._is_registry_lost = True
+        self._changes.end()
         self._note("registry-lost", self._groups.groups_plan.registry)
         self._groups.lose_registry()
         if self._groups.groups_plan.registry == NAME_SERVER:
@@ -287,3 +307,4 @@ class GroupFaults(Faults):
         registry.delay_us, registry.watch_delay_us = 500, 0
         registry.start()
         super().end()
+        self._changes.end()

@@ -12,7 +12,9 @@ from typing import Any
 from tandemq.boundary import Turn
 from tandemq.broker import failover, masterside, offsets, pull, replicate, send, slaveside, tablestream
 from tandemq.client import routes, standing, targets
-from tandemq.coordination import handover, lease, member
+from tandemq.coordination import handover, insync, lease, member, takeover
+from tandemq.coordination.permission import right_of
+from tandemq.coordination.records import Permission
 from tandemq.replication import master
 from tandemq.sim.mutations import Mutation, both
 from tandemq.sim.patch import patched
@@ -165,6 +167,66 @@ def waiting_is_stored() -> AbstractContextManager[Any]:
     return patched(failover.Failover, "_drop_waiting", tell)
 
 
+def permission_not_looked_up() -> AbstractContextManager[Any]:
+    """Whoever serves may do everything, whatever is configured."""
+
+    def full(_configured: Permission, broker_id: int, state: Any) -> Permission:
+        return right_of(Permission.FULL, broker_id, state)
+
+    return patched(member, "right_of", full)
+
+
+def taken_out_serves() -> AbstractContextManager[Any]:
+    """Who was a member once goes on as one when the configuration does not name it any more."""
+    own_of = member.Member.own_of
+
+    def keep(self: member.Member, broker_id: int) -> Any:
+        found = own_of(self, broker_id)
+        if broker_id != self.id:
+            return found
+        kept = self.__dict__["once"] = found or self.__dict__.get("once")
+        return kept
+
+    return patched(member.Member, "own_of", keep)
+
+
+def taken_out_stays_in_sync() -> AbstractContextManager[Any]:
+    """Whom the configuration does not name any more stays in sync."""
+    wish = insync.InSync.wish
+
+    def keep(self: insync.InSync, now_ms: int, peers: Any, *, candidates: Any, **rest: Any) -> Any:
+        return wish(self, now_ms, peers, candidates={*candidates, *self.decided}, **rest)
+
+    return patched(insync.InSync, "wish", keep)
+
+
+def anybody_is_elected() -> AbstractContextManager[Any]:
+    """A member takes over although it may not be written to, or reads for a master that may not be read."""
+    eligible = takeover.Taker._is_eligible
+
+    def may(self: takeover.Taker, state: Any, holder: int, now: Any) -> bool:
+        with patched(self._member, "configured", lambda _: Permission.FULL):
+            return eligible(self, state, holder, now)
+
+    return patched(takeover.Taker, "_is_eligible", may)
+
+
+def switch_goes_on() -> AbstractContextManager[Any]:
+    """A switch goes on when its target may not become master any more."""
+    return patched(handover.Giver, "_is_forbidden", lambda self, hand: False)
+
+
+def too_few_are_enough() -> AbstractContextManager[Any]:
+    """Messages are taken however few are in sync."""
+    refuse = send.SendPath.refuse
+
+    def take_all(self: send.SendPath, reason: str, *rest: Any) -> None:
+        if reason != failover.TOO_FEW:
+            refuse(self, reason, *rest)
+
+    return patched(send.SendPath, "refuse", take_all)
+
+
 def refusal_never_forgotten() -> AbstractContextManager[Any]:
     """The real client takes whoever refused it once for one that refuses for ever."""
     return both(
@@ -209,6 +271,12 @@ GROUP_MUTATIONS: dict[str, tuple[Mutation, frozenset[str]]] = {
     "lease-for-ever": (lease_for_ever, frozenset({"I6"})),
     "waiting-is-stored": (waiting_is_stored, frozenset({"I1", "I17"})),
     "never-gives-back": (never_gives_back, frozenset({"I14"})),
+    "permission-not-looked-up": (permission_not_looked_up, frozenset({"I6"})),
+    "taken-out-serves": (taken_out_serves, frozenset({"I6"})),
+    "taken-out-stays-in-sync": (taken_out_stays_in_sync, frozenset({"I14", "I17"})),
+    "anybody-is-elected": (anybody_is_elected, frozenset({"I6"})),
+    "switch-goes-on": (switch_goes_on, frozenset({"I6"})),
+    "too-few-are-enough": (too_few_are_enough, frozenset({"I17"})),
     "refusal-never-forgotten": (refusal_never_forgotten, frozenset({"I14"})),
     "master-not-looked-for": (master_not_looked_for, frozenset({"I14"})),
 }
