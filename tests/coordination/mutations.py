@@ -90,5 +90,5 @@ MUTATIONS = (
              _promises_always(member.Member.on_heartbeat)),
     Mutation("silence is not waited for", takeover.Taker, "_is_silent", lambda *_: True),
     Mutation("the live node is not looked at", takeover.Taker, "_suspect", _live_ignored(takeover.Taker._suspect)),
-    Mutation("members not in sync stand for election", takeover, "may_stand", lambda **_: True, first_seed=373),
+    Mutation("members not in sync stand for election", takeover, "may_stand", lambda **_: True, first_seed=680),
 )  # fmt: skip

@@ -101,6 +101,19 @@ def test_session_brings_live_node_configuration_state_and_neighbours(desk: Desk)
     assert isinstance(desk.do(Read(live_broker_path("c", "g", 2))), Found)
 
 
+def test_what_was_to_be_told_is_told_when_the_session_goes_on(desk: Desk) -> None:
+    """Found by schedule 20060: two members waited for each other for ever, for one of them seemed not to wait."""
+    told = LiveBroker(2, "h:1", "h:2", is_waiting=True)
+    desk.view.tell(told)
+    desk.answer(desk.ask(), Unknown())
+    desk.view.receive(SessionSuspended(), 0)
+    desk.view.receive(SessionUp(desk.session, 2_000), 0)
+    desk.settle()
+    found = desk.do(Read(live_broker_path("c", "g", 2)))
+    assert isinstance(found, Found)
+    assert found.data == live_to_json(told)
+
+
 def test_live_node_of_an_earlier_session_must_vanish_first() -> None:
     desk = Desk()
     old = Create(live_broker_path("c", "g", 2), live_to_json(LiveBroker(2, "", "")), ephemeral=True)

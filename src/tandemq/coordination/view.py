@@ -113,8 +113,6 @@ class RegistryView:
         self._troubles: dict[str, str] = {}
         """By what was read or asked: why that cannot be used."""
         self._own_record: LiveBroker | None = None
-        self._own_asked: LiveBroker | None = None
-        """What our live node was last to say."""
         self._own_version = NO_NODE
         self._asks: list[Ask] = []
         self._kinds: dict[int, tuple[str, int]] = {}
@@ -216,8 +214,8 @@ class RegistryView:
         self._retry.clear()
         if not self.is_live:
             self._create_own()
-        elif self._own_record != self._own_asked:
-            self._ask_again("own-read")
+        else:
+            self._ask_again("own-read")  # what it was last to say may not have come through
         for kind in ("config", "state-watch", "children"):
             self._ask_again(kind)
 
@@ -245,11 +243,9 @@ class RegistryView:
 
     def _create_own(self) -> None:
         if self._own_record is not None:
-            self._own_asked = self._own_record
             self._ask("own-create", Create(self._own_path, live_to_json(self._own_record), ephemeral=True))
 
     def _write_own(self, record: LiveBroker, version: int) -> None:
-        self._own_asked = record
         self._ask("own-write", Write(self._own_path, live_to_json(record), version))
 
     def _ask(self, kind: str, operation: Operation) -> None:
