@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import statistics
 import sys
 import tempfile
@@ -55,6 +56,8 @@ _ZOOKEEPER_TICK_MS = 500
 _BACKLOG = 200_000
 _RETURN_SECONDS = 60.0
 _LOOK_SECONDS = 0.01
+_SHOWN_LINES = 20
+"""Of each log, when something fails."""
 _COST_SECONDS = 2.5
 
 
@@ -111,12 +114,30 @@ class Pair:
 @contextmanager
 def running_pair(mode: Mode, registry: str, **settings: str | int) -> Iterator[Pair]:
     """A pair in a directory of its own; `registry`: "namesrv", or the address of another one."""
-    with tempfile.TemporaryDirectory(prefix="tandemq-failover-") as directory:
+    with _directory() as directory:
         if registry != "namesrv":
             settings["registryAddr"] = registry
             configure(registry, [_GROUP], mode, 2)
         with ChildCluster(directory, groups=1, slaves=1, mode=mode, settings=settings) as cluster:
             yield Pair(cluster)
+
+
+@contextmanager
+def _directory() -> Iterator[Path]:
+    """A directory for a cluster. If something fails it stays, and the ends of its logs are shown."""
+    directory, is_kept = Path(tempfile.mkdtemp(prefix="tandemq-failover-")), False
+    try:
+        yield directory
+    except (LoadFailed, TandemError, AssertionError):
+        is_kept = True
+        for path in sorted(directory.glob("*.log")):
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()[-_SHOWN_LINES:]
+            print(f"\nthe end of {path}:", *lines, sep="\n", file=sys.stderr)
+        print(f"\nbench: logs and stores are kept in {directory}", file=sys.stderr)
+        raise
+    finally:
+        if not is_kept:
+            shutil.rmtree(directory)
 
 
 def kill_round(pair: Pair, mode: Mode) -> dict[str, Any]:

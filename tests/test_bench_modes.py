@@ -1,0 +1,39 @@
+"""Figures of failovers: what is left behind when a cluster does not get ready, and when all is well."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from bench.modes import running_pair
+from tandemq.coordination.records import Mode
+from tandemq.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where directories are made."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_logs_of_a_cluster_that_does_not_get_ready_are_kept_and_their_ends_shown(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ConfigError, match="messageDelayLevel"), running_pair(
+        Mode.STATIC, "namesrv", messageDelayLevel="never"
+    ):  # fmt: skip
+        pass
+    (directory,) = place.iterdir()
+    told = capsys.readouterr().err
+    assert f"logs and stores are kept in {directory}" in told
+    assert f"the end of {directory / 'broker-a-0.log'}:" in told
+    assert told.count("messageDelayLevel") >= 1
+    shutil.rmtree(directory)
+
+
+def test_nothing_is_left_when_all_went_well(place: Path) -> None:
+    with running_pair(Mode.STATIC, "namesrv") as pair:
+        assert pair.master.is_running
+    assert list(place.iterdir()) == []
