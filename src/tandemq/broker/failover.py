@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tandemq.boundary import Event, Now, Turn
 from tandemq.broker.membercalls import call
-from tandemq.broker.offsetgate import OffsetGate
+from tandemq.broker.offsetgate import GATED, OffsetGate
 from tandemq.broker.pull import NO_LIMIT
 from tandemq.broker.registry import BrokerRegistry
 from tandemq.broker.tablestream import TableStream
@@ -333,7 +333,8 @@ class Failover:
         """Tell the member what was written; a heartbeat leaves behind it when it is time."""
         self.log_changed()
         self._stream.pump(turn, now, is_holder=self.is_holder, is_serving=self.is_master and self._may[2])
-        self._gate.release(self._followers(), turn)
+        if self._gate.is_waited_at:
+            self._gate.release(self._followers(), turn)
         if self._gate.needs_beat:
             self._beat_ms = min(self._beat_ms, self._beaten_ms + BEAT_GAP_MS)
         if now.mono_ms >= self._beat_ms:
@@ -352,7 +353,7 @@ class Failover:
 
     def holds(self, link: int, request: Command, answer: Command) -> bool:
         """Whether an answer has to wait; it is sent, or refused, later. A refusal tells nothing, and leaves at once."""
-        if not self.is_master or self.refusal(request.code) is not None:
+        if request.code not in GATED or not self.is_master or self.refusal(request.code) is not None:
             return False
         version = self._stream.version + bool(self._broker.offsets.changed)
         return self._gate.holds(version, self._followers(), link, request, answer)

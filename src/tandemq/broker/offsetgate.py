@@ -43,6 +43,11 @@ class OffsetGate:
         """The version the last heartbeat followed."""
 
     @property
+    def is_waited_at(self) -> bool:
+        """Whether answers wait here."""
+        return bool(self._waiting)
+
+    @property
     def needs_beat(self) -> bool:
         """Whether something waits that no heartbeat has followed yet."""
         return bool(self._waiting) and self._waiting[-1].version > self._beaten
@@ -64,25 +69,23 @@ class OffsetGate:
         return all(link is not None and self._has.get(link, -1) >= version for link in links)
 
     def holds(self, version: int, links: Collection[int | None], link: int, request: Command, answer: Command) -> bool:
-        """Keep an answer that tells of this version until the slaves on `links` have it; False if they have.
-
-        A slave without a link has nothing.
+        """Keep an answer to one of `GATED` that tells of this version until the slaves on `links` have it; False if
+        they have. A slave without a link has nothing.
         """
-        if request.code not in GATED or self._is_known(version, links):
+        if self._is_known(version, links):
             return False
         self._waiting.append(_Waiting(version, link, request, answer))
         return True
 
     def release(self, links: Collection[int | None], turn: Turn) -> None:
         """Send the answers that all slaves on `links` have the offsets of."""
-        if self._waiting:
-            kept: list[_Waiting] = []
-            for waiting in self._waiting:
-                if self._is_known(waiting.version, links):
-                    turn.send(waiting.link, encode_command(waiting.answer))
-                else:
-                    kept.append(waiting)
-            self._waiting = kept
+        kept: list[_Waiting] = []
+        for waiting in self._waiting:
+            if self._is_known(waiting.version, links):
+                turn.send(waiting.link, encode_command(waiting.answer))
+            else:
+                kept.append(waiting)
+        self._waiting = kept
 
     def refuse(self, why: str, turn: Turn) -> None:
         """Another member serves, or nobody: whoever waits is to ask there. What slaves have is to be learned anew."""
