@@ -13,8 +13,6 @@ import msgspec
 
 from tandemq.storage.consumequeue import PREFILL_SIZE
 
-CANNOT_READ = "it cannot be read: "
-"""How the reason of a range begins that the device could not read."""
 WAITS = "waits"
 LOST = "lost"
 REPAIRED_MAX = 50
@@ -34,11 +32,8 @@ class Damage(msgspec.Struct, rename="camel", eq=False):
     """Why it is not repaired yet, in the words of the last attempt."""
     is_lost: bool = False
     """Nobody has the good bytes."""
-
-    @property
-    def is_unread(self) -> bool:
-        """Whether the device could not read it."""
-        return self.reason.startswith(CANNOT_READ)
+    is_unread: bool = False
+    """The device could not read it."""
 
 
 class Repair(msgspec.Struct, rename="camel", frozen=True):
@@ -62,21 +57,21 @@ class Damages:
         self.repairs: list[Repair] = []
         self.repaired_total = 0
 
-    def add(self, start: int, end: int, reason: str, wall_ms: int) -> Damage | None:
+    def add(self, start: int, end: int, reason: str, wall_ms: int, *, is_unread: bool = False) -> Damage | None:
         """Note a range; None if it is known, or there are too many. What overlaps it becomes one with it."""
         touched = [known for known in self.ranges if known.start < end and start < known.end]
         for known in touched:
             if known.start <= start and end <= known.end:
-                if not known.is_unread or reason.startswith(CANNOT_READ):
+                if not known.is_unread or is_unread:
                     return None
-                known.reason = reason  # it can be read now
+                known.reason, known.is_unread = reason, False  # it can be read now
                 return known
         if len(self.ranges) >= RANGES_MAX:
             return None
         if touched:
             start = min(start, *(known.start for known in touched))
             end = max(end, *(known.end for known in touched))
-        found = Damage(start, end, reason, wall_ms)
+        found = Damage(start, end, reason, wall_ms, is_unread=is_unread)
         self.ranges = sorted([known for known in self.ranges if known not in touched] + [found], key=_start_of)
         return found
 

@@ -4,18 +4,24 @@ A message with property DELAY waits in `SCHEDULE_TOPIC_XXXX`, queue level - 1; i
 deliver time. When that has come the message is put again, into the topic and queue it was meant for. Progress is
 the number of entries delivered per level, kept in delayOffset.json.
 
-Source: docs/storage.md, "delayOffset.json"; RocketMQ ScheduleMessageService; requirements G13, I12.
+A message that does not verify is not passed over, and its level waits, as a queue's consumers do: the scrubber looks at
+it, and it waits for its repair from a twin, until every twin has said that it has not got it either.
+
+Source: docs/storage.md, "delayOffset.json"; docs/decisions/0011; RocketMQ ScheduleMessageService; requirements G13,
+I12.
 """
 
 import logging
 from typing import TYPE_CHECKING, Any
 
 from tandemq.boundary import Now
+from tandemq.broker.damages import LOST, WAITS
 from tandemq.broker.link import pack_host
+from tandemq.broker.scrubber import A_DELAY
 from tandemq.codec.fastjson import loads
-from tandemq.codec.record import decode_message, parse_record
+from tandemq.codec.record import Record, decode_message, parse_record
 from tandemq.errors import DiskFailed, DiskFull, ProtocolError, StoreDamaged, StoreError
-from tandemq.model.message import encode_properties
+from tandemq.model.message import StoredMessage, encode_properties
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue
 from tandemq.storage.tables import DataVersion, load_table
@@ -27,6 +33,9 @@ log = logging.getLogger(__name__)
 FILE = "delayOffset.json"
 SCAN_MS = 100
 BATCH_MESSAGES = 256
+DOUBT_MS = 60_000
+"""So long the scrubber has to find out what is wrong with a message that does not verify, if the log is sound there."""
+SAY_MS = 60_000
 
 
 class DelayedMessages:
@@ -40,6 +49,11 @@ class DelayedMessages:
         self._pending: dict[int, int] = {}
         self._clock_went_back: dict[int, tuple[int, int]] = {}
         """Level to when that was noticed (monotonic ms), and the queue offset below which messages are concerned."""
+        self._doubted: dict[int, tuple[int, int]] = {}
+        """Level to the log offset of its next message, which does not verify, and since when that is known (monotonic
+        ms)."""
+        self._said: dict[int, tuple[int, int]] = {}
+        """Level to the log offset of the message it waits for, and when that was logged last."""
         self.delivered = 0
         self._dirty = False
         raw = load_table(broker.disk, FILE)
@@ -139,18 +153,61 @@ class DelayedMessages:
         for log_offset, size, due_ms in self._broker.store.entries(queue, start, min(room, queue.max_offset - start)):
             if size != PREFILL_SIZE and not self._is_due(level, delay_ms, at, due_ms, queue.max_offset, now):
                 break
-            if size != PREFILL_SIZE:
-                try:
-                    self._put(log_offset, size, now)
-                except (DiskFailed, DiskFull) as error:
-                    log.error("delay: level %d waits: %s", level, error)
-                    break
-                except (ProtocolError, StoreError) as error:
-                    log.error("delay: the message at log offset %d is not delivered: %s", log_offset, error)
+            if not self._deliver_one(level, log_offset, size, now):
+                break
             at += 1
         if at > start:
             self._pending[level] = at
         return at - start
+
+    def _deliver_one(self, level: int, log_offset: int, size: int, now: Now) -> bool:
+        """Put a message, or pass over it; False if its level has to wait for it."""
+        damages = self._broker.damages
+        fate = damages.fate_of(log_offset, size) if damages.ranges else ""
+        if fate == WAITS:
+            self._say_waits(level, log_offset, "it is damaged, and waits for its repair", now)
+            return False
+        if fate == LOST:
+            log.error("delay: the message at log offset %d is lost in damage, and not delivered", log_offset)
+        if fate == LOST or size == PREFILL_SIZE:
+            return True
+        try:
+            message, record, data = self._read(log_offset, size)
+        except DiskFailed as error:
+            self._say_waits(level, log_offset, str(error), now)
+            return False
+        except (ProtocolError, StoreError) as error:
+            return self._is_given_up(level, log_offset, str(error), now)
+        try:
+            self._put(message, data[record.body_start : record.body_end], now)
+        except (DiskFailed, DiskFull) as error:
+            self._say_waits(level, log_offset, str(error), now)
+            return False
+        except (ProtocolError, StoreError) as error:
+            log.error("delay: the message at log offset %d is not delivered: %s", log_offset, error)
+        return True
+
+    def _is_given_up(self, level: int, log_offset: int, reason: str, now: Now) -> bool:
+        """Whether a message that does not verify is passed over: only if the scrubber, asked to look, finds no damage.
+
+        What it finds is known as damage from then on. If the log is sound there, the queue is not, and is corrected.
+        """
+        doubted, since_ms = self._doubted.get(level, (-1, 0))
+        if doubted != log_offset:
+            self._doubted[level] = (log_offset, now.mono_ms)
+            self._say_waits(level, log_offset, reason, now)
+            self._broker.scrubber.look_at(log_offset, A_DELAY, reason, now)
+            return False
+        if now.mono_ms - since_ms < DOUBT_MS:
+            return False
+        log.error("delay: the message at log offset %d is not delivered: %s", log_offset, reason)
+        return True
+
+    def _say_waits(self, level: int, log_offset: int, why: str, now: Now) -> None:
+        said, said_ms = self._said.get(level, (-1, 0))
+        if said != log_offset or now.mono_ms - said_ms >= SAY_MS:
+            self._said[level] = (log_offset, now.mono_ms)
+            log.error("delay: level %d waits for the message at log offset %d: %s", level, log_offset, why)
 
     def _is_due(self, level: int, delay_ms: int, queue_offset: int, due_ms: int, max_offset: int, now: Now) -> bool:
         """Whether a message's time has come. One due later than its delay from now was stored before the calendar clock
@@ -178,20 +235,25 @@ class DelayedMessages:
         """What was put is not in the log; it is tried again."""
         self._pending.clear()
 
-    def _put(self, log_offset: int, size: int, now: Now) -> None:
-        broker = self._broker
-        data = broker.store.record_at(log_offset, size)
+    def _read(self, log_offset: int, size: int) -> tuple[StoredMessage, Record, bytes]:
+        """A message as it was stored. Raises ProtocolError if it does not verify, StoreError if it cannot be read."""
+        data = self._broker.store.record_at(log_offset, size)
         if data is None:
-            log.error("delay: the message at log offset %d cannot be read and is not delivered", log_offset)
-            return
+            raise ProtocolError("no record begins there")
         message = decode_message(data, 0, len(data), inflates=False)
         record = parse_record(data, 0, len(data))
         assert not isinstance(record, str), "the store returned a whole record"
+        return message, record, data
+
+    def _put(self, message: StoredMessage, body: bytes, now: Now) -> None:
+        broker = self._broker
         properties = {key: value for key, value in message.properties.items() if key not in ("DELAY", "__CRC32#")}
+        queue_id = properties.get("REAL_QID", "0")
+        if not queue_id.isdecimal():
+            raise ProtocolError(f"REAL_QID={queue_id:.32} is no number of a queue")
         topic = broker.topics.create_internal(properties.get("REAL_TOPIC", ""), 1, now.wall_ms)
-        queue_id = int(properties.get("REAL_QID", "0"))
         broker.store.put(
-            broker.topics.queue(topic, queue_id), body=data[record.body_start : record.body_end],
+            broker.topics.queue(topic, int(queue_id)), body=body,
             properties=encode_properties(properties).encode(), flag=message.flag, sys_flag=message.sys_flag & ~0x30,
             born_ms=message.born_ms, born_host=pack_host(message.born_host), store_ms=now.wall_ms,
             store_host=pack_host(message.store_host), reconsume_times=message.reconsume_times,

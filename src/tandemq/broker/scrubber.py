@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from tandemq.boundary import Job, JobDone, Now, Turn
-from tandemq.broker.damages import CANNOT_READ
 from tandemq.broker.link import Link
 from tandemq.broker.repair import Repairs
 from tandemq.broker.scrubwork import Checked, CheckWork, Entries, entries_in
@@ -47,6 +46,7 @@ STEP_BYTES = (64 << 10, 4 << 20)
 """The least and the most of one step."""
 SAVE_MS = 30_000
 A_PULL = "a pull"
+A_DELAY = "delivery after a delay"
 SUSPECTS_MAX = 16
 CORRECTED_SAID_MAX = 20
 
@@ -282,7 +282,7 @@ class Scrubber:
         file = work.position - work.position % segment
         if file >= self._broker.store.log.start:
             log.error("scrub: the log file %020d cannot be read: %s", file, error)
-            self._note(file, min(file + segment, work.limit), f"{CANNOT_READ}{error}", now)
+            self._note(file, min(file + segment, work.limit), f"it cannot be read: {error}", now, is_unread=True)
         if not work.near:
             self.position, self._is_boundary = file + segment, True
 
@@ -295,7 +295,7 @@ class Scrubber:
         for entries in found.entries:
             self._compare(entries, enters=was_damaged)
         if found.fault:
-            self._note(found.end, found.resumes, found.fault, now)
+            self._note(found.end, found.resumes, found.fault, now, is_unread=found.is_unread)
         if work.near:
             self._answer_suspicion(work.position, found, now)
             return
@@ -322,12 +322,12 @@ class Scrubber:
             self.suspicion.found = found.fault if is_bad else "sound here"
             log.warning("scrub: log offset %d, found bad by %s (%s): %s", log_offset, self.suspicion.source,
                         self.suspicion.reason, self.suspicion.found)  # fmt: skip
-            if not is_bad and self.suspicion.source == A_PULL and self._rate():
+            if not is_bad and self.suspicion.source in (A_PULL, A_DELAY) and self._rate():
                 self.begin(now)
 
-    def _note(self, start: int, end: int, reason: str, now: Now) -> None:
+    def _note(self, start: int, end: int, reason: str, now: Now, *, is_unread: bool = False) -> None:
         """A damaged range: said once, kept, handed to repair."""
-        damage = self.damages.add(start, end, reason, now.wall_ms)
+        damage = self.damages.add(start, end, reason, now.wall_ms, is_unread=is_unread)
         if damage is None:
             return
         log.critical("scrub: DAMAGE in log=[%d,%d) %d bytes: %s; the bytes stay in place and are asked from a twin; "

@@ -17,7 +17,6 @@ from typing import NamedTuple
 from isal.isal_zlib import crc32
 
 from tandemq.boundary import Disk, File
-from tandemq.broker.damages import CANNOT_READ
 from tandemq.codec.entries import BLANK_BYTES_MIN, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record import peek, tags_code
 from tandemq.errors import DiskFailed
@@ -107,6 +106,8 @@ class Checked(NamedTuple):
     entries: list[Entries]
     fault: str = ""
     resumes: int = 0
+    is_unread: bool = False
+    """The fault is that the device could not read it."""
 
 
 class Context(NamedTuple):
@@ -161,7 +162,7 @@ def _walk(reader: LogReader, start: int, limit: int, size: int, segment_bytes: i
     if corrupt is None and stream.position == start:
         corrupt = Corrupt(start, "the file ends here")
     if corrupt is not None and reader.unreadable:
-        corrupt = Corrupt(corrupt.log_offset, f"{CANNOT_READ}{reader.unreadable}")
+        corrupt = Corrupt(corrupt.log_offset, f"it cannot be read: {reader.unreadable}")
     return _Walked(stream.position, pieces, corrupt)
 
 
@@ -230,8 +231,9 @@ class CheckWork(NamedTuple):
                 return Checked(start, walked.end, records, entries)
             file_end = walked.end - walked.end % self.segment_bytes + self.segment_bytes
             end = min(file_end, self.limit)
+            is_unread = bool(reader.unreadable)
             resumes = find_next_record(reader, walked.end + 1, end, self.segment_bytes)
-            return Checked(start, walked.end, records, entries, walked.corrupt.reason, resumes or end)
+            return Checked(start, walked.end, records, entries, walked.corrupt.reason, resumes or end, is_unread)
         finally:
             reader.close()
 
