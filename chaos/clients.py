@@ -1,4 +1,7 @@
-"""Two producers, a consumer, and somebody who looks at its offsets: they fill a `History` while faults happen."""
+"""Two producers, a consumer, and somebody who looks at its offsets: they fill a `History` while faults happen.
+
+Some messages are sent with a delay, some are given back by the consumer once or twice.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,16 @@ from tandemq.errors import TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import Message, SendStatus
+from tandemq.model.topic import retry_topic
 from tandemq.run.ask import try_ask
 
 TOPIC, CONSUMERS = "Chaos", "chaos"
 QUEUES = 4
 DRAIN_SECONDS = 60.0
+DELAYS = "1s 2s 3s 1s 2s 3s 1s 2s 3s 1s 2s 3s 1s 2s 3s 1s 2s 3s"
+"""Of the levels from 1 on; a message that is rejected waits by them too."""
+DELAY_SECONDS = {1: 1.0, 2: 2.0, 3: 3.0}
+_DELAYED_EVERY, _REJECTED_EVERY = 20, 37
 _JOIN_SECONDS = 120.0
 _FIRST = "first"
 
@@ -67,19 +75,22 @@ class Clients:
             while not self._is_over.wait(0.002):
                 number += 1
                 body = f"{name}-{number}"
-                history.sending(body, name)
+                level = _delay_level(number)
+                due = time.monotonic() + DELAY_SECONDS[level] if level else 0.0
+                history.sending(body, name, due=due)
                 try:
-                    result = one.send(_message(body, name))
+                    result = one.send(_message(body, name, level))
                 except TandemError as error:
                     history.refused(f"{type(error).__name__}: {str(error)[:120]}")
                     continue
                 history.longest_write_gap_s = max(history.longest_write_gap_s, time.monotonic() - last)
                 last = time.monotonic()
-                place = (result.queue.queue_id, result.queue_offset)
+                place = (level - 1 if level else result.queue.queue_id, result.queue_offset)
                 history.answered(body, result.status.name, place, is_ok=result.status is SendStatus.SEND_OK)
 
     def _consume(self) -> None:
         history, last = self.history, time.monotonic()
+        times: dict[str, int] = {}
         with BlockingConsumer(
             self._world.name_server.address, group=CONSUMERS, topics={TOPIC: "*"}, consume_from=ConsumeFrom.FIRST
         ) as consumer:
@@ -91,8 +102,15 @@ class Clients:
                 last = time.monotonic()
                 stored = message.stored
                 place = (message.queue.queue_id, stored.queue_offset)
-                history.received(stored.body.decode(errors="replace"), stored.tags, " ".join(stored.keys), place)
-                message.ack()
+                body, keys = stored.body.decode(errors="replace"), " ".join(stored.keys)
+                is_retry = message.queue.topic == retry_topic(CONSUMERS)
+                history.received(body, stored.tags, keys, place, at=last, is_retry=is_retry)
+                times[body] = times.get(body, 0) + 1
+                if times[body] <= _rejections(body):
+                    history.gave_back(body)
+                    message.retry()
+                else:
+                    message.ack()
 
     def _watch_offsets(self) -> None:
         while not self._drained.wait(0.2):
@@ -134,5 +152,18 @@ class Clients:
         return self._crashed + stuck
 
 
-def _message(body: str, tag: str) -> Message:
-    return Message(TOPIC, body.encode(), tags=tag, keys=[body])
+def _message(body: str, tag: str, delay_level: int = 0) -> Message:
+    return Message(TOPIC, body.encode(), tags=tag, keys=[body], delay_level=delay_level)
+
+
+def _delay_level(number: int) -> int:
+    """Every twentieth message is sent with a delay, by each of them in turn."""
+    turn, rest = divmod(number, _DELAYED_EVERY)
+    return 0 if rest else 1 + turn % len(DELAY_SECONDS)
+
+
+def _rejections(body: str) -> int:
+    """How often the consumer gives a message back: once or twice in turn, of some."""
+    number = body.rpartition("-")[2]
+    turn, rest = divmod(int(number), _REJECTED_EVERY) if number.isdecimal() else (0, 1)
+    return 0 if rest else 1 + turn % 2

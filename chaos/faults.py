@@ -9,11 +9,13 @@ from typing import Any
 
 from chaos.proxy import Behaviour
 from chaos.world import Broker, World
-from tandemq.coordination.records import Mode
+from tandemq.coordination.records import Mode, Permission
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.run.ask import try_ask
 
+OBEYS_SECONDS = 20.0
+"""Within this time a change of the configuration has taken effect."""
 _BEHAVIOURS: tuple[Behaviour, ...] = ("cut", "stall", "hole")
 
 
@@ -25,10 +27,13 @@ class Faults:
         self._dice = dice
         self.done: list[dict[str, Any]] = []
         """What was done: name, broker, seconds since the start, and how long it lasted."""
+        self.violations: list[str] = []
+        self._more: dict[str, Any] = {}
+        """What else there is to tell of the fault."""
         self._begun = time.monotonic()
         self._kinds: dict[str, Callable[[Broker, float], None]] = {
             "kill": self._kill, "pause": self._pause, "network": self._network, "apart": self._apart,
-            "eio": self._eio, "enospc": self._enospc, "eread": self._eread,
+            "eio": self._eio, "enospc": self._enospc, "eread": self._eread, "configure": self._configure,
         }  # fmt: skip
         if world.mode is Mode.ELECT:
             self._kinds["switch"] = self._switch
@@ -46,7 +51,9 @@ class Faults:
             at = time.monotonic() - self._begun
             self._world.may_lag |= kind != "kill"
             self._kinds[kind](broker, lasts)
-            self.done.append({"fault": kind, "broker": broker.broker_id, "at": round(at, 2), "seconds": lasts})
+            told = {"fault": kind, "broker": broker.broker_id, "at": round(at, 2), "seconds": lasts}
+            self.done.append(told | self._more)
+            self._more = {}
             time.sleep(self._dice.choice((0.0, 0.5, 2.0, 5.0)))
         self._revive()
 
@@ -99,6 +106,43 @@ class Faults:
         broker.fails("eread", on=True)
         time.sleep(seconds)
         broker.fails("eread", on=False)
+
+    def _configure(self, broker: Broker, seconds: float) -> None:
+        """An administrator changes what it may do, takes it out, or weighs it anew; later all is as it was."""
+        administrator = self._world.administrator
+        what, config = administrator.draw(self._dice, broker.broker_id)
+        refusal = administrator.change(config)
+        self._more = {"what": what, "refused": refusal}
+        if refusal:
+            return
+        own = config.member(broker.broker_id)
+        right = Permission.NONE if own is None else own.permission
+        if own is None and self._dice.random() < 0.5:
+            broker.kill()
+        until = time.monotonic() + OBEYS_SECONDS
+        while disobedience := self._disobedience(broker, right, is_member=own is not None):
+            if time.monotonic() > until:
+                self.violations.append(f"I6: {OBEYS_SECONDS:g} s after it was configured as {what} {disobedience}")
+                break
+            time.sleep(0.05)
+        time.sleep(seconds)
+        refusal = administrator.change(administrator.first)
+        if refusal:
+            self.violations.append(f"I14: the first configuration is refused: {refusal}")
+        if not broker.is_running:
+            broker.start()
+
+    def _disobedience(self, broker: Broker, right: Permission, *, is_member: bool) -> str:
+        """What is not yet as the configuration says; "" if everything is."""
+        standing = broker.standing()
+        if standing.get("mayRead") and not right.may_read:
+            return f"{broker.name} may be read"
+        if standing.get("mayWrite") and not right.may_write:
+            return f"{broker.name} may be written"
+        master = self._world.master
+        if master is None or is_member or broker.broker_id not in master.standing().get("inSync", ()):
+            return ""
+        return f"{broker.name} is in sync"
 
     def _switch(self, broker: Broker, _seconds: float) -> None:
         target = {"target": str(broker.broker_id)}

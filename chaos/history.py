@@ -6,7 +6,12 @@ I3   a message is stored under one unique key, however often it was tried
 I4   within a queue new messages come in the order of their offsets; what was sent after an answer lies behind it
 I5   a queue offset names one message: for producers, consumers and in the log
 I7   a group's offset never goes back, but in `slave-consume` from a master to a slave that was cut off from it
+I12  a delayed message does not come before its time
+I13  a rejected message comes again
 I19  what a consumer was given is in the log in the end
+
+A delayed message is answered with its place in the topic of delayed ones. A rejected one comes again from the retry
+topic, or from where it was if it could not be sent back. So places are those of one topic each.
 
 Owner: one run; `chaos.clients` fills it from several threads. Does not know: brokers, processes, time of its own.
 """
@@ -21,6 +26,8 @@ from typing import Any, NamedTuple
 Place = tuple[int, int]
 """Queue and offset in it."""
 _SHOWN = 3
+_EARLY_S = 0.002
+"""Brokers count whole milliseconds."""
 
 
 class Stored(NamedTuple):
@@ -39,9 +46,18 @@ class History:
 
     acknowledged: dict[str, Place] = field(default_factory=dict)
     """Bodies answered SEND_OK, and where they lie; those of one producer in the order in which it sent them."""
+    delayed: dict[str, Place] = field(default_factory=dict)
+    """Those of them that were sent with a delay, and where they lie until then."""
     statuses: dict[str, int] = field(default_factory=dict)
     delivered: dict[Place, str] = field(default_factory=dict)
+    retried: dict[Place, str] = field(default_factory=dict)
+    """What came again from the retry topic."""
     duplicates: int = 0
+    rejected: int = 0
+    redelivered: int = 0
+    """Rejected messages that came again, from wherever."""
+    latest_delayed_s: float = 0.0
+    """How long after its time a delayed message came, at most."""
     failed: int = 0
     errors: dict[str, int] = field(default_factory=dict)
     """What failed sends were told, and how often."""
@@ -53,25 +69,31 @@ class History:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     """Two producers count in the same places."""
     _sent: dict[str, str] = field(default_factory=dict)
+    _due: dict[str, float] = field(default_factory=dict)
+    """Before these times delayed messages must not come, seconds of the caller's clock."""
+    _outstanding: dict[str, int] = field(default_factory=dict)
+    """Rejections after which the message has not come again."""
     _bodies: set[str] = field(default_factory=set)
     _ends: dict[int, int] = field(default_factory=dict)
     _offsets: dict[int, tuple[int, str]] = field(default_factory=dict)
 
     @property
     def awaited(self) -> set[str]:
-        """Bodies acknowledged and not yet delivered."""
-        return set(self.acknowledged) - self._bodies
+        """Bodies acknowledged and not yet delivered, or rejected and not yet delivered again."""
+        return (set(self.acknowledged) | set(self.delayed)) - self._bodies | set(self._outstanding)
 
-    def sending(self, body: str, tag: str) -> None:
-        """A producer is about to send; the message's key is its body."""
+    def sending(self, body: str, tag: str, *, due: float = 0.0) -> None:
+        """A producer is about to send; the message's key is its body. `due`: a delayed one must not come before."""
         self._sent[body] = tag
+        if due:
+            self._due[body] = due
 
     def answered(self, body: str, status: str, place: Place, *, is_ok: bool) -> None:
         """It was told that the message is stored."""
         with self._lock:
             self.statuses[status] = self.statuses.get(status, 0) + 1
         if is_ok:
-            self.acknowledged[body] = place
+            (self.delayed if body in self._due else self.acknowledged)[body] = place
 
     def refused(self, error: str) -> None:
         """It was told that the message is not stored, or perhaps not."""
@@ -79,21 +101,48 @@ class History:
             self.failed += 1
             self.errors[error] = self.errors.get(error, 0) + 1
 
-    def received(self, body: str, tag: str, key: str, place: Place) -> None:
-        """A consumer was given a message."""
+    def received(self, body: str, tag: str, key: str, place: Place, *, at: float = 0.0, is_retry: bool = False) -> None:
+        """A consumer was given a message, at a time; `is_retry`: from the retry topic."""
         self._check_sent(body, tag, key, f"given at {place}")
+        if is_retry:
+            self._name(self.retried, place, body, "retry queue")
+        else:
+            self._first_at(place)
+            self._name(self.delivered, place, body, "queue")
+        if body in self._due and body not in self._bodies:
+            late = at - self._due[body]
+            self.latest_delayed_s = max(self.latest_delayed_s, late)
+            if late < -_EARLY_S:
+                self.violations.append(f"I12: {body} came {-late:.3f} s before its time")
+        if body in self._outstanding:
+            self.redelivered += 1
+            self._outstanding[body] -= 1
+            if not self._outstanding[body]:
+                del self._outstanding[body]
+        else:
+            self.duplicates += body in self._bodies
+        self._bodies.add(body)
+
+    def gave_back(self, body: str) -> None:
+        """The consumer is about to reject what it was given."""
+        self.rejected += 1
+        self._outstanding[body] = self._outstanding.get(body, 0) + 1
+
+    def _first_at(self, place: Place) -> None:
+        """I4: what comes for the first time lies behind all that came before."""
         queue_id, offset = place
-        other = self.delivered.get(place)
-        if other is None:
+        if place not in self.delivered:
             end = self._ends.get(queue_id, 0)
             if offset < end:
                 self.violations.append(f"I4: queue {queue_id} gave offset {offset} for the first time after {end - 1}")
             self._ends[queue_id] = max(end, offset + 1)
-        elif other != body:
-            self.violations.append(f"I5: queue {queue_id} offset {offset} was {other}, then {body}")
-        self.duplicates += body in self._bodies
-        self._bodies.add(body)
-        self.delivered[place] = body
+
+    def _name(self, given: dict[Place, str], place: Place, body: str, what: str) -> None:
+        """I5: a place has one message."""
+        other = given.get(place, body)
+        if other != body:
+            self.violations.append(f"I5: {what} {place[0]} offset {place[1]} was {other}, then {body}")
+        given[place] = body
 
     def offset_told(self, queue_id: int, offset: int, teller: str, *, may_be_behind: bool) -> None:
         """A broker that may serve told the group's offset.
@@ -111,7 +160,10 @@ class History:
 
     def judge(self) -> None:
         """Everything is over: what clients saw."""
-        missing = sorted(self.awaited)
+        missing = sorted(self.awaited - set(self._outstanding))
+        if self._outstanding:
+            lost = sorted(self._outstanding)
+            self.violations.append(f"I13: {len(lost)} rejected and never delivered again, first {lost[:_SHOWN]}")
         if missing:
             self.violations.append(f"I1: {len(missing)} acknowledged and never delivered, first {missing[:_SHOWN]}")
         named: dict[Place, str] = {}
@@ -132,20 +184,34 @@ class History:
 
     def judge_log(self, name: str, records: Iterable[Stored]) -> None:
         """Everything is over: what the log of a member holds of the topic."""
-        held: dict[Place, str] = {}
         keys: dict[str, str] = {}
+        held = self._held(name, records, keys)
+        self._judge_held(name, held, self.acknowledged, self.delivered)
+
+    def judge_aside(self, name: str, delayed: Iterable[Stored], retried: Iterable[Stored]) -> None:
+        """The same for the topic of delayed messages, in which rejected ones wait too, and for the retry topic. Their
+        copies may have keys of their own."""
+        self._judge_held(name, self._held(name, delayed, None), self.delayed, {})
+        self._judge_held(name, self._held(name, retried, None), {}, self.retried)
+
+    def _held(self, name: str, records: Iterable[Stored], keys: dict[str, str] | None) -> dict[Place, str]:
+        """Places of a topic in a log, each with one message that somebody sent."""
+        held: dict[Place, str] = {}
         for record in records:
             self._check_sent(record.body, record.tag, record.key, f"in the log of {name} at {record.place}")
             other = held.setdefault(record.place, record.body)
             if other != record.body:
                 self.violations.append(f"I5: {record.place} is {other} and {record.body} in the log of {name}")
-            if keys.setdefault(record.body, record.unique_key) != record.unique_key:
+            if keys is not None and keys.setdefault(record.body, record.unique_key) != record.unique_key:
                 self.violations.append(f"I3: {record.body} is in the log of {name} under two unique keys")
-        lost = [body for body, place in list(self.acknowledged.items()) if held.get(place) != body]
+        return held
+
+    def _judge_held(self, name: str, held: dict[Place, str], told: dict[str, Place], given: dict[Place, str]) -> None:
+        lost = [body for body, place in told.items() if held.get(place) != body]
         if lost:
-            told = [(body, self.acknowledged[body]) for body in lost[:_SHOWN]]
-            self.violations.append(f"I1: {len(lost)} acknowledged and not in the log of {name}, first {told}")
-        gone = [(body, place) for place, body in self.delivered.items() if held.get(place) != body]
+            first = [(body, told[body]) for body in lost[:_SHOWN]]
+            self.violations.append(f"I1: {len(lost)} acknowledged and not in the log of {name}, first {first}")
+        gone = [(body, place) for place, body in given.items() if held.get(place) != body]
         if gone:
             self.violations.append(f"I19: {len(gone)} delivered and not in the log of {name}, first {gone[:_SHOWN]}")
 
@@ -162,5 +228,7 @@ class History:
             "statuses": self.statuses, "duplicates": self.duplicates, "failed": self.failed, "errors": self.errors,
             "longest_write_gap_s": self.longest_write_gap_s, "longest_read_gap_s": self.longest_read_gap_s,
             "offsets_behind": self.offsets_behind, "acknowledged": len(self.acknowledged),
+            "delayed": len(self.delayed), "latest_delayed_s": round(self.latest_delayed_s, 3),
+            "rejected": self.rejected, "redelivered": self.redelivered, "from_retry_topic": len(self.retried),
             "delivered": len(self._bodies),
         }  # fmt: skip

@@ -25,7 +25,7 @@ from typing import Any
 
 from rich.console import Console
 
-from chaos.clients import TOPIC, Clients
+from chaos.clients import CONSUMERS, DELAYS, TOPIC, Clients
 from chaos.faults import Faults
 from chaos.history import History
 from chaos.permissions import overlaps
@@ -34,6 +34,7 @@ from chaos.stores import check, records
 from chaos.world import Broker, World, mono_ms
 from tandemq.coordination.records import Mode
 from tandemq.errors import TandemError
+from tandemq.model.topic import SCHEDULE_TOPIC, retry_topic
 from tests.interop.zookeeper import ZooKeeper, can_run
 
 EXIT_VIOLATION = 3
@@ -47,10 +48,11 @@ def run(seed: int, seconds: float, directory: Path, zookeeper: str) -> dict[str,
     mode = dice.choice((Mode.ELECT, Mode.ELECT, Mode.SLAVE_CONSUME))
     members = 2 if mode is Mode.SLAVE_CONSUME else dice.choice((2, 3))
     registry = dice.choice((zookeeper, "")) if zookeeper else ""
-    settings = {"flushDiskType": dice.choice(("ASYNC_FLUSH", "SYNC_FLUSH"))}
+    flush = {"flushDiskType": dice.choice(("ASYNC_FLUSH", "SYNC_FLUSH"))}
+    settings = {**flush, "messageDelayLevel": DELAYS}
     report: dict[str, Any] = {
         "seed": seed, "mode": mode.value, "members": members, "registry": "zookeeper" if registry else "namesrv",
-        **settings,
+        **flush,
     }  # fmt: skip
     begun = time.monotonic()
     clients_log = logging.FileHandler(directory / "clients.log", encoding="utf-8")
@@ -62,6 +64,7 @@ def run(seed: int, seconds: float, directory: Path, zookeeper: str) -> dict[str,
         faults = Faults(world, dice)
         faults.run(seconds)
         violations, is_whole = _wait_whole(world)
+        violations += faults.violations
         violations += clients.finish()
         if is_whole:
             lagging, is_whole = _wait_whole(world)
@@ -100,7 +103,10 @@ def _check_stores(brokers: list[Broker], history: History, figures: dict[str, An
     """The stores of brokers that were in sync and have stopped."""
     try:
         found, told = check([broker.store for broker in brokers])
-        history.judge_log(brokers[0].name, records(brokers[0].store, TOPIC))
+        first = brokers[0]
+        history.judge_log(first.name, records(first.store, TOPIC))
+        aside = [records(first.store, topic) for topic in (SCHEDULE_TOPIC, retry_topic(CONSUMERS))]
+        history.judge_aside(first.name, *aside)
     except TandemError as error:
         return [f"I10: the stores cannot be checked: {error}"]
     figures.update(told)
@@ -154,7 +160,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _tell(console: Console, report: dict[str, Any]) -> None:
-    shown = {key: report.get(key) for key in ("acknowledged", "duplicates", "failed")}
+    shown = {key: report.get(key) for key in ("acknowledged", "delayed", "rejected", "duplicates", "failed")}
     gaps = f"gaps {report.get('longest_write_gap_s', 0):.1f} s, {report.get('longest_read_gap_s', 0):.1f} s"
     faults = " ".join(f"{fault['fault']}{fault['broker']}" for fault in report.get("faults", ()))
     head = f"{report['seed']:>4} {report['mode']} {report.get('members', '')} {report.get('registry', '')}"

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from chaos.administrator import Administrator
 from chaos.proxy import Behaviour, Proxy, ProxyLoop
 from chaos.resources import Growth, Usage, usage
 from tandemq.codec.fastjson import loads
@@ -141,6 +142,8 @@ class World:
         self._settings = dict(settings or {})
         self._stack = ExitStack()
         self.brokers: list[Broker] = []
+        self.administrator: Administrator
+        """Who changes the group's configuration; there inside `with`."""
         self.name_server = Child("namesrv", directory, self._name_server_words)
 
     def _name_server_words(self, told: Mapping[str, Any]) -> list[str]:
@@ -157,6 +160,8 @@ class World:
         self._stack.callback(where.stop)
         kind, target = ("zookeeper", self._zookeeper) if self._zookeeper else ("namesrv", self.name_server.address)
         configure(f"{kind}://{target}", [GROUP], self.mode, self.members)
+        self.administrator = Administrator(self.directory, f"{kind}://{target}", GROUP, self.mode, self.members)
+        self._stack.callback(self.administrator.close)
         host, _, port = target.rpartition(":")
         for number in range(self.members):
             link = Proxy(where, (LOOPBACK, 0), (host, int(port)))

@@ -159,3 +159,78 @@ def test_awaited_are_the_acknowledged_that_nobody_was_given() -> None:
     history.sending("a-3", "a")
     history.answered("a-3", "FLUSH_SLAVE_TIMEOUT", (0, 2), is_ok=False)
     assert history.awaited == {"a-2"}
+
+
+# Delayed messages and rejected ones.
+
+
+def delayed(history: History, body: str, place: Place, *, due: float = 10.0) -> Stored:
+    """A message was sent with a delay and acknowledged at a place among the delayed ones."""
+    tag = body.partition("-")[0]
+    history.sending(body, tag, due=due)
+    history.answered(body, "SEND_OK", place, is_ok=True)
+    return Stored(place, body, tag, body, f"key of {body}")
+
+
+def test_delayed_message_that_comes_when_it_is_due_passes() -> None:
+    history = History()
+    waiting = delayed(history, "a-1", (0, 7))
+    assert history.awaited == {"a-1"}
+    history.received("a-1", "a", "a-1", (2, 0), at=10.4)
+    history.judge()
+    history.judge_aside("broker-a-0", [waiting], [])
+    history.judge_log("broker-a-0", [Stored((2, 0), "a-1", "a", "a-1", "key of a-1")])
+    assert history.violations == []
+    assert (history.report()["delayed"], history.report()["latest_delayed_s"]) == (1, 0.4)
+
+
+def test_delayed_message_that_comes_early_is_found() -> None:
+    history = History()
+    delayed(history, "a-1", (0, 7))
+    history.received("a-1", "a", "a-1", (2, 0), at=9.9)
+    assert history.violations == ["I12: a-1 came 0.100 s before its time"]
+
+
+def test_delayed_message_that_is_lost_is_found() -> None:
+    history = History()
+    delayed(history, "a-1", (0, 7))
+    history.judge()
+    history.judge_aside("broker-a-0", [], [])
+    assert [text.partition(",")[0] for text in history.violations] == [
+        "I1: 1 acknowledged and never delivered", "I1: 1 acknowledged and not in the log of broker-a-0"
+    ]  # fmt: skip
+
+
+def test_rejected_message_that_comes_again_is_no_duplicate() -> None:
+    history = History()
+    record = sent(history, "a-1", (0, 0))
+    history.gave_back("a-1")
+    assert history.awaited == {"a-1"}
+    history.received("a-1", "a", "a-1", (0, 0), is_retry=True)
+    history.judge()
+    history.judge_log("broker-a-0", [record])
+    history.judge_aside("broker-a-0", [], [record])
+    assert history.violations == []
+    told = history.report()
+    assert (told["rejected"], told["redelivered"], told["from_retry_topic"], told["duplicates"]) == (1, 1, 1, 0)
+
+
+def test_rejected_message_that_does_not_come_again_is_found() -> None:
+    history = History()
+    sent(history, "a-1", (0, 0))
+    history.gave_back("a-1")
+    history.judge()
+    assert history.violations == ["I13: 1 rejected and never delivered again, first ['a-1']"]
+
+
+def test_place_of_the_retry_topic_has_one_message_and_the_log_has_it() -> None:
+    history = History()
+    for body, place in (("a-1", (0, 0)), ("a-2", (0, 1))):
+        sent(history, body, place)
+        history.gave_back(body)
+        history.received(body, "a", body, (0, 5), is_retry=True)
+    history.judge_aside("broker-a-0", [], [])
+    assert history.violations == [
+        "I5: retry queue 0 offset 5 was a-1, then a-2",
+        "I19: 1 delivered and not in the log of broker-a-0, first [('a-2', (0, 5))]",
+    ]

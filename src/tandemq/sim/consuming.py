@@ -49,6 +49,8 @@ class ConsumingApplication(Application):
         self._open: dict[MessageQueue, dict[int, Delivery]] = {}
         """Deliveries that are not finished."""
         self._given_back: set[tuple[MessageQueue, int]] = set()
+        self.is_hasty = False
+        """Told by the owner: nothing is looked at for long any more, so that a backlog ends in time."""
         self.moves = 0
         """How often reading had to move to a slave."""
         self.witness.on_commit = self._committed
@@ -79,7 +81,7 @@ class ConsumingApplication(Application):
             self._given_back.add((queue, message.queue_offset))
             ticket = self._consumer.retry(delivery, now, self.random.choice((0, 1)))
             ticket.then(lambda _: self._end(delivery))
-        elif self.random.random() < 0.8:
+        elif self.is_hasty or self.random.random() < 0.8:
             self._finish(delivery, wanted.key, now)
         else:
             self.after(self.random.randrange(50, 2_000), now, partial(self._finish, delivery, wanted.key))

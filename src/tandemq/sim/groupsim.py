@@ -106,6 +106,9 @@ class GroupSimulation(History):
         everybody: list[GroupProducer | GroupProducing] = [*self.producers, *senders]
         for producer in everybody:
             producer.is_stopped = True
+        for application in self.applications:
+            if isinstance(application, GroupConsuming):
+                application.is_hasty = True
         world.run_until(world.now_us + SECOND)
         self._await_settled(end_us, SETTLE_US, partial(self._help, end_us + OPERATOR_US))
         self.verdict.judge()
