@@ -105,6 +105,25 @@ def test_answers_that_many_connections_do_not_take_cost_a_broker_bounded_memory(
     assert broker.log_text().count("untakenAnswersMax") == 1, "once per address and minute"
 
 
+def test_reader_that_is_slow_is_not_closed_for_those_that_do_not_read(start: Start) -> None:
+    broker = start("broker", untakenAnswersMax=BOUND_KIB << 10, mappedFileSizeCommitLog=64 << 20)
+    with Caller(broker.port) as other, contextlib.ExitStack() as strangers:
+        for number in range(20):
+            assert other.send(bytes([number]) * 60_000) == ResponseCode.SUCCESS
+        slow = strangers.enter_context(socket.create_connection(("127.0.0.1", broker.port), WAIT_S))
+        slow.sendall(b"".join(_pull(opaque) for opaque in range(4_000)))
+        socks = []
+        for _ in range(STRANGERS):
+            sock = strangers.enter_context(_small_window(broker.port))
+            sock.sendall(b"".join(_pull(opaque) for opaque in range(PULLS)))
+            socks.append(sock)
+            for _ in range(50):
+                assert slow.recv(1 << 16), "it is closed"
+        wait_until(lambda: "untakenAnswersMax" in broker.log_text(), "a connection that takes nothing is closed")
+        assert len(_closed(socks)) > 0
+        assert slow.recv(1 << 16), "it is closed"
+
+
 def test_log_that_many_slaves_do_not_take_costs_a_master_bounded_memory(start: Start) -> None:
     """4 MiB of it are bounded for each; together they are bounded, too."""
     master = start("master", untakenAnswersMax=BOUND_KIB << 10, mappedFileSizeCommitLog=64 << 20)

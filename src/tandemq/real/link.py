@@ -22,6 +22,8 @@ from tandemq.real.tls import TlsLink
 
 BUFFER_COST = 256
 """Bytes of memory that a buffer costs besides its own, at most."""
+STALLED_NS = 1_000_000_000
+"""Who takes nothing for so long has stalled."""
 SPARE_PARTS = 8
 """Room is made for an eighth of the bound at once, so that one look at all links serves for many bytes."""
 _AT_ONCE = pack("ii", 1, 0)
@@ -41,8 +43,11 @@ class Link:
     """Bytes that wait to leave."""
     first_taken: int = 0
     """Bytes of the first buffer that have left; memory holds them still."""
-    first_ns: int = 0
-    """Since when the first buffer is the first: how long its reader has taken none whole."""
+    taken_ns: int = 0
+    """When the network last took some of what waits, or it began to wait. A byte that a reader takes does not show
+    here: the system takes more of us only when a good part of its own buffer is free."""
+    has_taken: bool = False
+    """Whether the network ever took some of what waited."""
     mask: int = select.EPOLLIN
     tls: TlsLink | None = None
     unopened: Opened | None = None
@@ -57,7 +62,7 @@ class Link:
         """Put buffers behind what waits. Returns how much more is held."""
         before = self.held
         if not self.out:
-            self.first_ns = monotonic_ns()
+            self.taken_ns = monotonic_ns()
         for buffer in buffers:
             size = len(buffer)
             if size:
@@ -71,11 +76,12 @@ class Link:
     def took(self, count: int) -> int:
         """The network took bytes. Returns how much less is held."""
         before = self.held
+        if count:
+            self.taken_ns, self.has_taken = monotonic_ns(), True
         self.out_bytes -= count
         while count and count >= len(self.out[0]):
             count -= len(self.out.popleft())
             self.first_taken = 0
-            self.first_ns = monotonic_ns()
         if count:
             self.out[0] = self.out[0][count:]
             self.first_taken += count
@@ -89,12 +95,13 @@ class Link:
 def surplus(links: Iterable[Link], held: int, bytes_max: int) -> list[Link]:
     """The links to close if all of them hold `held`, more than `bytes_max`.
 
-    They are those whose first buffer waits longest, of those that are worth it: that hold half of the mean or more. A
-    reader that is slow and reads has a younger one than who reads nothing, however much waits for either.
+    They are some of those that hold half of the mean or more: first who has stalled, then who has not taken anything
+    yet, then readers; of each those that have taken nothing for longest. So a reader that is slow and reads stays.
     Cost: one look at each link, for each eighth of `bytes_max` kept.
     """
     goal = bytes_max - bytes_max // SPARE_PARTS
-    waiting = sorted((link for link in links if link.out), key=lambda link: link.first_ns)
+    now_ns = monotonic_ns()
+    waiting = sorted((link for link in links if link.out), key=lambda link: _standing(link, now_ns))
     found: list[Link] = []
     while held > goal and waiting:
         least = held / (2 * len(waiting))
@@ -107,3 +114,9 @@ def surplus(links: Iterable[Link], held: int, bytes_max: int) -> list[Link]:
                 rest.append(link)
         waiting = rest
     return found
+
+
+def _standing(link: Link, now_ns: int) -> tuple[int, int]:
+    if now_ns - link.taken_ns >= STALLED_NS:
+        return 0, link.taken_ns
+    return 1 + link.has_taken, link.taken_ns

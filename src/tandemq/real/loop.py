@@ -419,9 +419,9 @@ class Loop:
             times = self._untaking.note(peer.rpartition(":")[0], now_ms)
             if times:
                 log.warning(
-                    "link: peer=%s closed times=%d reason='%d bytes wait for it to take them, the first %d ms: more "
+                    "link: peer=%s closed times=%d reason='%d bytes wait, and it took none for %d ms: more "
                     "than untakenAnswersMax on all connections'", peer, times, link.out_bytes,
-                    now_ms - link.first_ns // 1_000_000,
+                    now_ms - link.taken_ns // 1_000_000,
                 )  # fmt: skip
             link.forget_sent()
             self._drop(link, _TAKES_NOTHING)
