@@ -130,7 +130,7 @@ def test_checkpoint_that_outlived_its_lake_begins_nothing_in_the_middle(
     if is_kept:
         (tmp_path / "older").rename(lake)
     writer.write_many(100)
-    holds = f"up to {writer.made[100].log_offset}" if is_kept else "not at all"
+    holds = f"up to {writer.made[100].log_offset if is_kept else 0}"
     for _ in range(2):
         with pytest.raises(LocalError, match=rf"broker-a {holds}, and the checkpoint .*own wants.*ahead of the lake"):
             archive(spark, writer, lake, checkpoint=own)
@@ -142,6 +142,57 @@ def test_checkpoint_that_outlived_its_lake_begins_nothing_in_the_middle(
     shutil.rmtree(own)
     archive(spark, writer, lake, checkpoint=own)
     assert offsets_in(spark, lake) == [made.log_offset for made in writer.made]
+
+
+@spec("P04")
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_archive_whose_first_batch_was_never_committed_misses_what_is_deleted_since(
+    spark: SparkSession, writer: LogWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_kept: bool
+) -> None:
+    lake = tmp_path / "lake"
+    writer.write_many(900)
+
+    def die(*_: object) -> int:
+        raise Died
+
+    with monkeypatch.context() as patch, pytest.raises(Exception, match="Died"):
+        patch.setattr(Archive, "_commit", die)
+        archive(spark, writer, lake)
+    assert DeltaLake(lake).rows() == 0
+    writer.path(0).unlink()
+    if not is_kept:
+        shutil.rmtree(lake / "_tandemq")
+    for _ in range(2):
+        with pytest.raises(Exception, match=r"log offset 0 is gone; the log begins at 65536"):
+            archive(spark, writer, lake)
+        assert DeltaLake(lake).rows() == 0
+    kept = [made.log_offset for made in writer.made if made.log_offset >= 65536]
+    assert archive(spark, writer, lake, fails_on_loss=False).rows == len(kept)
+    assert offsets_in(spark, lake) == kept
+    writer.write_many(10)
+    assert archive(spark, writer, lake).rows == 10
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_damage_right_behind_what_was_archived_is_archived_with_its_verdict(
+    spark: SparkSession, writer: LogWriter, tmp_path: Path, is_kept: bool
+) -> None:
+    lake = tmp_path / "lake"
+    writer.write_many(100)
+    archive(spark, writer, lake)
+    writer.write_many(10)
+    writer.flip(writer.made[100].log_offset + 92)
+    if not is_kept:
+        shutil.rmtree(lake / "_tandemq")
+    done = archive(spark, writer, lake)
+    assert (done.rows, done.damaged) == (10, 1)
+    assert offsets_in(spark, lake) == [made.log_offset for made in writer.made]
+    shutil.rmtree(lake / "_tandemq")
+    writer.flip(writer.made[-1].log_offset + 92)
+    writer.write_many(5)
+    with pytest.raises(StoreDamaged, match=r"the last record that was archived is damaged by now.*spark scrub"):
+        archive(spark, writer, lake)
+    assert archive(spark, writer, lake, fails_on_loss=False).rows == 5
 
 
 @spec("P04")
@@ -167,7 +218,7 @@ def test_log_of_another_group_with_the_same_name_is_refused(
     assert archive(spark, slave, lake).rows == 10
     known, one.end = one.end, one.made[-1].log_offset
     one.write(b"written anew, and longer than the one before" * 9)
-    with pytest.raises(StoreDamaged, match="or it was written anew"):
+    with pytest.raises(StoreDamaged, match="it was written anew, or"):
         archive(spark, one, lake)
     last = one.write()
     assert archive(spark, one, lake, fails_on_loss=False).start == known

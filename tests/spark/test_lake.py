@@ -30,7 +30,7 @@ def made_lake(path: Path) -> DeltaLake:
     files = open_log(writer.store)
     options = read_options({"path": str(writer.store), "writeTo": str(path)})
     for number, wanted in enumerate(split(files, 0, writer.end, 20_000)):
-        (told,) = write_ranges(files, options, [wanted], pytest.fail).to_pylist()
+        (told,) = write_ranges(files, options, [wanted], lambda *lost: pytest.fail(str(lost))).to_pylist()
         lake.commit([DataFile(told["file"], told["rows"], told["bytes"], told["stats"])], {"batch": number})
     return lake
 

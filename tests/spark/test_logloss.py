@@ -33,8 +33,17 @@ def stream_of(writer: LogWriter, schema: StructType | None = None, /, **options:
 
 
 def planned(reader: LogReaderStream) -> list[InputPartition]:
-    start = reader.initialOffset()
+    start = begun(reader)
     return reader.partitions(start, reader.latestOffset(start, ALL))
+
+
+def begun(reader: LogReaderStream) -> dict[str, Any]:
+    """Where a stream begins, after the empty micro-batch that says so."""
+    start = reader.initialOffset()
+    if reader._options.start < 0:
+        assert reader.latestOffset(start, ALL) == reader.initialOffset()
+    assert reader.partitions(start, start) == []
+    return start
 
 
 def offsets_read(reader: LogReaderStream, parts: list[InputPartition]) -> list[int]:
@@ -150,8 +159,8 @@ def test_log_that_ends_before_what_was_read_is_noticed_by_its_stream(
 ) -> None:
     writer.write_many(100)
     strict, lax = stream_of(writer), stream_of(writer, failOnDataLoss="false")
-    reached = strict.latestOffset(strict.initialOffset(), ALL)
-    assert lax.latestOffset(lax.initialOffset(), ALL) == reached
+    reached = strict.latestOffset(begun(strict), ALL)
+    assert lax.latestOffset(begun(lax), ALL) == reached
     end = writer.made[60].log_offset
     writer.zero(end, writer.end)
     if is_restarted:
@@ -164,12 +173,45 @@ def test_log_that_ends_before_what_was_read_is_noticed_by_its_stream(
     assert caplog.text.count(told) == 1
 
 
+@spec("P04")
+def test_stream_that_is_begun_anew_begins_where_it_began(writer: LogWriter, caplog: pytest.LogCaptureFixture) -> None:
+    writer.write_many(900)
+    first = stream_of(writer).initialOffset()
+    writer.path(0).unlink()
+    # Spark has noted `first` as the end of the first micro-batch, and plans it again.
+    strict, lax = stream_of(writer), stream_of(writer, failOnDataLoss="false")
+    for reader in (strict, lax):
+        assert reader.partitions(reader.initialOffset(), first) == []
+        assert reader.latestOffset(first, ALL) == {"broker-a": {"offset": writer.end, "epoch": 0}}
+    with pytest.raises(OffsetGone, match=r"log offsets \[0, 65536\) are gone"):
+        strict.partitions(first, strict.latestOffset(first, ALL))
+    kept = [made.log_offset for made in writer.made if made.log_offset >= 65536]
+    assert offsets_read(lax, lax.partitions(first, lax.latestOffset(first, ALL))) == kept
+    assert "log offsets [0, 65536) are gone" in caplog.text
+
+
+def test_offset_at_which_damage_begins_is_where_a_query_begins_and_ends(writer: LogWriter) -> None:
+    writer.write_many(10)
+    damaged = writer.made[4]
+    writer.flip(damaged.log_offset + 92)
+    given = {"path": str(writer.store), "startingOffsets": str(damaged.log_offset)}
+    reader = LogReaderBatch(read_options(given, streams=False), message_schema(details=True))
+    (part,) = reader.partitions()
+    rows = [row for batch in reader.read(part) for row in batch.to_pylist()]
+    assert [row["commitLogOffset"] for row in rows] == [made.log_offset for made in writer.made[4:]]
+    assert [row["verdict"] is None for row in rows] == [False] + 5 * [True]
+    (before,) = batch_of(writer, endingOffsets=str(damaged.log_offset))
+    assert before.value[0].end == damaged.log_offset
+    (behind,) = batch_of(writer, startingOffsets=str(damaged.log_offset + 1))
+    assert behind.value[0].start == writer.made[5].log_offset
+
+
 def test_query_that_ends_where_the_log_was_when_it_began_does_not_call_that_a_loss(writer: LogWriter) -> None:
     writer.write_many(10)
     reader = stream_of(writer, startingOffsets="latest")
     reader.prepareForTriggerAvailableNow()
     writer.write_many(10)
-    start = reader.initialOffset()
+    start = begun(reader)
     assert reader.latestOffset(start, ALL) == start
 
 

@@ -125,3 +125,23 @@ def test_slave_that_is_behind_skips_nothing(spark: SparkSession, tandemq_pair: L
         read(spark, tandemq_pair, readFrom="slave", timeoutMs=1_500,
              endingOffsets='{"Orders": {"broker-a": {"0": 100}}}')  # fmt: skip
     assert read(spark, tandemq_pair, readFrom="slave") == list(range(40))
+
+
+def test_start_behind_the_end_of_a_slave_that_lags_is_no_loss(
+    spark: SparkSession, tandemq_pair: LocalCluster, stream: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(tandemq_pair, 100, queues=1)
+    tandemq_pair.wait_in_sync()
+    slave = tandemq_pair.broker(broker_id=1)
+    limit, slave.node.pull.log_limit = (
+        slave.node.pull.log_limit,
+        slave.node.store.queues["Orders", 0].entry(40).log_offset,
+    )
+    start = {"startingOffsets": '{"Orders": {"broker-a": {"epoch": 1, "0": 80}}}'}
+    assert read(spark, tandemq_pair, readFrom="slave", **start) == []
+    assert read(spark, tandemq_pair, **start) == list(range(80, 100))
+    assert stream.drain(readFrom="slave", **start) == []
+    slave.node.pull.log_limit = limit
+    tandemq_pair.master().kill()
+    assert stream.drain(readFrom="slave", **start) == list(range(80, 100))
+    assert stream.offsets() == {"Orders": {"broker-a": {"epoch": 1, "0": 100}}}

@@ -175,7 +175,9 @@ def test_messages_of_a_queue_that_appeared_count_for_the_least_size_of_a_batch(t
     every = reader.getDefaultReadLimit()
     try:
         start = reader.initialOffset()
-        assert reader.latestOffset(start, every) == start == {"Orders": {"broker-a": {"epoch": 1, "0": 0}}}
+        assert start == {"Orders": {"broker-a": {"epoch": 1, "0": 0}}}
+        for _ in range(2):
+            assert reader.latestOffset(start, every) == start
         make_topic(names, "Orders", 2)
         send(names, numbered("Orders", 5, 50), queue=MessageQueue("Orders", "broker-a", 1))
         entered = reader.latestOffset(start, every)
@@ -184,6 +186,31 @@ def test_messages_of_a_queue_that_appeared_count_for_the_least_size_of_a_batch(t
         assert reader.latestOffset(entered, every) == {"Orders": {"broker-a": {"epoch": 1, "0": 5, "1": 45}}}
     finally:
         close_askers()
+
+
+@spec("P04")
+@pytest.mark.tandemq(**SMALL_FILES)
+def test_query_whose_first_batch_was_never_done_misses_what_is_deleted_since(
+    tandemq_broker: LocalCluster, stream: Stream
+) -> None:
+    names = tandemq_broker.name_servers
+    make_topic(names, "Orders", 1)
+    send(names, numbered("Orders", 0, 1_000))
+
+    def die(_batch: int) -> None:
+        raise RuntimeError("died")
+
+    stream.on_batch = die
+    with pytest.raises(Exception, match="died"):
+        stream.drain()
+    assert stream.offsets() == {"Orders": {"broker-a": {"epoch": 1, "0": 0}}}
+    stream.on_batch = lambda _batch: None
+    delete_old_files(tandemq_broker)
+    with pytest.raises(Exception, match=r"Orders broker-a queue 0, offsets 0 to .* are no longer there"):
+        stream.drain()
+    first = tandemq_broker.broker().node.store.queues["Orders", 0].min_offset
+    assert first > 0
+    assert stream.drain(failOnDataLoss="false") == list(range(first, 1_000))
 
 
 def test_history_that_was_rewritten_is_noticed(tandemq_broker: LocalCluster, stream: Stream) -> None:

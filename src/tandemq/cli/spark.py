@@ -2,9 +2,11 @@
 
 import signal
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +16,9 @@ from tandemq.cli.spark_replay import replay
 from tandemq.cli.spark_session import Progress, clear_errors, session_options, spark_session
 from tandemq.config import DELAY_LEVELS, parse_delay_levels
 from tandemq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tandemq.spark.stats import Stats
 
 EXIT_FAULTS = 3
 SHOWN_MAX = 20
@@ -40,8 +45,23 @@ def spark() -> None:
     """Archive, check and measure logs with Spark.
 
     Needs the extra: pip install 'tandemq[spark]'. STORE is a broker's storePathRootDir, or a directory of commit log
-    files; no broker is asked. Exit codes: 0 done, 1 it did not work, 2 wrong usage, 3 a check found faults.
+    files; no broker is asked. Exit codes: 0 done, 1 it did not work, 2 wrong usage, 3 a check found faults, or part of
+    the log vanished while it was read.
     """
+
+
+def tell_lost(lost: Sequence[Mapping[str, Any]]) -> None:
+    """Say what vanished while it was read."""
+    from tandemq.spark.logranges import lost_text  # noqa: PLC0415
+
+    for one in lost:
+        where = f", in the {' and the '.join(one['in'])} log" if "in" in one else ""
+        click.echo(f"lost: {lost_text(one['start'], one['end'], one['why'])}{where}")
+
+
+def sum_lost(lost: Sequence[Mapping[str, Any]]) -> int:
+    """Bytes of it."""
+    return sum(one["end"] - one["start"] for one in lost)
 
 
 # archive, and the care of the lake
@@ -138,7 +158,7 @@ def vacuum(lake: Path, hours: int, dry_run: bool, as_json: bool) -> None:
 @session_options
 @json_option
 def scrub(store: Path, range_bytes: int, state: Path | None, master: str, conf: tuple[str, ...], as_json: bool) -> None:
-    """Read every record of STORE and compare its checksum; exit code 3 on damage."""
+    """Read every record of STORE and compare its checksum; exit code 3 on damage, or if records vanish meanwhile."""
     with spark_session(master, conf, silent=as_json) as (session, java):
         from tandemq.spark.scrub import scrub as check  # noqa: PLC0415
 
@@ -149,9 +169,10 @@ def scrub(store: Path, range_bytes: int, state: Path | None, master: str, conf: 
     else:
         for damage in found.damages[:SHOWN_MAX]:
             click.echo(f"damage at {damage['commitLogOffset']}, {damage['size']} bytes: {damage['verdict']}")
-        facts = asdict(found) | {"damages": len(found.damages)}
+        tell_lost(found.lost)
+        facts = asdict(found) | {"damages": len(found.damages), "lost": sum_lost(found.lost)}
         show_facts(facts, as_json=False)
-    if found.damages:
+    if found.damages or found.lost:
         raise click.exceptions.Exit(EXIT_FAULTS)
 
 
@@ -167,7 +188,8 @@ def audit(
 ) -> None:
     """Compare the logs of twins, the store directories FIRST and SECOND; exit code 3 if they diverge.
 
-    Only what both hold is compared; what one holds behind the other's end is told as lag.
+    Only what both hold is compared; what one holds behind the other's end is told as lag. What vanishes meanwhile is
+    told as lost, and leads to exit code 3 too.
     """
     with spark_session(master, conf, silent=as_json) as (session, java):
         from tandemq.spark.audit import audit as compare  # noqa: PLC0415
@@ -185,10 +207,11 @@ def audit(
         ]  # fmt: skip
         if shown:
             show_rows(shown, as_json=False)
-        counts, lag = facts.pop("counts"), found.first_end - found.second_end
+        tell_lost(found.lost)
+        counts, lag = facts.pop("counts") | {"lost": sum_lost(found.lost)}, found.first_end - found.second_end
         del facts["differences"]
         show_facts(facts | counts | {"second is behind by": lag}, as_json=False)
-    if found.diverges_at is not None:
+    if found.diverges_at is not None or found.lost:
         raise click.exceptions.Exit(EXIT_FAULTS)
 
 
@@ -249,7 +272,8 @@ def stats(
 ) -> None:
     """Count messages, bytes, latency and lag of SOURCE, a store directory or a lake, by topic and group.
 
-    With --json also per minute. Latency is from the producer's clock to the broker's.
+    With --json also per minute. Latency is from the producer's clock to the broker's. Exit code 3: part of the log
+    vanished before it was counted.
     """
     with spark_session(master, conf, silent=as_json) as (session, java):
         from tandemq.spark.stats import gather  # noqa: PLC0415
@@ -260,7 +284,13 @@ def stats(
         )  # fmt: skip
     if as_json:
         show_json(asdict(found) | {"java": java})
-        return
+    else:
+        _show_stats(found)
+    if found.lost:
+        raise click.exceptions.Exit(EXIT_FAULTS)
+
+
+def _show_stats(found: "Stats") -> None:
     hidden = ("first", "last")
     show_rows([{k: v for k, v in row.items() if k not in hidden} for row in found.topics], as_json=False)
     if found.groups:
@@ -268,6 +298,7 @@ def stats(
         show_rows(found.groups, as_json=False)
     if found.damaged:
         click.echo(f"\n{found.damaged} damaged ranges were met: tandemq spark scrub names them")
+    tell_lost(found.lost)
 
 
 @spark.command()
@@ -312,7 +343,10 @@ def report(
     page.write_text(text, encoding="utf-8")
     diverges = [audit.second for audit in audits if audit.diverges_at is not None]
     facts = {"page": str(page), "bytes": len(text.encode()), "topics": len(found.topics), "diverging": len(diverges)}
-    show_facts(facts | {"java": java}, as_json=as_json)
+    lost = sum_lost([*found.lost, *(one for audit in audits for one in audit.lost)])
+    show_facts(facts | {"lost": lost} | {"java": java}, as_json=as_json)
+    if lost:
+        raise click.exceptions.Exit(EXIT_FAULTS)
 
 
 spark.add_command(pipeline)

@@ -7,7 +7,9 @@
                                  missing     the second log has no record there; extra: the first has none
 
 Bytes that differ without any record differing (what fills the end of a file) are counted and harm nobody. What one log
-has behind the other's end is lag, not divergence. Source: docs/pipeline.md, "Audit".
+has behind the other's end is lag, not divergence. What vanishes while it is compared is told as lost.
+
+Source: docs/pipeline.md, "Audit".
 """
 
 from collections.abc import Iterator
@@ -17,10 +19,10 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tandemq.errors import LocalError
+from tandemq.errors import LocalError, OffsetGone
 from tandemq.spark.logfiles import LogFiles, LogReader, log_end, open_log
-from tandemq.spark.logranges import RANGE_BYTES, LogRange, RangeReader, Reading, split
-from tandemq.spark.tasks import Job, Progress, Result, run_tasks, silent
+from tandemq.spark.logranges import DELETED, RANGE_BYTES, SHORTER, LogRange, RangeReader, Reading, split
+from tandemq.spark.tasks import LOST, Job, Progress, Result, lost_of, run_tasks, silent
 
 BLOCK_BYTES = 1 << 20
 REACH_BYTES = 8 << 20
@@ -47,6 +49,8 @@ class Audited:
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     differences: list[Result] = field(default_factory=list)
     """kind, commitLogOffset, and what the sound side says; at most TOLD_MAX of each range."""
+    lost: list[Result] = field(default_factory=list)
+    """start, end, why, in (first, second): what was there when the audit began, and was not when it was compared."""
 
     @property
     def diverges_at(self) -> int | None:
@@ -61,9 +65,9 @@ def audit(
     """Compare two store directories. Raises as `overlap`, `run_tasks` and reading do."""
     one, other, found = overlap(first, second)
     job = Job(f"audit {found.first} {found.second} {range_bytes}", partial(audit_range, one, other), is_check=True)
-    for result in run_tasks(
-        spark, split(one, found.start, found.end, range_bytes), job, state=state, progress=progress
-    ):
+    results = run_tasks(spark, split(one, found.start, found.end, range_bytes), job, state=state, progress=progress)
+    found.lost = lost_of([*results, *_shorter(first, second, found.end)])
+    for result in results:
         found.bytes_equal += result["equal"]
         found.filler += result["filler"]
         found.differences += result["differences"]
@@ -88,21 +92,40 @@ def overlap(first: Path, second: Path) -> tuple[LogFiles, LogFiles, Audited]:
     return *pair, Audited(pair[0].directory, pair[1].directory, start, end, *ends)
 
 
+def _shorter(first: Path, second: Path, end: int) -> Iterator[Result]:
+    """What two logs have lost of their ends by now, which was to be compared up to a log offset."""
+    for side, path in (("first", first), ("second", second)):
+        with LogReader(open_log(path)) as read:
+            now = log_end(read)
+        if now < end:
+            yield {LOST: [{"start": now, "end": end, "why": SHORTER, "in": [side]}]}
+
+
 def audit_range(first: LogFiles, second: LogFiles, wanted: LogRange) -> Result:
     """Compare one range; runs in a worker."""
     counts = dict.fromkeys(KINDS, 0)
     differences: list[Result] = []
-    with LogReader(first) as one, LogReader(second) as other:
-        unequal = list(_unequal_blocks(one, other, wanted))
-        differing = sum(stop - start for start, stop in unequal)
-        if unequal:
-            for difference in _differing_records(one, other, wanted, unequal):
-                counts[difference["kind"]] += 1
-                if len(differences) < TOLD_MAX:
-                    differences.append(difference)
+    try:
+        with LogReader(first) as one, LogReader(second) as other:
+            unequal = list(_unequal_blocks(one, other, wanted))
+            differing = sum(stop - start for start, stop in unequal)
+            if unequal:
+                for difference in _differing_records(one, other, wanted, unequal):
+                    counts[difference["kind"]] += 1
+                    if len(differences) < TOLD_MAX:
+                        differences.append(difference)
+    except OffsetGone:
+        lost = {"start": wanted.start, "end": wanted.end, "why": DELETED, "in": _gone_in(first, second, wanted)}
+        return {"equal": 0, "filler": 0, "counts": dict.fromkeys(KINDS, 0), "differences": [], LOST: [lost]}
     filler = 0 if differences else differing
     equal = wanted.end - wanted.start - differing
-    return {"equal": equal, "filler": filler, "counts": counts, "differences": differences}
+    return {"equal": equal, "filler": filler, "counts": counts, "differences": differences, LOST: []}
+
+
+def _gone_in(first: LogFiles, second: LogFiles, wanted: LogRange) -> list[str]:
+    """Which logs no longer have the file that a range lies in."""
+    sides = (("first", first), ("second", second))
+    return [side for side, log in sides if not Path(log.path(wanted.start - wanted.start % log.segment_bytes)).exists()]
 
 
 def _unequal_blocks(one: LogReader, other: LogReader, wanted: LogRange) -> Iterator[tuple[int, int]]:
@@ -112,7 +135,7 @@ def _unequal_blocks(one: LogReader, other: LogReader, wanted: LogRange) -> Itera
         wished = min(BLOCK_BYTES, wanted.end - at)
         size = min(one.read_into(memoryview(a)[:wished], at), other.read_into(memoryview(b)[:wished], at))
         if not size:
-            return
+            raise LocalError(f"{one.files.directory} or {other.files.directory} has a shorter file at log offset {at}")
         same = a == b if size == BLOCK_BYTES else memoryview(a)[:size] == memoryview(b)[:size]
         if not same:
             yield at, at + size

@@ -19,11 +19,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tandemq.codec.record import property_value
+from tandemq.errors import OffsetGone
 from tandemq.model.hashing import cached_java_hash
 from tandemq.model.message import TRANSACTION_MASK, SysFlag
 from tandemq.model.topic import SCHEDULE_TOPIC
-from tandemq.spark.logfiles import LogFiles, LogReader
-from tandemq.spark.logranges import BatchMaker, LogRange, RangeReader, Reading
+from tandemq.spark.logfiles import LogFiles
+from tandemq.spark.logranges import BatchMaker, LogRange, Reading, lost_text, planned_rows
 from tandemq.spark.tasks import Result
 
 ENTRIES = pa.schema(
@@ -55,20 +56,30 @@ class Scan:
         return Path(self.directory) / f"{start:020d}-{end:020d}.{kind}"
 
     def __call__(self, wanted: LogRange) -> Result:
-        """Scan one range; runs in a worker. Damage is passed over, as brokers do."""
+        """Scan one range; runs in a worker. Damage is passed over, as brokers do.
+
+        Raises:
+            OffsetGone: what was there when the rebuild was begun is no more.
+        """
         reading = Reading(tuple(_SCAN.names), inflates=False, keeps_damage=True)
         maker = BatchMaker(self.files, _SCAN)
         kinds: list[tuple[str, Any, Callable[[Any], Any]]] = [("entries", ENTRIES, EntriesOf(self.delays_ms))]
         if self.index:
             kinds.append(("keys", KEYS, keys_of))
         written = [_File(self.path(wanted.start, wanted.end, kind), schema, made) for kind, schema, made in kinds]
-        with LogReader(self.files) as read:
-            for rows in RangeReader(read, reading).rows(wanted):
-                whole = maker.batch(rows)
-                sound = whole.filter(pc.is_null(whole.column("verdict")))
-                for file in written:
-                    file.add(sound)
+        for rows in planned_rows(self.files, reading, [wanted], self._lost):
+            whole = maker.batch(rows)
+            sound = whole.filter(pc.is_null(whole.column("verdict")))
+            for file in written:
+                file.add(sound)
         return {kind: file.close() for (kind, _, _), file in zip(kinds, written, strict=True)}
+
+    def _lost(self, start: int, end: int, why: str) -> None:
+        output = Path(self.directory).parent.parent
+        raise OffsetGone(
+            f"{self.files.directory}: {lost_text(start, end, why)}",
+            hint=f"what is made of them would be wrong: delete {output}, and rebuild from the log as it is now",
+        )
 
 
 class _File:

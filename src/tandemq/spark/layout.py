@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from tandemq.client.administration import topic_names, topic_route
 from tandemq.client.kit import Kit
 from tandemq.client.offsets import ask_member, commit_request, time_offset
-from tandemq.client.queries import TOOLS_GROUP, message_at
+from tandemq.client.queries import TOOLS_GROUP
 from tandemq.client.routes import MASTER_ID
 from tandemq.client.steps import Ask, Steps, ask_all, checked, json_object, number, refusal, request
 from tandemq.codec.record import decode_messages
@@ -311,7 +311,7 @@ def find_position(kit: Kit, layout: Layout, bound: Bound, read_from: ReadFrom, o
     Raises:
         NetworkError, RemoteError: it cannot be learnt.
     """
-    epochs = yield from find_epochs(layout)
+    epochs = yield from find_epochs(layout, read_from)
     lows = yield from find_starts(layout, read_from)
     highs = {queue: end.offset for queue, end in (yield from find_ends(layout, read_from)).items()}
     is_start = option.startswith("starting")
@@ -353,6 +353,8 @@ class Epochs:
     """The generations of a broker group's log, (number, first log offset) ascending; empty where there are none."""
 
     pairs: tuple[tuple[int, int], ...] = ()
+    is_final: bool = False
+    """Whether the master says so: a slave that lags may not know the present one."""
 
     @property
     def epoch(self) -> int:
@@ -369,47 +371,78 @@ class Epochs:
         return next((start for number_, start in self.pairs if number_ > epoch), None)
 
 
-def find_epochs(layout: Layout) -> Steps[dict[str, Epochs]]:
-    """The generations of each broker group, as its master tells or, if that is down, a slave.
+def find_epochs(layout: Layout, read_from: ReadFrom) -> Steps[dict[str, Epochs]]:
+    """The generations of each broker group, as its master tells or, if that is down or slaves only are read, the slave
+    that knows the latest one.
 
     A group that does not tell has none: brokers of RocketMQ know them in controller mode only.
+
+    Raises:
+        ProtocolError: what one says makes no sense.
     """
     found: dict[str, Epochs] = {}
     for name in sorted({queue.broker_name for queue in layout.queues}):
-        asks = [
-            Ask(address, request(RequestCode.GET_BROKER_EPOCH_CACHE))
-            for _, address in sorted(layout.members[name].items())
-        ]
-        answers = yield from ask_all(asks)
-        answer = next((one for one in answers if isinstance(one, Command)), None)
-        found[name] = _epochs(answer) if answer is not None and answer.code == ResponseCode.SUCCESS else Epochs()
+        members = layout.members[name]
+        addresses = [at for id_, at in members.items() if id_ != MASTER_ID or read_from is not ReadFrom.SLAVE]
+        answers = yield from ask_all([Ask(at, request(RequestCode.GET_BROKER_EPOCH_CACHE)) for at in addresses])
+        told = {at: one for at, one in zip(addresses, answers, strict=True) if isinstance(one, Command)}
+        if members.get(MASTER_ID) in told:
+            found[name] = Epochs(_pairs(told[members[MASTER_ID]]), is_final=True)
+        else:
+            found[name] = max((Epochs(_pairs(one)) for one in told.values()), key=lambda one: one.epoch,
+                              default=Epochs())  # fmt: skip
     return found
 
 
-def _epochs(answer: Command) -> Epochs:
+def _pairs(answer: Command) -> tuple[tuple[int, int], ...]:
+    if answer.code != ResponseCode.SUCCESS:
+        return ()
     try:
         pairs = [(int(item["epoch"]), int(item["startOffset"])) for item in json_object(answer)["epochList"]]
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"the generations of a log cannot be read: {error!r}") from error
-    return Epochs(tuple(sorted(pairs)))
+    return tuple(sorted(pairs))
 
 
-def find_rewritten(kit: Kit, position: Position, epochs: Mapping[str, Epochs]) -> Steps[list[MessageQueue]]:
+def find_rewritten(
+    layout: Layout, position: Position, epochs: Mapping[str, Epochs], read_from: ReadFrom
+) -> Steps[list[MessageQueue]]:
     """Queues of which messages before a position are others now: the log was cut and written anew before it.
 
     The message before the position tells: it lies in a later generation than the one the position was taken in. One
-    that is gone tells nothing.
+    that is gone, or that a slave has not copied yet, tells nothing. The master is asked first, unless slaves only are
+    read.
+
+    Raises:
+        NetworkError, RemoteError: it cannot be learnt.
     """
+    first = ReadFrom.SLAVE if read_from is ReadFrom.SLAVE else ReadFrom.MASTER
     rewritten: list[MessageQueue] = []
     for queue, offset in position.offsets.items():
         table = epochs.get(queue.broker_name, Epochs())
         later = table.start_after(position.epoch(queue.broker_name)) if position.epoch(queue.broker_name) else None
         if later is None or offset <= 0:
             continue
-        message = yield from message_at(kit, queue, offset - 1)
+        message = yield from _message_before(queue, offset, ordered(layout.members[queue.broker_name], first))
         if message is not None and message.log_offset >= later:
             rewritten.append(queue)
     return rewritten
+
+
+def _message_before(queue: MessageQueue, offset: int, addresses: Sequence[str]) -> Steps[StoredMessage | None]:
+    """The message before an offset, of the first member that has it; None if none that answers has it."""
+    failures: list[NetworkError] = []
+    for address in addresses:
+        try:
+            message = yield from _first_from(queue, offset - 1, [address])
+        except NetworkError as error:
+            failures.append(error)
+            continue
+        if message is not None and message.queue_offset < offset:
+            return message
+    if len(failures) == len(addresses):
+        raise failures[0]
+    return None
 
 
 def introduce(kit: Kit, group: str, position: Position) -> Steps[None]:

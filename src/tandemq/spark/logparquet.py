@@ -8,7 +8,7 @@ Source: docs/pipeline.md, "The lake".
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tandemq.spark.logfiles import LogFiles
 from tandemq.spark.logoptions import LogOptions
-from tandemq.spark.logranges import BatchMaker, LogRange, Reading, planned_rows
+from tandemq.spark.logranges import BatchMaker, LogRange, LostRange, Reading, planned_rows
 from tandemq.spark.schema import message_schema
 
 ROW_GROUP_BYTES = 64 << 20
@@ -93,7 +93,7 @@ def _time(micros: int) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{micros % 1_000_000 // 1000:03d}Z"
 
 
-def write_ranges(files: LogFiles, options: LogOptions, ranges: Sequence[LogRange], lost: Callable[[str], None]) -> Any:
+def write_ranges(files: LogFiles, options: LogOptions, ranges: Sequence[LogRange], lost: LostRange) -> Any:
     """Write the rows of some ranges to one file in `options.write_to`; no file if there are none.
 
     Args:

@@ -46,6 +46,12 @@ STEP_BYTES = 256 << 10
 """Behind a record that was looked at alone, so much is tried column by column at first: others like it may follow."""
 
 
+SHORTER = "were there and are no more: the log is shorter"
+DELETED = "are gone: their file was deleted meanwhile"
+LostRange = Callable[[int, int, str], None]
+"""Told that log offsets `[start, end)` are lost, and why: words that follow "log offsets [0, 10) …"."""
+
+
 @dataclass(frozen=True, slots=True)
 class LogRange:
     """Log offsets `[start, end)` within one file. `is_exact`: a record begins at `start`; `looks_on`: the next range
@@ -282,13 +288,12 @@ class RangeReader:
         return Rows(columns, offsets, [row.get("verdict") for row in rows])
 
 
-def planned_rows(
-    files: LogFiles, reading: Reading, ranges: Sequence[LogRange], lost: Callable[[str], None]
-) -> Iterator[Rows]:
+def planned_rows(files: LogFiles, reading: Reading, ranges: Sequence[LogRange], lost: LostRange) -> Iterator[Rows]:
     """The rows of ranges that were planned a while ago, of the log as it is now.
 
     Args:
-        lost: told what is not there any more, range by range; unless it raises, the others are read.
+        lost: told what is not there any more (log offsets, and why), range by range; unless it raises, the others are
+            read.
     Raises:
         StoreDamaged: there is damage, and the reading fails on it.
     """
@@ -296,22 +301,23 @@ def planned_rows(
         reader = RangeReader(read, reading)
         for wanted in ranges:
             if wanted.start < files.start:
-                lost(f"log offsets [{wanted.start}, {wanted.end}) are gone: the log begins at {files.start}")
+                lost(wanted.start, wanted.end, f"are gone: the log begins at {files.start}")
                 continue
             if wanted.end > files.capacity_end:
-                lost(_shorter(wanted.start, wanted.end))
+                lost(wanted.start, wanted.end, SHORTER)
                 continue
             try:
                 yield from reader.rows(wanted)
             except OffsetGone:
-                lost(f"log offsets [{reader.end}, {wanted.end}) are gone: their file was deleted meanwhile")
+                lost(reader.end, wanted.end, DELETED)
                 continue
             if reader.lost is not None:
-                lost(_shorter(*reader.lost))
+                lost(*reader.lost, SHORTER)
 
 
-def _shorter(start: int, end: int) -> str:
-    return f"log offsets [{start}, {end}) were there and are no more: the log is shorter"
+def lost_text(start: int, end: int, why: str) -> str:
+    """For people: what is lost."""
+    return f"log offsets [{start}, {end}) {why}"
 
 
 def _named(record: Record, name: bytes) -> str | None:

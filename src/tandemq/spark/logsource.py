@@ -4,7 +4,10 @@
     tasks      range ─► windows ─► Arrow batches ─► Spark          or Parquet files, and only their names to Spark
 
 A stream follows a directory that grows. Its offsets say which generation of the log they belong to: a range that was
-written anew after a failover is noticed, never mixed in. Source: docs/pipeline.md, "The log as a source".
+written anew after a failover is noticed, never mixed in. Spark notes where a micro-batch ends and not where the first
+one begins: if the options do not say that either, it ends there, empty, so that a restart begins nowhere else.
+
+Source: docs/pipeline.md, "The log as a source".
 """
 
 import logging
@@ -24,8 +27,9 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 from tandemq.errors import ConfigError, OffsetGone, StoreDamaged
 from tandemq.spark.logfiles import LogFiles, LogReader, find_record, log_end, open_log
 from tandemq.spark.logoptions import EARLIEST, LATEST, LogOptions, Place, parse_place, place_json, read_options
-from tandemq.spark.logranges import BatchMaker, LogRange, Reading, Rows, planned_rows, split
+from tandemq.spark.logranges import BatchMaker, LogRange, Reading, Rows, lost_text, planned_rows, split
 from tandemq.spark.schema import KAFKA_SOURCES, check_columns, message_schema
+from tandemq.spark.tail import is_boundary
 from tandemq.spark.worker import keep_modules
 
 log = logging.getLogger(__name__)
@@ -110,20 +114,25 @@ class _Query:
         return self._resolve(files, self._options.start, end)
 
     def _resolve(self, files: LogFiles, wanted: int, end: int) -> int:
-        """A log offset for an option: a record boundary."""
+        """A log offset for an option: a record boundary, with a record or damage behind it."""
         if wanted in (EARLIEST, LATEST):
             return files.start if wanted == EARLIEST else end
         if wanted < files.start:
             self._lost(f"log offset {wanted} is gone; the log begins at {files.start}")
             return files.start
+        if wanted >= end:
+            return end
         with LogReader(files) as read:
-            found = find_record(read, wanted, end) if wanted < end else end
+            found = wanted if is_boundary(read, wanted) else find_record(read, wanted, end)
         return end if found is None else found
 
     def _lost(self, what: str) -> None:
         if self._options.fails_on_loss:
             raise OffsetGone(f"{self._options.path}: {what}", hint="set failOnDataLoss to false to go on without")
         log.warning("rocketmq-log: %s: %s; going on without", self._options.path, what)
+
+    def _lost_range(self, start: int, end: int, why: str) -> None:
+        self._lost(lost_text(start, end, why))
 
     def _read(self, partition: InputPartition | None) -> Iterator[Any]:
         if partition is not None and partition.value:
@@ -135,7 +144,7 @@ class _Query:
         if self._options.write_to is not None:
             from tandemq.spark.logparquet import write_ranges  # noqa: PLC0415  # only where files are written
 
-            yield write_ranges(files, self._options, ranges, self._lost)
+            yield write_ranges(files, self._options, ranges, self._lost_range)
             return
         columns = _message_columns(self._names) if self._options.kafka else self._names
         reading = Reading(
@@ -144,7 +153,7 @@ class _Query:
             maps_properties=self._options.maps_properties and "properties" in columns,
         )  # fmt: skip
         maker = BatchMaker(files, to_arrow_schema(self._schema, timezone="UTC"))
-        for rows in planned_rows(files, reading, ranges, self._lost):
+        for rows in planned_rows(files, reading, ranges, self._lost_range):
             yield maker.batch(_as_kafka(rows, self._names) if self._options.kafka else rows)
 
 
@@ -195,6 +204,7 @@ class LogReaderStream(_Query, DataSourceStreamReader, SupportsTriggerAvailableNo
         self._closing = b""
         self._shorter: int | None = None
         self._target: int | None = None
+        self._is_beginning = False
 
     def _look(self) -> tuple[LogFiles, int]:
         files = self._open()
@@ -208,6 +218,7 @@ class LogReaderStream(_Query, DataSourceStreamReader, SupportsTriggerAvailableNo
     def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802  # Spark's name
         """Where a query without a checkpoint begins."""
         files, end = self._look()
+        self._is_beginning = self._options.start in (EARLIEST, LATEST)
         return self._place(files, self._start(files, end))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
@@ -219,11 +230,14 @@ class LogReaderStream(_Query, DataSourceStreamReader, SupportsTriggerAvailableNo
         self._target = self._look()[1]
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, int]]:  # noqa: N802
-        """Where the next micro-batch ends: a record boundary.
+        """Where the next micro-batch ends: a record boundary; the first one where it begins.
 
         Raises:
             StoreDamaged: the log ends before `start`.
         """
+        if self._is_beginning:
+            self._is_beginning = False
+            return start
         files, end = self._look()
         begin = parse_place(start, files.broker_name).log_offset
         if end < begin and end != self._shorter:
@@ -248,6 +262,7 @@ class LogReaderStream(_Query, DataSourceStreamReader, SupportsTriggerAvailableNo
             StoreDamaged: the log was written anew before `start`.
             OffsetGone: retention has taken bytes behind `start`.
         """
+        self._is_beginning = False  # a first batch that is done again
         files = self._open()
         begin, stop = parse_place(start, files.broker_name), parse_place(end, files.broker_name)
         at = begin.log_offset

@@ -79,6 +79,7 @@ def rebuild(
     Raises:
         ConfigError: the output holds other files, or the beginnings of another rebuild. What `open_log` and reading
             raise; damage is passed over, as brokers do.
+        OffsetGone: what was there when the rebuild was begun is no more: nothing is put in place.
     """
     files = open_log(options.store)
     output = options.output.absolute()

@@ -11,7 +11,9 @@ from html import escape
 from typing import Any
 
 from tandemq.spark.audit import Audited
+from tandemq.spark.logranges import lost_text
 from tandemq.spark.stats import Stats
+from tandemq.spark.tasks import Result
 
 POINTS_MAX = 240
 TOPICS_MAX = 8
@@ -66,9 +68,15 @@ def report_page(title: str, stats: Stats, audits: Sequence[Audited] = (), *, mad
 
 
 def _damage(stats: Stats) -> str:
-    if not stats.damaged:
-        return '<p class="good">No damage was met.</p>'
-    return f'<p class="bad">{stats.damaged:,} damaged ranges were met: tandemq spark scrub names them.</p>'
+    met = '<p class="good">No damage was met.</p>'
+    if stats.damaged:
+        met = f'<p class="bad">{stats.damaged:,} damaged ranges were met: tandemq spark scrub names them.</p>'
+    return met + _lost(stats.lost)
+
+
+def _lost(lost: Sequence[Result]) -> str:
+    """What vanished while it was read."""
+    return "".join(f'<p class="bad">Lost: {lost_text(one["start"], one["end"], one["why"])}.</p>' for one in lost)
 
 
 def _charts(stats: Stats) -> list[str]:
@@ -167,11 +175,13 @@ def _twins(audits: Sequence[Audited]) -> str:
         lag = found.first_end - found.second_end
         behind = f"; {abs(lag):,} bytes {'behind' if lag > 0 else 'ahead'}" if lag else ""
         if found.diverges_at is None:
-            parts.append(f'<p><span class="good">equal</span> {where}{behind}</p>')
+            word = '<span class="bad">lost</span>' if found.lost else '<span class="good">equal</span>'
+            parts.append(f"<p>{word} {where}{behind}</p>{_lost(found.lost)}")
             continue
         counts = ", ".join(f"{count:,} {kind}" for kind, count in found.counts.items() if count)
         parts.append(
             f'<p><span class="bad">diverges at {found.diverges_at:,}</span> {where}{behind}; records: {counts}</p>'
+            f"{_lost(found.lost)}"
         )
         shown = [
             {"kind": one["kind"], "log offset": one["commitLogOffset"], "topic": one.get("topic", ""),

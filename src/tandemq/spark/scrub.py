@@ -10,8 +10,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from tandemq.spark.logfiles import LogFiles, LogReader, log_end, open_log
-from tandemq.spark.logranges import RANGE_BYTES, LogRange, RangeReader, Reading, split
-from tandemq.spark.tasks import Job, Progress, Result, run_tasks, silent
+from tandemq.spark.logranges import RANGE_BYTES, LogRange, Reading, split
+from tandemq.spark.tasks import LOST, Job, Progress, Result, lost_of, read_range, run_tasks, silent
 
 TAIL_BYTES = 1 << 20
 COLUMNS = ("commitLogOffset", "size", "topic", "queueId", "queueOffset", "verdict")
@@ -27,6 +27,8 @@ class Scrubbed:
     """Bytes behind the last sound record that are not zero: a broker that starts cuts them."""
     records: int = 0
     damages: list[Result] = field(default_factory=list)
+    lost: list[Result] = field(default_factory=list)
+    """start, end, why: what was there when the scrub began, and was not when it was read."""
 
 
 def scrub(
@@ -39,7 +41,9 @@ def scrub(
         end = log_end(read)
         found = Scrubbed(files.start, end, torn_tail(read, end))
     job = Job(f"scrub {files.directory} {range_bytes}", partial(scrub_range, files), is_check=True)
-    for result in run_tasks(spark, split(files, files.start, end, range_bytes), job, state=state, progress=progress):
+    results = run_tasks(spark, split(files, files.start, end, range_bytes), job, state=state, progress=progress)
+    found.lost = lost_of(results)
+    for result in results:
         found.records += result["records"]
         found.damages += result["damages"]
     return found
@@ -49,14 +53,14 @@ def scrub_range(files: LogFiles, wanted: LogRange) -> Result:
     """Check one range; runs in a worker."""
     records = 0
     damages: list[Result] = []
-    with LogReader(files) as read:
-        for rows in RangeReader(read, Reading(COLUMNS, inflates=False, keeps_damage=True)).rows(wanted):
-            wrong = [at for at, verdict in enumerate(rows.verdicts or []) if verdict is not None]
-            records += len(rows.offsets) - len(wrong)
-            for at in wrong:
-                row = {name: rows.columns[name][at] for name in COLUMNS}
-                damages.append({name: value for name, value in row.items() if value is not None})
-    return {"records": records, "damages": damages}
+    lost: list[Result] = []
+    for rows in read_range(files, Reading(COLUMNS, inflates=False, keeps_damage=True), wanted, lost):
+        wrong = [at for at, verdict in enumerate(rows.verdicts or []) if verdict is not None]
+        records += len(rows.offsets) - len(wrong)
+        for at in wrong:
+            row = {name: rows.columns[name][at] for name in COLUMNS}
+            damages.append({name: value for name, value in row.items() if value is not None})
+    return {"records": records, "damages": damages, LOST: lost}
 
 
 def torn_tail(read: LogReader, end: int) -> int:

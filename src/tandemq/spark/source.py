@@ -4,7 +4,9 @@
     batch: startingOffsets to endingOffsets, narrowed by filters            streaming: from offset log to offset log
 
 A streaming query looks for topics, queues and broker groups at every trigger; a new queue enters its offsets at the
-queue's first message, and is read from the next micro-batch on, so that a batch done again reads the same messages.
+queue's first message, and is read from the next micro-batch on, so that a batch done again reads the same messages. For
+the same reason the first micro-batch is empty, unless the options name all offsets: Spark notes where batches end, and
+not where the first one begins.
 
 Source: docs/pipeline.md; Spark's Kafka source for conventions.
 """
@@ -120,11 +122,13 @@ class _Reader:
             raise OffsetGone(what, hint="failOnDataLoss=false goes on without them")
         log.warning("%s: passed over", what)
 
-    def check_history(self, position: Position, epochs: Mapping[str, Epochs]) -> None:
+    def check_history(self, position: Position, layout: Layout, epochs: Mapping[str, Epochs]) -> None:
         """Notice a log that was cut and written anew before a position."""
         if all(position.epoch(name) in (0, table.epoch) for name, table in epochs.items()):
             return
-        for queue in self.tell(lambda kit: cluster.find_rewritten(kit, position, epochs)):
+        read_from, queues = self.options.read_from, set(layout.queues)
+        there = Position({queue: at for queue, at in position.offsets.items() if queue in queues}, position.epochs)
+        for queue in self.tell(lambda _kit: cluster.find_rewritten(layout, there, epochs, read_from)):
             self.lost(
                 f"{_name(queue)}: messages before offset {position.offsets[queue]} were read in epoch "
                 f"{position.epoch(queue.broker_name)} and are others since epoch {epochs[queue.broker_name].epoch}"
@@ -135,10 +139,9 @@ class _Reader:
         if not isinstance(bound, Position):
             return
         for name, table in epochs.items():
-            if bound.epoch(name) > table.epoch:
+            if table.is_final and bound.epoch(name) > table.epoch:
                 self.lost(f"{option} names epoch {bound.epoch(name)} of {name}, whose last one is {table.epoch}")
-        there = {queue: offset for queue, offset in bound.offsets.items() if queue in layout.queues}
-        self.check_history(Position(there, bound.epochs), epochs)
+        self.check_history(bound, layout, epochs)
 
     def tasks(self, ranges: Sequence[QueueRange], layout: Layout, epochs: Mapping[str, Epochs]) -> list[Task]:
         """Ranges shared out."""
@@ -184,10 +187,10 @@ class BatchReader(DataSourceReader):
         cluster.check_named(layout, options.starting, "startingOffsets")
         cluster.check_named(layout, options.ending, "endingOffsets")
         layout = narrowing.layout(layout)
-        epochs = reader.tell(lambda _kit: cluster.find_epochs(layout))
+        read_from = options.read_from
+        epochs = reader.tell(lambda _kit: cluster.find_epochs(layout, read_from))
         reader.check_bound(options.starting, "startingOffsets", layout, epochs)
         reader.check_bound(options.ending, "endingOffsets", layout, epochs)
-        read_from = options.read_from
         start = reader.tell(
             lambda kit: cluster.find_position(kit, layout, options.starting, read_from, "startingOffsets")
         )
@@ -198,18 +201,23 @@ class BatchReader(DataSourceReader):
             if offset > ends[queue].offset and ends[queue].is_final:
                 reader.lost(f"endingOffsets says {offset} of {_name(queue)}, which ends at {ends[queue].offset}")
                 highs[queue] = ends[queue].offset
-            self._check_order(queue, lows[queue], highs[queue])
+            self._check_order(queue, lows[queue], highs[queue], is_final=ends[queue].is_final)
         if narrowing.is_by_time:
             lows, highs = reader.tell(lambda kit: narrowing.offsets_by_time(kit, layout, lows, highs, read_from))
         lows, highs = narrowing.offsets(lows, highs)
         return reader.tasks(make_ranges(lows, highs), layout, epochs)
 
-    def _check_order(self, queue: MessageQueue, start: int, end: int) -> None:
-        """Notice an offset that is behind the end of its queue, or before its start. Moments may well be."""
+    def _check_order(self, queue: MessageQueue, start: int, end: int, *, is_final: bool) -> None:
+        """Notice an offset that is behind the end of its queue, or before its start. Moments may well be, and a start
+        behind the end of slaves: they lag, or it will be."""
         options = self._reader.options
         if start > end and not isinstance(options.starting, Moment) and not isinstance(options.ending, Moment):
             if isinstance(options.starting, Position) and options.starting.offsets.get(queue) == start:
-                self._reader.lost(f"startingOffsets says {start} of {_name(queue)}, which ends at {end}")
+                what = f"startingOffsets says {start} of {_name(queue)}, which ends at {end}"
+                if is_final:
+                    self._reader.lost(what)
+                else:
+                    log.warning("%s on slaves: nothing of it is read", what)
             else:
                 self._reader.lost(f"endingOffsets says {end} of {_name(queue)}, which begins at {start}")
 
@@ -231,6 +239,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._layout: Layout | None = None
         self._epochs: dict[str, Epochs] = {}
         self._is_introduced = False
+        self._is_beginning = False
         self._batch_s = time.monotonic()
 
     # How far the cluster is.
@@ -239,19 +248,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._reader.options
         layout = self._reader.tell(lambda kit: cluster.find_layout(kit, options, known=known))
         ends = self._reader.tell(lambda _kit: cluster.find_ends(layout, options.read_from))
-        return layout, ends, self._reader.tell(lambda _kit: cluster.find_epochs(layout))
+        return layout, ends, self._reader.tell(lambda _kit: cluster.find_epochs(layout, options.read_from))
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
         """Where a query without a checkpoint begins."""
         reader, options = self._reader, self._reader.options
         layout = reader.tell(lambda kit: cluster.find_layout(kit, options))
         cluster.check_named(layout, options.starting, "startingOffsets")
-        epochs = reader.tell(lambda _kit: cluster.find_epochs(layout))
+        read_from = options.read_from
+        epochs = reader.tell(lambda _kit: cluster.find_epochs(layout, read_from))
         reader.check_bound(options.starting, "startingOffsets", layout, epochs)
         position = reader.tell(
-            lambda kit: cluster.find_position(kit, layout, options.starting, options.read_from, "startingOffsets")
+            lambda kit: cluster.find_position(kit, layout, options.starting, read_from, "startingOffsets")
         )
         self._told = position
+        self._is_beginning = not isinstance(options.starting, Position) or options.starting.offsets != position.offsets
         return position.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
@@ -267,10 +278,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  # Spark's name
         """Where the next micro-batch ends, `start` if there is none. What is before `start` is done."""
+        if self._is_beginning:
+            self._is_beginning = False
+            return start
         before = _position(start)
         layout, ends, epochs = self._look([queue.topic for queue in before.offsets])
         self._latest = Position({queue: end.offset for queue, end in ends.items()}, _numbers(epochs))
-        self._reader.check_history(before, epochs)
+        self._reader.check_history(before, layout, epochs)
         self._tell_group(before)
         offsets: dict[MessageQueue, int] = {}
         for queue, offset in before.offsets.items():
@@ -291,8 +305,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return start
             offsets = dict(before.offsets)
         offsets |= starts
-        known = {name: epoch for name, epoch in before.epochs.items() if name not in epochs}
-        after = Position(offsets, known | _numbers(epochs))
+        after = Position(offsets, _checked_epochs(before, ends, epochs))
         if offsets != before.offsets:
             self._batch_s = time.monotonic()
         self._checked, self._layout, self._epochs = after, layout, epochs
@@ -324,14 +337,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a micro-batch, the same for the same two offsets."""
+        self._is_beginning = False  # a first batch that is done again
         before, after = _position(start), _position(end)
         ranges = make_ranges(before.offsets, after.offsets)
+        if not ranges:
+            return []
         known = [queue.topic for queue in after.offsets]
         layout, epochs = self._layout, self._epochs
         if after != self._checked or layout is None:
             # A batch done again, after a restart.
             layout, _, epochs = self._look(known)
-            self._reader.check_history(after, epochs)
+            self._reader.check_history(after, layout, epochs)
         gone = [one for one in ranges if one.queue.broker_name not in layout.members]
         for one in gone:
             self._reader.lost(f"{_name(one.queue)}, offsets {one.start} to {one.end - 1}: the broker group is gone")
@@ -369,6 +385,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _position(tree: dict[str, Any]) -> Position:
     return read_offsets(tree, "the checkpoint") if tree else Position({})
+
+
+def _checked_epochs(before: Position, ends: Mapping[MessageQueue, End], epochs: Mapping[str, Epochs]) -> dict[str, int]:
+    """The generations that a position checked against those of the logs belongs to. Slaves that lag behind it show
+    neither the latest one nor what lies before the position in it: that group keeps its own."""
+    found = dict(before.epochs)
+    lagging = {
+        queue.broker_name
+        for queue, offset in before.offsets.items()
+        if queue in ends and not ends[queue].is_final and ends[queue].offset < offset
+    }
+    for name, table in epochs.items():
+        if name not in lagging and table.epoch > before.epoch(name):
+            found[name] = table.epoch
+    return found
 
 
 def _numbers(epochs: dict[str, Epochs]) -> dict[str, int]:

@@ -29,8 +29,8 @@ from tandemq.codec.fastjson import loads
 from tandemq.errors import ConfigError
 from tandemq.spark.lake import DeltaLake
 from tandemq.spark.logfiles import LogFiles, LogReader, log_end, open_log
-from tandemq.spark.logranges import RANGE_BYTES, BatchMaker, LogRange, RangeReader, Reading, split
-from tandemq.spark.tasks import Job, Progress, Result, run_tasks, silent
+from tandemq.spark.logranges import RANGE_BYTES, BatchMaker, LogRange, Reading, split
+from tandemq.spark.tasks import LOST, Job, Progress, Result, lost_of, read_range, run_tasks, silent
 
 QUANTILES = (0.5, 0.9, 0.99)
 MINUTE_MS = 60_000
@@ -55,6 +55,8 @@ class Stats:
     groups: list[dict[str, Any]] = field(default_factory=list)
     """group, topic, committed, end, lag, retries, dead: messages"""
     damaged: int = 0
+    lost: list[Result] = field(default_factory=list)
+    """start, end (log offsets), why: what was there when the counting began, and was not when it was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def gather(
             ranges = split(files, files.start, log_end(read), range_bytes)
         of_ranges: Job[LogRange] = Job(f"statistics {files.directory} {range_bytes}", partial(count_range, files))
         results = run_tasks(spark, ranges, of_ranges, state=state, progress=progress)
-    found = Stats(damaged=sum(result["damaged"] for result in results))
+    found = Stats(damaged=sum(result["damaged"] for result in results), lost=lost_of(results))
     ends = _ends(results)
     _measure(found, results, ends, minutes=minutes)
     found.groups = _groups(source, ends)
@@ -112,9 +114,9 @@ def _lake_files(source: Path) -> list[LakeFile]:
 def count_range(files: LogFiles, wanted: LogRange) -> Result:
     """Count one range of a log."""
     maker = BatchMaker(files, COLUMNS)
-    with LogReader(files) as read:
-        reader = RangeReader(read, Reading(tuple(COLUMNS.names), inflates=False, keeps_damage=True))
-        return _count(maker.batch(rows) for rows in reader.rows(wanted))
+    lost: list[Result] = []
+    reading = Reading(tuple(COLUMNS.names), inflates=False, keeps_damage=True)
+    return _count(maker.batch(rows) for rows in read_range(files, reading, wanted, lost)) | {LOST: lost}
 
 
 def count_file(wanted: LakeFile) -> Result:

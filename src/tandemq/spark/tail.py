@@ -1,4 +1,5 @@
-"""What tells one log from another at an offset: the last sound record before it, as a checksum.
+"""What lies before an offset of a log: whether a record ends there, and what tells one log from another, the last sound
+record before it, as a checksum.
 
 Records say where they lie and when they were stored, so that no two logs have the same one at the same place. Twins
 have the same, whatever fills the ends of their files.
@@ -32,6 +33,24 @@ def tail_checksum(read: LogReader, end: int) -> int:
             last = zlib.crc32(window[at : at + record.size])
         position = find_next_record(read, walker.position + 1, end, size)
     return last
+
+
+def is_boundary(read: LogReader, offset: int) -> bool:
+    """Whether a record, or the blank at a file's end, ends at a log offset: what lies there is a record, or damage.
+
+    Raises, cost: as `tail_checksum`.
+    """
+    size = read.files.segment_bytes
+    if offset % size == 0:
+        return True
+    position = _begin(read, offset, size)
+    while position is not None:
+        walker = Walker(read, size, position)
+        for _ in walker.records():
+            if walker.position >= offset:
+                return walker.position == offset
+        position = find_next_record(read, walker.position + 1, offset, size)
+    return False
 
 
 def first_record(read: LogReader, start: int) -> int:

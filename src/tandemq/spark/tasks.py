@@ -3,6 +3,7 @@ tells how far it is and goes on after an interruption.
 
     state file   {"job": …}
                  {"range": [0, 67108864], "result": {…}}      one line per range done, on the device after each wave
+                                                              (not those of which something was lost)
                  {"ended": true}                              the last line of a check that ended
 
 Source: docs/pipeline.md, "Jobs".
@@ -11,7 +12,7 @@ Source: docs/pipeline.md, "Jobs".
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,12 +21,16 @@ from typing import Any, Generic, Protocol, TypeVar
 from pyspark.sql import SparkSession
 
 from tandemq.errors import ConfigError
+from tandemq.spark.logfiles import LogFiles
+from tandemq.spark.logranges import LogRange, Reading, Rows, planned_rows
 from tandemq.spark.worker import keep_modules
 
 WAVE_S = 1.0
 """How long a wave should take: what is lost by an interruption, and how often progress is told."""
 WAVE_TASKS_MAX = 256
 ENDED = {"ended": True}
+LOST = "lost"
+"""In a result: what vanished while the range was read."""
 Result = dict[str, Any]
 Progress = Callable[[int, int], None]
 """Told the bytes done and the bytes to do."""
@@ -44,6 +49,30 @@ class Piece(Protocol):
 
 
 P = TypeVar("P", bound=Piece)
+
+
+def read_range(files: LogFiles, reading: Reading, wanted: LogRange, lost: list[Result]) -> Iterator[Rows]:
+    """The rows of a range, as a job reads it. What was there when the job was planned and is no more is added to
+    `lost`: start, end, why.
+
+    Raises:
+        StoreDamaged: there is damage, and the reading fails on it.
+    """
+    return planned_rows(
+        files, reading, [wanted], lambda start, end, why: lost.append({"start": start, "end": end, "why": why})
+    )
+
+
+def lost_of(results: Iterable[Result]) -> list[Result]:
+    """What ranges lost, those joined that follow each other."""
+    joined: list[Result] = []
+    for one in sorted((one for result in results for one in result.get(LOST, ())), key=lambda one: int(one["start"])):
+        last = joined[-1] if joined else {"end": -1}
+        if one["start"] <= last["end"] and (one["why"], one.get("in")) == (last["why"], last.get("in")):
+            last["end"] = max(last["end"], one["end"])
+        else:
+            joined.append(dict(one))
+    return joined
 
 
 def silent(_done: int, _total: int) -> None:
@@ -66,7 +95,8 @@ def run_tasks(
     """The results of all ranges, in their order.
 
     Args:
-        state: a file that keeps results; what it holds already is not done again, but for a check that ended.
+        state: a file that keeps results; what it holds already is not done again, but for a check that ended. Results
+            that tell of a loss are not kept.
     Raises:
         ConfigError: the state file is of another job.
     """
@@ -132,7 +162,11 @@ class _State:
     def add(self, ranges: Sequence[Piece], results: Sequence[Result]) -> None:
         for one, result in zip(ranges, results, strict=True):
             self.results[one.start, one.end] = result
-        self._append({"range": [one.start, one.end], "result": it} for one, it in zip(ranges, results, strict=True))
+        self._append(
+            {"range": [one.start, one.end], "result": it}
+            for one, it in zip(ranges, results, strict=True)
+            if not it.get(LOST)
+        )
 
     def end(self) -> None:
         self._append([ENDED])

@@ -1,0 +1,134 @@
+"""Generations of a log, asked of whom a query reads: a master that is dead or not to be asked stops nothing, and a
+slave that lags is not believed more than it knows."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tandemq.client.steps import Ask, AskAll, Steps
+from tandemq.codec.record import encode_record
+from tandemq.errors import NotConnected
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
+from tandemq.model.message import MessageQueue
+from tandemq.spark.layout import End, Epochs, Layout, find_epochs, find_rewritten
+from tandemq.spark.offsets import Position
+from tandemq.spark.options import ReadFrom
+from tandemq.spark.source import _checked_epochs
+from tests.spark.logs import HOST_V4
+
+QUEUE, OTHER = MessageQueue("T", "a", 0), MessageQueue("T", "b", 0)
+LAYOUT = Layout((QUEUE,), {"a": {0: "master", 1: "lags", 2: "slave"}})
+PAIRS = {"master": ((1, 0), (2, 1000), (3, 9000)), "lags": ((1, 0),), "slave": ((1, 0), (2, 1000))}
+"""The generations that each of them knows; record `n` of the queue lies at log offset 200 n."""
+HELD = {"master": 50, "lags": 4, "slave": 40}
+REFUSED = Command(ResponseCode.NO_PERMISSION)
+
+
+class Members:
+    """A broker group; the second slave serves no consumers, as in a group with a registry."""
+
+    def __init__(self, *dead: str) -> None:
+        self.dead = dead
+        self.asked: set[str] = set()
+
+    def tell(self, steps: Steps[Any]) -> Any:
+        """The outcome of a story."""
+        try:
+            step = next(steps)
+            while True:
+                asks = step.asks if isinstance(step, AskAll) else [step]
+                answers = [self.answer(ask) for ask in asks if isinstance(ask, Ask)]
+                if isinstance(step, AskAll):
+                    step = steps.send(answers)
+                elif isinstance(answers[0], NotConnected):
+                    step = steps.throw(answers[0])
+                else:
+                    step = steps.send(answers[0])
+        except StopIteration as over:
+            return over.value
+
+    def answer(self, ask: Ask) -> Command | NotConnected:
+        self.asked.add(ask.address)
+        if ask.address in self.dead:
+            return NotConnected(f"{ask.address} is dead")
+        if ask.command.code == RequestCode.GET_BROKER_EPOCH_CACHE:
+            told = [{"epoch": epoch, "startOffset": start} for epoch, start in PAIRS[ask.address]]
+            return Command(ResponseCode.SUCCESS, body=json.dumps({"epochList": told}).encode())
+        if ask.address == "slave" and ask.command.code == RequestCode.PULL_MESSAGE:
+            return REFUSED
+        at, end = int(ask.command.fields["queueOffset"]), HELD[ask.address]
+        if at >= end:
+            return Command(ResponseCode.PULL_NOT_FOUND, fields={"nextBeginOffset": str(end)})
+        return Command(ResponseCode.SUCCESS, body=encode_record(
+            topic=b"T", queue_id=0, queue_offset=at, log_offset=at * 200, body=b"x", properties=b"", flag=0, sys_flag=0,
+            born_ms=1, born_host=HOST_V4, store_ms=1, store_host=HOST_V4, reconsume_times=0,
+        ))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("read_from", "dead", "epoch", "is_final"),
+    [
+        (ReadFrom.ANY, (), 3, True),
+        (ReadFrom.MASTER, (), 3, True),
+        (ReadFrom.ANY, ("master",), 2, False),
+        (ReadFrom.MASTER, ("master",), 2, False),
+        (ReadFrom.SLAVE, (), 2, False),
+        (ReadFrom.SLAVE, ("master", "slave"), 1, False),
+        (ReadFrom.SLAVE, ("lags", "slave"), 0, False),
+    ],
+)
+def test_generations_are_told_by_the_master_unless_it_is_dead_or_slaves_only_are_read(
+    read_from: ReadFrom, dead: tuple[str, ...], epoch: int, is_final: bool
+) -> None:
+    members = Members(*dead)
+    found = members.tell(find_epochs(LAYOUT, read_from))["a"]
+    assert (found.epoch, found.is_final) == (epoch, is_final)
+    assert ("master" in members.asked) is (read_from is not ReadFrom.SLAVE)
+
+
+@pytest.mark.parametrize(
+    ("read_from", "dead", "offset", "rewritten"),
+    [
+        (ReadFrom.SLAVE, (), 5, False),
+        (ReadFrom.SLAVE, (), 6, True),
+        (ReadFrom.SLAVE, (), 45, False),
+        (ReadFrom.SLAVE, ("lags",), 6, True),
+        (ReadFrom.MASTER, (), 45, True),
+        (ReadFrom.ANY, ("master",), 6, True),
+        (ReadFrom.ANY, ("master",), 45, False),
+    ],
+)
+def test_message_before_a_position_is_asked_of_whom_is_read_and_one_that_lags_is_passed_over(
+    read_from: ReadFrom, dead: tuple[str, ...], offset: int, rewritten: bool
+) -> None:
+    members = Members(*dead)
+    position, epochs = Position({QUEUE: offset}, {"a": 1}), {"a": Epochs(PAIRS["slave"])}
+    found = members.tell(find_rewritten(LAYOUT, position, epochs, read_from))
+    assert found == ([QUEUE] if rewritten else [])
+    assert ("master" in members.asked) is (read_from is not ReadFrom.SLAVE)
+
+
+def test_history_that_nobody_can_tell_of_is_an_error() -> None:
+    position, epochs = Position({QUEUE: 6}, {"a": 1}), {"a": Epochs(PAIRS["slave"])}
+    with pytest.raises(NotConnected, match="lags is dead"):
+        Members("lags", "slave").tell(find_rewritten(LAYOUT, position, epochs, ReadFrom.SLAVE))
+
+
+@pytest.mark.parametrize(
+    ("end", "known", "epoch"),
+    [
+        (End(60, is_final=False), 2, 2),
+        (End(60, is_final=True), 2, 2),
+        (End(40, is_final=False), 2, 1),  # what lies before the position is not there yet, and not checked
+        (End(40, is_final=True), 2, 2),
+        (End(60, is_final=False), 0, 1),  # a slave that has not heard of the first one
+    ],
+)
+def test_position_belongs_to_a_later_generation_once_what_lies_before_it_was_seen(
+    end: End, known: int, epoch: int
+) -> None:
+    before = Position({QUEUE: 50, OTHER: 7}, {"a": 1, "b": 4})
+    epochs = {"a": Epochs(((known, 0),) if known else ())}
+    assert _checked_epochs(before, {QUEUE: end}, epochs) == {"a": epoch, "b": 4}
