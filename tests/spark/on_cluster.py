@@ -1,19 +1,22 @@
 """A driver that runs jobs on a cluster, one after the other in one session.
 
-python -m tests.spark.on_cluster MASTER STORE TWIN LAKE MADE
+python -m tests.spark.on_cluster MASTER STORE TWIN LAKE MADE NAME-SERVERS
 
-archive, audit, scrub, stats, rebuild, replay to a store, one after the other; tells each commit and each outcome
+archive, audit, scrub, stats, report, rebuild, replay to a store and to a topic, one after the other; tells each commit
+and each outcome
 """
 
 import json
 import sys
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 
 from tandemq.spark.archive import Archive, Archived, ArchiveOptions
 from tandemq.spark.audit import audit
 from tandemq.spark.rebuild import RebuildOptions, rebuild
-from tandemq.spark.replay import replay_to_store
+from tandemq.spark.replay import replay_to_store, replay_to_topic
+from tandemq.spark.report import report_page
 from tandemq.spark.scrub import scrub
 from tandemq.spark.session import open_session
 from tandemq.spark.stats import gather
@@ -30,8 +33,11 @@ def tell(what: str, **facts: object) -> None:
     print(json.dumps({"what": what} | facts), flush=True)
 
 
-def main(master: str, store: str, twin: str, lake: str, made: str) -> None:
-    """Every job that works on Spark, on one store and its twin; what is made lies below `made`."""
+TOPIC = "Replayed"
+
+
+def main(master: str, store: str, twin: str, lake: str, made: str, name_servers: str) -> None:
+    """Every job that works on Spark, on one store and its twin; what is made lies below `made`, or in a topic."""
     settings = SHORT | {
         "spark.driver.memory": "512m", "spark.executor.memory": "512m", "spark.executor.cores": "1",
         "spark.driver.host": "127.0.0.1", "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
@@ -53,6 +59,7 @@ def main(master: str, store: str, twin: str, lake: str, made: str) -> None:
     for source in (store, lake):
         stats = gather(session, Path(source), range_bytes=RANGE_BYTES)
         tell("counted", messages={row["topic"]: row["messages"] for row in stats.topics})
+        Path(made, "report.html").write_text(report_page(source, stats, [found], made=datetime.now(UTC)))
     built = rebuild(session, RebuildOptions(
         store=Path(store), output=Path(made) / "rebuilt", queue_file_bytes=4_000, slots=100, entries=2_000,
         range_bytes=RANGE_BYTES,
@@ -60,6 +67,8 @@ def main(master: str, store: str, twin: str, lake: str, made: str) -> None:
     tell("rebuilt", queues=built.queues, entries=built.entries)
     laid = replay_to_store(session, Path(lake), "broker-a", Path(made) / "store", segment_bytes=SEGMENT_BYTES)
     tell("replayed", rows=laid.rows, end=laid.log_end)
+    sent = replay_to_topic(session, Path(lake), {"nameServer": name_servers, "topic": TOPIC}, where="topic = 'T1'")
+    tell("sent", rows=sent.rows)
     session.stop()
 
 

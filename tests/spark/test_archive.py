@@ -1,6 +1,8 @@
 """The archive and the lake: each record once, whatever is done again."""
 
+import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -265,6 +267,38 @@ def test_compact_and_vacuum_keep_all_rows_and_the_checkpoint_and_sweep_orphans(
     assert offsets_in(spark, lake) == [made.log_offset for made in writer.made]
     writer.write_many(10)
     assert archive(spark, writer, lake).rows == 10
+
+
+def test_archive_that_follows_compacts_and_sweeps_up_as_it_goes(
+    spark: SparkSession, writer: LogWriter, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    DeltaLake(lake, create=True)
+    old, new = lake / "part-old.parquet", lake / "part-new.parquet"
+    for path in (old, new):
+        path.write_bytes(b"of a task that was killed")
+    then = time.time() - 2 * 3600
+    os.utime(old, (then, then))
+    options = ArchiveOptions(
+        store=writer.store, lake=lake, follows=True, trigger="0 seconds", compact_every=3, vacuum_hours=1
+    )
+    writer.write_many(100)
+    job = Archive(options)
+    query = job.start(spark)
+    try:
+        until = time.monotonic() + 60
+        while job.done.commits < 7 and query.isActive and time.monotonic() < until:
+            if DeltaLake(lake).mark("tandemq-log:broker-a") == writer.end:
+                writer.write_many(10)
+            query.awaitTermination(1)
+    finally:
+        query.stop()
+    assert job.done.commits >= 7
+    assert not old.exists()
+    assert new.exists()
+    assert len(DeltaLake(lake).data_files()) < job.done.commits
+    held = offsets_in(spark, lake)
+    assert held == [made.log_offset for made in writer.made[: len(held)]]
 
 
 def test_lake_in_a_directory_of_any_name_is_written_and_read(

@@ -13,9 +13,11 @@ from typing import Any
 import pyarrow.dataset as ds
 import pytest
 
+from tandemq.run.local import LocalCluster
 from tandemq.spark.lake import DeltaLake
 from tests.spark.logs import LogWriter
-from tests.spark.on_cluster import SEGMENT_BYTES
+from tests.spark.messages import make_topic
+from tests.spark.on_cluster import SEGMENT_BYTES, TOPIC
 from tests.spark.standalone import StandaloneCluster
 from tests.spec import spec
 
@@ -32,12 +34,16 @@ def cluster(tmp_path: Path) -> Iterator[StandaloneCluster]:
 
 @spec("P10")
 @pytest.mark.timeout(480)
-def test_jobs_on_a_cluster_end_rightly_though_an_executor_is_killed(cluster: StandaloneCluster, tmp_path: Path) -> None:
+def test_jobs_on_a_cluster_end_rightly_though_an_executor_is_killed(
+    cluster: StandaloneCluster, tandemq_broker: LocalCluster, tmp_path: Path
+) -> None:
     writer, twin = (LogWriter(tmp_path / name / "broker-a", SEGMENT_BYTES) for name in ("master", "slave"))
     writer.write_many(RECORDS)
     twin.write_many(RECORDS)
     twin.flip(twin.made[1_234].log_offset + 90)
     lake = tmp_path / "lake"
+    (tmp_path / "made").mkdir()
+    make_topic(tandemq_broker.name_servers, TOPIC)
     words = [
         sys.executable,
         "-m",
@@ -47,6 +53,7 @@ def test_jobs_on_a_cluster_end_rightly_though_an_executor_is_killed(cluster: Sta
         str(twin.store),
         str(lake),
         str(tmp_path / "made"),
+        tandemq_broker.name_servers,
     ]
     environment = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"}
     with subprocess.Popen(words, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as driver:
@@ -72,8 +79,11 @@ def test_jobs_on_a_cluster_end_rightly_though_an_executor_is_killed(cluster: Sta
     counted = {"what": "counted", "messages": {"T0": RECORDS // 2, "T1": RECORDS // 2}}
     assert others == [
         counted, counted, {"what": "rebuilt", "queues": 4, "entries": RECORDS},
-        {"what": "replayed", "rows": RECORDS, "end": writer.end},
+        {"what": "replayed", "rows": RECORDS, "end": writer.end}, {"what": "sent", "rows": RECORDS // 2},
     ]  # fmt: skip
+    ends = [tandemq_broker.broker().node.store.queues[TOPIC, number].max_offset for number in range(4)]
+    assert sum(ends) == RECORDS // 2
+    assert f"diverges at {twin.made[1_234].log_offset:,}" in (tmp_path / "made" / "report.html").read_text()
     check_queues(tmp_path / "made" / "rebuilt" / "consumequeue", writer)
     laid = [path.read_bytes() for path in sorted((tmp_path / "made" / "store" / "commitlog").iterdir())]
     assert (

@@ -75,12 +75,16 @@ def sum_lost(lost: Sequence[Mapping[str, Any]]) -> int:
 @click.option("--follow", is_flag=True, help="Go on as the log grows, until interrupted.")
 @click.option("--every", default="1 second", show_default=True, help="With --follow: how often to commit.")
 @click.option("--batch-bytes", default=4 << 30, show_default=True, type=click.IntRange(1), help="Log per commit.")
+@click.option(
+    "--vacuum-hours", default=168, show_default=True, type=click.IntRange(0),
+    help="With --follow: once a day delete files that have not been part of LAKE for so long; 0: never.",
+)  # fmt: skip
 @click.option("--allow-loss", is_flag=True, help="Go on without what retention has taken, instead of failing.")
 @session_options
 @json_option
 def archive(
     store: Path, lake: Path, broker_name: str | None, checkpoint: Path | None, follow: bool, every: str,
-    batch_bytes: int, allow_loss: bool, master: str, conf: tuple[str, ...], as_json: bool,
+    batch_bytes: int, vacuum_hours: int, allow_loss: bool, master: str, conf: tuple[str, ...], as_json: bool,
 ) -> None:  # fmt: skip
     """Write the log of STORE into the Delta table LAKE, each record once.
 
@@ -97,7 +101,7 @@ def archive(
         job = Archive(
             ArchiveOptions(
                 store=store, lake=lake, broker_name=broker_name, checkpoint=checkpoint, follows=follow, trigger=every,
-                bytes_max=batch_bytes, fails_on_loss=not allow_loss,
+                bytes_max=batch_bytes, fails_on_loss=not allow_loss, vacuum_hours=vacuum_hours,
             ),
             progress=tell,
         )  # fmt: skip

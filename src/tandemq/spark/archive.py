@@ -14,6 +14,7 @@ Source: docs/pipeline.md, "Archive"; reliability: a driver killed between the tw
 
 import json
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tandemq.errors import LocalError, StoreDamaged, StoreLocked
-from tandemq.spark.lake import DataFile, DeltaLake, Lake
+from tandemq.spark.lake import VACUUM_HOURS, DataFile, DeltaLake, Lake
 from tandemq.spark.logfiles import LogReader, log_end, open_log
 from tandemq.spark.logoptions import parse_place
 from tandemq.spark.logsource import RocketMQLogDataSource
@@ -34,6 +35,8 @@ POLL_S = 1
 BATCH_BYTES = 4 << 30
 COMPACT_EVERY = 100
 """Commits between two compactions of an archive that follows."""
+VACUUM_EVERY_S = 86_400
+"""Between two sweeps of an archive that follows; the first one comes with its first compaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +55,8 @@ class ArchiveOptions:
     """Bytes of log per commit."""
     fails_on_loss: bool = True
     compact_every: int = COMPACT_EVERY
+    vacuum_hours: int = VACUUM_HOURS
+    """An archive that follows deletes files that have not been part of the lake for so long; 0: it deletes none."""
 
 
 @dataclass(slots=True)
@@ -112,6 +117,8 @@ class Archive:
         self._checkpoint = options.checkpoint or self._lake.path / "_tandemq" / files.broker_name
         self._after_commit = after_commit
         self._progress = progress
+        self._vacuum_s = time.monotonic()
+        """When to sweep next, by the monotonic clock."""
         known = self._lake.mark(self._mark)
         with LogReader(files) as read:
             end = log_end(read)
@@ -213,7 +220,7 @@ class Archive:
         self._add(rows, marks | {self._mark: end})
         self._after_commit(batch)
         if self._options.follows and self.done.commits % self._options.compact_every == 0:
-            self._compact()
+            self._tidy()
 
     def _check_joins(self, known: int, start: int, end: int) -> None:
         """A batch begins where the table ends: not before it, and behind it only by the blank at a file's end."""
@@ -238,9 +245,14 @@ class Archive:
         )  # fmt: skip
         raise self.done.trouble
 
-    def _compact(self) -> None:
+    def _tidy(self) -> None:
+        """Compact, and sweep up once a day."""
         try:
             self._lake.compact()
+            if self._options.vacuum_hours and time.monotonic() >= self._vacuum_s:
+                deleted = self._lake.vacuum(self._options.vacuum_hours)
+                self._vacuum_s = time.monotonic() + VACUUM_EVERY_S
+                log.info("archive: deleted %d files that are no part of the lake", len(deleted))
         except StoreLocked as error:
             log.warning("archive: not compacted now: %s", error)
 
