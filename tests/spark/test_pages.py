@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from tandemq import ConsumeFrom, PushConsumer
 from tandemq.cli.spark import spark as jobs
+from tandemq.cli.spark_collect import collect
 from tandemq.cli.spark_pipeline import pipeline
 from tandemq.cli.spark_replay import replay
 from tandemq.codec.record import HEAD_V4
@@ -35,7 +36,7 @@ from tests.spark.short import SHORT
 from tests.spec import spec
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipeline.md"
-COMMANDS = {"pipeline": pipeline, "replay": replay}
+COMMANDS = {"pipeline": pipeline, "replay": replay, "collect": collect}
 JOBS = ("archive", "compact", "vacuum", "scrub", "audit", "rebuild", "stats", "report")
 ELSEWHERE = ["pip install 'tandemq[spark]'", "cd orders && SPARK_CONF_DIR=conf spark-pipelines run"]
 """The environment has the one; the other is the second run of the project."""
@@ -245,6 +246,19 @@ def test_lake_is_replayed_as_the_page_says(
         assert rows.count() == count
     assert "broker-a-s1/commitlog" in run("replay", to_store, names)
     assert (tmp_path / "broker-a-s1" / "commitlog" / "0".zfill(20)).read_bytes() == before
+
+
+def test_cluster_is_collected_as_the_page_says(
+    spark: SparkSession, tandemq_broker: LocalCluster, tmp_path: Path
+) -> None:
+    names = tandemq_broker.name_servers
+    send(names, numbered("Orders", 0, 30))
+    send(names, numbered("Other", 30, 40))
+    (words,) = commands("collect")
+    given = [word.replace("/data/orders", str(tmp_path / "orders")) for word in words]
+    assert re.search(r"rows +30\b", run("collect", given, names))
+    rows = spark.read.parquet(*DeltaLake(tmp_path / "orders").data_files())
+    assert {row.topic for row in rows.select("topic").distinct().collect()} == {"Orders"}
 
 
 def test_lag_of_groups_is_a_source(spark: SparkSession, tandemq_broker: LocalCluster) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tandemq.cli.show import json_option, show_facts, show_json, show_rows
+from tandemq.cli.spark_collect import collect
 from tandemq.cli.spark_pipeline import pipeline
 from tandemq.cli.spark_replay import replay
 from tandemq.cli.spark_session import Progress, clear_errors, session_options, spark_session
@@ -45,7 +46,7 @@ def spark() -> None:
     """Archive, check and measure logs with Spark.
 
     Needs the extra: pip install 'tandemq[spark]'. STORE is a broker's storePathRootDir, or a directory of commit log
-    files; no broker is asked. Exit codes: 0 done, 1 it did not work, 2 wrong usage, 3 a check found faults, or part of
+    files; only collect and replay to topics ask a cluster. Exit codes: 0 done, 1 it did not work, 2 wrong usage, 3 a check found faults, or part of
     the log vanished while it was read.
     """
 
@@ -353,5 +354,6 @@ def report(
         raise click.exceptions.Exit(EXIT_FAULTS)
 
 
+spark.add_command(collect)
 spark.add_command(pipeline)
 spark.add_command(replay)

@@ -12,9 +12,7 @@ is missed, however often the first batch is begun anew.
 Source: docs/pipeline.md, "Archive"; reliability: a driver killed between the two commits loses and doubles nothing.
 """
 
-import json
 import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,20 +21,16 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tandemq.errors import LocalError, StoreDamaged, StoreLocked
-from tandemq.spark.lake import VACUUM_HOURS, DataFile, DeltaLake, Lake
+from tandemq.errors import ConfigError, LocalError, StoreDamaged
+from tandemq.spark.lake import COLLECTED, VACUUM_HOURS, DataFile, DeltaLake, Lake
+from tandemq.spark.lakequery import COMPACT_EVERY, Care, checkpoint_id, planned_end, run_to_end
 from tandemq.spark.logfiles import LogReader, log_end, open_log
 from tandemq.spark.logoptions import parse_place
 from tandemq.spark.logsource import RocketMQLogDataSource
 from tandemq.spark.tail import UNKNOWN, first_record, tail_checksum
 
 log = logging.getLogger(__name__)
-POLL_S = 1
 BATCH_BYTES = 4 << 30
-COMPACT_EVERY = 100
-"""Commits between two compactions of an archive that follows."""
-VACUUM_EVERY_S = 86_400
-"""Between two sweeps of an archive that follows; the first one comes with its first compaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,18 +101,22 @@ class Archive:
             progress: called after each commit.
         Raises:
             StoreDamaged: there is no log, or it is not the one any more that the lake holds the beginning of.
-            ConfigError: the lake is none of ours.
+            ConfigError: the lake is none of ours, or was filled by `spark.collect`.
         """
         files = open_log(options.store, options.broker_name)
         self._options = options
         self._broker_name = files.broker_name
         self._mark = position_mark(files.broker_name)
         self._lake: Lake = DeltaLake(options.lake, create=True)
+        if self._lake.mark(COLLECTED) is not None:
+            raise ConfigError(
+                f"{options.lake} holds messages that were collected from a cluster; the log has them too",
+                hint="archive into another directory",
+            )
         self._checkpoint = options.checkpoint or self._lake.path / "_tandemq" / files.broker_name
         self._after_commit = after_commit
         self._progress = progress
-        self._vacuum_s = time.monotonic()
-        """When to sweep next, by the monotonic clock."""
+        self._care = Care(self._lake, options.compact_every, options.vacuum_hours)
         known = self._lake.mark(self._mark)
         with LogReader(files) as read:
             end = log_end(read)
@@ -187,21 +185,12 @@ class Archive:
         Raises:
             LocalError: a commit was refused. StreamingQueryException: the log cannot be read.
         """
-        query = self.start(spark)
-        try:
-            while not query.awaitTermination(POLL_S):
-                pass
-        except Exception as error:
-            if self.done.trouble is not None:
-                raise self.done.trouble from error
-            raise
-        finally:
-            query.stop()
+        run_to_end(self.start(spark), lambda: self.done.trouble)
         return self.done
 
     def _commit(self, frame: DataFrame, batch: int) -> None:
         """One micro-batch: let the tasks write, then add their files."""
-        app = f"tandemq-archive:{self._checkpoint_id()}"
+        app = f"tandemq-archive:{checkpoint_id(self._checkpoint)}"
         before = self._lake.mark(app)
         if before is not None and before >= batch:
             log.info("archive: batch=%d is in the table already", batch)
@@ -219,8 +208,8 @@ class Archive:
         self._check_joins(known, start, end)
         self._add(rows, marks | {self._mark: end})
         self._after_commit(batch)
-        if self._options.follows and self.done.commits % self._options.compact_every == 0:
-            self._tidy()
+        if self._options.follows:
+            self._care.committed()
 
     def _check_joins(self, known: int, start: int, end: int) -> None:
         """A batch begins where the table ends: not before it, and behind it only by the blank at a file's end."""
@@ -245,17 +234,6 @@ class Archive:
         )  # fmt: skip
         raise self.done.trouble
 
-    def _tidy(self) -> None:
-        """Compact, and sweep up once a day."""
-        try:
-            self._lake.compact()
-            if self._options.vacuum_hours and time.monotonic() >= self._vacuum_s:
-                deleted = self._lake.vacuum(self._options.vacuum_hours)
-                self._vacuum_s = time.monotonic() + VACUUM_EVERY_S
-                log.info("archive: deleted %d files that are no part of the lake", len(deleted))
-        except StoreLocked as error:
-            log.warning("archive: not compacted now: %s", error)
-
     def _add(self, rows: Sequence[Any], marks: dict[str, int]) -> None:
         files = [DataFile(row.file, row.rows, row.bytes, row.stats) for row in rows if row.file is not None]
         done = self.done
@@ -272,14 +250,7 @@ class Archive:
     def _planned(self, batch: int) -> dict[str, int]:
         """Marks of what the log is at the end of a micro-batch, as it was before its tasks read: if the log is written
         anew meanwhile, what they read counts as the old one."""
-        lines = (self._checkpoint / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()
-        place = parse_place(json.loads(lines[-1]), self._broker_name)
+        place = parse_place(planned_end(self._checkpoint, batch), self._broker_name)
         with LogReader(open_log(self._options.store, self._broker_name)) as read:
             tail = tail_checksum(read, min(place.log_offset, read.files.capacity_end))
         return {epoch_mark(self._broker_name): place.epoch, tail_mark(self._broker_name): tail}
-
-    def _checkpoint_id(self) -> str:
-        """What tells this checkpoint from one made anew in its place: Spark numbers batches from 0 in each."""
-        found = json.loads((self._checkpoint / "metadata").read_text(encoding="utf-8"))["id"]
-        assert isinstance(found, str), "Spark writes a text"
-        return found

@@ -72,8 +72,9 @@ _KAFKA_KINDS = {"key": pa.binary(), "timestampType": pa.int32()}
 class Decoder:
     """Makes batches of one set of columns; travels to tasks."""
 
-    def __init__(self, schema: StructType, *, kafka: bool) -> None:
-        """`schema`: the columns, of those that `spark.schema` offers."""
+    def __init__(self, schema: StructType, *, kafka: bool, inflates: bool = True) -> None:
+        """`schema`: the columns, of those that `spark.schema` offers; `inflates`: whether bodies are decompressed."""
+        self._inflates = inflates
         self._names = [field.name for field in schema]
         self._maps = [isinstance(field.dataType, MapType) for field in schema]
         self._kafka = kafka
@@ -119,7 +120,9 @@ class Decoder:
         fault = record_fault(pulled.data, start, record.size, record.body_start, record.body_end, record.body_crc)
         if fault is None:
             try:
-                return _Row(pulled, epochs, record, decode_message(pulled.data, start, stop), None)
+                return _Row(
+                    pulled, epochs, record, decode_message(pulled.data, start, stop, inflates=self._inflates), None
+                )
             except ProtocolError as error:
                 fault = str(error)
         if not self.tells_verdicts:

@@ -35,6 +35,8 @@ from tandemq.errors import ConfigError, LocalError, StoreLocked
 from tandemq.spark.logparquet import lake_schema
 from tandemq.spark.schema import did_you_mean
 
+COLLECTED = "tandemq-collect"
+"""The mark of a lake that holds messages of queues, not of logs: which checkpoint fills it."""
 LOCK = "_tandemq/compact.lock"
 VACUUM_HOURS = 168
 COMPACT_BYTES = 256 << 20

@@ -8,7 +8,7 @@ Source: docs/pipeline.md, "The lake".
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -109,10 +109,21 @@ def write_ranges(files: LogFiles, options: LogOptions, ranges: Sequence[LogRange
     path = Path(options.write_to) / f"part-{start:020d}-{end:020d}-{uuid4().hex[:12]}.parquet"
     reading = Reading(tuple(schema.names), checks=options.checks, inflates=False, keeps_damage=True)
     maker = BatchMaker(files, schema)
-    writer = _Writer(path, schema)
+    return write_file(path, (maker.batch(rows) for rows in planned_rows(files, reading, ranges, lost)), start, end)
+
+
+def write_file(path: Path, batches: Iterable[Any], start: int, end: int) -> Any:
+    """Write batches of `lake_schema` to one file; no file if there are none.
+
+    Args:
+        start, end: the log offsets that are told with it.
+    Returns:
+        As `write_ranges`. Raises what making a batch raises; the file is not left behind.
+    """
+    writer = _Writer(path, lake_schema())
     try:
-        for rows in planned_rows(files, reading, ranges, lost):
-            writer.add(maker.batch(rows))
+        for batch in batches:
+            writer.add(batch)
         size = writer.close()
     except BaseException:
         path.unlink(missing_ok=True)

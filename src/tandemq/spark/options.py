@@ -44,6 +44,7 @@ SOURCE = {
     "schema": "kafka for the columns of Spark's Kafka source",
     "propertiesAs": "string or map",
     "details": "whether columns that only the record tells come too",
+    "inflate": "whether compressed bodies are decompressed",
     "pullBatchSize": "most messages of one pull",
     "timeoutMs": "how long to wait for a cluster that does not answer",
 }
@@ -125,6 +126,7 @@ class SourceOptions:
     kafka: bool = False
     map_properties: bool = False
     details: bool = False
+    inflates: bool = True
     pull_messages: int = PULL_BATCH_SIZE
     timeout_ms: int = TIMEOUT_MS
 
@@ -222,6 +224,7 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         kafka=kafka,
         map_properties=map_properties,
         details=details,
+        inflates=values.flag("inflate", default=True),
         pull_messages=values.count("pullBatchSize") or PULL_BATCH_SIZE,
         timeout_ms=values.count("timeoutMs") or TIMEOUT_MS,
     )

@@ -96,7 +96,7 @@ class _Reader:
         self.options = options
         offered = message_schema(kafka=options.kafka, map_properties=options.map_properties, details=True)
         check_columns(schema, offered, 'format("rocketmq")')
-        self.decoder = Decoder(schema, kafka=options.kafka)
+        self.decoder = Decoder(schema, kafka=options.kafka, inflates=options.inflates)
         self.how = ReadHow(
             name_servers=options.name_servers,
             read_from=options.read_from,
