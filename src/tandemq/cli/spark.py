@@ -46,8 +46,8 @@ def spark() -> None:
     """Archive, check and measure logs with Spark.
 
     Needs the extra: pip install 'tandemq[spark]'. STORE is a broker's storePathRootDir, or a directory of commit log
-    files; only collect and replay to topics ask a cluster. Exit codes: 0 done, 1 it did not work, 2 wrong usage, 3 a check found faults, or part of
-    the log vanished while it was read.
+    files; only collect, and replay to topics, ask a cluster. Exit codes: 0 done, 1 it did not work, 2 wrong usage, 3 a
+    check found faults, or part of the log vanished while it was read.
     """
 
 
