@@ -111,6 +111,13 @@ class IndexFile:
         self._file.datasync()
         return self.rebuild_slots()
 
+    def empty(self) -> None:
+        """Drop all entries, on the device too: a power loss may bring the file back after it was deleted."""
+        if self.count > 1:
+            self.count = 1
+            self._write_header()
+            self._file.datasync()
+
     def add(self, hashes: _Array, offsets: _Array, times: _Array) -> None:
         """Enter keys: positive int32 hashes, log offsets, store times in ms; they must fit."""
         count = self.count + len(hashes)
@@ -241,6 +248,7 @@ class KeyIndex:
     def recover(self, log_end: int) -> bool:
         """After a crash: drop entries at or behind `log_end`, remake the slots. False: all files were dropped."""
         while self.files and (self.files[-1].count <= 1 or self.files[-1].begin_offset >= log_end):
+            self.files[-1].empty()
             self._drop(self.files.pop())
         unsure = [file for file in self.files[:-1] if file.end_offset >= log_end] + self.files[-1:]
         if all(file.truncate_behind(log_end) for file in unsure):

@@ -19,6 +19,8 @@ from tandemq.codec.entries import CHECKPOINT, CHECKPOINT_BYTES
 _MARKS = Struct(">8sqqqq36s")
 _MAGIC = b"TQMARKS1"
 _CRC = Struct(">I")
+REBUILDING = -1
+"""In place of the number of entries: the queues are being made anew, and not to be trusted."""
 
 
 @dataclass(slots=True)

@@ -10,13 +10,13 @@ Source: docs/storage.md, "recovery".
 """
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tandemq.boundary import Disk
 from tandemq.codec.record import parse_record
 from tandemq.errors import OffsetGone, StoreDamaged
 from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue
-from tandemq.storage.marks import Marks, read_checkpoint, read_marks
+from tandemq.storage.marks import REBUILDING, Checkpoint, Marks, read_checkpoint, read_marks, write_checkpoint
 from tandemq.storage.scan import Walker, find_next_record
 from tandemq.storage.store import Store, StoreConfig
 
@@ -56,22 +56,21 @@ def open_store(disk: Disk, config: StoreConfig) -> tuple[Store, Recovered]:
     machine_went_down = unclean and marks is not None and not machine_stayed_up
     tail_from = _tail_from(store, marks, begin) if machine_went_down else None
     _forget_behind(store, begin, unclean=unclean)
-    if marks is not None and begin == marks.written and store.entries_total() != marks.entries:
+    if _must_rebuild(store, marks, begin):
         log.warning("store: queues have not the entries they had at %d; rebuilding them from the log", begin)
+        _empty_queues(store, marks, begin)
         begin = store.log.start
-        for queue in store.queues.values():
-            queue.truncate_behind(begin, wipes=True)
-    if _queue_files_missing(store):
+    if any(_lacks_beginning(store, queue) for queue in store.queues.values()):
         log.warning("store: the first entries of some queues are missing; rebuilding all queues from the log")
-        _drop_queues(store)
+        _empty_queues(store, marks, begin)
         begin = store.log.start
     if _index_missing(store, begin):
         begin = store.log.start
     records = _walk(store, begin, tail_from=tail_from)
-    if _queues_begin_late(store, begin) or (
+    if any(_begins_late(store, queue, begin) for queue in store.queues.values()) or (
         marks is not None and store.log.end >= marks.written and store.entries_total() < marks.entries
     ):
-        records += _rebuild_queues(store, begin, tail_from=tail_from)
+        records += _rebuild_queues(store, marks, begin, tail_from=tail_from)
         begin = store.log.start
     if marks is not None and store.log.end < marks.synced:
         raise StoreDamaged(
@@ -85,18 +84,16 @@ def open_store(disk: Disk, config: StoreConfig) -> tuple[Store, Recovered]:
     if held:
         cut = _stale_bytes(store, end)
     synced = min(marks.synced if marks else 0, end)
+    if unclean:
+        store.log.wipe(end)
     store.log.open_at(end, flushed=synced if unclean else end)
     _forget_behind(store, end, unclean=False)
+    store.write_queues()
     for queue in store.queues.values():
         queue.next_offset = queue.max_offset
         queue.correct_min(store.log.start)
-    store.flush_queues()
-    store.marks.clean = False
-    store.marks.synced = min(synced, begin)
-    store.marks.written = end
-    store.marks.entries = store.entries_total()
-    if unclean:
-        _sync_found(store)
+    _sync_from(store, min(synced, begin))
+    store.marks = Marks(end, end, store.entries_total(), boot_id=config.boot_id)
     store.sync_marks()
     recovered = Recovered(not unclean, may_have_lost, begin, end, cut, records)
     log.info("store: opened log=[%d,%d) checked_from=%d records=%d cut=%d clean=%s may_have_lost=%s",
@@ -114,18 +111,18 @@ def loss_noted(disk: Disk) -> None:
         disk.replace(ABORT, b"")
 
 
-def _sync_found(store: Store) -> None:
-    """Sync what a killed process had written and not synced: from here on it counts as flushed.
+def _sync_from(store: Store, log_offset: int) -> None:
+    """Sync what a killed process had written and not synced, and what was made anew: from here on it counts as flushed.
 
-    Queues and index too: nobody else remembers that their files were written to.
+    Queues and index too, of records from `log_offset` on: nobody else remembers that their files were written to.
     """
     job = store.begin_flush()
     if job is not None:
         job.run()
         store.end_flush(job)
-    paths = [path for queue in store.queues.values() for path in queue.paths_behind(store.marks.synced)]
+    paths = [path for queue in store.queues.values() for path in queue.paths_behind(log_offset)]
     if store.index is not None:
-        paths += [file.path for file in store.index.files if file.end_offset >= store.marks.synced]
+        paths += [file.path for file in store.index.files if file.end_offset >= log_offset]
     for path in paths:
         store.disk.open(path).datasync()
 
@@ -207,35 +204,51 @@ def _index_missing(store: Store, begin: int) -> bool:
     return any(queue.max_offset > queue.min_offset for queue in store.queues.values())
 
 
-def _queue_files_missing(store: Store) -> bool:
+def _must_rebuild(store: Store, marks: Marks | None, begin: int) -> bool:
+    """Whether queues have other entries than at `begin`, or were about to be rebuilt when that was interrupted."""
+    if marks is None:
+        return False
+    return marks.entries == REBUILDING or (begin == marks.written and store.entries_total() != marks.entries)
+
+
+def _lacks_beginning(store: Store, queue: ConsumeQueue) -> bool:
     """Whether a queue lacks a beginning that the log still has: its first file was deleted."""
-    for queue in store.queues.values():
-        if queue.min_offset and queue.max_offset > queue.min_offset:
-            first = queue.entry(queue.min_offset)
-            if first.size != PREFILL_SIZE and first.log_offset - store.log.start >= store.config.segment_bytes:
-                return True
-    return False
+    if not queue.min_offset or queue.max_offset <= queue.min_offset:
+        return False
+    first = queue.entry(queue.min_offset)
+    return first.size != PREFILL_SIZE and first.log_offset - store.log.start >= store.config.segment_bytes
 
 
-def _queues_begin_late(store: Store, begin: int) -> bool:
+def _begins_late(store: Store, queue: ConsumeQueue, begin: int) -> bool:
     """Whether the walk from `begin` met a queue for the first time in its middle: its files were deleted."""
-    return begin > store.log.start and any(
-        queue.min_offset and queue.max_offset > queue.min_offset and queue.entry(queue.min_offset).log_offset >= begin
-        for queue in store.queues.values()
-    )
+    if begin <= store.log.start or not queue.min_offset or queue.max_offset <= queue.min_offset:
+        return False
+    return queue.entry(queue.min_offset).log_offset >= begin
 
 
-def _drop_queues(store: Store) -> None:
-    for queue in store.queues.values():
-        queue.destroy()
-    store.queues.clear()
+def _empty_queues(store: Store, marks: Marks | None, begin: int) -> None:
+    """Prepare all queues for a walk through the whole log.
+
+    Entries of records that the log has no more stay: they tell which queue offsets were given out. Should all this be
+    interrupted, the next start does it again, whatever it finds.
+    """
+    write_checkpoint(store.disk, Checkpoint())
+    if marks is not None:
+        store.marks = replace(marks, entries=REBUILDING)
+        store.sync_marks()
+    for key, queue in list(store.queues.items()):
+        if _lacks_beginning(store, queue) or _begins_late(store, queue, begin):
+            queue.destroy()
+            del store.queues[key]
+        else:
+            queue.truncate_behind(store.log.start, wipes=True)
     store.dirty_queues.clear()
 
 
-def _rebuild_queues(store: Store, begin: int, *, tail_from: int | None) -> int:
+def _rebuild_queues(store: Store, marks: Marks | None, begin: int, *, tail_from: int | None) -> int:
     """Make all queues anew from the whole log, and the index if it begins at `begin`; returns how many records."""
     log.warning("store: queues are missing entries; rebuilding them from the log")
-    _drop_queues(store)
+    _empty_queues(store, marks, begin)
     store.damaged.clear()
     if store.index is not None:
         store.index.absorb()

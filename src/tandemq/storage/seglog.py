@@ -7,6 +7,7 @@ Source: docs/storage.md, "files"; RocketMQ MappedFileQueue.
 """
 
 from collections import OrderedDict
+from collections.abc import Iterator
 
 from tandemq.boundary import Buffer, Disk, File
 from tandemq.errors import OffsetGone, StoreDamaged, StoreError
@@ -54,19 +55,30 @@ class FileCache:
 def write_zeroes(file: File, within: int) -> bool:
     """Zero a file from a position on, without ever making it shorter; whether anything had to be written.
 
-    What is zero already is only read, and what was never written not even that: there may be no room for it.
+    What is zero already is only read, and what was never written not even that: there may be no room for it. The end
+    goes first: a process killed meanwhile leaves no hole before what is still there.
     """
-    written, size = False, file.size()
-    start = file.next_data(within)
-    while start < size:
-        data = file.pread(-start % _PAGE_BYTES or _CHUNK_BYTES, start)
+    written = False
+    for start in reversed(list(_data_from(file, within))):
+        data = file.pread(_chunk_bytes(start), start)
         if data != _ZEROES[: len(data)]:  # most of a file of 1 GiB is zero, and comparing is a hundred times faster
             stop = len(data.rstrip(b"\0"))
             first = len(data) - len(data.lstrip(b"\0"))
             file.pwrite(_ZEROES[: stop - first], start + first)
             written = True
-        start = file.next_data(start + len(data))
     return written
+
+
+def _data_from(file: File, position: int) -> Iterator[int]:
+    """Where chunks begin that may hold data."""
+    size, start = file.size(), file.next_data(position)
+    while start < size:
+        yield start
+        start = file.next_data(start + _chunk_bytes(start))
+
+
+def _chunk_bytes(start: int) -> int:
+    return -start % _PAGE_BYTES or _CHUNK_BYTES
 
 
 class SegmentLog:
@@ -150,6 +162,8 @@ class SegmentLog:
             file.pwrite(data, offset - start)
         except StoreError:
             if is_new:  # what is in it belongs to nothing
+                if not self._is_derived and write_zeroes(file, 0):
+                    file.datasync()
                 self._remove(start)
             raise
         if is_new:
@@ -186,25 +200,30 @@ class SegmentLog:
         return self.segment_bytes
 
     def truncate(self, end: int) -> None:
-        """Delete files that begin at or behind `end`, and zero the rest of the last one."""
-        while self.starts and self.starts[-1] >= end:
-            self._remove(self.starts.pop())
-        if self.starts and end < self.capacity_end:
-            file = self._files.get(self.path(self.starts[-1]))
-            within = end - self.starts[-1]
-            if self._is_derived:
-                file.truncate(within)
-                file.truncate(self.segment_bytes)
-            else:
-                write_zeroes(file, within)
+        """Delete files that begin at or behind `end`, and zero the rest of the last one.
 
-    def wipe(self, end: int) -> None:
-        """Zero what lies behind `end`, the last file first, on the device too: a power loss might bring it back."""
+        The first file stays, unless it is number 0: nothing else tells where the row begins. Bytes that cannot be made
+        again are zeroed on the device before their file goes: a power loss may undo that.
+        """
+        if not self._is_derived:
+            self._zero(end)
+        while len(self.starts) > (end > 0) and self.starts[-1] >= end:
+            self._remove(self.starts.pop())
+        if self._is_derived and self.starts and end < self.capacity_end:
+            file = self._files.get(self.path(self.starts[-1]))
+            file.truncate(end - self.starts[-1])
+            file.truncate(self.segment_bytes)
+
+    def _zero(self, end: int, *, always_syncs: bool = False) -> None:
         for start in reversed(self.starts):
             if start + self.segment_bytes > end:
                 file = self._files.get(self.path(start))
-                if write_zeroes(file, max(0, end - start)) or not self._is_derived:
+                if write_zeroes(file, max(0, end - start)) or always_syncs:
                     file.datasync()
+
+    def wipe(self, end: int) -> None:
+        """Zero what lies behind `end`, the last file first, on the device too: a power loss might bring it back."""
+        self._zero(end, always_syncs=not self._is_derived)
 
     def destroy(self) -> None:
         """Delete everything."""

@@ -468,15 +468,23 @@ class Store:
         """
         if not self.dirty_queues and not (self.index is not None and self.index.waiting):
             return
+        self.write_queues()
+        self.marks.written = self.log.written_end
+        self.marks.entries = self.entries_total()
+        self.note_marks()
+
+    def write_queues(self) -> None:
+        """Write queue entries and index entries still in memory.
+
+        Raises:
+            DiskFull, DiskFailed: what was not written stays in memory.
+        """
         if self.index is not None:
             self.index.absorb()
         for queue in list(self.dirty_queues):
             queue.flush()
             del self.dirty_queues[queue]
-        self.marks.written = self.log.written_end
-        self.marks.entries = self.entries_total()
         self.queued_ms = self.last_store_ms
-        self.note_marks()
 
     def paths_to_sync(self) -> list[str]:
         """Queue and index files that hold something of records at or behind the synced mark.
