@@ -62,11 +62,13 @@ class Administrator:
         """Something to change about a member, in words, and the configuration then; never a contradictory one."""
         member = next(one for one in self.first.members if one.broker_id == broker_id)
         others = tuple(one for one in self.first.members if one is not member)
-        found = {f"permission {permission.value}": with_member(self.first, replace(member, permission=permission))
-                 for permission in Permission if permission is not member.permission}  # fmt: skip
-        found["dropped"] = replace(self.first, members=others)
         weight = dice.choice(_WEIGHTS)
-        found[f"weight {weight}"] = with_member(self.first, replace(member, weight=weight))
+        found = {
+            "dropped": replace(self.first, members=others),
+            f"weight {weight}": with_member(self.first, replace(member, weight=weight)),
+        }
+        permission = dice.choice([one for one in Permission if one is not member.permission])
+        found[f"permission {permission.value}"] = with_member(self.first, replace(member, permission=permission))
         sound = {what: config for what, config in found.items() if not list(contradictions(config))}
         what = dice.choice(sorted(sound))
         return what, sound[what]

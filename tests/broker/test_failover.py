@@ -8,7 +8,7 @@ from tandemq.broker import failover
 from tandemq.broker.offsets import ConsumerOffsets
 from tandemq.broker.saver import Saver
 from tandemq.codec.fastjson import loads
-from tandemq.coordination.records import Mode
+from tandemq.coordination.records import Mode, Permission
 from tandemq.errors import DiskFull
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
@@ -310,6 +310,19 @@ def test_slave_reads_for_its_dead_master_and_hands_its_offsets_back(tmp_path: Pa
     group.pass_time(3_000)
     assert (master.may, slave.may) == ("RW", "")
     assert master.committed() == 5
+    assert group.send(master) == ResponseCode.SUCCESS
+
+
+def test_copy_of_a_member_that_was_taken_out_does_not_count(tmp_path: Path) -> None:
+    group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
+    master = group.brokers[0]
+    assert group.send(master) == ResponseCode.SUCCESS
+    del group.allowed[1]
+    group.configure()
+    group.pass_time(500)
+    assert group.send(master) == ResponseCode.SLAVE_NOT_AVAILABLE
+    group.allow(1, Permission.READ)
+    group.pass_time(500)
     assert group.send(master) == ResponseCode.SUCCESS
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tandemq.coordination.records import Mode, Permission, with_member
+from tandemq.coordination.records import GroupConfig, Member, Mode, Permission, Role, with_member
 from tests.coordination.test_member import group, member_of
 from tests.coordination.world import World
 from tests.spec import spec
@@ -64,3 +64,12 @@ def test_member_that_was_taken_out_does_not_count_although_the_record_still_name
     assert member_of(world, 1).in_sync_count == 2
     assert 3 in member_of(world, 1).must_ack
     assert world.run_until(lambda: world.record.in_sync == (1, 2), 1_000)
+
+
+@spec("F09")
+def test_group_without_a_configured_master_begins_with_a_member_that_may_be_written() -> None:
+    world = World(11, Mode.ELECT, say=True)
+    rights = {1: Permission.READ, 2: Permission.FULL}
+    members = tuple(Member(number, Role.SLAVE, right) for number, right in rights.items())
+    world.configure(GroupConfig(Mode.ELECT, members))
+    assert world.run_until(lambda: world.writers() == [2], 3_000)

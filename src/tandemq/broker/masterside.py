@@ -273,9 +273,14 @@ class MasterSide:
                       new.hello.broker_id)  # fmt: skip
 
     def acked_offsets(self) -> list[int]:
-        """What each replica reported, one number per replica."""
+        """What each replica reported, one number per replica, without those the group's configuration does not name."""
         found = [self.sessions[link] for link in self._speakers.values() if link in self.sessions]
-        return [session.acked_offset for session in found if session.state is master.State.TRANSFER]
+        found = [session for session in found if session.state is master.State.TRANSFER]
+        return [session.acked_offset for session in found if self._is_member(session)]
+
+    def _is_member(self, session: master.MasterSession) -> bool:
+        failover, hello = self._broker.failover, session.hello
+        return failover is None or hello is None or failover.member.own_of(hello.broker_id) is not None
 
     def addresses(self) -> dict[int, str]:
         """Where each known slave takes requests, by id; "" if it has not been here since the start."""

@@ -98,7 +98,8 @@ class Founder:
 
     def _begin(self, config: GroupConfig, now: Now) -> None:
         member = self._member
-        first = config.master or min(config.members, key=lambda one: (-one.priority, one.broker_id))
+        able = [one for one in config.members if one.permission.may_write]
+        first = config.master or min(able, key=lambda one: (-one.priority, one.broker_id))
         if first.broker_id == member.id:
             if member.log_end == 0:
                 member.is_log_whole = True  # nobody has acknowledged anything yet

@@ -273,14 +273,17 @@ class GroupChecks(Checks):
         attempt.answered_us = attempt.sent_us + took_us
 
     def _judge_members(self, host: Host, log_offset: int, data: bytes, attempt: Attempt, *, safe: bool) -> None:
-        """By a configuration that it knew since it was asked."""
+        """By a configuration that the master knew since it was asked; in `elect` fewer members need fewer copies."""
         known = self.configurations.known(host, attempt.sent_us)
         others = [
             member
             for member in self._cluster.members(host.group)
             if member is not host and (not known or any(config.member(member.broker_id) for config in known))
         ]
-        needed = min(host.group.copies, len(others) + 1, *(len(config.members) for config in known)) - 1
+        needed = host.group.copies
+        if mode_of(host.group) is Mode.ELECT:
+            needed = min([needed, *(len(config.members) for config in known)])
+        needed = min(needed, host.group.slaves + 1) - 1
         self._judge_copies(others, needed, log_offset, data, attempt, safe=safe)
 
     # Starts and stops.

@@ -200,6 +200,11 @@ def taken_out_stays_in_sync() -> AbstractContextManager[Any]:
     return patched(insync.InSync, "wish", keep)
 
 
+def taken_out_counts() -> AbstractContextManager[Any]:
+    """The copy of a slave counts although the configuration does not name it any more."""
+    return patched(masterside.MasterSide, "_is_member", lambda self, session: True)
+
+
 def anybody_is_elected() -> AbstractContextManager[Any]:
     """A member takes over although it may not be written to, or reads for a master that may not be read."""
     eligible = takeover.Taker._is_eligible
@@ -274,6 +279,7 @@ GROUP_MUTATIONS: dict[str, tuple[Mutation, frozenset[str]]] = {
     "permission-not-looked-up": (permission_not_looked_up, frozenset({"I6"})),
     "taken-out-serves": (taken_out_serves, frozenset({"I6"})),
     "taken-out-stays-in-sync": (taken_out_stays_in_sync, frozenset({"I14", "I17"})),
+    "taken-out-counts": (taken_out_counts, frozenset({"I17"})),
     "anybody-is-elected": (anybody_is_elected, frozenset({"I6"})),
     "switch-goes-on": (switch_goes_on, frozenset({"I6"})),
     "too-few-are-enough": (too_few_are_enough, frozenset({"I17"})),
