@@ -73,3 +73,17 @@ def test_group_without_a_configured_master_begins_with_a_member_that_may_be_writ
     members = tuple(Member(number, Role.SLAVE, right) for number, right in rights.items())
     world.configure(GroupConfig(Mode.ELECT, members))
     assert world.run_until(lambda: world.writers() == [2], 3_000)
+
+
+@spec("F25")
+def test_link_of_a_member_that_was_taken_out_and_put_in_again_still_counts() -> None:
+    world = group(Mode.SLAVE_CONSUME)
+    assert member_of(world, 1).peer(0).is_linked
+    without(world, 1)
+    assert world.run_until(lambda: world.record.in_sync == (0,), 2_000)
+    world.configure(world.config)
+    assert world.run_until(lambda: world.record.in_sync == (0, 1), 2_000)
+    assert member_of(world, 1).peer(0).is_linked
+    world.pause(0, 5_000)
+    assert world.run_until(lambda: world.readers() == [1], 8_000)
+    assert world.run_until(lambda: world.readers() == [0], 8_000)

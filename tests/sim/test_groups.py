@@ -41,7 +41,8 @@ FIRST = {
     "offsets-replaced": 4, "refused-pulls-served": 22, "refused-commits-served": 21, "held-pulls-kept": 8,
     "loss-forgotten": 113, "waiting-is-stored": 500, "lease-for-ever": 4, "never-gives-back": 4,
     "permission-not-looked-up": 5, "taken-out-serves": 47, "taken-out-stays-in-sync": 49, "anybody-is-elected": 24,
-    "taken-out-counts": 41, "switch-goes-on": 26, "too-few-are-enough": 2, "refusal-never-forgotten": 26, "master-not-looked-for": 17,
+    "taken-out-counts": 41, "switch-goes-on": 26, "too-few-are-enough": 2, "refusal-never-forgotten": 26,
+    "master-not-looked-for": 17,
 }  # fmt: skip
 """The seed to begin with, so that the test is quick."""
 

@@ -163,8 +163,7 @@ class Member:
 
     @property
     def in_sync_count(self) -> int:
-        """Members in sync for certain, without those the configuration does not name any more; fewer than
-        minInSyncReplicas: refuse the write before it is stored."""
+        """Members in sync for certain; fewer than minInSyncReplicas: refuse the write before it is stored."""
         return sum(self.own_of(one) is not None for one in self._sync.decided)
 
     @property
@@ -355,7 +354,8 @@ class Member:
         state = view.state
         if state is None or self.own is None:
             if self.stage is not Stage.UNREAD:
-                self._known = None
+                known = self._known  # of the same epoch when we are a member again: links and copies count on
+                self._known = None if state is None or known is None else (known[0], NO_NODE - 1, known[2], known[3])
                 self._giver.over()
                 why = "the group's record is lost" if state is None else "we are not in the group's configuration"
                 self.become(Stage.UNREAD, why, now)
