@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from tandemq.boundary import Now
+from tandemq.broker.node import Machine
 from tandemq.codec.frame import encode_command
 from tandemq.codec.record import BatchPart, encode_batch
 from tandemq.config import DELAY_LEVELS, parse_delay_levels
@@ -15,6 +16,7 @@ from tandemq.model.command import Command
 from tandemq.model.message import encode_properties
 from tandemq.model.topic import TopicConfig
 from tandemq.sim.disk import SimDisk
+from tandemq.storage.tables import load_table
 from tests.broker.harness import CLIENT, Harness, messages_in, send_fields
 from tests.spec import spec
 
@@ -349,6 +351,36 @@ def test_delayed_messages_survive_a_kill_and_come_once(tmp_path: Path) -> None:
     broker = broker.restart()
     broker.pass_time(20_000)
     assert len(stored(broker, "TopicA")) == 5
+
+
+def test_delayed_message_outlives_a_power_loss_that_takes_what_was_delivered() -> None:
+    """Its level's progress was on the device before what it told of, so it was gone for good."""
+    lost = 0
+    for seed in range(10):
+        disk = SimDisk(Random(seed))
+        broker = Harness(disk)
+        broker.send("TopicA", b"later", DELAY="3")
+        broker.pass_time(9_900)
+        broker.run_jobs = False
+        broker.pass_time(1_500)
+        assert broker.node.delay.delivered == 1
+        broker.node.delay.save()
+        broker.turn()
+        [save] = [job for job in broker.jobs if job.name == "save tables"]
+        save.run()
+        disk.crash()
+        broker = Harness(disk, machine=Machine("boot-2", 8 << 30), now=broker.now)
+        lost += not stored(broker, "TopicA")
+        broker.pass_time(20_000)
+        assert set(stored(broker, "TopicA")) == {b"later"}
+    assert lost
+
+
+def test_progress_of_a_delay_level_is_saved_when_what_it_tells_of_is_on_the_device(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.send("TopicA", b"later", DELAY="1")
+    broker.pass_time(30_000)
+    assert load_table(broker.disk, "delayOffset.json")["offsetTable"] == {"1": 1}
 
 
 def test_calendar_clock_that_goes_back_makes_delayed_messages_late_never_early(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from tandemq.broker.failures import Failures
 from tandemq.errors import DiskFailed, DiskFull
 from tandemq.model.codes import ResponseCode
 from tandemq.sim.disk import SimDisk
-from tests.broker.harness import Harness
+from tandemq.storage.recovery import set_aside_tail
+from tests.broker.harness import Harness, run_job
 
 HOUR_MS = 3_600_000
 LATER_MS = 100 * HOUR_MS
@@ -71,6 +72,25 @@ def test_open_delay_goes_when_the_disk_limit_forces_it_which_is_said(
     assert lines(caplog, logging.WARNING)[0] == (
         f"retention: deleted log=[0,{size}) although needed by delayed messages: the disk is too full"
     )
+
+
+def test_what_was_synced_before_a_cut_of_the_log_is_not_noted_after_it() -> None:
+    disk = SimDisk(Random(1))
+    broker = Harness(disk)
+    for _ in range(20):
+        broker.send("TopicA")
+    broker.pass_time(5_000)
+    broker.run_jobs = False
+    broker.pass_time(6_000)
+    [sync] = [job for job in broker.jobs if job.name == "sync queues"]
+    store = broker.node.store
+    cut_at = store.queue("TopicA", 0).entry(0).log_offset
+    set_aside_tail(store, cut_at)
+    broker.turn([], [run_job(sync)])
+    assert store.marks.synced <= cut_at
+    disk.kill()
+    store = Harness(disk).node.store
+    assert store.log.written_end == cut_at
 
 
 def lines_of_store(caplog: pytest.LogCaptureFixture) -> list[str]:

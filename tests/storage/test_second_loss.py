@@ -68,6 +68,18 @@ def is_whole(store: Store) -> bool:
     return len(entries) == len(flags(store)) and all(q.next_offset == q.max_offset for q in store.queues.values())
 
 
+def test_kill_after_a_cut_needs_no_rebuild() -> None:
+    disk = new_disk()
+    store = start(disk)
+    fill(store, 60)
+    sync_all(store)
+    cut_at = sorted(entry for queue in queue_entries(store).values() for entry in queue)[10][0]
+    set_aside_tail(store, cut_at)
+    store, recovered = reopen(disk)
+    assert check(store) == list(range(10))
+    assert recovered.checked_from == cut_at
+
+
 @pytest.mark.parametrize("closes", [False, True])
 def test_cut_of_a_whole_queue_or_log_keeps_where_it_begins(closes: bool) -> None:
     for to in range(3):

@@ -2,7 +2,8 @@
 
 A message with property DELAY waits in `SCHEDULE_TOPIC_XXXX`, queue level - 1; its queue entry's tags code is the
 deliver time. When that has come the message is put again, into the topic and queue it was meant for. Progress is
-the number of entries delivered per level, kept in delayOffset.json.
+the number of entries delivered per level, kept in delayOffset.json: there only as far as what was put is on the device,
+since a power loss that took it would else take the message for good.
 
 A message that does not verify is not passed over, and its level waits, as a queue's consumers do: the scrubber looks at
 it, and it waits for its repair from a twin, until every twin has said that it has not got it either.
@@ -12,6 +13,7 @@ I12.
 """
 
 import logging
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from tandemq.boundary import Now
@@ -47,6 +49,8 @@ class DelayedMessages:
         self.version = DataVersion(now.wall_ms)
         self.progress: dict[int, int] = {}
         self._pending: dict[int, int] = {}
+        self._unflushed: deque[tuple[int, dict[int, int]]] = deque()
+        """Where the log ended behind messages that were put, and what the progress of their levels was before that."""
         self._clock_went_back: dict[int, tuple[int, int]] = {}
         """Level to when that was noticed (monotonic ms), and the queue offset below which messages are concerned."""
         self._doubted: dict[int, tuple[int, int]] = {}
@@ -59,8 +63,7 @@ class DelayedMessages:
         raw = load_table(broker.disk, FILE)
         if raw:
             self.version = DataVersion.from_json(raw.get("dataVersion"))
-            self.adopt(raw)
-            self._dirty = False
+            self.progress = _progress_in(raw)
         broker.schedule.every(SCAN_MS, self.deliver, first_ms=now.mono_ms + 10 * SCAN_MS)
         period = broker.config.delay_persist_ms
         broker.schedule.every(
@@ -73,8 +76,7 @@ class DelayedMessages:
         Raises:
             StoreDamaged: it is no table of progress.
         """
-        self.progress = _progress_in(raw)
-        self._dirty = True
+        self._move(_progress_in(raw))
 
     def advance(self, raw: dict[str, Any]) -> None:
         """Take progress from another member where it is further than ours; it is saved even if nothing is news.
@@ -82,8 +84,15 @@ class DelayedMessages:
         Raises:
             StoreDamaged: it is no table of progress.
         """
-        for level, offset in _progress_in(raw).items():
-            self.progress[level] = max(offset, self.progress.get(level, 0))
+        told = {level: max(offset, self.progress.get(level, 0)) for level, offset in _progress_in(raw).items()}
+        self._move(self.progress | told)
+
+    def _move(self, progress: dict[int, int]) -> None:
+        """What was put when progress became this is in the log as it is now, though perhaps not on the device."""
+        before = {level: self.progress.get(level, 0) for level in progress}
+        self._forget_flushed()
+        self._unflushed.append((self._broker.store.log.written_end, before))
+        self.progress = progress
         self._dirty = True
 
     def adopt_body(self, body: bytes) -> None:
@@ -118,8 +127,28 @@ class DelayedMessages:
     def save(self, *, is_awaited: bool = False) -> None:
         """Have the file written if something changed."""
         if self._dirty:
-            self._broker.saver.later(FILE, self.as_json, is_awaited=is_awaited)
+            self._broker.saver.later(FILE, self._safe_json, is_awaited=is_awaited)
             self._dirty = False
+
+    def close(self) -> None:
+        """Sync the log, then save how far it was delivered into it; blocking. Raises DiskFull, DiskFailed."""
+        self._broker.store.flush()
+        self.save()
+        self._broker.saver.finish()
+
+    def _safe_json(self) -> dict[str, Any]:
+        """The table without what was delivered into a part of the log that is not on the device; saved again later."""
+        self._forget_flushed()
+        self._dirty = self._dirty or bool(self._unflushed)
+        progress = dict(self.progress)
+        for _, before in self._unflushed:
+            for level, offset in before.items():
+                progress[level] = min(offset, progress.get(level, 0))
+        return self.as_json() | {"offsetTable": progress}
+
+    def _forget_flushed(self) -> None:
+        while self._unflushed and self._unflushed[0][0] <= self._broker.store.log.flushed_offset:
+            self._unflushed.popleft()
 
     def needed_from(self) -> int | None:
         """Log offset of the oldest message still waiting, None if none is: retention must keep it."""
@@ -226,10 +255,9 @@ class DelayedMessages:
     def committed(self) -> None:
         """What was put is in the log: progress counts from here on."""
         if self._pending:
-            self.progress.update(self._pending)
+            self._move(self.progress | self._pending)
             self._pending.clear()
             self.version.counter += 1
-            self._dirty = True
 
     def failed(self) -> None:
         """What was put is not in the log; it is tried again."""

@@ -580,12 +580,12 @@ class Broker:
             StoreError: something could not be written; the next start will check the log.
         """
         self.offsets.save()
-        self.delay.save()
         self.topics.save()
         self.groups.save()
         self.scrubber.save()
         self.replication.masters.save_offsets()
         self.saver.finish()
+        self.delay.close()
         self.store.close()
 
 

@@ -34,6 +34,8 @@ class _SyncWork(NamedTuple):
     paths: list[str]
     end: int
     checkpoint: Checkpoint | None
+    cut_count: int
+    """How often the log had been cut: after a cut it says nothing any more."""
 
     def run(self) -> None:
         for path in self.paths:
@@ -92,7 +94,7 @@ class Upkeep:
             return
         end = min(store.marks.written, store.log.flushed_offset)
         checkpoint = store.checkpoint(store.queued_ms) if end == store.marks.written else None
-        work = _SyncWork(self._broker.disk, store.paths_to_sync(), end, checkpoint)
+        work = _SyncWork(self._broker.disk, store.paths_to_sync(), end, checkpoint, store.log.cut_count)
         self._syncing = Job("sync queues", work.run, work)
         self._broker.turn_out.jobs.append(self._syncing)
 
@@ -105,6 +107,8 @@ class Upkeep:
         assert isinstance(work, _SyncWork), "our job carries our work"
         if error is not None:
             log.warning("store: queue files could not be synced: %s", error)
+            return True
+        if work.cut_count != self._broker.store.log.cut_count:
             return True
         try:
             self._broker.store.synced_up_to(work.end)

@@ -116,10 +116,7 @@ def _sync_from(store: Store, log_offset: int) -> None:
 
     Queues and index too, of records from `log_offset` on: nobody else remembers that their files were written to.
     """
-    job = store.begin_flush()
-    if job is not None:
-        job.run()
-        store.end_flush(job)
+    store.flush()
     paths = [path for queue in store.queues.values() for path in queue.paths_behind(log_offset)]
     if store.index is not None:
         paths += [file.path for file in store.index.files if file.end_offset >= log_offset]
@@ -346,4 +343,7 @@ def set_aside_tail(store: Store, log_end: int) -> None:
         store.index.recover(log_end)
     store.log.wipe(log_end)
     store.log.open_at(log_end, flushed=store.log.flushed_offset)
+    store.write_queues()
+    store.marks.written = log_end
+    store.marks.entries = store.entries_total()
     store.note_marks()

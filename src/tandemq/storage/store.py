@@ -456,6 +456,13 @@ class Store:
             return
         self.log.flushed_offset = max(self.log.flushed_offset, job.end)
 
+    def flush(self) -> None:
+        """Sync the log; blocking. Raises DiskFailed."""
+        job = self.begin_flush()
+        if job is not None:
+            job.run()
+            self.end_flush(job)
+
     def flush_failed(self, error: Exception) -> None:
         """The job failed: the system may have dropped written pages, so nothing may be acknowledged any more."""
         self.log.refused = self.log.refused or error
@@ -528,10 +535,7 @@ class Store:
         """Write and sync everything; `abort` goes away only if all of it succeeded, now and ever since the start."""
         if not clean or self.log.refused is not None:
             return
-        job = self.begin_flush()
-        if job is not None:
-            job.run()
-            self.end_flush(job)
+        self.flush()
         self.flush_queues()
         for path in self.paths_to_sync():
             self.disk.open(path).datasync()
