@@ -1,5 +1,6 @@
 """A power loss, a cut or a rebuild, more work, and the power fails again: nothing old stands in place of the new."""
 
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 
@@ -150,6 +151,23 @@ def test_rebuild_of_the_queues_that_a_power_loss_interrupts_begins_again() -> No
         disk.crash()
         store, _ = reopen(disk, OTHER_BOOT)
         assert check(store)[:40] == list(range(40)), f"seed {seed}"
+
+
+def test_rebuild_of_the_index_that_a_power_loss_interrupts_begins_again() -> None:
+    for seed in range(60):
+        disk = new_disk(seed)
+        store = start(disk)
+        fill(store, 60)
+        sync_all(store)
+        fill(store, 60, first=100)
+        disk.kill()
+        disk.remove("index")
+        disk.stop_at(Random(seed).randrange(15, 80), CHANGES)
+        with suppress(PowerLoss):
+            open_store(disk, CONFIG)
+        disk.crash()
+        store, _ = reopen(disk, OTHER_BOOT)
+        assert check(store)[:60] == list(range(60)), f"seed {seed}"
 
 
 def test_damage_stays_damage_if_the_power_fails_soon_after_a_rebuild() -> None:

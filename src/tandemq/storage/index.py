@@ -246,16 +246,17 @@ class KeyIndex:
         return self.files[-1].end_offset if self.files and self.files[-1].count > 1 else -1
 
     def recover(self, log_end: int) -> bool:
-        """After a crash: drop entries at or behind `log_end`, remake the slots. False: all files were dropped."""
+        """After a crash: drop entries at or behind `log_end`, remake the slots. False: the files cannot be trusted."""
         while self.files and (self.files[-1].count <= 1 or self.files[-1].begin_offset >= log_end):
             self.files[-1].empty()
             self._drop(self.files.pop())
         unsure = [file for file in self.files[:-1] if file.end_offset >= log_end] + self.files[-1:]
-        if all(file.truncate_behind(log_end) for file in unsure):
-            return True
+        return all(file.truncate_behind(log_end) for file in unsure)
+
+    def drop_all(self) -> None:
+        """Delete all files."""
         while self.files:
             self._drop(self.files.pop())
-        return False
 
     def _drop(self, file: IndexFile) -> None:
         file.close()

@@ -56,6 +56,9 @@ def open_store(disk: Disk, config: StoreConfig) -> tuple[Store, Recovered]:
     machine_went_down = unclean and marks is not None and not machine_stayed_up
     tail_from = _tail_from(store, marks, begin) if machine_went_down else None
     _forget_behind(store, begin, unclean=unclean)
+    if unclean and store.index is not None and not store.index.recover(begin):
+        _note_rebuild(store, marks)
+        store.index.drop_all()
     if _must_rebuild(store, marks, begin):
         log.warning("store: queues have not the entries they had at %d; rebuilding them from the log", begin)
         _empty_queues(store, marks, begin)
@@ -65,6 +68,7 @@ def open_store(disk: Disk, config: StoreConfig) -> tuple[Store, Recovered]:
         _empty_queues(store, marks, begin)
         begin = store.log.start
     if _index_missing(store, begin):
+        _note_rebuild(store, marks)
         begin = store.log.start
     records = _walk(store, begin, tail_from=tail_from)
     if any(_begins_late(store, queue, begin) for queue in store.queues.values()) or (
@@ -129,6 +133,8 @@ def _begin(store: Store, marks: Marks | None, *, unclean: bool, machine_stayed_u
     starts = store.log.segment_starts
     if not starts:
         return 0
+    if marks is not None and marks.entries == REBUILDING:
+        return store.log.start
     if marks is not None:
         trusted = marks.written if machine_stayed_up or not unclean or marks.clean else marks.synced
         if store.log.start <= trusted <= starts[-1] + store.config.segment_bytes and _is_boundary(store, trusted):
@@ -190,8 +196,6 @@ def _has_last_record(store: Store, queue: ConsumeQueue) -> bool:
 def _forget_behind(store: Store, offset: int, *, unclean: bool) -> None:
     for queue in store.queues.values():
         queue.truncate_behind(offset, wipes=unclean)
-    if unclean and store.index is not None:
-        store.index.recover(offset)
 
 
 def _index_missing(store: Store, begin: int) -> bool:
@@ -223,16 +227,20 @@ def _begins_late(store: Store, queue: ConsumeQueue, begin: int) -> bool:
     return queue.entry(queue.min_offset).log_offset >= begin
 
 
-def _empty_queues(store: Store, marks: Marks | None, begin: int) -> None:
-    """Prepare all queues for a walk through the whole log.
-
-    Entries of records that the log has no more stay: they tell which queue offsets were given out. Should all this be
-    interrupted, the next start does it again, whatever it finds.
-    """
+def _note_rebuild(store: Store, marks: Marks | None) -> None:
+    """Queues or index are about to be made anew: if that is interrupted the next start does it, whatever it finds."""
     write_checkpoint(store.disk, Checkpoint())
     if marks is not None:
         store.marks = replace(marks, entries=REBUILDING)
         store.sync_marks()
+
+
+def _empty_queues(store: Store, marks: Marks | None, begin: int) -> None:
+    """Prepare all queues for a walk through the whole log.
+
+    Entries of records that the log has no more stay: they tell which queue offsets were given out.
+    """
+    _note_rebuild(store, marks)
     for key, queue in list(store.queues.items()):
         if _lacks_beginning(store, queue) or _begins_late(store, queue, begin):
             queue.destroy()
@@ -340,7 +348,8 @@ def set_aside_tail(store: Store, log_end: int) -> None:
         queue.truncate_behind(log_end, wipes=True)
     if store.index is not None:
         store.index.forget_behind(log_end)
-        store.index.recover(log_end)
+        if not store.index.recover(log_end):
+            store.index.drop_all()
     store.log.wipe(log_end)
     store.log.open_at(log_end, flushed=store.log.flushed_offset)
     store.write_queues()
