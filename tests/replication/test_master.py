@@ -550,6 +550,19 @@ def test_tail_is_verified_and_handed_over_then_copying_starts_behind_it() -> Non
     assert session.acked_offset == log.written_end
 
 
+def test_tail_ends_with_the_first_report_behind_it() -> None:
+    """Found by simulation seed 1080946: a master that had been paused met several reports at once."""
+    whole = make_log([100] * 4, 1 << 20)
+    log = FakeLog(segment_bytes=1 << 20)
+    session = introduced(log, send_tail=True)
+    sent(session)
+    session.receive_data(checked(KIND_TAIL, pack(">qi", 0, len(whole))) + whole, 0)
+    session.receive_data(2 * checked(KIND_REPORT, report(len(whole))), 0)
+    assert [type(event) for event in events(session)] == [TailReceived, TailComplete]
+    session.receive_data(checked(KIND_TAIL, pack(">qi", len(whole), 1)) + b"x", 0)
+    assert [type(event) for event in events(session)] == [SessionClosed]
+
+
 @pytest.mark.parametrize("change", ["gap", "flip", "huge", "negative"])
 def test_bad_tail_closes_and_nothing_of_it_is_handed_over(change: str) -> None:
     whole = make_log([100] * 4, 1 << 20)

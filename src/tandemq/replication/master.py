@@ -299,7 +299,6 @@ class MasterSession:
         """The tail is stored: copy from here on."""
         assert self.state is State.TAIL, "no tail was asked for"
         self.state = State.TRANSFER
-        self._tail = None
         self.next_offset = start
         self.acked_offset = start
         self._events.append(Acked(start))
@@ -417,7 +416,8 @@ class MasterSession:
             return False
         body = self._in[head_bytes:stop]
         self._in = self._in[stop:]
-        assert self._tail is not None, "a tail is expected"
+        if self._tail is None:
+            raise ProtocolError("a tail frame behind the report that ended the tail")
         if offset != self._tail.received_end:
             raise ProtocolError(f"a tail frame at {offset}, {self._tail.received_end} is expected")
         begin = self._tail.position
@@ -429,10 +429,11 @@ class MasterSession:
         return True
 
     def _reported(self, offset: int) -> None:
-        if self.state is State.TAIL:
-            self._events.append(TailComplete())
-        else:
+        if self.state is not State.TAIL:
             self._acked(offset)
+        elif self._tail is not None:  # it may report more than once before we get to it
+            self._tail = None
+            self._events.append(TailComplete())
 
     def _acked(self, offset: int) -> None:
         if offset < 0 or offset > self.next_offset:

@@ -223,11 +223,13 @@ class GroupChecks(Checks):
             is_promised = is_orderly or (group, key, queue_id) in self._answered
             if group != host.group.name or who != before or not is_promised:
                 continue
-            has = broker.offsets.table.get(key, {}).get(queue_id, 0)
+            found = broker.offsets.table.get(key, {}).get(queue_id)
+            has = found or 0
             if has < offset and not self._lost_since(host):
                 raise Violation("I7", f"{host.name} took over from {before} ({state.reason}) with {has} for {key}/"
                                       f"{queue_id}, and {offset} was answered")  # fmt: skip
-            self._handed.setdefault(host.name, {})[key, queue_id] = offset
+            if found is not None:  # whoever lost power may have had less to hand over
+                self._handed.setdefault(host.name, {})[key, queue_id] = min(found, offset)
         self.on_handed(host)
 
     def _lost_since(self, host: Host) -> bool:
