@@ -1,10 +1,12 @@
-"""A streaming query of the cluster source in tests."""
+"""A streaming query of the cluster source, or of the log source, in tests."""
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -15,18 +17,23 @@ from tandemq.run.local import LocalCluster
 class Stream:
     """A query with a checkpoint and what it gave so far: a Parquet file per micro-batch, replaced if it comes again."""
 
-    def __init__(self, spark: SparkSession, cluster: LocalCluster | ChildCluster, directory: Path) -> None:
+    format = "rocketmq"
+    number = "body"
+    """What of a message is its number."""
+
+    def __init__(self, spark: SparkSession, cluster: LocalCluster | ChildCluster | str, directory: Path) -> None:
+        names = cluster if isinstance(cluster, str) else cluster.name_servers
         self._spark = spark
-        self._names = cluster.name_servers
+        self._given = {"nameServer": names, "subscribe": "Orders", "startingOffsets": "earliest", "timeoutMs": "8000"}
         self._directory = directory
         self.batches: dict[int, list[int]] = {}
         self.on_batch: Callable[[int], None] = lambda _batch: None
 
     def start(self, *, once: bool, **options: Any) -> StreamingQuery:
-        given: dict[str, Any] = {"nameServer": self._names, "startingOffsets": "earliest", "timeoutMs": 8_000} | options
-        if "subscribePattern" not in given:
-            given.setdefault("subscribe", "Orders")
-        source = self._spark.readStream.format("rocketmq").options(**given).load()
+        given: dict[str, Any] = self._given | options
+        if "subscribePattern" in given:
+            given.pop("subscribe")
+        source = self._spark.readStream.format(self.format).options(**given).load()
         writer = source.writeStream.foreachBatch(self._keep)
         writer = writer.option("checkpointLocation", str(self._directory / "checkpoint"))
         return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime="0 seconds")).start()
@@ -37,9 +44,18 @@ class Stream:
         query.awaitTermination()
         return self.rows
 
+    def run_until(self, done: Callable[[], bool], **options: Any) -> str:
+        """Let it run until something is so, or until it fails: returns of what."""
+        query = self.start(once=False, **options)
+        with suppress(StreamingQueryException):
+            while not done() and not query.awaitTermination(1):
+                pass
+        query.stop()
+        return str(query.exception() or "")
+
     def _keep(self, frame: DataFrame, batch: int) -> None:
         self.on_batch(batch)
-        rows = [int(row.body) for row in frame.select("body").collect()]
+        rows = [int(row.number) for row in frame.selectExpr(f"{self.number} as number").collect()]
         if rows or batch in self.batches:
             self.batches[batch] = rows
 
@@ -53,3 +69,14 @@ class Stream:
         last = max(files, key=lambda path: int(path.name))
         found: dict[str, Any] = json.loads(last.read_text().splitlines()[-1])
         return found
+
+
+class LogStream(Stream):
+    """The same of a log, as `LogWriter` writes it."""
+
+    format = "rocketmq-log"
+    number = "substring(key, 2)"
+
+    def __init__(self, spark: SparkSession, store: Path, directory: Path) -> None:
+        super().__init__(spark, "", directory)
+        self._given = {"path": str(store)}

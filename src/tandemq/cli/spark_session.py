@@ -33,12 +33,14 @@ def clear_errors(words: Mapping[str, str] | None = None) -> Iterator[None]:
     Args:
         words: how the command calls what an error's hint calls otherwise.
     Raises:
-        ConfigError: the extra is not installed.
+        ConfigError: the extra is not installed, or its PySpark is too old.
         TandemError: whatever it is, as one of our own errors.
     """
     try:
         from tandemq.spark.trouble import translated  # noqa: PLC0415  # the other commands need no Spark
+        from tandemq.spark.versions import check_version  # noqa: PLC0415
 
+        check_version("tandemq spark")
         with translated():
             yield
     except ImportError as error:

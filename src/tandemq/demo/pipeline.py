@@ -29,6 +29,7 @@ from tandemq.spark.java import find_java
 from tandemq.spark.lake import DeltaLake
 from tandemq.spark.session import SETTINGS, open_session
 from tandemq.spark.trouble import translated
+from tandemq.spark.versions import check_version
 
 UNIQUE_KEY = r"(?:^|\x02)UNIQ_KEY\x01([^\x02]*)"
 _SHORT_RUN = {
@@ -80,12 +81,13 @@ class Piped:
         return asdict(self)
 
 
-def check_java() -> None:
-    """Look for a Java before anything is begun.
+def check_spark() -> None:
+    """Look at PySpark and for a Java before anything is begun.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: it is too old, or there is none.
     """
+    check_version("the data pipeline")
     find_java()
 
 

@@ -148,7 +148,7 @@ def _check_pipeline() -> None:
             f"Spark is not installed: {error}",
             hint="pip install 'tandemq[spark]', or leave the pipeline out: --no-pipeline",
         ) from error
-    pipeline.check_java()
+    pipeline.check_spark()
 
 
 class _Play:

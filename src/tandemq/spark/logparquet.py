@@ -17,12 +17,12 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from tandemq.spark.logfiles import LogFiles
 from tandemq.spark.logoptions import LogOptions
 from tandemq.spark.logranges import BatchMaker, LogRange, LostRange, Reading, planned_rows
 from tandemq.spark.schema import message_schema
+from tandemq.spark.versions import arrow_schema
 
 ROW_GROUP_BYTES = 64 << 20
 COMPRESSION = "zstd"
@@ -34,7 +34,7 @@ RANGED = ["commitLogOffset", "storeTimestamp"]
 
 def lake_schema() -> Any:
     """The Arrow schema of a lake's files: all columns, bodies as stored."""
-    return to_arrow_schema(message_schema(details=True), timezone="UTC")
+    return arrow_schema(message_schema(details=True))
 
 
 class _Writer:

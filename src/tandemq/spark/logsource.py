@@ -20,8 +20,6 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     InputPartition,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from tandemq.errors import ConfigError, OffsetGone, StoreDamaged
@@ -30,6 +28,15 @@ from tandemq.spark.logoptions import EARLIEST, LATEST, LogOptions, Place, parse_
 from tandemq.spark.logranges import BatchMaker, LogRange, Reading, Rows, lost_text, planned_rows, split
 from tandemq.spark.schema import KAFKA_SOURCES, check_columns, message_schema
 from tandemq.spark.tail import is_boundary
+from tandemq.spark.versions import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    SupportsTriggerAvailableNow,
+    arrow_schema,
+    begin_of,
+    suited,
+)
 from tandemq.spark.worker import keep_modules
 
 log = logging.getLogger(__name__)
@@ -74,9 +81,9 @@ class RocketMQLogDataSource(DataSource):
         """A batch query."""
         return LogReaderBatch(read_options(self.options, streams=False), schema)
 
-    def streamReader(self, schema: StructType) -> "LogReaderStream":  # noqa: N802  # Spark's name
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         """A streaming query."""
-        return LogReaderStream(read_options(self.options, streams=True), schema)
+        return suited(LogReaderStream(read_options(self.options, streams=True), schema))
 
 
 def _offered(options: LogOptions) -> StructType:
@@ -152,7 +159,7 @@ class _Query:
             keeps_damage="verdict" in columns, fails_on_damage=self._options.fails_on_loss,
             maps_properties=self._options.maps_properties and "properties" in columns,
         )  # fmt: skip
-        maker = BatchMaker(files, to_arrow_schema(self._schema, timezone="UTC"))
+        maker = BatchMaker(files, arrow_schema(self._schema))
         for rows in planned_rows(files, reading, ranges, self._lost_range):
             yield maker.batch(_as_kafka(rows, self._names) if self._options.kafka else rows)
 
@@ -264,7 +271,7 @@ class LogReaderStream(_Query, DataSourceStreamReader, SupportsTriggerAvailableNo
         """
         self._is_beginning = False  # a first batch that is done again
         files = self._open()
-        begin, stop = parse_place(start, files.broker_name), parse_place(end, files.broker_name)
+        begin, stop = parse_place(begin_of(start, end), files.broker_name), parse_place(end, files.broker_name)
         at = begin.log_offset
         if at > files.start and files.epoch_at(at - 1) != begin.epoch:
             self._rewritten(f"what lies before log offset {at} was of generation {begin.epoch}, and is now of "

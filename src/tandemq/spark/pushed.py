@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
-
 from tandemq.client.kit import Kit
 from tandemq.client.steps import Steps
 from tandemq.model.message import MessageQueue
@@ -20,6 +18,7 @@ from tandemq.spark.layout import Layout, find_moment
 from tandemq.spark.options import ReadFrom
 from tandemq.spark.reader import ReadHow
 from tandemq.spark.schema import KAFKA_SOURCES
+from tandemq.spark.versions import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 
 Offsets = Mapping[MessageQueue, int]
 _SETS = {"topic": "topics", "brokerName": "brokers", "queueId": "queue_ids", "tags": "tags"}

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from tandemq.errors import ConfigError
 from tandemq.spark.java import Java, find_java
+from tandemq.spark.versions import CHECKPOINTS
 
 MASTER = "local[*]"
 MASTERS = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|spark://.+|k8s://.+|yarn")
@@ -34,8 +35,7 @@ SETTINGS = {
 
 LOCAL_SETTINGS = {
     # A checkpoint on a local disk is written in a third of the time.
-    "spark.sql.streaming.checkpointFileManagerClass":
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+    "spark.sql.streaming.checkpointFileManagerClass": f"{CHECKPOINTS}.FileSystemBasedCheckpointFileManager",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),

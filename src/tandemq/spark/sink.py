@@ -19,7 +19,7 @@ from hashlib import blake2b
 from typing import Any
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
 
 from tandemq.client.administration import topic_names
@@ -31,6 +31,7 @@ from tandemq.model.message import KEY_SEPARATOR, KEYS, TAGS, Message, SendResult
 from tandemq.spark.asking import asker_of
 from tandemq.spark.options import SinkOptions
 from tandemq.spark.schema import did_you_mean
+from tandemq.spark.versions import DataSourceStreamArrowWriter
 from tandemq.spark.worker import keep_modules
 
 log = logging.getLogger(__name__)

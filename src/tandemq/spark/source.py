@@ -16,8 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from tandemq.errors import ConfigError, OffsetGone, TandemError
@@ -34,6 +33,16 @@ from tandemq.spark.pushed import Narrowing
 from tandemq.spark.reader import ReadHow, read_ranges
 from tandemq.spark.schema import check_columns, message_schema
 from tandemq.spark.sink import BatchWriter, StreamWriter
+from tandemq.spark.versions import (
+    BEGIN,
+    Filter,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+    begin_of,
+    suited,
+)
 from tandemq.spark.worker import keep_modules
 
 log = logging.getLogger(__name__)
@@ -60,9 +69,9 @@ class RocketMQDataSource(DataSource):
         """For `spark.read`."""
         return BatchReader(source_options(self.options, streaming=False), schema)
 
-    def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: N802  # Spark's name
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         """For `spark.readStream`."""
-        return StreamReader(source_options(self.options, streaming=True), schema)
+        return suited(StreamReader(source_options(self.options, streaming=True), schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """For `df.write`."""
@@ -338,7 +347,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a micro-batch, the same for the same two offsets."""
         self._is_beginning = False  # a first batch that is done again
-        before, after = _position(start), _position(end)
+        before, after = _position(begin_of(start, end)), _position(end)
         ranges = make_ranges(before.offsets, after.offsets)
         if not ranges:
             return []
@@ -383,8 +392,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.__dict__ | dict.fromkeys(("_latest", "_checked", "_told", "_target", "_layout", "_epochs"))
 
 
-def _position(tree: dict[str, Any]) -> Position:
-    return read_offsets(tree, "the checkpoint") if tree else Position({})
+def _position(tree: Mapping[str, Any]) -> Position:
+    offsets = {topic: brokers for topic, brokers in tree.items() if topic != BEGIN}
+    return read_offsets(offsets, "the checkpoint") if offsets else Position({})
 
 
 def _checked_epochs(before: Position, ends: Mapping[MessageQueue, End], epochs: Mapping[str, Epochs]) -> dict[str, int]:
