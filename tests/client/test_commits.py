@@ -185,3 +185,19 @@ def test_queue_given_back_is_unlocked_when_its_offset_is_told_and_asked_for_agai
     world.until(lambda: len(broker.of(RequestCode.QUERY_CONSUMER_OFFSET)) > asked)
     order = [code for code in broker.codes() if code in (RequestCode.UNLOCK_BATCH_MQ, RequestCode.LOCK_BATCH_MQ)]
     assert order[-2:] == [RequestCode.UNLOCK_BATCH_MQ, RequestCode.LOCK_BATCH_MQ]
+
+
+def test_what_waits_for_a_broker_goes_with_a_newer_offset_to_the_next_one() -> None:
+    """Found by simulation seed 1082207: the older offset left behind the newer one, for the broker that had served."""
+    world, broker, threads = world_of(1)
+    other = world.broker("a", 1)
+    world.run(31_000)
+    commits = commits_in(world)
+    commits.tell(queue(0), 68, broker.address, world.now)
+    waits = commits.tell(queue(0), 72, broker.address, world.now)
+    world.settle()
+    newest = commits.tell(queue(0), 76, other.address, world.now)
+    threads.work(ResponseCode.NO_PERMISSION)
+    assert waits.done and newest.done and waits.error is None
+    assert threads.commands == []
+    assert [command.fields["commitOffset"] for command in other.of(RequestCode.UPDATE_CONSUMER_OFFSET)] == ["76"]

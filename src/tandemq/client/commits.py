@@ -8,6 +8,8 @@ RocketMQ handles the requests of one link on several threads, so what is sent at
 * What is told first goes alone. Two first offsets of a group in a topic would each make a table of their own there, and
   one table, with its offset, is lost: the group reads that queue again.
 
+* What waits for one broker when a newer offset of its queue goes to another one goes there with it, and not behind it.
+
 When nobody answers, what waits for the same broker fails with it; whoever told it tells it again.
 
 Owner: the shares of one consumer. Source: docs/requests.md, "offsets"; RocketMQ ConsumerOffsetManager.commitOffset.
@@ -61,7 +63,9 @@ class Commits:
             a ticket, settled when the broker has it; it fails with a NetworkError or RemoteError.
         """
         lane = self._lanes.setdefault((address, queue.topic), _Lane(address))
-        commit = lane.waiting.setdefault(queue, _Commit())
+        elsewhere = [other for other in self._lanes.values() if other is not lane and queue in other.waiting]
+        commit = elsewhere[0].waiting.pop(queue) if elsewhere else _Commit()
+        commit = lane.waiting.setdefault(queue, commit)
         commit.offset = offset
         self._go_on(lane, now)
         return commit.ticket
