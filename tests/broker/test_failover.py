@@ -226,6 +226,23 @@ def test_message_that_waited_while_its_copy_left_is_no_success(tmp_path: Path) -
     assert answer.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
 
 
+def test_message_given_back_is_taken_when_all_in_sync_hold_it(pair: ElectedGroup) -> None:
+    """Found by chaos run 1027: a master that was cut off took messages back, and its successor had none of them."""
+    master = pair.brokers[0]
+    pair.send(master)
+    for wire in pair.wires:
+        wire.stalls_up = True
+    waits = master.tell(Code.CONSUMER_SEND_MSG_BACK, {"offset": 0, "group": "group", "delayLevel": 0})
+    pair.settle()
+    assert master.answer_to(waits) is None
+    for wire in pair.wires:
+        wire.stalls_up = False
+    pair.pass_time(500)
+    answer = master.answer_to(waits)
+    assert answer is not None
+    assert answer.code == ResponseCode.SUCCESS
+
+
 def test_full_disk_that_cannot_note_whether_the_log_is_whole_ends_nothing(
     pair: ElectedGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:

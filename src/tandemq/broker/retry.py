@@ -1,5 +1,8 @@
 """Messages a consumer gives back: into the group's retry topic by way of a delay level, finally to its dead letters.
 
+The answer does not wait for flush or replica, as in RocketMQ; but in `elect` it does, where the next master cuts what
+not all in sync have, and the consumer has passed the message over by then.
+
 Source: docs/requests.md, "retry"; RocketMQ SendMessageProcessor.
 """
 
@@ -96,4 +99,4 @@ class _SendBack:
             reconsume_times=message.reconsume_times + 1,
         )  # fmt: skip
         answer = None if command.is_oneway else encode_command(command.answer(ResponseCode.SUCCESS))
-        broker.send.acks.append((link.number, answer, offset + size, False, 1))
+        broker.send.acks.append((link.number, answer, offset + size, broker.is_elect, 1))

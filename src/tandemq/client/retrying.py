@@ -23,6 +23,7 @@ from tandemq.model.message import (
     RETRY_TOPIC,
     TRAN_MSG,
     MessageQueue,
+    SendStatus,
     StoredMessage,
     SysFlag,
     encode_properties,
@@ -51,7 +52,7 @@ def send_back(
     Args:
         queue: where the message was read, whose topic may be the group's retry topic.
     Returns:
-        whether somebody has taken it: only then it may be acknowledged.
+        whether somebody has taken it, for good: only then it may be acknowledged.
     """
     address = kit.routes.leader(queue.broker_name)
     if address is not None and not kit.links.is_down(address):
@@ -68,11 +69,11 @@ def send_back(
             return True
     try:
         now = yield from tell_now()
-        yield from wait(producer.send_prepared(_again(kit, options, message, level), now))
+        stored = yield from wait(producer.send_prepared(_again(kit, options, message, level), now))
     except TandemError as error:
         log.warning("retry failed group=%s queue=%s reason=%s", options.group, queue, error)
         return False
-    return True
+    return stored.status is SendStatus.SEND_OK or not kit.routes.is_elected(stored.queue.broker_name)
 
 
 def _again(kit: Kit, options: ConsumerOptions, message: StoredMessage, level: int) -> Outgoing:

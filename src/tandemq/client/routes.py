@@ -250,8 +250,13 @@ class Routes:
 
     def takes_messages(self, broker_name: str) -> bool:
         """Whether a group has a master, or elects one by itself: its queues stay while nobody is listed as master."""
-        group = self.group(broker_name)
-        return MASTER_ID in group.members or (group.mode == ELECT and bool(group.members))
+        return MASTER_ID in self.group(broker_name).members or (
+            self.is_elected(broker_name) and bool(self.group(broker_name).members)
+        )
+
+    def is_elected(self, broker_name: str) -> bool:
+        """Whether a group elects its masters, so that what is stored and not SEND_OK may be cut again."""
+        return self.group(broker_name).mode == ELECT
 
     def is_master(self, address: str) -> bool:
         """Whether an address is listed as some group's master now."""
