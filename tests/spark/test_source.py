@@ -66,18 +66,21 @@ def test_filters_offsets_and_times_narrow_what_is_read(
         for queue in range(2):
             at = start + 50 * queue
             send(names, numbered("Orders", at, at + 50, tag), queue=MessageQueue("Orders", "broker-a", queue))
-    rows = read(tandemq_broker)
-    assert bodies(rows) == list(range(300))
+    assert bodies(read(tandemq_broker)) == list(range(300))
+    rows = read(tandemq_broker, pushDown="true")
     assert bodies(rows.where("tags = 'b'")) == list(range(100, 200))
     assert bodies(rows.where("tags in ('a', 'c') and queueId = 1")) == [*range(50, 100), *range(250, 300)]
     assert bodies(rows.where("queueOffset >= 10 and queueOffset < 12")) == [10, 11, 60, 61]
     assert bodies(rows.where("topic = 'Nothing'")) == []
-    kafka = read(tandemq_broker, schema="kafka", minPartitions=4).where("topic = 'Orders' and partition = 1")
+    kafka = read(tandemq_broker, schema="kafka", minPartitions=4, pushDown="true").where(
+        "topic = 'Orders' and partition = 1"
+    )
     one = kafka.where("offset = 60")
     assert [row.value for row in one.collect()] == [b"160"]
     assert one.rdd.getNumPartitions() == 1
     assert kafka.where("offset >= 10 and offset < 12 and timestamp > '2020-01-01'").count() == 2
-    assert bodies(read(tandemq_broker, subExpression="a || c").where("queueId = 0")) == [*range(50), *range(200, 250)]
+    half = read(tandemq_broker, subExpression="a || c", pushDown="true").where("queueId = 0")
+    assert bodies(half) == [*range(50), *range(200, 250)]
     first_b = rows.where("tags = 'b'").agg(F.min("storeTimestamp")).first()
     assert first_b is not None
     moment = int(first_b[0].astimezone(UTC).timestamp() * 1000)
@@ -88,7 +91,7 @@ def test_filters_offsets_and_times_narrow_what_is_read(
     assert bodies(rows.where(F.col("storeTimestamp") >= first_b[0])) == sorted(int(row.body) for row in late)
     offsets = '{"Orders": {"broker-a": {"0": 140, "1": -1}}}'
     to_read = {"startingOffsets": offsets.replace("-1", "-2"), "endingOffsets": offsets.replace("140", "-1")}
-    assert bodies(read(tandemq_broker, **to_read).where("queueId = 0")) == list(range(240, 250))
+    assert bodies(read(tandemq_broker, pushDown="true", **to_read).where("queueId = 0")) == list(range(240, 250))
     only = read(tandemq_broker, assign='{"Orders": {"broker-a": [1]}}')
     assert {row.queueId for row in only.select("queueId").distinct().collect()} == {1}
     assert read(tandemq_broker, minPartitions=7).rdd.getNumPartitions() >= 7
@@ -108,8 +111,24 @@ def test_messages_of_tags_that_a_condition_leaves_out_stay_with_the_broker(
     ]  # fmt: skip
     for options, condition, count in filtered:
         before = path.count
-        assert bodies(read(tandemq_broker, **options).where(condition)) == list(range(103 - count, 103))
+        rows = read(tandemq_broker, pushDown="true", **options).where(condition)
+        assert bodies(rows) == list(range(103 - count, 103))
         assert path.count - before == count
+
+
+def test_conditions_of_one_query_take_nothing_from_another_on_the_same_dataframe(
+    tandemq_broker: LocalCluster, read: Read
+) -> None:
+    """Spark keeps a reader that took conditions for the next query, so none of ours does unless it is asked to."""
+    make_topic(tandemq_broker.name_servers, "Orders", 4)
+    send(tandemq_broker.name_servers, numbered("Orders", 0, 100))
+    rows = read(tandemq_broker)
+    second = rows.where("queueId = 1")
+    count = second.count()
+    assert 0 < count < 100
+    assert rows.count() == 100
+    assert second.union(rows).count() == count + 100
+    assert second.union(rows.where("queueId = 2")).count() == count + rows.where("queueId = 2").count()
 
 
 def test_few_columns_are_read_as_such_and_wrong_ones_are_named(
@@ -220,7 +239,9 @@ def test_deleted_messages_fail_a_query_that_names_them_unless_loss_is_accepted(
     filtered: list[tuple[dict[str, str], str]] = [({}, "true"), ({"subExpression": "a"}, "true"), ({}, "tags = 'a'")]
     for options, condition in filtered:
         strict, lax = (
-            read(tandemq_broker, startingOffsets=start, failOnDataLoss=fails, **options).where(condition)
+            read(tandemq_broker, startingOffsets=start, failOnDataLoss=fails, pushDown="true", **options).where(
+                condition
+            )
             for fails in ("true", "false")
         )
         with pytest.raises(

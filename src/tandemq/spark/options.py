@@ -45,6 +45,7 @@ SOURCE = {
     "propertiesAs": "string or map",
     "details": "whether columns that only the record tells come too",
     "inflate": "whether compressed bodies are decompressed",
+    "pushDown": "whether conditions of a query narrow what is read; for batch queries",
     "pullBatchSize": "most messages of one pull",
     "timeoutMs": "how long to wait for a cluster that does not answer",
 }
@@ -71,7 +72,7 @@ OLD_NAMES = {
 REFUSED = dict.fromkeys(("accessKey", "secretKey", "tls"), "ACL and TLS are not spoken by this client")
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "truncate", "numrows"})
 STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "commitGroup")
-BATCH_ONLY = ("endingOffsets", "endingTimestamp")
+BATCH_ONLY = ("endingOffsets", "endingTimestamp", "pushDown")
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 
 
@@ -127,6 +128,7 @@ class SourceOptions:
     map_properties: bool = False
     details: bool = False
     inflates: bool = True
+    pushes_down: bool = False
     pull_messages: int = PULL_BATCH_SIZE
     timeout_ms: int = TIMEOUT_MS
 
@@ -225,6 +227,7 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         map_properties=map_properties,
         details=details,
         inflates=values.flag("inflate", default=True),
+        pushes_down=values.flag("pushDown", default=False),
         pull_messages=values.count("pullBatchSize") or PULL_BATCH_SIZE,
         timeout_ms=values.count("timeoutMs") or TIMEOUT_MS,
     )

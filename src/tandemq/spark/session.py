@@ -20,7 +20,7 @@ MASTER = "local[*]"
 MASTERS = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|spark://.+|k8s://.+|yarn")
 
 SETTINGS = {
-    # Off by default in Spark; a reader that takes filters fails without it.
+    # Off by default in Spark; a reader that takes filters (`pushDown`) fails without it.
     "spark.sql.python.filterPushdown.enabled": "true",
     # Between the JVM and Python workers; a fifth faster than TCP on bodies of 1 KiB, and 45 ms less per small batch.
     "spark.python.unix.domain.socket.enabled": "true",

@@ -67,7 +67,8 @@ class RocketMQDataSource(DataSource):
 
     def reader(self, schema: StructType) -> "BatchReader":
         """For `spark.read`."""
-        return BatchReader(source_options(self.options, streaming=False), schema)
+        options = source_options(self.options, streaming=False)
+        return (NarrowedReader if options.pushes_down else BatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         """For `spark.readStream`."""
@@ -179,16 +180,6 @@ class BatchReader(DataSourceReader):
         self._reader = _Reader(options, schema)
         self._narrowing = Narrowing()
 
-    def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802  # Spark's name
-        """Take what helps to read less. Spark applies all of them itself as well: what is read may be more."""
-        reader, options = self._reader, self._reader.options
-        self._narrowing = Narrowing.of(filters, kafka=options.kafka)
-        # Here and not in `partitions`: Spark copies for tasks what there is before it plans. On the topic of delayed
-        # messages brokers know times instead of tags.
-        if options.expression_type == "TAG" and SCHEDULE_TOPIC not in {*options.topics, *options.assigned}:
-            reader.how = self._narrowing.tags_of(reader.how)
-        return filters
-
     def partitions(self) -> Sequence[InputPartition]:
         """Ask the cluster, and plan."""
         reader, options, narrowing = self._reader, self._reader.options, self._narrowing
@@ -233,6 +224,24 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         """See `_Reader.read_task`."""
         yield from self._reader.read_task(partition)
+
+
+class NarrowedReader(BatchReader):
+    """Reads no more than the conditions of its query need.
+
+    Spark keeps it for the next query on the same DataFrame, and does not ask it again if that has no conditions, so that
+    rows are missing: only who asks for it gets it.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802  # Spark's name
+        """Take what helps to read less. Spark applies all of them itself as well: what is read may be more."""
+        reader, options = self._reader, self._reader.options
+        self._narrowing = Narrowing.of(filters, kafka=options.kafka)
+        # Here and not in `partitions`: Spark copies for tasks what there is before it plans. On the topic of delayed
+        # messages brokers know times instead of tags.
+        if options.expression_type == "TAG" and SCHEDULE_TOPIC not in {*options.topics, *options.assigned}:
+            reader.how = self._narrowing.tags_of(reader.how)
+        return filters
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
