@@ -3,8 +3,21 @@
 import pytest
 
 from tandemq.storage.recovery import set_aside_tail
-from tests.storage.harness import OTHER_BOOT, check, fill, new_disk, queue_entries, reopen, start
+from tests.storage.harness import OTHER_BOOT, check, expected_entries, fill, new_disk, queue_entries, reopen, start
 from tests.storage.test_recovery import sync_all
+
+
+def test_entry_that_was_corrected_is_on_the_device() -> None:
+    """Found by simulation seed 80661: the hole that a damaged message had left was there again after a power loss."""
+    disk = new_disk()
+    store = start(disk)
+    fill(store, 20)
+    queue = store.queues["T0", 0]
+    right = queue.read(2, 1)
+    queue.flush()
+    queue.correct(2, 0, 5, 0)
+    queue.correct(2, *expected_entries(store)["T0", 0][2])
+    assert disk.peek("consumequeue/T0/0/00000000000000000000", len(right), 2 * len(right), safe=True) == right
 
 
 def test_what_was_cut_does_not_come_back_with_a_power_loss() -> None:

@@ -229,8 +229,8 @@ class BatchReader(DataSourceReader):
 class NarrowedReader(BatchReader):
     """Reads no more than the conditions of its query need.
 
-    Spark keeps it for the next query on the same DataFrame, and does not ask it again if that has no conditions, so that
-    rows are missing: only who asks for it gets it.
+    Spark keeps it for the next query on the same DataFrame, and does not ask it again if that has no conditions: rows
+    are missing then. So only who asks for it gets it.
     """
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802  # Spark's name

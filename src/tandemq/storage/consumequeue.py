@@ -182,6 +182,8 @@ class ConsumeQueue:
     def correct(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> None:
         """Replace an entry between `min_offset` and `max_offset` that is not what the log says.
 
+        On the device too: nobody else would sync an entry of so old a record.
+
         Raises:
             DiskFailed, DiskFull: it could not be written.
         """
@@ -191,7 +193,10 @@ class ConsumeQueue:
             at = (queue_offset - self._tail_start) * QUEUE_ENTRY_BYTES
             self._tail[at : at + QUEUE_ENTRY_BYTES] = packed
         else:
-            self._segments.write(packed, queue_offset * QUEUE_ENTRY_BYTES)
+            at = queue_offset * QUEUE_ENTRY_BYTES
+            self._segments.write(packed, at)
+            for file in self._segments.files_between(at, at + QUEUE_ENTRY_BYTES):
+                file.datasync()
         if queue_offset == self.max_offset - 1:
             self.last_log_end = log_offset + size
 
