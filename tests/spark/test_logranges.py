@@ -1,7 +1,6 @@
 """Rows of the log, without Spark: every way to cut it, every kind of record, damage of all sorts."""
 
 import json
-import tarfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,9 @@ from tandemq.model.message import SysFlag
 from tandemq.spark.logfiles import LogReader, log_end, open_log
 from tandemq.spark.logranges import BatchMaker, RangeReader, Reading, split
 from tandemq.spark.schema import message_schema
+from tests.golden import GOLDEN, unpack
 from tests.spark.logs import BORN_MS, HOST_V6, LogWriter
 from tests.spec import spec
-
-GOLDEN = Path(__file__).parent.parent / "golden"
 
 
 def rows_of(store: Path, *, range_bytes: int = 1 << 30, **reading: Any) -> list[dict[str, Any]]:
@@ -210,8 +208,7 @@ def test_file_deleted_while_it_is_read_is_told(writer: LogWriter) -> None:
 @pytest.mark.parametrize("name", ["store-4.9.7-clean", "store-4.9.7-killed", "store-5.3.3-clean", "store-5.3.3-killed"])
 def test_stores_of_java_brokers_are_read_as_their_client_reads_them(tmp_path: Path, name: str) -> None:
     told = json.loads((GOLDEN / f"{name}.json").read_text())
-    with tarfile.open(GOLDEN / f"{name}.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(name, tmp_path)
     rows = {row["commitLogOffset"]: row for row in rows_of(tmp_path / "store")}
     assert {row["verdict"] for row in rows.values()} == {None}
     assert told["messages"]

@@ -14,6 +14,7 @@ from tandemq.errors import ConfigError
 from tandemq.spark.logoptions import read_options
 from tandemq.spark.logsource import RocketMQLogDataSource
 from tandemq.spark.schema import KAFKA, MESSAGE
+from tandemq.spark.worker import keep_modules
 from tests.spark.logs import LogWriter
 from tests.spec import spec
 
@@ -54,6 +55,7 @@ def test_who_has_read_a_range_no_longer_looks_for_garbage_among_modules(writer: 
     writer.write_many(10)
     source = RocketMQLogDataSource({"path": str(writer.store)})
     reader = source.reader(source.schema())
+    keep_modules.cache_clear()
     gc.unfreeze()
     try:
         assert [batch.num_rows for batch in reader.read(reader.partitions()[0])] == [10]

@@ -1,6 +1,5 @@
 """`tandemq spark`: the data pipeline's jobs, each a few lines over `tandemq.spark`, which is loaded when one runs."""
 
-import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -14,7 +13,7 @@ from tandemq.cli.show import json_option, show_facts, show_json, show_rows
 from tandemq.cli.spark_collect import collect
 from tandemq.cli.spark_pipeline import pipeline
 from tandemq.cli.spark_replay import replay
-from tandemq.cli.spark_session import Progress, clear_errors, session_options, spark_session
+from tandemq.cli.spark_session import Progress, clear_errors, run_into_lake, session_options, spark_session
 from tandemq.config import DELAY_LEVELS, parse_delay_levels
 from tandemq.errors import ConfigError
 
@@ -106,16 +105,8 @@ def archive(
             ),
             progress=tell,
         )  # fmt: skip
-        if follow:
-            signal.signal(signal.SIGTERM, signal.default_int_handler)
-        began = time.monotonic()
-        try:
-            done = job.run(session)
-        except KeyboardInterrupt:
-            done = job.done
-    facts = asdict(done) | {"seconds": round(time.monotonic() - began, 3), "java": java}
-    del facts["trouble"]
-    show_facts(facts, as_json=as_json)
+        facts = run_into_lake(job, session, follows=follow)
+    show_facts(facts | {"java": java}, as_json=as_json)
 
 
 @spark.command()

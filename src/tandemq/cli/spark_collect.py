@@ -1,9 +1,7 @@
 """`tandemq spark collect`: the messages of a running cluster into a lake."""
 
-import signal
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +9,7 @@ import click
 
 from tandemq.cli.ask import DEFAULT_NAME_SERVERS
 from tandemq.cli.show import json_option, show_facts
-from tandemq.cli.spark_session import LINE_EVERY_S, REPORT_EVERY_S, session_options, spark_session
+from tandemq.cli.spark_session import LINE_EVERY_S, REPORT_EVERY_S, run_into_lake, session_options, spark_session
 
 if TYPE_CHECKING:
     from tandemq.spark.collect import Collected
@@ -62,16 +60,8 @@ def collect(
             ),
             progress=_Told(silent=as_json),
         )  # fmt: skip
-        if follow:
-            signal.signal(signal.SIGTERM, signal.default_int_handler)
-        began = time.monotonic()
-        try:
-            done = job.run(session)
-        except KeyboardInterrupt:
-            done = job.done
-    facts = asdict(done) | {"seconds": round(time.monotonic() - began, 3), "java": java}
-    del facts["trouble"]
-    show_facts(facts, as_json=as_json)
+        facts = run_into_lake(job, session, follows=follow)
+    show_facts(facts | {"java": java}, as_json=as_json)
 
 
 class _Told:

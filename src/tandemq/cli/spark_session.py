@@ -1,10 +1,12 @@
 """What the commands of `tandemq spark` share: a session, how far a job is, and errors of one line."""
 
 import logging
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +15,9 @@ from tandemq.errors import ConfigError, TandemError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tandemq.spark.archive import Archive
+    from tandemq.spark.collect import Collect
 
 REPORT_EVERY_S = 0.5
 LINE_EVERY_S = 10.0
@@ -92,6 +97,20 @@ def _silence(session: "SparkSession | None") -> None:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     if session is not None:
         session.sparkContext.setLogLevel("OFF")
+
+
+def run_into_lake(job: "Archive | Collect", session: "SparkSession", *, follows: bool) -> dict[str, Any]:
+    """What a job has written when it has ended or was interrupted: by SIGINT, and by SIGTERM if it follows."""
+    if follows:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    began = time.monotonic()
+    try:
+        job.run(session)
+    except KeyboardInterrupt:
+        pass
+    facts = asdict(job.done) | {"seconds": round(time.monotonic() - began, 3)}
+    del facts["trouble"]
+    return facts
 
 
 class Progress:

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tandemq.errors import ConfigError, LocalError, StoreDamaged
 from tandemq.spark.lake import COLLECTED, VACUUM_HOURS, DataFile, DeltaLake, Lake
-from tandemq.spark.lakequery import COMPACT_EVERY, Care, checkpoint_id, planned_end, run_to_end
+from tandemq.spark.lakequery import COMPACT_EVERY, Care, checkpoint_id, planned_end, run_to_end, start_query
 from tandemq.spark.logfiles import LogReader, log_end, open_log
 from tandemq.spark.logoptions import parse_place
 from tandemq.spark.logsource import RocketMQLogDataSource
@@ -171,13 +171,10 @@ class Archive:
             "maxBytesPerTrigger": str(self._options.bytes_max),
             "failOnDataLoss": str(self._options.fails_on_loss).lower(),
         }  # fmt: skip
-        writer = (
-            spark.readStream.format("rocketmq-log").options(**options).load()
-            .writeStream.foreachBatch(self._commit).option("checkpointLocation", str(self._checkpoint))
-        )  # fmt: skip
-        if self._options.follows:
-            return writer.trigger(processingTime=self._options.trigger).start()
-        return writer.trigger(availableNow=True).start()
+        rows = spark.readStream.format("rocketmq-log").options(**options).load()
+        return start_query(
+            rows, self._commit, self._checkpoint, every=self._options.trigger if self._options.follows else ""
+        )
 
     def run(self, spark: SparkSession) -> Archived:
         """Do it; an archive that follows runs until it is interrupted.

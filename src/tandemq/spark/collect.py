@@ -24,7 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tandemq.errors import LocalError
 from tandemq.spark.lake import COLLECTED, VACUUM_HOURS, DataFile, DeltaLake, Lake
-from tandemq.spark.lakequery import COMPACT_EVERY, Care, checkpoint_id, planned_end, run_to_end
+from tandemq.spark.lakequery import COMPACT_EVERY, Care, checkpoint_id, planned_end, run_to_end, start_query
 from tandemq.spark.logparquet import lake_schema, write_file
 from tandemq.spark.logsource import FILES
 from tandemq.spark.source import RocketMQDataSource
@@ -91,13 +91,10 @@ class Collect:
         """Start the query that does it."""
         spark.dataSource.register(RocketMQDataSource)
         options = {"startingOffsets": "earliest"} | dict(self._options.source) | {"details": "true", "inflate": "false"}
-        writer = (
-            spark.readStream.format("rocketmq").options(**options).load()
-            .writeStream.foreachBatch(self._commit).option("checkpointLocation", str(self._checkpoint))
-        )  # fmt: skip
-        if self._options.follows:
-            return writer.trigger(processingTime=self._options.trigger).start()
-        return writer.trigger(availableNow=True).start()
+        rows = spark.readStream.format("rocketmq").options(**options).load()
+        return start_query(
+            rows, self._commit, self._checkpoint, every=self._options.trigger if self._options.follows else ""
+        )
 
     def run(self, spark: SparkSession) -> Collected:
         """Do it; a query that follows runs until it is interrupted.

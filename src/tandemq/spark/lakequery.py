@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tandemq.errors import LocalError, StoreLocked
@@ -36,6 +37,14 @@ def checkpoint_id(checkpoint: Path) -> str:
 def planned_end(checkpoint: Path, batch: int) -> Any:
     """Where a micro-batch of one source ends, as the source told Spark."""
     return json.loads((checkpoint / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()[-1])
+
+
+def start_query(
+    rows: DataFrame, commit: Callable[[DataFrame, int], None], checkpoint: Path, *, every: str
+) -> StreamingQuery:  # fmt: skip
+    """Start a query that gives each micro-batch to `commit`: one `every` so often, or, if that is "", all there is."""
+    writer = rows.writeStream.foreachBatch(commit).option("checkpointLocation", str(checkpoint))
+    return (writer.trigger(processingTime=every) if every else writer.trigger(availableNow=True)).start()
 
 
 def run_to_end(query: StreamingQuery, trouble: Callable[[], LocalError | None]) -> None:
