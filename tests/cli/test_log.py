@@ -1,7 +1,6 @@
 """Offline tools on a store directory: ours, RocketMQ's, damaged ones."""
 
 import json
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ from tandemq.cli import logcheck
 from tandemq.client.blocking import BlockingProducer
 from tandemq.run.local import LocalCluster
 from tests.cli.conftest import Run
+from tests.golden import GOLDEN, unpack
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 COUNT = 300
 
 
@@ -59,10 +58,9 @@ def test_several_processes_find_the_same(run: Run, store: Path) -> None:
     assert verified(run, store, jobs=2)["records"] == COUNT
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in GOLDEN.glob("store-*.tar.gz")))
+@pytest.mark.parametrize("name", sorted(path.name.removesuffix(".tar.gz") for path in GOLDEN.glob("store-*.tar.gz")))
 def test_stores_of_java_verify(run: Run, tmp_path: Path, name: str) -> None:
-    with tarfile.open(GOLDEN / name) as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(name, tmp_path)
     [log] = tmp_path.rglob("commitlog")
     found = verified(run, log.parent)
     assert found["damages"] == 0
@@ -135,10 +133,9 @@ def test_queues_and_index_of_a_sound_store_agree_with_its_log(run: Run, store: P
     assert "derivedFaults" in run("log", "verify", store, "--jobs", 1, "--derived", *SIZES).output
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in GOLDEN.glob("store-*.tar.gz")))
+@pytest.mark.parametrize("name", sorted(path.name.removesuffix(".tar.gz") for path in GOLDEN.glob("store-*.tar.gz")))
 def test_queues_and_index_of_javas_stores_agree_with_their_logs(run: Run, tmp_path: Path, name: str) -> None:
-    with tarfile.open(GOLDEN / name) as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(name, tmp_path)
     [log] = tmp_path.rglob("commitlog")
     found = derived(run, log.parent, sizes=index_sizes(log.parent))
     assert found["derived"] == []

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.golden import GOLDEN, unpack
 from tests.interop.checks import (
     Events,
     agrees_with,
@@ -24,7 +24,7 @@ from tests.interop.checks import (
     sent,
 )
 from tests.interop.driver import JavaDriver
-from tests.interop.java import REPOSITORY, SERVER_VERSIONS, wait_until
+from tests.interop.java import SERVER_VERSIONS, wait_until
 from tests.interop.logs import offsets_of, read_log
 from tests.interop.peers import (
     CLIENTS,
@@ -125,17 +125,14 @@ def _wait_stored(keeper: Broker, offset: int) -> None:
 
 # ------------------------------------------------------------------------------------------------------ golden stores
 
-_GOLDEN = REPOSITORY / "tests" / "golden"
-
 
 @pytest.mark.parametrize(
     "name", [f"store-{version}-{end}" for version in SERVER_VERSIONS for end in ("clean", "killed")]
 )
 @pytest.mark.background
 def test_golden_store_reads_as_java_read_it(name: str, drivers: Callable[[str], JavaDriver], tmp_path: Path) -> None:
-    with tarfile.open(_GOLDEN / f"{name}.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    golden: dict[str, Any] = json.loads((_GOLDEN / f"{name}.json").read_text())
+    unpack(name, tmp_path)
+    golden: dict[str, Any] = json.loads((GOLDEN / f"{name}.json").read_text())
     settings = {**golden["configuration"], "store": str(tmp_path / "store")}
     with (
         name_server(SUBJECT, tmp_path / "namesrv") as namesrv,

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import shutil
-import tarfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,10 @@ from tandemq.real.disk import RealDisk
 from tandemq.run.local import LocalCluster
 from tandemq.spark.rebuild import WORK, RebuildOptions, rebuild
 from tandemq.storage.index import KeyIndex
+from tests.golden import GOLDEN, unpack
 from tests.spark.logs import LogWriter
 from tests.spec import spec
 
-GOLDEN = Path(__file__).parent.parent / "golden"
 DELAYS_MS = parse_delay_levels(DELAY_LEVELS)
 
 
@@ -65,8 +64,7 @@ def test_queues_and_index_equal_those_of_the_broker_that_wrote_the_log(spark: Sp
 @pytest.mark.parametrize("written", ["store-4.9.7-clean", "store-5.3.3-clean"])
 def test_queues_and_keys_of_javas_log_are_javas(spark: SparkSession, tmp_path: Path, written: str) -> None:
     told = json.loads((GOLDEN / f"{written}.json").read_text())
-    with tarfile.open(GOLDEN / f"{written}.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(written, tmp_path)
     sizes, store, output = told["configuration"], tmp_path / "store", tmp_path / "made"
     slots, entries = sizes["maxHashSlotNum"], sizes["maxIndexNum"]
     options = RebuildOptions(

@@ -1,6 +1,5 @@
 """From the lake back to the log: the same bytes."""
 
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -10,10 +9,9 @@ from tandemq.errors import ConfigError
 from tandemq.spark.archive import Archive, ArchiveOptions
 from tandemq.spark.lake import DeltaLake
 from tandemq.spark.replay import replay_to_store
+from tests.golden import unpack
 from tests.spark.logs import HOST_V6, LogWriter
 from tests.spec import spec
-
-GOLDEN = Path(__file__).parent.parent / "golden"
 
 
 def archived(spark: SparkSession, store: Path, lake: Path, broker_name: str = "broker-a") -> int:
@@ -45,8 +43,7 @@ def test_log_comes_back_byte_for_byte_damage_and_generations_included(spark: Spa
 
 
 def test_log_of_a_java_broker_comes_back_byte_for_byte(spark: SparkSession, tmp_path: Path) -> None:
-    with tarfile.open(GOLDEN / "store-4.9.7-clean.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack("store-4.9.7-clean", tmp_path)
     end = archived(spark, tmp_path / "store", tmp_path / "lake")
     size = next((tmp_path / "store" / "commitlog").iterdir()).stat().st_size
     replay_to_store(spark, tmp_path / "lake", "broker-a", tmp_path / "again", segment_bytes=size)

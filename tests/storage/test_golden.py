@@ -1,7 +1,6 @@
 """Directories of Java brokers: opened, read, and their derived files made again byte by byte."""
 
 import json
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,9 @@ from tandemq.real.disk import RealDisk
 from tandemq.storage.recovery import open_store
 from tandemq.storage.store import Store, StoreConfig
 from tandemq.storage.tables import load_table
+from tests.golden import GOLDEN, unpack
 from tests.spec import spec
 
-GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 STORES = sorted(path.name.removesuffix(".tar.gz") for path in GOLDEN.glob("store-*.tar.gz"))
 DELAYS = tuple(parse_delay_levels("1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"))
 
@@ -24,8 +23,7 @@ class Golden:
     """A directory made by Java, what Java said is in it, and our store on it."""
 
     def __init__(self, name: str, path: Path) -> None:
-        with tarfile.open(GOLDEN / f"{name}.tar.gz") as tar:
-            tar.extractall(path, filter="data")
+        unpack(name, path)
         self.root = path / "store"
         self.told: dict[str, Any] = json.loads((GOLDEN / f"{name}.json").read_text())
         sizes = self.told["configuration"]
