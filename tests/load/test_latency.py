@@ -17,6 +17,14 @@ def test_every_message_sent_is_received_and_its_age_recorded() -> None:
     assert result.acknowledged.count > 0
 
 
+def test_messages_due_in_the_warm_up_and_sent_late_are_not_measured() -> None:
+    with running(FakeBroker(queue_count=4)) as broker:
+        options = LatencyOptions(broker.address, "t", rate=50_000, seconds=0.02, warmup_s=0.02)
+        result = measure_latency(options)
+    assert result.sent == result.received == 2000
+    assert result.latency.count == 1000
+
+
 def test_refused_send_ends_the_run() -> None:
     with running(FakeBroker(code=14)) as broker, pytest.raises(LoadError, match="code 14"):
         measure_latency(LatencyOptions(broker.address, "t", rate=100, seconds=0.1))

@@ -25,6 +25,7 @@ _STAMP = b"SENT-AT-NANOSECONDS:"  # Twenty bytes, replaced by the twenty digits 
 _SUSPEND_MS = 15_000
 _DRAIN_S = 5.0
 _BURST_MAX = 64
+_NOT_YET = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,8 @@ class _Run:
         self.answers = AnswerCounter()
         self.reader = PullReader()
         self.sent = self.received = self.answered = 0
-        self.measured_from_ns = 0
+        self.warm_from_ns = 0
+        self.measured_from_ns = _NOT_YET  # When the first message due after the warm-up was sent.
         self.ages = Histogram()
         self.lag_max_ns = 0
         self.acks = Histogram()
@@ -82,12 +84,13 @@ class _Run:
         """Send one message whose time has come."""
         data = self.frames.take(1, _wall_ms())
         sent_at = time.perf_counter_ns()
+        if due_ns >= self.warm_from_ns:
+            self.measured_from_ns = min(self.measured_from_ns, sent_at)
+            self.lag_max_ns = max(self.lag_max_ns, now_ns - due_ns)
         if not self.watched:
             self.watched, self.watched_since = b'"opaque":' + self.frames.first_opaque(), sent_at
         self.producer.send(data.replace(_STAMP, b"%020d" % sent_at, 1))
         self.sent += 1
-        if due_ns >= self.measured_from_ns:
-            self.lag_max_ns = max(self.lag_max_ns, now_ns - due_ns)
 
     def receive(self, wait_s: float) -> None:
         """Wait up to `wait_s` (to the microsecond, which epoll alone cannot) and take what has arrived."""
@@ -138,13 +141,13 @@ class _Run:
         options = self.options
         interval_ns = int(1e9 / options.rate)
         due_ns = time.perf_counter_ns()
-        self.measured_from_ns = due_ns + int(options.warmup_s * 1e9)
-        end_ns = self.measured_from_ns + int(options.seconds * 1e9)
+        self.warm_from_ns = due_ns + int(options.warmup_s * 1e9)
+        end_ns = self.warm_from_ns + int(options.seconds * 1e9)
         watch = Stopwatch()
         while due_ns < end_ns:
             now_ns = time.perf_counter_ns()
             for _ in range(_BURST_MAX):
-                if due_ns > now_ns:
+                if due_ns > now_ns or due_ns >= end_ns:
                     break
                 self.send_due(due_ns, now_ns)
                 due_ns += interval_ns
