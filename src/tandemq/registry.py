@@ -67,12 +67,21 @@ class Create:
 
 
 @dataclass(frozen=True, slots=True)
+class Guard:
+    """A node that must still have `version` when another is written."""
+
+    path: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class Write:
-    """New data for a node that still has `version`."""
+    """New data for a node that still has `version`, if `guard` holds too: both in one step, or Conflict."""
 
     path: str
     data: bytes
     version: int
+    guard: Guard | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +133,7 @@ class Exists:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Write, Delete: the node has another version."""
+    """Write, Delete: the node has another version. Write: the guard has another one, or is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +278,8 @@ def refusal(operation: Operation) -> str | None:
     """Why no registry carries out this operation; None if nothing speaks against it so far."""
     try:
         check_path(operation.path)
+        if isinstance(operation, Write) and operation.guard is not None:
+            check_path(operation.guard.path)
     except LocalError as error:
         return str(error)
     if isinstance(operation, Create | Write) and len(operation.data) > DATA_BYTES_MAX:

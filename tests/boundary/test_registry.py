@@ -19,6 +19,7 @@ from tandemq.registry import (
     Done,
     Exists,
     Found,
+    Guard,
     Missing,
     Names,
     Read,
@@ -71,6 +72,23 @@ def test_a_node_is_created_read_written_and_deleted_by_version(begin: Begin, roo
     assert me.do(Delete(root, 2)) == Missing()
     assert me.do(Write(root, b"x", 2)) == Missing()
     assert me.do(Create(root, b"again")) == Done(0)
+
+
+def test_a_write_happens_only_while_its_guard_holds(begin: Begin, root: str) -> None:
+    me, node, other = begin(), f"{root}/node", f"{root}/guard"
+    assert me.do(Create(node, b"0")) == Done(0)
+    assert me.do(Write(node, b"1", 0, Guard(other, 0))) == Conflict(), "the guard is missing"
+    assert me.do(Create(other, b"")) == Done(0)
+    assert me.do(Write(node, b"1", 0, Guard(other, 0))) == Done(1)
+    assert me.do(Write(other, b"", 0)) == Done(1)
+    assert me.do(Write(node, b"2", 1, Guard(other, 0))) == Conflict()
+    assert me.do(Write(node, b"2", 0, Guard(other, 1))) == Conflict()
+    assert me.do(Write(f"{root}/none", b"", 0, Guard(other, 1))) == Missing()
+    assert isinstance(me.do(Write(node, b"2", 1, Guard("/", 1))), Refused)
+    assert me.do(Read(node, watch=True)) == Found(b"1", 1, PERSISTENT)
+    assert me.do(Write(node, b"2", 1, Guard(other, 1))) == Done(2)
+    me.until(lambda: me.changed(node) == 1, "told of the write")
+    assert me.do(Read(other)) == Found(b"", 1, PERSISTENT), "a guard is not written"
 
 
 def test_missing_parents_are_made_and_children_are_listed(begin: Begin, root: str) -> None:

@@ -277,6 +277,32 @@ def test_a_broker_that_serves_cannot_be_taken_out(database: GroupDatabase, state
     assert [group.is_carried for group in database.groups()] == [False, True]
 
 
+@pytest.mark.parametrize(
+    "then", [GroupState(4, 1, (0, 1), reader=1), GroupState(3, 0, (0, 1), GroupMode.SLAVE_CONSUME, 1)]
+)
+def test_a_broker_that_begins_to_serve_just_before_the_write_is_not_taken_out(
+    database: GroupDatabase, then: GroupState
+) -> None:
+    registry = Registry()
+    put(database, "broker-a", PAIR)
+    carry(database, registry.do)
+    put_state(registry, GroupState(3, 0, (0, 1), reader=0))
+    put(database, "broker-a", replace(PAIR, members=PAIR.members[:1]))
+
+    def begins(operation: Operation) -> Outcome | None:
+        if isinstance(operation, Write) and operation.path == config_path("main", "broker-a"):
+            registry.before = lambda _: None
+            write = Write(state_path("main", "broker-a"), state_to_json(then), 0)
+            registry.tree.execute(registry.session, write)
+        return None
+
+    registry.before = begins
+    (refused,) = carry(database, registry.do)
+    assert refused.what is Carried.REFUSED
+    assert "broker 1" in refused.reason
+    assert registry.config("broker-a") == config_to_json(PAIR)
+
+
 def put_state(registry: Registry, state: GroupState) -> None:
     registry.tree.execute(registry.session, Create(state_path("main", "broker-a"), state_to_json(state)))
 

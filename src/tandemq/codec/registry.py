@@ -3,6 +3,7 @@
     request                          fields                                            body
     7310 TANDEM_REGISTRY_CONNECT     client, timeoutMs, sessionId (0: a new session)    -
     7311 TANDEM_REGISTRY_OPERATE     sessionId, op, path, watch | ephemeral | version   data
+                                     and for a write guardPath, guardVersion
     7312 TANDEM_REGISTRY_EVENTS      sessionId                                         -
     7313 TANDEM_REGISTRY_PING        sessionId                                         -
     7314 TANDEM_REGISTRY_CLOSE       sessionId                                         -
@@ -28,6 +29,7 @@ from tandemq.registry import (
     Done,
     Exists,
     Found,
+    Guard,
     Missing,
     Names,
     Operation,
@@ -67,6 +69,8 @@ class OperationFields(msgspec.Struct, rename="camel"):
     watch: bool = False
     ephemeral: bool = False
     version: int = -1
+    guard_path: str = ""
+    guard_version: int = -1
 
 
 def encode_operation(session: int, operation: Operation) -> Command:
@@ -80,8 +84,10 @@ def encode_operation(session: int, operation: Operation) -> Command:
             fields |= {"op": "children", "watch": _flag(watch)}
         case Create(data=body, ephemeral=ephemeral):
             fields |= {"op": "create", "ephemeral": _flag(ephemeral)}
-        case Write(data=body, version=version):
+        case Write(data=body, version=version, guard=guard):
             fields |= {"op": "write", "version": str(version)}
+            if guard is not None:
+                fields |= {"guardPath": guard.path, "guardVersion": str(guard.version)}
         case Delete(version=version):
             fields |= {"op": "delete", "version": str(version)}
     return Command(RequestCode.TANDEM_REGISTRY_OPERATE, fields=fields, body=body)
@@ -103,7 +109,8 @@ def decode_operation(request: Command) -> tuple[int, Operation]:
         case "create":
             operation = Create(fields.path, request.body, fields.ephemeral)
         case "write":
-            operation = Write(fields.path, request.body, fields.version)
+            guard = Guard(fields.guard_path, fields.guard_version) if fields.guard_path else None
+            operation = Write(fields.path, request.body, fields.version, guard)
         case "delete":
             operation = Delete(fields.path, fields.version)
         case _:

@@ -28,6 +28,7 @@ from tandemq.registry import (
     Done,
     Exists,
     Found,
+    Guard,
     Missing,
     Names,
     Operation,
@@ -251,13 +252,19 @@ class Tree:
         node = self._nodes.get(operation.path)
         if node is None:
             return Missing()
-        if node.version != operation.version:
+        if node.version != operation.version or not self._holds(operation.guard):
             return Conflict()
         full = self._full(0, len(operation.data) - len(node.data))
         if full is not None:
             return full
         self._change(NodeWritten(operation.path, operation.data))
         return Done(node.version)
+
+    def _holds(self, guard: Guard | None) -> bool:
+        if guard is None:
+            return True
+        node = self._nodes.get(guard.path)
+        return node is not None and node.version == guard.version
 
     def _delete(self, operation: Delete) -> Outcome:
         node = self._nodes.get(operation.path)

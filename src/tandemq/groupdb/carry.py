@@ -1,6 +1,6 @@
 """The task that makes the registry say what the database says.
 
-    for each group:   read the node ─► read the database ─► create, write or delete, by compare-and-set ─► note it
+    for each group:  read the node ─► the database ─► the record ─► create, write or delete it ─► note it
 
 It may be killed anywhere and run again, and several may run at once. The order is why: the database is read *after*
 the node whose version the write is for. If another task carried something newer in between, the version has changed and
@@ -8,7 +8,8 @@ the write does nothing; if it did so before, the database tells the same news. A
 between has its old version; so a group whose revision is not the one that was carried is begun anew.
 
 Not carried, and said: what the group as it stands forbids (`coordination.transition`), such as a configuration without
-the present master, or another mode while brokers run. The registry may hold groups this database does not know; they
+the present master, or another mode while brokers run. A node is written only while the record is the one that was
+weighed: nobody becomes master in between. The registry may hold groups this database does not know; they
 are left alone. The group's state stays when its configuration goes:
 epochs do not begin again.
 
@@ -37,6 +38,7 @@ from tandemq.coordination.registry import (
     Done,
     Exists,
     Found,
+    Guard,
     Missing,
     Names,
     Operation,
@@ -104,17 +106,16 @@ def carry_group(database: GroupDatabase, do: Do, cluster: str, broker_name: str)
         if reason:
             return CarriedGroup(cluster, broker_name, Carried.REFUSED, reason)
         if begun is not None and record is not None:
-            write = Write(record_path, state_to_json(begun), record.version)
-            if _apply(do, write, record_path, Carried.WRITTEN) is None:
-                continue
-        what = _bring(do, path, node, group)
+            _apply(do, Write(record_path, state_to_json(begun), record.version), record_path, Carried.WRITTEN)
+            continue
+        what = _bring(do, path, node, group, Guard(record_path, record.version) if record is not None else None)
         if what is not None and database.carried(group):
             return CarriedGroup(cluster, broker_name, what)
     raise RemoteError(f"{path} is written, or its group changed, by somebody else all the time")
 
 
-def _bring(do: Do, path: str, node: Found | None, group: StoredGroup) -> Carried | None:
-    """Make the node what the group is; None: the node is not any more what was read."""
+def _bring(do: Do, path: str, node: Found | None, group: StoredGroup, guard: Guard | None) -> Carried | None:
+    """Make the node what the group is; None: the node, or the record, is not any more what was read."""
     if group.config is None:
         if node is None:
             return Carried.REMOVED
@@ -127,7 +128,7 @@ def _bring(do: Do, path: str, node: Found | None, group: StoredGroup) -> Carried
         elif node.data == data:
             return Carried.UNCHANGED
         else:
-            operation, what = Write(path, data, node.version), Carried.WRITTEN
+            operation, what = Write(path, data, node.version, guard), Carried.WRITTEN
     return _apply(do, operation, path, what)
 
 

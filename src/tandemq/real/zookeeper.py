@@ -46,6 +46,7 @@ from tandemq.registry import (
     Done,
     Exists,
     Found,
+    Guard,
     Missing,
     Names,
     Operation,
@@ -227,8 +228,13 @@ class ZooKeeperRegistry:
                 return client.get_children_async(path, watch=self._on_watch if watch else None)
             case Create(path=path, data=data, ephemeral=ephemeral):
                 return client.create_async(path, data, ephemeral=ephemeral, makepath=True)
-            case Write(path=path, data=data, version=version):
+            case Write(path=path, data=data, version=version, guard=None):
                 return client.set_async(path, data, version=version)
+            case Write(path=path, data=data, version=version, guard=Guard() as guard):
+                both = client.transaction()
+                both.set_data(path, data, version)
+                both.check(guard.path, guard.version)
+                return both.commit_async()
             case Delete(path=path, version=version):
                 return client.delete_async(path, version=version)
 
@@ -341,10 +347,19 @@ def _outcome(operation: Operation, value: Any) -> Outcome:
             return Names(tuple(sorted(value)))
         case Create():
             return Done(0)
-        case Write():
+        case Write(guard=None):
             return Done(value.version)
+        case Write():
+            return _outcome_of_both(*value)
         case Delete(version=version):
             return Done(version)
+
+
+def _outcome_of_both(written: Any, guarded: Any) -> Outcome:
+    """Of a write and its guard, done together or not at all: then one says why, the other only that it was not done."""
+    if isinstance(guarded, zk.NoNodeError | zk.BadVersionError):
+        return Conflict()
+    return _failure(written) if isinstance(written, Exception) else Done(written.version)
 
 
 def _failure(error: Exception) -> Outcome:
