@@ -8,7 +8,7 @@ from tandemq.boundary import LinkKind
 from tandemq.broker import tablestream
 from tandemq.codec.fastjson import dumps
 from tandemq.codec.ha import KIND_DELAYS, KIND_GROUPS, KIND_OFFSETS, KIND_TOPICS
-from tandemq.coordination.records import Mode
+from tandemq.coordination.records import Mode, Permission
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tests.broker.elected import Broker, ElectedGroup
@@ -225,6 +225,62 @@ def test_topic_made_again_under_its_name_begins_without_offsets_on_a_slave_that_
     pair.pass_time(4_000)
     assert slave.node.offsets.table == {}
     assert slave.node.topics.table["TopicA"].config.write_queue_nums == 2
+
+
+@spec("R11")
+def test_member_joins_only_when_it_has_the_offsets_that_consumers_were_told(
+    pair: ElectedGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = pair.brokers[0]
+    pair.kill(1)
+    pair.pass_time(6_000)
+    pair.send(master)
+    master.commit(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(tablestream, "BACKLOG_BYTES_MAX", -1)  # as if log bytes had to wait all the time
+        slave = pair.start(1)
+        pair.pass_time(4_000)
+        assert slave.node.store.log.written_end == master.node.store.log.written_end
+        assert slave.node.offsets.table == {}
+        assert 1 not in pair.record.in_sync
+    pair.pass_time(4_000)
+    assert slave.node.offsets.table == master.node.offsets.table != {}
+    assert pair.record.in_sync == (0, 1)
+
+
+@spec("R11")
+def test_master_that_may_only_be_written_tells_its_offsets_to_whoever_joins(pair: ElectedGroup) -> None:
+    master = pair.brokers[0]
+    pair.kill(1)
+    pair.pass_time(6_000)
+    pair.send(master)
+    master.commit(1)
+    pair.allow(0, Permission.WRITE)
+    pair.pass_time(1_000)
+    assert master.may == "W"
+    pair.start(1)
+    pair.pass_time(4_000)
+    assert pair.record.in_sync == (0, 1)
+    pair.kill(0)
+    pair.pass_time(6_000)
+    slave = pair.brokers[1]
+    assert slave.may == "RW"
+    assert slave.node.offsets.table == master.node.offsets.table != {}
+
+
+@spec("F29")
+def test_slave_without_the_offsets_is_not_read_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tablestream, "BACKLOG_BYTES_MAX", -1)  # as if log bytes had to wait all the time
+    group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
+    master, slave = group.brokers[0], group.brokers[1]
+    group.send(master)
+    master.commit(1)
+    group.pass_time(2_000)
+    assert slave.node.store.log.written_end == master.node.store.log.written_end > 0
+    assert group.record.in_sync == (0,)
+    group.kill(0)
+    group.pass_time(10_000)
+    assert slave.may == ""
 
 
 def test_slave_that_serves_reads_keeps_its_offsets_until_they_are_handed_back(tmp_path: Path) -> None:

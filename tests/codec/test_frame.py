@@ -14,8 +14,8 @@ from tandemq.codec.frame import FRAME_BYTES_MAX, FrameDecoder, decode_command, e
 from tandemq.codec.header import LANGUAGES
 from tandemq.errors import FrameError, ProtocolError
 from tandemq.model.command import Command
+from tests.golden import GOLDEN
 
-GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 FRAMES: list[dict[str, Any]] = json.loads((GOLDEN / "frames" / "index.json").read_text())
 
 FRAME = st.tuples(st.integers(0, 255), st.binary(max_size=300), st.binary(max_size=300))

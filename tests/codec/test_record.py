@@ -25,6 +25,7 @@ from tandemq.codec.record import (
     property_value,
     record_fault,
     tags_code,
+    unfinished_record,
 )
 from tandemq.codec.run import Run, scan_run
 from tandemq.errors import ProtocolError, RecordTooLarge
@@ -129,6 +130,21 @@ def test_record_cut_anywhere_is_none() -> None:
         assert isinstance(parse_record(raw, 0, end), str)
         assert isinstance(parse_record(raw[:end], 0, end), str)
         assert scan_run(raw[:end], 0, end, 4096, Run(), at_least=1) == 0
+
+
+@given(RECORDS, st.integers(0, 9))
+def test_beginning_of_a_record_says_how_much_more_is_needed(fields: dict[str, Any], before: int) -> None:
+    raw = encode_record(**fields)
+    for end in range(8, len(raw)):
+        needed = unfinished_record(bytes(before) + raw, before, before + end)
+        assert isinstance(needed, int), end
+        assert end < needed <= len(raw)
+
+
+@given(RECORDS, st.integers(1, 1 << 20))
+def test_record_that_says_it_is_longer_is_noticed_when_all_of_it_is_there(fields: dict[str, Any], longer: int) -> None:
+    raw = encode_record(**fields)
+    assert isinstance(unfinished_record((len(raw) + longer).to_bytes(4) + raw[4:], 0, len(raw)), str)
 
 
 def test_lengths_that_java_reads_as_negative_are_no_record() -> None:

@@ -286,7 +286,7 @@ class Node:
         link.send(self, lambda: link.master.reported(link, end, echo))
 
     def reported(self, link: Link, end: int, echo: int) -> None:
-        self.input(lambda m, now: m.on_report(link.slave.id, end, echo, now))
+        self.input(lambda m, now: m.on_report(link.slave.id, end, echo, now, has_tables=True))
         self.acknowledge()
 
     def beat(self) -> None:
@@ -308,7 +308,7 @@ class Node:
         if link.slave is self:
             self.report(link, echo)
         else:
-            link.send(self, lambda: sender.input(lambda m, now: m.on_report(self.id, -1, echo, now)))
+            link.send(self, lambda: sender.input(lambda m, now: m.on_report(self.id, -1, echo, now, has_tables=True)))
 
     def _every(self, life: int) -> None:
         if self.life != life or self.member is None:

@@ -140,7 +140,7 @@ def test_election_order_is_history_then_priority_then_id() -> None:
 
 
 def linked(acked: int, caught_up_ms: int = 0) -> Peer:
-    return Peer(heard_ms=0, is_linked=True, acked=acked, caught_up_ms=caught_up_ms)
+    return Peer(heard_ms=0, is_linked=True, acked=acked, caught_up_ms=caught_up_ms, has_tables=True)
 
 
 def wish(sync: InSync, now_ms: int, peers: dict[int, Peer], gone: tuple[int, ...] = ()) -> frozenset[int] | None:
@@ -162,6 +162,18 @@ def test_slave_acknowledges_before_it_joins_and_joins_when_it_has_what_was_ackno
     assert sync.confirm(200, peers) == 150
     peers[2].acked = 180
     assert sync.confirm(200, peers) == 180
+
+
+@spec("R11")
+def test_slave_joins_only_with_the_tables_that_clients_were_told_of() -> None:
+    sync = InSync(1, (1,))
+    sync.serve(100, 100, now_ms=0)
+    peers = {2: linked(100, caught_up_ms=1_000)}
+    peers[2].has_tables = False
+    assert wish(sync, 1_000, peers) is None
+    assert sync.must_ack == {1, 2}, "and answers wait for it meanwhile"
+    peers[2].has_tables = True
+    assert wish(sync, 1_100, peers) == frozenset({1, 2})
 
 
 def test_slave_that_stops_while_joining_holds_acknowledgements_up_for_a_second_only() -> None:

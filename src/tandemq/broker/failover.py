@@ -111,6 +111,8 @@ class Failover:
         self._beaten_ms = 0
         self._greeted: set[int] = set()
         """Members that got a heartbeat at once when they had caught up, and so know that their log is whole."""
+        self._answered: dict[int, int] = {}
+        """By member: version of the offsets that consumers may have heard of when answers did not wait for it yet."""
         self._waiting: BecomeMaster | None = None
         self._again_ms = 0
         """What the disk did not take: when it is tried again."""
@@ -332,7 +334,9 @@ class Failover:
     def after_commit(self, turn: Turn, now: Now) -> None:
         """Tell the member what was written; a heartbeat leaves behind it when it is time."""
         self.log_changed()
-        self._stream.pump(turn, now, is_holder=self.is_holder, is_serving=self.is_master and self._may[2])
+        is_holder = self.is_holder
+        # The holder may be forbidden to take commits; whoever hands over still takes some, and is the holder no more.
+        self._stream.pump(turn, now, is_holder=is_holder, is_leading=self.is_master and (is_holder or self._may[2]))
         if self._gate.is_waited_at:
             self._gate.release(self._followers(), turn)
         if self._gate.needs_beat:
@@ -355,8 +359,11 @@ class Failover:
         """Whether an answer has to wait; it is sent, or refused, later. A refusal tells nothing, and leaves at once."""
         if request.code not in GATED or not self.is_master or self.refusal(request.code) is not None:
             return False
-        version = self._stream.version + bool(self._broker.offsets.changed)
-        return self._gate.holds(version, self._followers(), link, request, answer)
+        return self._gate.holds(self._next_version(), self._followers(), link, request, answer)
+
+    def _next_version(self) -> int:
+        """Of the offsets as they are, told or not."""
+        return self._stream.version + bool(self._broker.offsets.changed)
 
     @property
     def confirm_offset(self) -> int:
@@ -481,8 +488,12 @@ class Failover:
         if acked >= self.member.log_end and peer not in self._greeted:
             self._greeted.add(peer)
             self._beat_ms = now.mono_ms
-        self._gate.echoed(self._broker.replication.masters.links.get(peer), number)
-        self.member.on_report(peer, acked, number, now)
+        link = self._broker.replication.masters.links.get(peer)
+        self._gate.echoed(link, number)
+        if peer not in self.member.must_ack:  # from then on answers wait for it
+            self._answered[peer] = self._next_version()
+        has_tables = self._gate.has(link, self._answered.get(peer, 0))
+        self.member.on_report(peer, acked, number, now, has_tables=has_tables)
 
     def beaten(self, peer: int, heartbeat: Heartbeat, now: Now) -> int:
         """A member that serves sent a heartbeat. Returns the number to echo; 0: no promise."""

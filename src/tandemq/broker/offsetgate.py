@@ -1,5 +1,6 @@
 """In `elect` a consumer hears of an offset when every member that could be the next master has it, so that no offset it
-has heard of goes back: answers to commits and questions wait until then.
+has heard of goes back: answers to commits and questions wait until then. A member becomes one of them when it has what
+was answered before that.
 
     commit ─► table ─► told to the slaves, behind it a heartbeat ─► echoed by each: all before it was taken ─► answer
                                                                  └► not the master any more: refused, so that the
@@ -64,6 +65,10 @@ class OffsetGate:
         version, links = self._beats.get(number, (-1, ()))
         if link is not None and link in links:
             self._has[link] = max(self._has.get(link, -1), version)
+
+    def has(self, link: int | None, version: int) -> bool:
+        """Whether the slave on a link has this version."""
+        return self._is_known(version, (link,))
 
     def _is_known(self, version: int, links: Collection[int | None]) -> bool:
         return all(link is not None and self._has.get(link, -1) >= version for link in links)

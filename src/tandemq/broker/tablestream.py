@@ -126,14 +126,14 @@ class TableStream:
 
     # Behind them.
 
-    def pump(self, turn: Turn, now: Now, *, is_holder: bool, is_serving: bool) -> None:
+    def pump(self, turn: Turn, now: Now, *, is_holder: bool, is_leading: bool) -> None:
         """Keep what consumers committed here, and tell every slave what is news.
 
         Args:
             turn: of the broker.
             now: this moment.
-            is_holder: clients are served here; a slave that is read from has nobody to tell.
-            is_serving: so they are, and we are the master.
+            is_holder: our tables count; a slave that is read from has nobody to tell.
+            is_leading: they count, and our log is the one that is copied.
         """
         broker = self._broker
         if broker.offsets.is_unnoted and now.mono_ms >= self._again_ms:
@@ -145,7 +145,7 @@ class TableStream:
             if is_holder:
                 broker.offsets.note(changes)
                 self._untold.append((KIND_OFFSETS, changes))
-        if not is_serving:
+        if not is_leading:
             self.told.clear()
             self._untold.clear()
             return

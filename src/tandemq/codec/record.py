@@ -274,6 +274,35 @@ def parse_record(data: Buffer, start: int, end: int) -> Record | str:
     ))  # fmt: skip
 
 
+def unfinished_record(data: Buffer, start: int, end: int) -> int | str:
+    """Look at a record that says it is longer than the bytes there are; its size and magic are possible ones.
+
+    Returns how many bytes of it must be there before more can be said, at most its size; or, if its parts cannot make
+    up that size, a text that says so: whoever waited for the rest would wait for what never comes.
+    """
+    size, magic = peek(data, start)
+    have = end - start
+    if have < RECORD_BYTES_MIN:
+        return RECORD_BYTES_MIN
+    head_bytes = _HEADS[_SYS_FLAG.unpack_from(data, start + 36)[0] & 0x30].size
+    if have < head_bytes:
+        return head_bytes
+    length_bytes = 1 if magic == MAGIC_V1 else 2
+    body_bytes = int.from_bytes(data[start + head_bytes - 4 : start + head_bytes], "big")
+    at = head_bytes + body_bytes + length_bytes
+    if at + 2 > size:
+        return f"size {size} does not fit a body of {body_bytes} bytes"
+    if have < at:
+        return at
+    at += int.from_bytes(data[start + at - length_bytes : start + at], "big") + 2
+    if at > size:
+        return f"size {size} does not fit the topic"
+    if have < at:
+        return at
+    at += int.from_bytes(data[start + at - 2 : start + at], "big")
+    return size if at == size else f"size {size} differs from the sum of the parts, {at}"
+
+
 def unpack_head(data: Buffer, start: int) -> tuple[Any, ...]:
     """The fixed fields of the record at `start`, in the order drawn above, hosts as 8 or 20 bytes."""
     return _HEADS[_SYS_FLAG.unpack_from(data, start + 36)[0] & 0x30].unpack_from(data, start)

@@ -92,8 +92,10 @@ class InSync:
         for member in sorted(set(candidates) - self.decided):
             if self._joining is None and self._has_caught_up(peers.get(member), now_ms):
                 self._joining, self._joining_ms = member, now_ms
-        if self._joining is not None and peers[self._joining].acked >= max(self.confirm_offset, self._served_from):
-            return self.decided | {self._joining}
+        if self._joining is not None:
+            peer = peers[self._joining]
+            if peer.has_tables and peer.acked >= max(self.confirm_offset, self._served_from):
+                return self.decided | {self._joining}
         return None
 
     def _drop_stuck(self, now_ms: int, peers: Mapping[int, Peer]) -> None:

@@ -22,6 +22,8 @@ class Peer:
     """Log offset it reported on the link of this epoch, bytes; -1: none yet."""
     caught_up_ms: int = -(1 << 62)
     """When it last had all we had when we heard from it before."""
+    has_tables: bool = False
+    """It has the tables that clients were told of before it began to join, and is told of what changes."""
     end_then: int = 0
     """Our log end at its last report."""
     lease_ms: int = 0

@@ -216,11 +216,11 @@ class Member:
         """Bytes came from a member, whatever they say."""
         self.peer(peer).heard_ms = now.mono_ms
 
-    def on_report(self, peer: int, acked: int, echo: int, now: Now) -> None:
+    def on_report(self, peer: int, acked: int, echo: int, now: Now, *, has_tables: bool) -> None:
         """A member reported its log end on the link of this epoch, and the number of the last heartbeat it promises
-        by (0: none). Reports beyond what was sent are refused before (replication.master)."""
+        by (0: none). Reports beyond what was sent are refused before (replication.master). `has_tables`: see `Peer`."""
         found = self.peer(peer)
-        found.heard_ms = now.mono_ms
+        found.heard_ms, found.has_tables = now.mono_ms, has_tables
         if acked >= found.end_then:
             found.caught_up_ms = now.mono_ms
         found.acked, found.end_then = acked, self.log_end
@@ -463,8 +463,9 @@ class Member:
             wish = self._sync.wish(
                 now.mono_ms, self._peers, gone=self._gone(now), candidates=members, lag_ms_max=self.settings.lag_ms_max
             )
-        else:  # who was here once may take over reading; that does not change when it lags
-            once = {one.broker_id for one in config.members if self.peer(one.broker_id).acked >= 0}
+        else:  # who had the log and the tables once may take over reading; that does not change when it lags
+            peers = ((one.broker_id, self.peer(one.broker_id)) for one in config.members)
+            once = {broker_id for broker_id, peer in peers if peer.acked >= 0 and peer.has_tables}
             wish = frozenset(one for one in state.in_sync if self.own_of(one) is not None) | once
         if wish is not None and wish != frozenset(state.in_sync):
             new = replace(state, in_sync=tuple(sorted(wish)))

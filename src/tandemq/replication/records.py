@@ -10,7 +10,16 @@ from typing import NamedTuple
 
 from tandemq.boundary import Buffer
 from tandemq.codec.entries import BLANK_BYTES_MIN, BLANK_MAGIC
-from tandemq.codec.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, Record, parse_record, peek, record_fault
+from tandemq.codec.record import (
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    Record,
+    parse_record,
+    peek,
+    record_fault,
+    unfinished_record,
+)
 from tandemq.codec.run import Run, scan_run
 
 RECORD_BYTES_MAX = 64 << 20
@@ -98,7 +107,10 @@ class RecordStream:
             if magic not in (MAGIC_V1, MAGIC_V2) or not RECORD_BYTES_MIN <= size <= min(room - at, RECORD_BYTES_MAX):
                 return at, run, Corrupt(base + at, f"size {size} and magic {magic:#x} are no record's"), False
             if end - at < size:
-                self._needed = size
+                needed = unfinished_record(data, at, end)
+                if isinstance(needed, str):
+                    return at, run, Corrupt(base + at, needed), False
+                self._needed = needed
                 break
             record = parse_record(data, at, at + size)
             fault = record if isinstance(record, str) else self._fault(data, at, base, record)

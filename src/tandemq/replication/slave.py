@@ -153,6 +153,8 @@ class SlaveSession:
         self._in_bytes = 0
         self._wanted = TRANSFER_BYTES
         """Bytes that must be there before it is worth to look again."""
+        self._begun_ms = now_ms
+        """When what is waited for began to come."""
         self._stream = RecordStream(log.written_end, log.segment_bytes)
         self._is_empty = log.written_end == 0
         self._events: list[Event] = []
@@ -201,6 +203,9 @@ class SlaveSession:
             self._close(f"{backlog} bytes wait, and the master took none for {now_ms - self._taken_ms} ms")
         elif now_ms - self.last_read_ms > self._housekeeping_ms:
             self._close(f"nothing from the master for {now_ms - self.last_read_ms} ms")
+        elif self._is_begun and now_ms > self._overdue_ms:
+            waited_ms, missing = now_ms - self._begun_ms, self._wanted - self._in_bytes
+            self._close(f"a transfer is not whole after {waited_ms} ms: {missing} bytes are missing")
         elif self.state is State.TRANSFER and now_ms - self.last_write_ms >= self._heartbeat_ms:
             self._report(now_ms)
 
@@ -210,7 +215,20 @@ class SlaveSession:
             return None
         alive_ms = min(self.last_read_ms, self._taken_ms) if self._backlog else self.last_read_ms
         due = alive_ms + self._housekeeping_ms + 1
+        if self._is_begun:
+            due = min(due, self._overdue_ms + 1)
         return min(due, self.last_write_ms + self._heartbeat_ms) if self.state is State.TRANSFER else due
+
+    @property
+    def _is_begun(self) -> bool:
+        """Whether the head of a transfer is there, and not all of its body."""
+        return self._wanted > TRANSFER_BYTES
+
+    @property
+    def _overdue_ms(self) -> int:
+        """When that body is given up: with a turned length we would wait for bytes that never come. Links may be slow:
+        1 kB/s is enough."""
+        return self._begun_ms + max(self._housekeeping_ms, self._in_bytes)
 
     def next_event(self) -> Event | None:
         """What the owner must do, one at a time."""
@@ -335,6 +353,7 @@ class SlaveSession:
             return
         if self._in_bytes < self._wanted:
             return
+        self._begun_ms = self.last_read_ms
         data: Buffer = self._in[0] if len(self._in) == 1 else b"".join(self._in)
         self._in.clear()
         self._in_bytes = 0

@@ -26,7 +26,18 @@ from tandemq.coordination.records import (
     state_from_json,
     state_path,
 )
-from tandemq.coordination.registry import Done, Found, Missing, Names, Operation, Outcome, Read, ReadChildren, Unknown
+from tandemq.coordination.registry import (
+    Done,
+    Found,
+    Guard,
+    Missing,
+    Names,
+    Operation,
+    Outcome,
+    Read,
+    ReadChildren,
+    Unknown,
+)
 from tandemq.coordination.registry import Write as WriteNode
 from tandemq.coordination.transition import objection
 from tandemq.errors import ProtocolError
@@ -74,7 +85,8 @@ def carrying(name: str, wanted: GroupConfig) -> Generator[Operation, Outcome, Ca
         trouble = objection(state_from_json(name, record.data), [int(child) for child in children], before, wanted)
         if trouble is not None:
             return Came(False, str(trouble), before)
-    outcome = yield WriteNode(path, config_to_json(wanted), node.version)
+    guard = Guard(state_path(CLUSTER, name), record.version) if isinstance(record, Found) else None
+    outcome = yield WriteNode(path, config_to_json(wanted), node.version, guard)
     return Came(isinstance(outcome, Done))
 
 

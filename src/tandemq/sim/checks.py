@@ -38,6 +38,8 @@ class Checks:
         self._cluster = cluster
         self._shadow = shadow
         self._ledger: dict[Place, tuple[str, int]] = {}
+        self._lost: set[tuple[Place, str, int]] = set()
+        """Entries of the ledger that were lost with a master's tail; consumers may hold such messages still."""
         self._recovering: dict[str, int] = {}
         """Masters that may have lost bytes and have not taken messages since, and where their log ends."""
         self._ends: dict[str, tuple[int, int, int]] = {}
@@ -65,7 +67,8 @@ class Checks:
     def given(self, given: Given) -> None:
         """A consumer got a message."""
         place = (given.group, given.topic, given.queue_id, given.queue_offset)
-        self.note(place, given.key, given.log_offset, f"{given.broker}, read by a consumer")
+        if (place, given.key, given.log_offset) not in self._lost:
+            self.note(place, given.key, given.log_offset, f"{given.broker}, read by a consumer")
 
     def turned(self, host: Host) -> None:
         """A broker was driven."""
@@ -89,8 +92,10 @@ class Checks:
     def _forget(self, host: Host, log_end: int) -> None:
         """A master that lost unsynced bytes goes on behind its log end: what lay there is lost."""
         name = host.group.name
-        for place in [place for place, (_, where) in self._ledger.items() if place[0] == name and where >= log_end]:
-            del self._ledger[place]
+        for place, (key, where) in list(self._ledger.items()):
+            if place[0] == name and where >= log_end:
+                del self._ledger[place]
+                self._lost.add((place, key, where))
 
     # Statuses.
 

@@ -294,7 +294,7 @@ class Consumer(Talker):
         return False
 
     def _look_at(self, lane: Lane, address: str, body: bytes) -> None:
-        for position in records_in(body, address, self.name, lane.topic, lane.queue_id, lane.next_offset):
+        for position, _ in records_in(body, address, self.name, lane.topic, lane.queue_id, lane.next_offset):
             try:
                 message = decode_message(body, position, len(body))
             except ProtocolError as error:

@@ -23,6 +23,8 @@ from tandemq.sim.world import Violation
 
 MOVE_MS = 1_500
 """Within this time of a master's loss its queues are pulled elsewhere."""
+FIRST_GENERATION = 1
+"""Of a share's window, from its beginning until its queue is moved."""
 
 
 class ConsumingApplication(Application):
@@ -74,7 +76,9 @@ class ConsumingApplication(Application):
     def _take(self, delivery: Delivery, now: Now) -> None:
         message, queue, share = delivery.message, delivery.queue, delivery.share
         assert share is not None, "nobody hands messages in"
-        wanted = self._deliveries.given(share.fetch.read_from, queue.broker_name, queue.topic, message)
+        place = (queue.broker_name, queue.topic, queue.queue_id, message.queue_offset)
+        address = self.witness.gave.get(place, share.fetch.read_from)
+        wanted = self._deliveries.given(address, queue.broker_name, queue.topic, message)
         self._judge_order(share, queue, message.queue_offset)
         self._open.setdefault(queue, {})[message.queue_offset] = delivery
         if self._deliveries.is_rejected(wanted, message):
@@ -117,6 +121,8 @@ class ConsumingApplication(Application):
         share = self._consumer.shares.get(queue)
         if share is None or share.state is not ShareState.ACTIVE:
             return
+        if share.window.generation > FIRST_GENERATION and offset > share.window.next_offset:
+            return  # it was on its way already when the queue moved back
         unfinished = self._unfinished(queue)
         if unfinished and min(unfinished) < offset:
             raise Violation("I7", f"{self.name} tells {offset} for {queue}, and has not finished @{min(unfinished)}")

@@ -17,8 +17,11 @@ REJECTING_GROUP = "G"
 RECONSUME_MAX = 2
 
 
-def records_in(body: bytes, address: str, consumer: str, topic: str, queue_id: int, queue_offset: int) -> Iterator[int]:
-    """Where the records of an answer to a pull from `queue_offset` on begin, each after it was looked at.
+def records_in(
+    body: bytes, address: str, consumer: str, topic: str, queue_id: int, queue_offset: int
+) -> Iterator[tuple[int, int]]:
+    """Where the records of an answer to a pull from `queue_offset` on begin, and the queue offset of each, after it was
+    looked at.
 
     Raises:
         Violation: I10 or I4.
@@ -36,7 +39,7 @@ def records_in(body: bytes, address: str, consumer: str, topic: str, queue_id: i
             raise Violation("I4", f"{address} gave {consumer} {record.topic!r}/{record.queue_id}@{record.queue_offset} "
                                   f"for {topic}/{queue_id}@{expected}")  # fmt: skip
         expected = record.queue_offset + 1
-        yield position
+        yield position, record.queue_offset
         position += record.size
 
 

@@ -140,6 +140,7 @@ class GroupSimulation(History):
         """What operators do, from a time on, about what does not settle by itself."""
         if self.world.now_us >= from_us:
             for group in self.plan.groups:
+                self.faults.help(group)
                 self.faults.empty_left_behind(group)
 
     def _serves(self, name: str) -> bool:

@@ -127,7 +127,19 @@ class Simulation(History):
         for producer in self.producers:
             producer.is_stopped = True
         world.run_until(max(world.now_us, RUN_US_MIN))
-        self._await_settled(end_us, SETTLE_US)
+        self._await_settled(end_us, SETTLE_US, self._empty_stores)
+
+    def _empty_stores(self) -> None:
+        """What the master's log says to an operator, if its full disk made it delete what a slave had not got yet."""
+        for group in self.plan.groups if self.world.faults["disk-full"] else ():
+            master, *slaves = self.cluster.members(group)
+            for slave in slaves:
+                if master.broker is None or slave.broker is None:
+                    continue
+                if 0 < slave.broker.store.log.written_end < master.broker.store.log.start:
+                    self.world.consequence("operator", f"{slave.name}: its store is emptied, it was left behind")
+                    slave.wipe()
+                    slave.start()
 
     def _probe(self, until_us: int) -> None:
         """Send to each group until it answers what its level promises."""

@@ -255,7 +255,7 @@ class Verdict:
             return
         step = max(1, len(records) // INDEX_SAMPLES)
         for found in records[::-step]:
-            places = index.find(found.topic, found.key, 0, 1 << 60, 100)
+            places = index.find(found.topic, found.key, 0, 1 << 60, 1 << 30)
             if found.record.log_offset not in places:
                 raise Violation(
                     "I9", f"{host.name}: the index does not find {found.key} at {found.record.log_offset}: {places}"

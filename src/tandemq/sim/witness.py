@@ -77,6 +77,8 @@ class Witness:
         """Brokers whose link broke or was given up, until somebody takes them from here."""
         self.asked: dict[Queue, int] = {}
         """Which member was asked last for messages of a queue."""
+        self.gave: dict[tuple[str, str, int, int], str] = {}
+        """Group of brokers, topic, queue id and queue offset to the broker that gave this message last."""
         self.by_body: Callable[[bytes], Wanted | None] = lambda _: None
         self.on_attempt: Callable[[Attempt], None] = lambda _: None
         self.on_commit: Callable[[Queue, int], None] = lambda _queue, _offset: None
@@ -90,6 +92,7 @@ class Witness:
         self.open_links.clear()
         self.lost.clear()
         self.asked.clear()
+        self.gave.clear()
 
     # What the client hears.
 
@@ -122,8 +125,8 @@ class Witness:
             self._world.fold("ack", asked.what.number, command.code)
             self._shadow.hear(asked.what, command.code, command.fields, self._world.now_us)
         elif asked.what is not None and not self._shadow.has_rot(line.address):  # I2 tells whether the client looked.
-            for _ in records_in(frame[2], line.address, self._name, *asked.what):
-                pass
+            for _, queue_offset in records_in(frame[2], line.address, self._name, *asked.what):
+                self.gave[line.member[0], asked.what.topic, asked.what.queue_id, queue_offset] = line.address
 
     def _gone(self, link: int) -> None:
         line = self._lines.pop(link, None)
