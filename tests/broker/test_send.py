@@ -353,6 +353,18 @@ def test_delayed_messages_survive_a_kill_and_come_once(tmp_path: Path) -> None:
     assert len(stored(broker, "TopicA")) == 5
 
 
+def test_many_messages_that_are_due_at_once_do_not_wait_for_the_next_look(tmp_path: Path) -> None:
+    """Delivered were 256 in 100 ms, so a burst of ten thousand came four seconds late."""
+    broker = Harness(tmp_path)
+    for number in range(1_000):
+        broker.send("TopicA", b"%d" % number, DELAY="1" if number % 2 else "2")
+    assert ("TopicA", 0) not in broker.node.store.queues
+    broker.pass_time(1_150)
+    assert broker.node.store.queues["TopicA", 0].max_offset == 500
+    broker.pass_time(4_000)
+    assert broker.node.store.queues["TopicA", 0].max_offset == 1_000
+
+
 def test_delayed_message_outlives_a_power_loss_that_takes_what_was_delivered() -> None:
     """Its level's progress was on the device before what it told of, so it was gone for good."""
     lost = 0

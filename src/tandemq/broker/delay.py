@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 FILE = "delayOffset.json"
 SCAN_MS = 100
 BATCH_MESSAGES = 256
+"""So many are put in one turn at most; if more are due, they are put in the next."""
 DOUBT_MS = 60_000
 """So long the scrubber has to find out what is wrong with a message that does not verify, if the log is sound there."""
 SAY_MS = 60_000
@@ -44,7 +45,7 @@ class DelayedMessages:
     """The delay levels of one broker; delivers only on a master."""
 
     def __init__(self, broker: "Broker", now: Now) -> None:
-        """Load the progress; deliver every 100 ms from one second after the start."""
+        """Load the progress; look every 100 ms, from one second after the start, for messages that are due."""
         self._broker = broker
         self.version = DataVersion(now.wall_ms)
         self.progress: dict[int, int] = {}
@@ -59,12 +60,16 @@ class DelayedMessages:
         self._said: dict[int, tuple[int, int]] = {}
         """Level to the log offset of the message it waits for, and when that was logged last."""
         self.delivered = 0
+        self._is_behind = False
+        """Whether more may be due than was put in the last look."""
         self._dirty = False
         raw = load_table(broker.disk, FILE)
         if raw:
             self.version = DataVersion.from_json(raw.get("dataVersion"))
             self.progress = _progress_in(raw)
-        broker.schedule.every(SCAN_MS, self.deliver, first_ms=now.mono_ms + 10 * SCAN_MS)
+        broker.schedule.every(
+            lambda: 1 if self._is_behind else SCAN_MS, self.deliver, first_ms=now.mono_ms + 10 * SCAN_MS
+        )
         period = broker.config.delay_persist_ms
         broker.schedule.every(
             lambda: broker.config.delay_persist_ms, lambda _: self.save(), first_ms=now.mono_ms + period
@@ -164,8 +169,9 @@ class DelayedMessages:
         return oldest
 
     def deliver(self, now: Now) -> None:
-        """Put what is due; runs within a turn, before its commit."""
+        """Put what is due, or as much of it as one turn may; runs within a turn, before its commit."""
         broker = self._broker
+        self._is_behind = False
         if not broker.is_master or broker.send.refusal is not None:
             return
         room = BATCH_MESSAGES
@@ -173,6 +179,7 @@ class DelayedMessages:
             queue = broker.store.queues.get((SCHEDULE_TOPIC, level - 1))
             if queue is not None and room > 0:
                 room -= self._deliver_level(level, delay_ms, queue, room, now)
+        self._is_behind = self._is_behind or room == 0
 
     def _deliver_level(self, level: int, delay_ms: int, queue: ConsumeQueue, room: int, now: Now) -> int:
         start = max(self.progress.get(level, 0), queue.min_offset)
@@ -185,6 +192,8 @@ class DelayedMessages:
             if not self._deliver_one(level, log_offset, size, now):
                 break
             at += 1
+        else:  # a file of the queue ends here, or the room
+            self._is_behind = self._is_behind or start < at < queue.max_offset
         if at > start:
             self._pending[level] = at
         return at - start
@@ -262,6 +271,7 @@ class DelayedMessages:
     def failed(self) -> None:
         """What was put is not in the log; it is tried again."""
         self._pending.clear()
+        self._is_behind = False
 
     def _read(self, log_offset: int, size: int) -> tuple[StoredMessage, Record, bytes]:
         """A message as it was stored. Raises ProtocolError if it does not verify, StoreError if it cannot be read."""

@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 Task = Callable[[Now], None]
 MINUTE_MS = 60_000
 Period = int | Callable[[], int]
-"""Milliseconds; a callable is asked anew after each run, for periods that are settings."""
+"""Milliseconds, at least 1; a callable is asked anew after each run, for periods that are settings or depend on it."""
 
 
 class Schedule:
@@ -48,12 +48,13 @@ class Schedule:
             due_ms, _, task, period_ms = heappop(heap)
             if period_ms:
                 self._note_lag(now.mono_ms - due_ms, now)
-                wait_ms = period_ms if isinstance(period_ms, int) else period_ms()
-                self._push(now.mono_ms + wait_ms, task, period_ms)
             try:
                 task(now)
             except StoreError as error:
                 log.error("schedule: %s did not succeed: %s", getattr(task, "__qualname__", task), error)
+            if period_ms:
+                wait_ms = period_ms if isinstance(period_ms, int) else period_ms()
+                self._push(now.mono_ms + wait_ms, task, period_ms)
 
     def lag_ms_max(self, now: Now) -> int:
         """How late periodic tasks began at most, in this minute and the one before."""

@@ -64,12 +64,15 @@ def save_epochs(disk: Disk, pairs: Pairs) -> None:
 
 
 def common_end(ours: Pairs, our_end: int, theirs: Pairs, their_end: int) -> int | None:
-    """Log offset up to which two histories are the same; None if they share nothing."""
+    """Log offset up to which two histories are the same; None if they share nothing.
+
+    A table may tell of generations that began behind the end of its log: a power loss took that.
+    """
     for position in range(len(theirs) - 1, -1, -1):
         pair = theirs[position]
         if pair in ours:
             at = ours.index(pair)
             our_stop = ours[at + 1][1] if at + 1 < len(ours) else our_end
             their_stop = theirs[position + 1][1] if position + 1 < len(theirs) else their_end
-            return min(our_stop, their_stop)
+            return min(our_stop, our_end, their_stop, their_end)
     return None
