@@ -193,6 +193,21 @@ def test_mode_static_goes_by_the_settings(tmp_path: Path) -> None:
     assert group.brokers[0].send("TopicA").code == ResponseCode.SLAVE_NOT_AVAILABLE
 
 
+@pytest.mark.parametrize(("mode", "suggested"), [(Mode.STATIC, "1"), (Mode.SLAVE_CONSUME, "0"), (Mode.ELECT, "0")])
+def test_consumer_that_is_far_behind_is_sent_to_nobody_who_would_refuse_it(
+    tmp_path: Path, mode: Mode, suggested: str
+) -> None:
+    """An unmodified Java consumer would go on asking that slave, which never answers it with another suggestion."""
+    group = ElectedGroup(tmp_path, mode, settles=False, slave_read_enable=True, memory_ratio_max=0)
+    group.settle()
+    group.pass_time(4_000)
+    for _ in range(3):
+        group.send(group.brokers[0])
+    answer = group.brokers[0].pull("TopicA", 0)
+    assert answer is not None
+    assert answer.fields["suggestWhichBrokerId"] == suggested
+
+
 def test_too_few_in_sync_refuse_before_storing(tmp_path: Path) -> None:
     group = ElectedGroup(tmp_path, Mode.ELECT, min_in_sync=2)
     master = group.brokers[0]

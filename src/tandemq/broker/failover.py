@@ -121,7 +121,7 @@ class Failover:
         self._taken: list[tuple[int, int, int]] = []
         """Offsets handed to us that are being saved: which change, giver, token."""
         broker.registration.broker_id = None
-        broker.pull.takes_commits = False
+        broker.pull.takes_commits = broker.pull.sends_to_slaves = False
         broker.pull.replica_limit = self.replica_limit
         self._why = "the group's configuration has not been read from the registry yet"
         broker.send.refuse(REASON, self._why, ResponseCode.NO_PERMISSION)
@@ -204,6 +204,7 @@ class Failover:
         broker.send.admit(REASON)
         broker.pull.refusal = None
         broker.pull.takes_commits = broker.config.broker_id == MASTER_ID
+        broker.pull.sends_to_slaves = True
         broker.registration.move(broker.config.broker_id, 0, turn, now)
 
     def _carry_out(self, turn: Turn, now: Now) -> None:

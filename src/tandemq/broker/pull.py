@@ -126,6 +126,8 @@ class PullPath:
         """Why nothing may be read here at present."""
         self.takes_commits = config.broker_id == 0
         """Whether the offsets that come with pulls count."""
+        self.sends_to_slaves = True
+        """Whether slaveReadEnable is heard: not where one member at a time may be read from."""
         self.log_limit = NO_LIMIT
         """Log offset up to which messages are shown; the rest is not safe from being cut yet."""
         self.replica_limit: Callable[[], int] = lambda: NO_LIMIT
@@ -486,7 +488,7 @@ class PullPath:
 
     def _suggest(self, pull: Pull, following: int) -> int:
         """Broker id to pull from next: the slave if reading from slaves is on and this consumer is far behind."""
-        if not self._config.slave_read_enable:
+        if not (self._config.slave_read_enable and self.sends_to_slaves):
             return 0
         queue = pull.queue
         if queue.min_offset < following <= queue.max_offset:

@@ -4,6 +4,7 @@
 the one to a master.
 """
 
+import logging
 from typing import TYPE_CHECKING
 
 from tandemq.boundary import LinkKind, Now, Opened, Turn, TurnedAway
@@ -12,13 +13,15 @@ from tandemq.broker.masterside import MasterSide
 from tandemq.broker.slaveside import SlaveSide
 from tandemq.codec.ha import Heartbeat
 from tandemq.config import BrokerConfig
+from tandemq.errors import StoreError
 from tandemq.refusals import Refusals
-from tandemq.storage.epochs import Pairs, load_epochs, save_epochs
+from tandemq.storage.epochs import Pairs, load_epochs, mend_epochs, save_epochs
 from tandemq.storage.recovery import loss_noted
 
 if TYPE_CHECKING:
     from tandemq.broker.node import Broker
 
+log = logging.getLogger(__name__)
 OFFSETS_SAVED_MS = 60_000
 
 
@@ -33,6 +36,10 @@ class Replication:
         self._broker = broker
         self._accept_loss = accept_loss
         self.generations: Pairs = load_epochs(broker.disk)
+        try:
+            mend_epochs(broker.disk, self.generations)
+        except StoreError as error:
+            log.warning("replication: there is one copy only of the table of generations: %s", error)
         self.masters = MasterSide(broker, self)
         if accept_loss:
             self.masters.give_up_absent()

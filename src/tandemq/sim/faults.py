@@ -23,6 +23,8 @@ from tandemq.sim.seat import Seat
 from tandemq.sim.world import MS, SECOND, World
 
 FULL_FREE_BYTES = 16 * 1024
+SYNC_US_MAX = 2_500_000
+"""How long a sync takes at most, on a slow disk."""
 RARE = 0.25
 """In so many seeds there is one fault more, of a later kind: dice of its own leave all others as they were."""
 
@@ -79,6 +81,9 @@ class Faults:
                 if host.broker is not None and host.broker.store.log.refused is not None:
                     host.kill()
             self._world.after(self._random.randrange(SECOND), host.start)
+            self._world.after(
+                SYNC_US_MAX, partial(self._replace_broken, host)
+            )  # a sync that was under way may fail yet
         for address in self._cluster.plan.name_servers:
             self._cluster.start_name_server(address)
         for client in self._clients:
@@ -285,7 +290,7 @@ class Faults:
         process = host.process
         if process is not None:
             self._note("slow-disk", host.name)
-            process.sync_delay_us = self._random.choice(((50_000, 400_000), (400_000, 2_500_000)))
+            process.sync_delay_us = self._random.choice(((50_000, 400_000), (400_000, SYNC_US_MAX)))
 
             def restore() -> None:
                 process.sync_delay_us = (800, 6_000)

@@ -2,7 +2,8 @@
 
 A master that accepts the loss of its tail begins a new generation at its log end; a slave that holds bytes of the old
 generation behind that point sets them aside. The file has RocketMQ 5's form: number of entries, CRC of the rest,
-then `epoch-startOffset` per line.
+then `epoch-startOffset` per line. There are two copies, for without it a master has no history in common
+with its slaves; RocketMQ, too, reads the second if it cannot read the first.
 
 Source: docs/ha.md, "between TandemQ brokers"; RocketMQ EpochFileCache.
 """
@@ -13,6 +14,7 @@ from tandemq.boundary import Disk
 from tandemq.errors import StoreDamaged
 
 FILE = "epochFileCheckpoint"
+COPIES = (FILE, f"{FILE}.bak")
 
 Pairs = list[tuple[int, int]]
 """(epoch, start offset), ascending in both."""
@@ -25,7 +27,7 @@ def load_epochs(disk: Disk) -> Pairs:
         StoreDamaged: neither the file nor its .bak can be read.
     """
     trouble = ""
-    for path in (FILE, f"{FILE}.bak"):
+    for path in COPIES:
         data = disk.read(path)
         if not data:
             continue
@@ -34,7 +36,7 @@ def load_epochs(disk: Disk) -> Pairs:
         except ValueError as error:
             trouble = f"{path}: {error}"
     if trouble:
-        raise StoreDamaged(trouble, hint="restore the file, or delete it to copy everything from the master again")
+        raise StoreDamaged(trouble, hint="copy the file from another member of the group, whose history is the same")
     return []
 
 
@@ -54,13 +56,21 @@ def _parse(text: str) -> Pairs:
 
 
 def save_epochs(disk: Disk, pairs: Pairs) -> None:
-    """Replace the table."""
+    """Replace the table: one copy after the other, so that one is whole at any time."""
     rest = "".join(f"{epoch}-{start}\n" for epoch, start in pairs).encode()
     head = f"{len(pairs)}\n{zlib.crc32(rest) & 0x7FFFFFFF}\n".encode()
-    before = disk.read(FILE)
-    disk.replace(FILE, head + rest)  # first, so that one of the two is whole at any time
-    if before:
-        disk.replace(f"{FILE}.bak", before)
+    for path in COPIES:
+        disk.replace(path, head + rest)
+
+
+def mend_epochs(disk: Disk, pairs: Pairs) -> None:
+    """Have two whole copies of the table that was loaded, if there is one: damage may come to the other one next.
+
+    Raises:
+        DiskFull, DiskFailed: as it could not be written.
+    """
+    if pairs and len({disk.read(path) for path in COPIES}) > 1:
+        save_epochs(disk, pairs)
 
 
 def common_end(ours: Pairs, our_end: int, theirs: Pairs, their_end: int) -> int | None:
