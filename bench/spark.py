@@ -1,8 +1,8 @@
 """`make bench-spark`: what the data pipeline takes, beside Spark's own ways and `cmp`, in one run on one machine.
 
-    python -m bench.spark                  1 GiB of log per cell, about 5 minutes
+    python -m bench.spark                  1 GiB of log per cell, about 15 minutes
     python -m bench.spark --mib 256        smaller; ratios hold, starting costs weigh more
-    python -m bench.spark --only kills     drivers killed two dozen times, about 15 minutes
+    python -m bench.spark --only kills     drivers killed two dozen times, most of that time
 
 All input is made first and read once, so that it lies in the page cache: these are figures of the CPU, not of a disk.
 Each cell is the best of `--rounds`. A missed target is a fact, not a failure: it shows in the table.

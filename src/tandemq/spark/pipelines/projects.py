@@ -104,7 +104,7 @@ def run_project(directory: Path, arguments: Sequence[str] = (), *, is_quiet: boo
     """
     if not (directory / SPEC).is_file():
         raise ConfigError(
-            f"{directory} holds no {SPEC}", hint="tandemq spark pipeline DIRECTORY --subscribe … writes one"
+            f"{directory} holds no {SPEC}", hint="tandemq spark pipeline DIRECTORY --namesrv … --subscribe … writes one"
         )
     home = directory.absolute()
     return subprocess.run(  # noqa: S603  # PySpark's own command
