@@ -52,8 +52,8 @@ test: $(READY)  ## the tests, without Java peers and without real-time waits; k=
 demo: $(READY)  ## the main job on real input, told as a story
 	$(TANDEMQ) demo
 
-sim: $(READY)  ## the simulation: some hundred seeds, or one with its full log: seed=7
-	$(TANDEMQ) sim $(if $(seed),--seed $(seed))
+sim: $(READY)  ## the simulation: some hundred seeds; as many as wanted: seeds=2000; one with its full log: seed=7
+	$(TANDEMQ) sim $(if $(seed),--seed $(seed)) $(if $(seeds),--seeds $(seeds) --jobs 2)
 
 interop: $(READY)  ## unmodified Java peers with ours (needs Java and Maven); k=name picks
 	$(PYTEST) tests/interop -m "not slow" --timeout=240 $(if $(k),-k "$(k)")

@@ -76,11 +76,12 @@ def _both_kinds(first: int, mutation: str) -> Iterator[int]:
 
 
 def _one(seed: int, mutation: str, *, as_json: bool) -> None:
+    began = time.monotonic()
     result = run_one(seed, mutation)
     if as_json:
         click.echo(json.dumps(asdict(result), indent=2))
     else:
-        summary = Summary()
+        summary = Summary(real_s=time.monotonic() - began)
         summary.add(result)
         _show(summary)
     if result.rule:
@@ -90,6 +91,7 @@ def _one(seed: int, mutation: str, *, as_json: bool) -> None:
 def _many(seeds: Iterable[int], total: int | None, jobs: int, mutation: str, *, as_json: bool) -> None:
     summary = Summary()
     console = Console(stderr=True)
+    began = time.monotonic()
     tell_at = 0.0
     columns = TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console, disable=as_json or not console.is_terminal) as progress:
@@ -108,6 +110,7 @@ def _many(seeds: Iterable[int], total: int | None, jobs: int, mutation: str, *, 
         except KeyboardInterrupt:
             if total is not None:
                 raise
+    summary.real_s = time.monotonic() - began
     if as_json:
         click.echo(json.dumps(_as_json(summary), indent=2))
     else:
@@ -119,7 +122,8 @@ def _many(seeds: Iterable[int], total: int | None, jobs: int, mutation: str, *, 
 def _as_json(summary: Summary) -> dict[str, object]:
     return {
         "seeds": summary.seeds, "digest": summary.digest, "sends": summary.sends, "deliveries": summary.given,
-        "turns": summary.turns, "virtualSeconds": round(summary.virtual_s), "delayedTwice": summary.duplicates,
+        "turns": summary.turns, "virtualSeconds": round(summary.virtual_s), "realSeconds": round(summary.real_s, 1),
+        "delayedTwice": summary.duplicates,
         "levels": dict(sorted(summary.levels.items())), "faults": dict(sorted(summary.faults.items())),
         "requests": {_request(code): count for code, count in sorted(summary.requests.items())},
         "statuses": {_status(code): count for code, count in sorted(summary.statuses.items())},
@@ -138,7 +142,8 @@ def _status(code: int) -> str:
 def _show(summary: Summary) -> None:
     console = Console()
     console.print(
-        f"{summary.seeds} seeds, {summary.virtual_s:,.0f} virtual seconds, {summary.sends:,} sends, "
+        f"{summary.seeds} seeds, {summary.virtual_s:,.0f} virtual seconds in {summary.real_s:,.0f} s, "
+        f"{summary.sends:,} sends, "
         f"{summary.given:,} deliveries, {summary.turns:,} turns, digest {summary.digest}"
     )
     console.print(_counts("fault", dict(sorted(summary.faults.items()))))

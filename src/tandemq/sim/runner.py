@@ -37,6 +37,8 @@ class Summary:
     turns: int = 0
     duplicates: int = 0
     virtual_s: float = 0.0
+    real_s: float = 0.0
+    """Told by whoever ran them; not part of any digest."""
     faults: Counter[str] = field(default_factory=Counter)
     requests: Counter[int] = field(default_factory=Counter)
     statuses: Counter[int] = field(default_factory=Counter)
