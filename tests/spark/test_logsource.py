@@ -144,6 +144,9 @@ def test_damage_fails_a_query_that_did_not_ask_for_the_verdict(spark: SparkSessi
         ({"path": "x", "maxBytesPerTrigger": "0"}, "no whole number of at least 1"),
         ({"path": "x", "failOnDataLoss": "maybe"}, "failOnDataLoss='maybe'"),
         ({"path": "x", "schema": "kafka", "details": "true"}, "Kafka's columns only"),
+        ({"path": "x", "writeTo": "y", "schema": "kafka"}, "writeTo has no use for schema"),
+        ({"path": "x", "writeTo": "y", "details": "false"}, "writeTo has no use for details"),
+        ({"path": "x", "writeTo": "y", "propertiesAs": "map", "inflate": "true"}, "for propertiesAs and inflate"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, str], told: str) -> None:

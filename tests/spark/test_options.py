@@ -62,6 +62,7 @@ def test_names_do_not_care_for_case_and_old_ones_are_taken() -> None:
         ({"minPartitions": "0"}, "minPartitions is '0' (a whole number of 1 or more)"),
         ({"maxOffsetsPerTrigger": "9"}, "maxOffsetsPerTrigger is an option of streaming queries"),
         ({"subExpression": "||"}, "subExpression: subscription '||' names no tag"),
+        ({"expressionType": "sql92"}, "expressionType=SQL92 without subExpression filters nothing"),
         ({"schema": "kafka", "details": "true"}, "schema=kafka has no use for details"),
         ({"tls": "true"}, "tls: ACL and TLS are not spoken by this client"),
     ],

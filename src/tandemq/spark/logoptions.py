@@ -29,6 +29,8 @@ OPTIONS = {
 }
 """Options, and what they hold."""
 
+SHAPING = ("schema", "details", "propertiesAs", "inflate")
+"""Options that say what rows look like."""
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
 EARLIEST = -2
 LATEST = -1
@@ -92,6 +94,12 @@ def read_options(given: Mapping[str, str], *, streams: bool | None = None) -> Lo
     maps = _word(found, "propertiesAs", ("string", "map")) == "map"
     if kafka and (details or maps):
         raise ConfigError("schema=kafka has Kafka's columns only", hint="leave out details and propertiesAs")
+    shaping = [name for name in SHAPING if name in found]
+    if "writeTo" in found and shaping:
+        raise ConfigError(
+            f"writeTo has no use for {' and '.join(shaping)}",
+            hint="its files hold all columns, and bodies as stored; leave one of them out",
+        )
     return LogOptions(
         path=found["path"], broker_name=found.get("brokerName"),
         start=start, end=end,

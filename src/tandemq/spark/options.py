@@ -190,6 +190,8 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
             other = "batch" if streaming else "streaming"
             raise ConfigError(f"{name} is an option of {other} queries", hint="leave it out")
     kind = values.one_of("expressionType", ("TAG", "SQL92"), "TAG")
+    if kind == "SQL92" and "subExpression" not in values.texts:
+        raise ConfigError("expressionType=SQL92 without subExpression filters nothing", hint="give both or neither")
     expression = values.texts.get("subExpression", "*")
     if kind == "TAG":
         parse_tags(expression)
