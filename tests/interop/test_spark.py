@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 from tandemq.client.blocking import BlockingProducer
@@ -85,11 +86,18 @@ def test_java_pair_is_written_read_and_streamed_also_without_its_master(
             assert read(readFrom="master", subExpression="a") == list(range(50))
             sql = {"subExpression": "number between 10 and 12", "expressionType": "SQL92", "readFrom": "master"}
             assert read(**sql) == [10, 11, 12]
-            frame = spark.read.format("rocketmq").options(**options).load()
-            moment = frame.agg(F.min("storeTimestamp")).first()
-            assert moment is not None
-            assert frame.where(F.col("storeTimestamp") >= moment[0]).count() == 200
-            assert frame.where(F.col("storeTimestamp") > F.lit(moment[0]) + F.expr("interval 1 hour")).count() == 0
+            stored = F.col("storeTimestamp")
+            all_rows = spark.read.format("rocketmq").options(**options).load().select(stored).collect()
+            moments = sorted(row.storeTimestamp for row in all_rows)
+
+            def count(condition: Column) -> int:
+                """Loaded anew for each query, as `pushDown` wants it."""
+                narrowed = spark.read.format("rocketmq").options(**options, pushDown="true").load()
+                return narrowed.where(condition).count()
+
+            for moment in (moments[0], moments[100], moments[-1] + timedelta(hours=1)):
+                later = sum(one >= moment for one in moments)
+                assert (count(stored >= moment), count(stored < moment)) == (later, 200 - later)
             stream = spark.readStream.format("rocketmq").options(
                 **options, startingOffsets="earliest", maxOffsetsPerTrigger="80", commitGroup="pipeline"
             )

@@ -47,11 +47,12 @@ def main(name_servers: str, store: str, directory: str) -> None:
 
     rows = session.read.format("rocketmq").options(**where).load()
     condition = "queueId = 1 and queueOffset < 10 and storeTimestamp > '2020-01-01'"
-    some = session.read.format("rocketmq").options(**where).load().where(condition).count()
+    some = session.read.format("rocketmq").options(**where, pushDown="true", minPartitions=40).load().where(condition)
+    tell("narrowed", rows=some.count(), tasks=some.rdd.getNumPartitions())
     records = session.read.format("rocketmq-log").load(store)
     log_rows = records.count()
     log_some = records.where("topic = 'T1' and bornTimestamp > '2020-01-01'").count()
-    tell("batch", rows=rows.count(), some=some, log=log_rows, log_some=log_some)
+    tell("batch", rows=rows.count(), log=log_rows, log_some=log_some)
 
     tell("stream", **stopped_and_died(Stream(session, name_servers, work / "stream"), 1_000, maxOffsetsPerTrigger=90))
     tell("log", **stopped_and_died(LogStream(session, Path(store), work / "log"), log_rows, maxBytesPerTrigger=20_000))

@@ -110,6 +110,8 @@ def test_audit_names_corrupt_missing_extra_and_different_records(
     twin.flip(corrupt.log_offset + 92)
     twin.zero(gone.log_offset, gone.log_offset + gone.size)
     writer.zero(added.log_offset - writer.made[1999].size, added.log_offset + added.size)
+    lost = writer.made[2200]
+    twin.zero(lost.log_offset - writer.made[2199].size, lost.log_offset + lost.size)
     other = LogWriter(twin.store.parent / "other", segment_bytes=1 << 20)
     for made in writer.made[:2500]:
         other.write(made.body)
@@ -125,9 +127,11 @@ def test_audit_names_corrupt_missing_extra_and_different_records(
         ("corrupt", gone.log_offset, ["second"]),
         ("corrupt", writer.made[1999].log_offset, ["first"]),
         ("extra", added.log_offset, None),
+        ("corrupt", writer.made[2199].log_offset, ["second"]),
+        ("missing", lost.log_offset, None),
         ("different", changed.log_offset, None),
     ]
-    assert found.counts == {"corrupt": 3, "extra": 1, "missing": 0, "different": 1}
+    assert found.counts == {"corrupt": 4, "extra": 1, "missing": 1, "different": 1}
     assert found.diverges_at == corrupt.log_offset
 
 

@@ -25,13 +25,14 @@ from tandemq.cli.spark_collect import collect
 from tandemq.cli.spark_pipeline import pipeline
 from tandemq.cli.spark_replay import replay
 from tandemq.codec.record import HEAD_V4
+from tandemq.model.message import MessageQueue
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.run.local import LocalCluster
 from tandemq.spark.archive import Archive, ArchiveOptions
 from tandemq.spark.lake import DeltaLake
 from tandemq.spark.pipelines.projects import environment, pipelines_command
 from tests.spark.logs import LogWriter
-from tests.spark.messages import committed, make_topic, numbered, send
+from tests.spark.messages import committed, make_topic, numbered, send, send_without_key, set_offsets
 from tests.spark.short import SHORT
 from tests.spec import spec
 
@@ -200,6 +201,8 @@ def test_pipeline_is_written_and_run_and_brought_up_to_date(
     monkeypatch.chdir(tmp_path)
     make_topic(names, "Orders", 2)
     first = send(names, numbered("Orders", 0, 40, "a"))
+    queues = [MessageQueue("Orders", "broker-a", number) for number in range(2)]
+    set_offsets(names, "readers", dict(zip(queues, (3, 2), strict=True)))
     write, once = commands("pipeline")
     assert "holds a pipeline project" in run("pipeline", write, names)
     refused = CliRunner().invoke(pipeline, write)
@@ -219,6 +222,9 @@ def test_pipeline_is_written_and_run_and_brought_up_to_date(
             run_by_spark(ELSEWHERE[1], project)
         assert sorted(int(row["body"]) for row in table(project, "silver")) == list(range(end))
         assert len(table(project, "bronze")) == end + copies
+        assert table(project, "gold_lag") == [
+            {"group": "readers", "topic": "Orders", "lag": end + copies - 5, "consumed": 5, "queues": 2}
+        ]
     assert kept_keys(spark, project) == {one.message_id for one in second}
     minutes = table(project, "gold_minutes")
     assert sum(row["messages"] for row in minutes) == 70
@@ -301,6 +307,8 @@ def test_project_of_a_store_keeps_damage_in_bronze_and_counts_retries_and_dead_l
     names, broker, project = tandemq_broker.name_servers, tandemq_broker.broker(), tmp_path / "project"
     send(names, numbered("Orders", 0, 12))
     send(names, numbered("Late", 0, 1))
+    for queue_id in (0, 0, 1):
+        send_without_key(broker.address, MessageQueue("Bare", "broker-a", queue_id))
     refuse_until_dead(names, "Late", 2)
     tandemq_broker.wait_until(lambda: ("%DLQ%g", 0) in broker.node.store.queues)
     run("pipeline", [str(project), "--store", str(broker.store)], "")
@@ -322,7 +330,7 @@ def test_project_of_a_store_keeps_damage_in_bronze_and_counts_retries_and_dead_l
     silver = table(project, "silver")
     assert sorted(int(row["body"]) for row in silver if row["topic"] == "Orders") == [*range(7), *range(8, 12)]
     assert Counter(row["topic"] for row in silver if row["topic"] != "Orders") == {
-        "Late": 1, SCHEDULE_TOPIC: 2, "%RETRY%g": 2, "%DLQ%g": 1
+        "Late": 1, SCHEDULE_TOPIC: 2, "%RETRY%g": 2, "%DLQ%g": 1, "Bare": 3
     }  # fmt: skip
     counts: Counter[tuple[str, str]] = Counter()
     for row in table(project, "gold_minutes"):

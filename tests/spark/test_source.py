@@ -1,6 +1,8 @@
 """`format("rocketmq")` in batch queries, on a real session and running brokers."""
 
 import os
+import socket
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -15,6 +17,8 @@ from tandemq.model.command import Command
 from tandemq.model.message import Message, MessageQueue
 from tandemq.run.ask import try_ask
 from tandemq.run.local import LocalCluster
+from tandemq.spark.layout import WALK_MESSAGES
+from tandemq.spark.options import TIMEOUT_MS
 from tests.spark.messages import make_topic, numbered, send
 from tests.spec import spec
 
@@ -116,6 +120,29 @@ def test_messages_of_tags_that_a_condition_leaves_out_stay_with_the_broker(
         assert path.count - before == count
 
 
+def test_queues_and_times_that_a_condition_leaves_out_stay_with_the_broker(
+    tandemq_broker: LocalCluster, read: Read
+) -> None:
+    names, pulls = tandemq_broker.name_servers, tandemq_broker.broker().node.pull
+    for topic, queue, start, end in (("Orders", 0, 0, 100), ("Orders", 1, 100, 103), ("Other", 0, 103, 108)):
+        make_topic(names, topic, 2)
+        send(names, numbered(topic, start, end), queue=MessageQueue(topic, "broker-a", queue))
+
+    def given(condition: str) -> tuple[list[int], int]:
+        before = pulls.count
+        rows = bodies(read(tandemq_broker, "Orders,Other", pushDown="true").where(condition))
+        return rows, pulls.count - before
+
+    for condition, rows in (
+        ("true", range(108)), ("topic = 'Orders'", range(103)), ("topic = 'Other'", range(103, 108)),
+        ("brokerName = 'broker-z'", range(0)), ("queueId = 1", range(100, 103)), ("queueOffset >= 98", range(98, 100)),
+    ):  # fmt: skip
+        assert given(condition) == (list(rows), len(rows)), condition
+    # Where a time lies is found by looking at some messages.
+    assert given("storeTimestamp > '2999-01-01'") == ([], 0)
+    assert given("storeTimestamp < '2020-01-01'") == ([], WALK_MESSAGES + 3 + 5)
+
+
 def test_conditions_of_one_query_take_nothing_from_another_on_the_same_dataframe(
     tandemq_broker: LocalCluster, read: Read
 ) -> None:
@@ -175,9 +202,14 @@ def test_what_cannot_be_is_said_before_anything_is_read(tandemq_broker: LocalClu
             read(tandemq_broker, **({"timeoutMs": "1000"} | options)).count()
 
 
-def test_unreachable_name_server_is_an_error_within_the_timeout(read: Read) -> None:
-    with pytest.raises(Exception, match=r"no answer within 1000 ms.*name server 127.0.0.1:1 up and reachable"):
-        read("127.0.0.1:1", timeoutMs=1_000).count()
+def test_unreachable_or_silent_name_server_is_an_error_within_the_timeout(read: Read) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for address in ("127.0.0.1:1", f"127.0.0.1:{silent.getsockname()[1]}"):
+            start_s = time.monotonic()
+            with pytest.raises(Exception, match=rf"no answer within 1000 ms.*name server {address} up and reachable"):
+                read(address, timeoutMs=1_000).count()
+            # Spark takes its time to start Python; the default would take longer still.
+            assert time.monotonic() - start_s < TIMEOUT_MS / 1_000
 
 
 def test_topic_without_messages_gives_no_rows(tandemq_broker: LocalCluster, read: Read) -> None:
