@@ -1,4 +1,7 @@
-"""Groups with a registry as processes under clients that go on: masters killed, switched, forced, without registry."""
+"""Groups with a registry as processes under clients that go on: masters killed, switched, forced, without registry.
+
+The registry is the name server's; a killed master is met with on a real ZooKeeper as well, where Java is.
+"""
 
 import itertools
 import json
@@ -7,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +21,12 @@ from tandemq.client.blocking import BlockingProducer
 from tandemq.codec.fastjson import loads
 from tandemq.coordination.records import Mode
 from tandemq.model.codes import RequestCode, ResponseCode
-from tandemq.run.children import BrokerChild, ChildCluster
+from tandemq.run.children import BrokerChild, ChildCluster, group_name
 from tandemq.run.groups import configure
 from tests.blackbox.programs import QUICK, Caller, wait_until
 from tests.blackbox.traffic import GROUP, TOPIC, Traffic
+from tests.boundary.registries import KINDS
+from tests.interop.zookeeper import ZooKeeper
 from tests.spec import spec
 
 pytestmark = pytest.mark.timeout(180)
@@ -32,21 +37,28 @@ A = "broker-a"
 PROBES = itertools.count()
 _SIZES = {key: str(value) for key, value in QUICK.items() if key.startswith(("mappedFile", "max", "disk", "haRecon"))}
 
+REGISTRIES = [kind for kind in KINDS if kind != "tree"]
+
 Start = Callable[..., ChildCluster]
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    made: list[ChildCluster] = []
+    with ExitStack() as running:
 
-    def begin(mode: Mode, *, groups: int = 1) -> ChildCluster:
-        made.append(ChildCluster(tmp_path, groups=groups, slaves=1, mode=mode, settings=_SIZES))
-        made[-1].start()
-        return made[-1]
+        def begin(mode: Mode, *, groups: int = 1, registry: str = "name-server") -> ChildCluster:
+            settings = dict(_SIZES)
+            if registry == "zookeeper":
+                server = running.enter_context(ZooKeeper(tmp_path / "zookeeper").start())
+                settings["registryAddr"] = f"zookeeper://{server.address}"
+                configure(settings["registryAddr"], map(group_name, range(groups)), mode, 2)
+            cluster = ChildCluster(tmp_path, groups=groups, slaves=1, mode=mode, settings=settings)
+            running.enter_context(cluster)
+            used = {broker.standing()["registryAddress"] for broker in cluster.brokers}
+            assert used == {settings.get("registryAddr", cluster.registry)}
+            return cluster
 
-    yield begin
-    for cluster in made:
-        cluster.close()
+        yield begin
 
 
 @contextmanager
@@ -85,10 +97,13 @@ def offsets_of(broker: BrokerChild) -> dict[str, int]:
 
 
 @spec("R11", "R09")
-def test_elected_slave_goes_on_with_reads_and_writes_and_nothing_acknowledged_is_lost(start: Start) -> None:
-    cluster = start(Mode.ELECT)
+@pytest.mark.parametrize("registry", REGISTRIES)
+def test_elected_slave_goes_on_with_reads_and_writes_and_nothing_acknowledged_is_lost(
+    start: Start, registry: str
+) -> None:
+    cluster = start(Mode.ELECT, registry=registry)
     with traffic(cluster) as running:
-        for _ in range(2):  # there and back
+        for _ in range(1 if registry == "zookeeper" else 2):  # there, and back
             master = master_of(cluster)
             killed = time.monotonic()
             master.kill()
@@ -107,8 +122,9 @@ def test_elected_slave_goes_on_with_reads_and_writes_and_nothing_acknowledged_is
 
 
 @spec("F01", "F14", "F22", "F26", "M07", "G05")
-def test_slave_reads_for_its_master_and_hands_back_without_a_duplicate(start: Start) -> None:
-    cluster = start(Mode.SLAVE_CONSUME, groups=2)
+@pytest.mark.parametrize("registry", REGISTRIES)
+def test_slave_reads_for_its_master_and_hands_back_without_a_duplicate(start: Start, registry: str) -> None:
+    cluster = start(Mode.SLAVE_CONSUME, groups=2, registry=registry)
     master, slave = cluster.broker(A), cluster.broker(A, 1)
     with traffic(cluster) as running:
         killed = time.monotonic()
