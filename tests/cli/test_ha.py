@@ -39,6 +39,7 @@ def test_status_shows_roles_lag_and_ages(run: Run, pair: LocalCluster) -> None:
     assert 0 <= slave["lastWriteS"] < 20
     (link,) = master["slaves"]
     assert (link["slave"], link["behindBytes"], link["inSync"]) == (1, 0, True)
+    assert (link["secured"], slave["secured"]) == ("secret", "secret")
     assert link["ackedOffset"] == master["logEnd"]
     assert 0 <= link["lastReadS"] < 20
     assert 0 <= link["lastWriteS"] < 20

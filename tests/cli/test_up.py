@@ -20,6 +20,7 @@ from tandemq.client.blocking import BlockingConsumer, BlockingProducer
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.run.ask import try_ask
+from tests.cli.conftest import Run
 
 
 @contextmanager
@@ -83,9 +84,11 @@ def next_error_line(process: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.parametrize("mode", ["elect", "slave-consume", "static"])
-def test_slave_serves_on_when_the_master_is_killed(tmp_path: Path, mode: str) -> None:
+def test_slave_has_proven_itself_and_serves_on_when_the_master_is_killed(run: Run, tmp_path: Path, mode: str) -> None:
     with started(tmp_path, "--mode", mode) as (process, told):
         master = told["brokers"][0]
+        rows = json.loads(run("ha", "status", "--json", "-n", told["nameServer"]).stdout)
+        assert [link["secured"] for row in rows for link in row["slaves"]] == ["secret"]
         with BlockingProducer(told["nameServer"], group="g") as producer:
             assert producer.send(Message("T", b"before")).status.name == "SEND_OK"
             expected = [b"before"]
