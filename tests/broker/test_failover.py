@@ -417,6 +417,17 @@ def test_status_and_timeline_say_who_serves_since_when_and_why(pair: ElectedGrou
     assert {"ms", "epoch", "text"} == set(status["timeline"][-1])
 
 
+def test_timeline_goes_on_after_a_kill(pair: ElectedGroup) -> None:
+    before = pair.brokers[0].failover.timeline
+    assert before
+    pair.kill(0)
+    pair.pass_time(4_000)
+    again = pair.start(0)
+    pair.pass_time(4_000)
+    assert again.failover.timeline[: len(before)] == before
+    assert again.failover.timeline[-1]["epoch"] > before[-1]["epoch"]
+
+
 # What follows the log.
 
 
