@@ -345,6 +345,25 @@ def test_slave_reads_for_its_dead_master_and_hands_its_offsets_back(tmp_path: Pa
     assert group.send(master) == ResponseCode.SUCCESS
 
 
+@spec("M07")
+def test_master_away_for_five_minutes_sets_no_offset_back(tmp_path: Path) -> None:
+    group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
+    for _ in range(7):
+        group.send(group.brokers[0])
+    for reader in ("busy", "idle"):
+        group.brokers[0].commit(1, group=reader)
+    slave = group.let_slave_read()
+    for minute in range(1, 6):
+        slave.commit(1 + minute, group="busy")
+        group.pass_time(60_000)
+    slave.commit(3, group="new")
+    master = group.start(0)
+    group.pass_time(20_000)
+    assert group.serving is master
+    for broker in (master, slave):
+        assert broker.node.offsets.table == {"TopicA@busy": {0: 6}, "TopicA@idle": {0: 1}, "TopicA@new": {0: 3}}
+
+
 def test_copy_of_a_member_that_was_taken_out_does_not_count(tmp_path: Path) -> None:
     group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
     master = group.brokers[0]
