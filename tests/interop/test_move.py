@@ -12,7 +12,7 @@ from tandemq.coordination.records import Mode
 from tandemq.errors import TandemError
 from tandemq.model.message import Message, SendStatus
 from tandemq.run.groups import configure
-from tests.interop.java import JavaBroker, Value, wait_until
+from tests.interop.java import SERVER_VERSIONS, JavaBroker, Value, free_port, wait_until
 from tests.interop.logs import read_log
 from tests.interop.ours import OurBroker, OurNameServer
 from tests.interop.peers import SMALL_STORE
@@ -51,24 +51,28 @@ def read_all(names: str, group: str, count: int) -> list[str]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("version", ["4.9.7"])
+@pytest.mark.parametrize("version", SERVER_VERSIONS)
 def test_java_pair_becomes_ours_and_elects_with_all_its_messages(version: str, tmp_path: Path) -> None:
     with OurNameServer(tmp_path / "namesrv") as server:
         server.start()
         names = server.address
         roles: list[dict[str, Value]] = [{"brokerRole": "SYNC_MASTER"}, {"brokerRole": "SLAVE", "brokerId": 1}]
         stores = [tmp_path / "store-0", tmp_path / "store-1"]
+        ports = [free_port(-2, 1), free_port(-2, 1)]
+        # A Java 5.x master waits for nobody unless told so.
+        common: dict[str, Value] = {**SMALL_STORE, "inSyncReplicas": 2}
 
         def java(number: int) -> JavaBroker:
             directory = tmp_path / f"java-{number}"
+            settings = {**common, **roles[number]}
             return JavaBroker(
-                version, directory, namesrv=names, store=stores[number], settings={**SMALL_STORE, **roles[number]}
+                version, directory, namesrv=names, port=ports[number], store=stores[number], settings=settings
             )  # fmt: skip
 
         def ours(number: int, stage: str, **settings: Value) -> OurBroker:
             directory = tmp_path / f"{stage}-{number}"
-            values = {**SMALL_STORE, **roles[number], **settings}
-            return OurBroker(directory, namesrv=names, store=stores[number], settings=values)
+            values = {**common, **roles[number], **settings}
+            return OurBroker(directory, namesrv=names, port=ports[number], store=stores[number], settings=values)
 
         with java(0) as master:
             master.start()
@@ -76,6 +80,7 @@ def test_java_pair_becomes_ours_and_elects_with_all_its_messages(version: str, t
                 slave.start()
                 sent = add(names, "java")
                 slave.stop()
+            assert read_log(stores[1]) == read_log(stores[0]), "SEND_OK: it has them"
             with ours(1, "mixed") as new_slave:
                 new_slave.start()
                 sent += add(names, "mixed")
