@@ -62,6 +62,7 @@ def test_status_says_who_may_do_what_since_when_and_why(run: Run, elected: Local
     assert (rows[slave]["lagBytes"], rows[master]["lagBytes"]) == (0, None)
     text = run("ha", "status", "-n", elected.name_servers).stdout
     assert f"broker-a: mode elect, epoch {serves['epoch']}, master {master}, in sync 0, 1" in text
+    assert "\nsession 2 s, lease 1.3 s, 2 looks\n" in text
     assert "read and write" in text
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tandemq.cli.ha_status import times_texts
+from tandemq.coordination.lease import timing
 from tandemq.coordination.records import GroupConfig, Member, Mode, Role, config_path, config_to_json
 from tandemq.registry import Create, Done, parse_address
 from tandemq.run.local import LocalCluster
@@ -107,7 +109,29 @@ def test_zookeeper_that_is_away_at_the_start_is_told(run: Run, start: Start) -> 
     wait_said(broker, "WARNING failover: trouble: the registry zookeeper://127.0.0.1:1 does not answer")
     text = run("ha", "status", "-n", NOBODY, "--address", at(broker)).stdout
     assert "unread" in text
+    assert "\nno session yet, lease 1.3 s, 2 looks\n" in text
     assert "broker 0: the registry zookeeper://127.0.0.1:1 does not answer" in text
+
+
+def test_longer_session_and_its_longer_lease_are_told(run: Run, place: NameServerPlace, start: Start) -> None:
+    names = f"127.0.0.1:{place.port}"
+    configure(place)
+    broker = start(f"namesrv://{names}", namesrvAddr=names, registrySessionTimeout=4_000)
+    wait_until(lambda: "may be read and written" in broker.log_text(), "it serves")
+    text = run("ha", "status", "-n", names, "--address", at(broker)).stdout
+    assert "\nsession 4 s, lease 2.6 s instead of 1.3 s, 2 looks\n" in text
+
+
+def test_members_with_different_times_are_told_one_by_one() -> None:
+    def standing(broker_id: int, session_ms: int) -> dict[str, int]:
+        found = timing(session_ms)
+        return {"brokerId": broker_id, "sessionMs": session_ms, "leaseMs": found.lease_ms, "checks": found.checks}
+
+    assert times_texts([standing(0, 2_000), standing(1, 2_000)]) == ["session 2 s, lease 1.3 s, 2 looks"]
+    assert times_texts([standing(1, 300), standing(0, 6_000)]) == [
+        "broker 0: session 6 s, lease 3.9 s instead of 1.3 s, 2 looks",
+        "broker 1: session 0.3 s, lease 1.3 s, 3 looks instead of 2",
+    ]
 
 
 def test_addresses_add_nobody_twice_and_show_their_groups_only(run: Run, cluster: LocalCluster) -> None:

@@ -4,7 +4,7 @@ Source: docs/operations.md, "Replication"; docs/failover.md.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
@@ -13,6 +13,7 @@ from tandemq.cli.ask import namesrv_option
 from tandemq.cli.members import Found, Group, address_option, ask_broker, ask_json, asked_at, groups_of, registry_option
 from tandemq.cli.scrub import damage_rows, health_columns, show_damages, try_log_health
 from tandemq.cli.show import json_option, show_json, show_rows, time_text
+from tandemq.coordination.lease import CHECKS, LEASE_MS
 from tandemq.errors import NetworkError, RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
 
@@ -161,7 +162,8 @@ def _show_group(group: Group) -> None:
     """Who says what of the group: first what its record says, then each member."""
     knowing = [found.standing for found in group.members if found.has_registry and found.standing is not None]
     first = max(knowing, key=lambda standing: standing["epoch"])
-    click.echo(f"\n{group.name}: {_record_text(first)}\n")
+    click.echo(f"\n{group.name}: {_record_text(first)}")
+    click.echo("\n".join(times_texts(knowing)) + "\n")
     master = group.master
     lags = {told["brokerId"]: told for told in (master.standing or {}).get("members", ())} if master is not None else {}
     show_rows([_part(found, lags.get(found.broker_id, {})) for found in group.members], as_json=False)
@@ -186,6 +188,21 @@ def _record_text(standing: Mapping[str, Any]) -> str:
         f"mode {standing['mode']}, epoch {standing['epoch']}, master {standing['master']}{reader}, "
         f"{', '.join(sets)}{last}"
     )
+
+
+def times_texts(standings: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The times that members act by; a line for each member if they differ. The registry has the last word on a
+    session, and lease and looks follow it."""
+    texts = {int(standing["brokerId"]): _times_text(standing) for standing in standings}
+    alike = list(dict.fromkeys(texts.values()))
+    return alike if len(alike) == 1 else [f"broker {broker_id}: {text}" for broker_id, text in sorted(texts.items())]
+
+
+def _times_text(standing: Mapping[str, Any]) -> str:
+    session_ms, lease_ms, checks = (int(standing[key]) for key in ("sessionMs", "leaseMs", "checks"))
+    session = f"session {session_ms / 1000:g} s" if session_ms else "no session yet"
+    lease = f"lease {lease_ms / 1000:g} s" + f" instead of {LEASE_MS / 1000:g} s" * (lease_ms != LEASE_MS)
+    return f"{session}, {lease}, {checks} looks" + f" instead of {CHECKS}" * (checks != CHECKS)
 
 
 def _part(found: Found, lag: Mapping[str, Any]) -> dict[str, Any]:
