@@ -176,6 +176,31 @@ def test_classic_slave_from_an_admitted_address_is_a_few_lines(tmp_path: Path) -
     assert answer.code == OK
 
 
+@spec("W09", "H07")
+def test_classic_slaves_count_one_per_address(tmp_path: Path) -> None:
+    peers = ("10.0.0.66", "10.0.0.67")
+    master = Harness(tmp_path, role="SYNC_MASTER", in_sync_replicas=3, ha_classic_peers=peers)
+    report_from(master, 77, "10.0.0.66:5000")
+    report_from(master, 78, "10.0.0.66:5001")
+    assert master.send("TopicA").code == ResponseCode.SLAVE_NOT_AVAILABLE
+    assert [link for link, _ in master.closes] == [77]
+    report_from(master, 79, "10.0.0.67:5000")
+    opaque = master.tell(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"on three")
+    end = master.node.store.log.written_end
+    master.turn([(78, end.to_bytes(8))])
+    assert master.answer_to(opaque) is None
+    master.turn([(79, end.to_bytes(8))])
+    answer = master.answer_to(opaque)
+    assert answer is not None
+    assert answer.code == OK
+
+
+def report_from(master: Harness, link: int, peer: str) -> None:
+    """A classic slave connects and reports that it has all there is."""
+    master.open(link, LinkKind.HA_MASTER, peer)
+    master.turn([(link, master.node.store.log.written_end.to_bytes(8))])
+
+
 @spec("V02")
 def test_slave_that_reports_nonsense_is_closed_and_one_that_stands_still_lags_visibly(tmp_path: Path) -> None:
     """A heartbeat proves no health: an offset that never moves keeps the link, acknowledges nothing, and shows."""
