@@ -1,0 +1,64 @@
+"""The reckoning alone, on what a story could have found: whatever does not hold is a fault, and nothing else is."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandemq.coordination.records import Mode
+from tandemq.demo import play, rows
+from tandemq.demo.tale import Tale
+from tandemq.demo.tally import Tally
+
+ROWS = 20
+GOOD = {
+    "sent": ROWS, "acknowledged": ROWS, "delivered": ROWS, "consumed_meanwhile": 5, "slave_was_read": True,
+    "seconds_without_writes_of_killed_group": 2.0,
+}  # fmt: skip
+
+
+def reckoned(path: Path, *, read: int = ROWS, **changes: Any) -> play.Reckoning:
+    """What is made of a story in which all went well but for the changes, with `read` rows among the consumer's."""
+    (path / "rows.csv").write_text("tag,delay\n" + "".join(f"T,{number}\n" for number in range(ROWS)))
+    source = rows.from_file(path / "rows.csv", rows.Columns(value="delay"))
+    values = list(source.values())
+    stage = play.Stage(source, path, has_pipeline=False, mode=Mode.ELECT)
+    story = play._Play(stage, Tally("delay").add_all(values), path, Tale(to_error=True))
+    story._seen.add_all(values[:read])
+    story._reckoning = play.Reckoning(Mode.ELECT.value, **(GOOD | changes))
+    return story.reckon()
+
+
+def test_story_that_went_well_has_no_faults(tmp_path: Path) -> None:
+    assert reckoned(tmp_path).faults == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"missing": 1, "delivered": ROWS - 1}, "1 acknowledged messages are missing"),
+        ({"acknowledged": ROWS - 2, "delivered": ROWS - 2}, "2 messages were sent and not acknowledged"),
+        ({"sent": ROWS - 3, "acknowledged": ROWS - 3, "delivered": ROWS - 3}, "3 rows were not sent"),
+        ({"delivered": ROWS + 1}, "1 messages were delivered and never acknowledged"),
+        ({"slave_was_read": False}, "broker-a was not read from its slave"),
+        ({"consumed_meanwhile": 0}, "nothing of broker-a was consumed while its master was dead"),
+        ({"seconds_without_writes_of_killed_group": None}, "broker-a took no message while its old master was dead"),
+        ({"twins_differences": ["broker-b: a file"]}, "twins: broker-b: a file"),
+    ],
+)
+def test_what_does_not_hold_is_the_one_fault(tmp_path: Path, changes: dict[str, Any], fault: str) -> None:
+    assert reckoned(tmp_path, **changes).faults == [fault]
+
+
+def test_figures_that_differ_from_the_files_are_a_fault(tmp_path: Path) -> None:
+    [fault] = reckoned(tmp_path, read=ROWS - 1).faults
+    assert fault.startswith("T: the messages give Figures(rows=19")
+
+
+def test_faults_of_the_pipeline_and_a_lake_that_differs_are_faults(tmp_path: Path) -> None:
+    from tandemq.demo.pipeline import Gold, Piped
+
+    gold = {"T": Gold(messages=ROWS, values=ROWS, mean=1.0)}
+    differs, damaged = reckoned(tmp_path, pipeline=Piped(gold=gold, faults=["a record is damaged"])).faults
+    assert differs.startswith("T: the lake gives Gold(")
+    assert damaged == "a record is damaged"
