@@ -12,7 +12,7 @@ from tests.interop.checks import Events, bodies, contains, exactly, lose_one, me
 from tests.interop.conftest import Pair
 from tests.interop.driver import JavaDriver
 from tests.interop.java import wait_until
-from tests.interop.wire import GET_ROUTE, QUERY_OFFSET, ask
+from tests.interop.wire import GET_ALL_GROUPS, GET_ROUTE, QUERY_OFFSET, ask, loads_lenient
 from tests.spec import spec
 
 _numbers = itertools.count(1)
@@ -117,10 +117,21 @@ def test_cluster_list_shows_the_broker(pair: Pair, run: Callable[..., str]) -> N
     prove(_same([["DefaultCluster", "broker-a", "0", pair.broker.address]]), rows, _drop, _alter)
 
 
-def test_cluster_list_counts_messages(topic: str, run: Callable[..., str]) -> None:
-    [row] = _rows(run("clusterList", "-m"), "DefaultCluster")
-    assert topic
-    assert int(row[-2]) >= 6, "messages that came in today"
+def test_cluster_list_counts_messages(topic: str, java: JavaDriver, run: Callable[..., str]) -> None:
+    def came_in_today() -> list[int]:
+        return [int(row[-2]) for row in _rows(run("clusterList", "-m"), "DefaultCluster")]
+
+    [before] = came_in_today()
+    java.call("produce", topic=topic, count=3, queues=2)
+
+    def has_grown(counts: list[int]) -> None:
+        assert [count >= before + 3 for count in counts] == [True]
+
+    def count_nothing(counts: list[int]) -> None:
+        counts[0] = before
+
+    assert before >= 6
+    prove(has_grown, came_in_today(), count_nothing, list.clear)
 
 
 def test_broker_status_tells_version_offsets_and_counts(pair: Pair, topic: str, run: Callable[..., str]) -> None:
@@ -168,13 +179,25 @@ def test_broker_config_can_be_read_and_changed(pair: Pair, run: Callable[..., st
         assert reserved_hours() == hours
 
 
-def test_update_sub_group_creates_group_that_limits_retries(
-    pair: Pair, topic: str, java: JavaDriver, run: Callable[..., str]
-) -> None:
+def test_update_sub_group_creates_group_with_its_limit_of_retries(pair: Pair, run: Callable[..., str]) -> None:
     group = f"made{next(_numbers)}"
     printed = run("updateSubGroup", "-b", pair.broker.address, "-g", group, "-r", "1")
     prove(contains(f"create subscription group to {pair.broker.address} success", f"groupName={group}",
                    "retryMaxTimes=1"), [printed], _mute)  # fmt: skip
+
+    def is_limited(limits: dict[str, int]) -> None:
+        assert limits.get(group) == 1
+
+    def limit_to_default(limits: dict[str, int]) -> None:
+        limits[group] = 16
+
+    prove(is_limited, _retry_limits(pair), dict.clear, limit_to_default)
+
+
+def _retry_limits(pair: Pair) -> dict[str, int]:
+    """How often each consumer group gets a message again, as the broker has it."""
+    table = loads_lenient(ask(pair.broker.port, GET_ALL_GROUPS).body)["subscriptionGroupTable"]
+    return {name: config["retryMaxTimes"] for name, config in table.items()}
 
 
 def test_consumer_progress_tells_lag_of_each_queue(topic: str, java: JavaDriver, run: Callable[..., str]) -> None:

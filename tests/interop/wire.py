@@ -19,6 +19,7 @@ from tests.interop.java import LOOPBACK, wait_until
 QUERY_OFFSET = 14
 GET_ROUTE = 105
 GET_BROKER_CLUSTER_INFO = 106
+GET_ALL_GROUPS = 201
 
 
 @dataclass(frozen=True, slots=True)
