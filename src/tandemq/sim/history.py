@@ -7,8 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from random import Random
 
+from tandemq.boundary import LinkKind
+from tandemq.codec.frame import FrameDecoder, decode_command
 from tandemq.sim.checks import Checks
-from tandemq.sim.network import Network
+from tandemq.sim.network import Connection, Network
+from tandemq.sim.plan import STRANGER_IP
 from tandemq.sim.result import Result
 from tandemq.sim.shadow import Shadow
 from tandemq.sim.verdict import Verdict
@@ -28,6 +31,7 @@ class History(ABC):
         """Nothing has begun."""
         self.world = World(seed)
         self.network = Network(self.world)
+        self.network.tap = self._count_requests
         self.shadow = Shadow()
 
     @abstractmethod
@@ -41,6 +45,15 @@ class History(ABC):
     @abstractmethod
     def levels(self) -> list[str]:
         """What each group promises."""
+
+    def _count_requests(self, connection: Connection, end: int, data: bytes) -> None:
+        """Whoever asked for a connection asks on it, in whole frames; what a stranger says is no request."""
+        if end or connection.kind is LinkKind.HA_MASTER or connection.owners[0].ip == STRANGER_IP:
+            return
+        for frame in FrameDecoder().feed(data):
+            command = decode_command(frame)
+            if not command.is_response:
+                self.world.requests[command.code] += 1
 
     def _dice(self) -> Random:
         return Random(self.world.random.getrandbits(60))

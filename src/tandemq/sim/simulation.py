@@ -5,7 +5,6 @@
 
 import gc
 import logging
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -21,7 +20,6 @@ from tandemq.sim.faults import Faults
 from tandemq.sim.garbage import Stranger
 from tandemq.sim.groupsim import GroupSimulation
 from tandemq.sim.history import History
-from tandemq.sim.network import Connection
 from tandemq.sim.patch import patched
 from tandemq.sim.plan import STRANGER_IP, client_ip, draw
 from tandemq.sim.producer import Producer
@@ -44,7 +42,6 @@ DEADLINE_STEP_MS = 250
 """How finely clients look for answers that did not come, for the same reason."""
 GROUP_SEEDS = 1_000_000
 """Seeds from here on have groups with a registry."""
-_CODE = re.compile(rb'"code":(\d+)')
 
 
 class Simulation(History):
@@ -54,7 +51,6 @@ class Simulation(History):
         """Nothing has begun."""
         super().__init__(seed)
         world = self.world
-        self.network.tap = self._tap
         self.plan = draw(world.random)
         self.cluster = Cluster(world, self.network, self.plan)
         self.shadow.has_rot = self.cluster.has_rot
@@ -93,11 +89,6 @@ class Simulation(History):
             )  # fmt: skip
         return Consumer(self.world, self.shadow, name, group, expression, self._dice(), plan.name_servers,
                         binary=plan.binary and number == 0, suspend_ms=plan.suspend_ms)  # fmt: skip
-
-    def _tap(self, connection: Connection, end: int, data: bytes) -> None:
-        if end == 0 and connection.owners[0].ip != STRANGER_IP:
-            for text in _CODE.findall(data):
-                self.world.requests[int(text)] += 1
 
     # Running.
 
