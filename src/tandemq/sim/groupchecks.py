@@ -293,6 +293,7 @@ class GroupChecks(Checks):
     def stopped(self, host: Host) -> None:
         """A broker's process is about to be gone."""
         super().stopped(host)
+        self._note_corrections(host)  # others may have copied them
         present = offsets_in(host)
         for key, queues in self._saved[host.name].items():
             for (
@@ -329,17 +330,18 @@ class GroupChecks(Checks):
 
     def _look_at_offsets(self, host: Host) -> None:
         assert host.broker is not None, "it runs"
-        for member in self._cluster.members(host.group):  # What one corrected, another may have copied already.
-            if member.broker is not None:
-                corrected = member.broker.offsets.corrected
-                self._corrected.setdefault(host.group.name, set()).update(
-                    (key, at, now) for key, at, _, now in corrected
-                )
+        for member in self._cluster.members(host.group):  # what one corrected, another may have copied already.
+            self._note_corrections(member)
         super()._look_at_offsets(host)
         table = host.broker.offsets.table
         self._note_offsets(
             host, {(key, queue_id): offset for key, queues in table.items() for queue_id, offset in queues.items()}
         )  # fmt: skip
+
+    def _note_corrections(self, host: Host) -> None:
+        if host.broker is not None:
+            corrected = host.broker.offsets.corrected
+            self._corrected.setdefault(host.group.name, set()).update((key, at, now) for key, at, _, now in corrected)
 
     def _copied(self, host: Host, key: str, queue_id: int, offset: int) -> bool:
         had = self._had.get((host.group.name, key, queue_id), {})
