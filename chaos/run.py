@@ -139,7 +139,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     console = Console(width=140, highlight=False)
     args.reports.mkdir(parents=True, exist_ok=True)
-    bad = 0
+    bad = on_zookeeper = 0
     for seed in range(args.seed, args.seed + args.runs):
         directory = Path(tempfile.mkdtemp(prefix=f"tandemq-chaos-{seed}-"))
         (directory / "zookeeper").mkdir()
@@ -150,12 +150,13 @@ def main(arguments: list[str] | None = None) -> int:
                 report = {"seed": seed, "mode": "", "violations": [f"I14: {error}"]}
         (args.reports / f"{seed}.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
         bad += bool(report["violations"])
+        on_zookeeper += report.get("registry") == "zookeeper"
         if report["violations"] or args.keep:
             console.print(f"its stores and logs are in {directory}")
         else:
             shutil.rmtree(directory)
         _tell(console, report)
-    console.print(f"{args.runs} runs, {bad} with violations; reports in {args.reports}")
+    console.print(f"{args.runs} runs, {on_zookeeper} on ZooKeeper, {bad} with violations; reports in {args.reports}")
     return EXIT_VIOLATION if bad else 0
 
 
