@@ -46,8 +46,8 @@ class ConsumingApplication(Application):
         self._deliveries = Deliveries(around.world, around.shadow, name, group)
         self._highest: dict[Share, tuple[int, int]] = {}
         """Share to its window's generation and the highest offset delivered."""
-        self._told: dict[Share, tuple[int, int]] = {}
-        """The same for offsets told to brokers."""
+        self._told: dict[Share, tuple[int, int, int]] = {}
+        """Share to its window's generation, the offset told last in it, and the one told last before."""
         self._open: dict[MessageQueue, dict[int, Delivery]] = {}
         """Deliveries that are not finished."""
         self._given_back: set[tuple[MessageQueue, int]] = set()
@@ -121,15 +121,17 @@ class ConsumingApplication(Application):
         share = self._consumer.shares.get(queue)
         if share is None or share.state is not ShareState.ACTIVE:
             return
-        if share.window.generation > FIRST_GENERATION and offset > share.window.next_offset:
+        generation, told, before = self._told.get(share, (-1, -1, -1))
+        if generation != share.window.generation:
+            told, before = -1, told
+        if share.window.generation > FIRST_GENERATION and (offset > share.window.next_offset or offset == before):
             return  # it was on its way already when the queue moved back
         unfinished = self._unfinished(queue)
         if unfinished and min(unfinished) < offset:
             raise Violation("I7", f"{self.name} tells {offset} for {queue}, and has not finished @{min(unfinished)}")
-        generation, told = self._told.get(share, (-1, -1))
-        if generation == share.window.generation and offset < told:
+        if offset < told:
             raise Violation("I7", f"{self.name} tells {offset} for {queue} after {told}")
-        self._told[share] = (share.window.generation, offset)
+        self._told[share] = (share.window.generation, offset, before)
 
     def lost(self, address: str, now: Now) -> None:
         """See `Application`: if it was a master, its queues must be read from a slave soon."""
