@@ -9,10 +9,13 @@ from typing import Self
 from tandemq import ConsumeFrom, Message
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
 from tandemq.errors import TandemError
+from tandemq.model.message import MessageQueue
 from tests.blackbox.programs import wait_until
 
 TOPIC = "Traffic"
 GROUP = "travellers"
+Place = tuple[MessageQueue, int]
+"""Where a message is stored: queue and queue offset."""
 
 
 class Traffic:
@@ -26,7 +29,7 @@ class Traffic:
         self.failed: list[str] = []
         """Sends that ended with an error."""
         self.delivered: Counter[bytes] = Counter()
-        self.deliveries: list[tuple[float, bytes]] = []
+        self.deliveries: list[tuple[float, Place, bytes]] = []
         self._ends = {"producer": threading.Event(), "consumer": threading.Event()}
         self._threads = {
             "producer": threading.Thread(target=self._produce, daemon=True),
@@ -57,7 +60,8 @@ class Traffic:
                 if message is not None:
                     with self._lock:
                         self.delivered[message.body] += 1
-                        self.deliveries.append((time.monotonic(), message.body))
+                        place = message.queue, message.stored.queue_offset
+                        self.deliveries.append((time.monotonic(), place, message.body))
                     message.ack()
 
     def missing(self) -> set[bytes]:
@@ -89,17 +93,18 @@ class Traffic:
     def seconds_without_delivery(self, since: float) -> float:
         """The longest time without a message; while there are always some."""
         with self._lock:
-            return _longest_gap(since, [at for at, _ in self.deliveries])
+            return _longest_gap(since, [at for at, _, _ in self.deliveries])
 
     def repeated_since(self, moment: float) -> list[bytes]:
-        """Messages delivered since then that had been delivered before."""
-        seen: set[bytes] = set()
+        """Messages delivered since then that had been delivered before from the same place: one that its producer sent
+        again, as the master died before it answered, may be stored twice, and is two messages then."""
+        seen: set[Place] = set()
         found = []
         with self._lock:
-            for at, body in self.deliveries:
-                if body in seen and at >= moment:
+            for at, place, body in self.deliveries:
+                if place in seen and at >= moment:
                     found.append(body)
-                seen.add(body)
+                seen.add(place)
         return found
 
     def __enter__(self) -> Self:

@@ -56,7 +56,8 @@ def test_tail_that_is_interrupted_was_not_in_vain(cluster: LocalCluster, ask: As
 def test_page_of_exit_codes_names_what_ends_with_0_when_it_is_interrupted() -> None:
     page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
     [row] = re.findall(r"^\| 130 \| (.*) \|$", page, re.MULTILINE)
-    assert re.findall("`([^`]+)`", row) == ["up", "broker", "namesrv", "message tail", "sim --forever", "spark archive"]
+    names = re.findall("`([^`]+)`", row)
+    assert names == ["up", "broker", "namesrv", "message tail", "sim --forever", "spark archive", "spark collect"]
 
 
 def test_file_is_one_message_and_bytes_that_are_no_text_come_as_digits(ask: Ask, tmp_path: Path) -> None:
