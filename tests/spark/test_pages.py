@@ -40,7 +40,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "pipeline.md"
 COMMANDS = {"pipeline": pipeline, "replay": replay, "collect": collect}
 JOBS = ("archive", "compact", "vacuum", "scrub", "audit", "rebuild", "stats", "report")
 ELSEWHERE = ["pip install 'tandemq[spark]'", "cd orders && SPARK_CONF_DIR=conf spark-pipelines run"]
-"""The environment has the one; the other is the second run of the project."""
+"""The one is tested on the wheel, in tests/blackbox/test_wheel.py; the other is the second run of the project."""
 
 
 def blocks(kind: str) -> list[str]:
