@@ -66,6 +66,11 @@ def table(project: Path, name: str) -> list[dict[str, Any]]:
     return rows
 
 
+def places(rows: list[dict[str, Any]]) -> list[str]:
+    """Where the messages of the rows are stored, in order."""
+    return sorted(f"{row['topic']}/{row['queueId']}/{row['queueOffset']}" for row in rows)
+
+
 def shorten(project: Path) -> None:
     """Less compiling, fewer files of state; and silver forgets within seconds."""
     conf = project / "conf" / "spark-defaults.conf"
@@ -340,6 +345,11 @@ def test_project_of_a_store_keeps_damage_in_bronze_and_counts_retries_and_dead_l
         "%RETRY%g": 2
     }
     assert (counts["%DLQ%g", "deadLetters"], counts["Orders", "messages"]) == (1, 11)
+    first = table(project, "bronze")
+    run("pipeline", [str(project), "--run", "--full-refresh"], "")
+    anew = table(project, "bronze")
+    assert [places(rows) for rows in (anew, table(project, "silver"))] == [places(rows) for rows in (first, silver)]
+    assert max(row["arrivedAt"] for row in first) < min(row["arrivedAt"] for row in anew)
 
 
 def test_project_reads_a_cluster_or_a_store_and_says_so(tmp_path: Path) -> None:
