@@ -81,9 +81,8 @@ class Faults:
                 if host.broker is not None and host.broker.store.log.refused is not None:
                     host.kill()
             self._world.after(self._random.randrange(SECOND), host.start)
-            self._world.after(
-                SYNC_US_MAX, partial(self._replace_broken, host)
-            )  # a sync that was under way may fail yet
+            # A sync that was under way may fail yet.
+            self._world.after(SYNC_US_MAX, partial(self._replace_broken, host))
         for address in self._cluster.plan.name_servers:
             self._cluster.start_name_server(address)
         for client in self._clients:
