@@ -97,6 +97,8 @@ class Verdict:
         assert host.broker is not None, "it runs"
         start, segment = self._start(host), host.config.segment_bytes
         data = read_log(host.machine.disk, start, host.broker.store.log.written_end, segment)
+        if host.broker.damages.ranges:
+            return f"{host.name} lists damage: {host.broker.damages.ranges}"
         if self._whole.get(host.name) == data:
             return ""
         _, damage = walk(data, start, segment)
