@@ -290,9 +290,9 @@ def _walk(store: Store, begin: int, *, tail_from: int | None) -> int:
         if resumes is None:
             break
         if tail_from is not None and walker.position >= tail_from:
-            _set_aside(store, walker.position, capacity_end)
-            log.warning("store: torn tail log=[%d,…) set aside; valid records stood behind bytes that were not synced",
-                        walker.position)  # fmt: skip
+            path = _set_aside(store, walker.position, capacity_end)
+            log.warning("store: torn tail log=[%d,…) set aside in %s; valid records stood behind bytes that were not "
+                        "synced", walker.position, path)  # fmt: skip
             break
         store.damaged.append((walker.position, resumes, walker.fault or ""))
         log.error("store: damage log=[%d,%d) reason=%s; the bytes are left in place", walker.position, resumes,
@@ -321,9 +321,18 @@ def _stale_bytes(store: Store, end: int) -> int:
     return len(tail.rstrip(b"\0"))
 
 
-def _set_aside(store: Store, start: int, end: int) -> None:
-    """Copy `[start, end)` of the log files into `set-aside/<start>` and sync it; zeroes are left out."""
-    copy = store.disk.open(f"set-aside/{start:020d}", create=True)
+def _set_aside(store: Store, start: int, end: int) -> str:
+    """Copy `[start, end)` of the log files into `set-aside/<start>` and sync it; zeroes are left out.
+
+    A log may be cut at the same place again, with other bytes behind it: later copies are `<start>.1`, `<start>.2` ….
+    Returns the copy's path.
+    """
+    first = path = f"set-aside/{start:020d}"
+    number = 0
+    while store.disk.exists(path):
+        number += 1
+        path = f"{first}.{number}"
+    copy = store.disk.open(path, create=True)
     offset = start
     while offset < end:
         data = store.log.read_raw(offset, min(1 << 20, end - offset))
@@ -331,19 +340,20 @@ def _set_aside(store: Store, start: int, end: int) -> None:
             copy.pwrite(data, offset - start)
         offset += len(data)
     copy.datasync()
+    return path
 
 
 def set_aside_tail(store: Store, log_end: int) -> None:
     """Copy the log from `log_end` on into `set-aside/<offset>`, then cut log, queues and index there.
 
-    A crash in between leaves the log whole: the copy is made and synced first, and the cut is repeated.
+    A crash in between leaves the log whole: the copy is made and synced first, and both are repeated.
     """
     end = store.log.written_end
-    _set_aside(store, log_end, end)
+    path = _set_aside(store, log_end, end)
     store.marks.written = min(store.marks.written, log_end)
     store.marks.synced = min(store.marks.synced, log_end)
     store.sync_marks()
-    log.warning("store: log=[%d,%d) set aside in set-aside/%020d and cut", log_end, end, log_end)
+    log.warning("store: log=[%d,%d) set aside in %s and cut", log_end, end, path)
     for queue in store.queues.values():
         queue.truncate_behind(log_end, wipes=True)
     if store.index is not None:
