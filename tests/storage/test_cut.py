@@ -1,4 +1,4 @@
-"""A cut of the log's tail holds, whatever the power does afterwards."""
+"""A cut of the log's tail holds, whatever the power does afterwards, and all that was cut can be found again."""
 
 import pytest
 
@@ -54,3 +54,19 @@ def test_what_was_cut_from_queues_and_index_does_not_come_back_with_a_power_loss
         disk.crash()
         store, _ = reopen(disk, OTHER_BOOT)
         assert check(store)[: 10 + first] == [*range(10), *range(100, 100 + first)]
+
+
+def test_what_is_cut_at_one_place_again_does_not_replace_what_was_set_aside_before() -> None:
+    disk = new_disk()
+    store = start(disk)
+    fill(store, 20)
+    middle = sorted(entry for queue in queue_entries(store).values() for entry in queue)[10][0]
+    copies = []
+    for first in (0, 100, 200):
+        end = store.log.written_end
+        copies.append(store.log.read_raw(middle, end - middle))
+        set_aside_tail(store, middle)
+        fill(store, 5, first=first + 100)
+    assert len(set(copies)) == len(copies), "each time it was another history"
+    names = [f"set-aside/{middle:020d}{suffix}" for suffix in ("", ".1", ".2")]
+    assert [disk.read(name) for name in names] == copies

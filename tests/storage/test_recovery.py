@@ -420,22 +420,6 @@ def test_stale_records_behind_the_end_do_not_come_back() -> None:
     assert not store.damaged
 
 
-def test_what_is_cut_at_one_place_again_does_not_replace_what_was_set_aside_before() -> None:
-    disk = new_disk()
-    store = start(disk)
-    fill(store, 20)
-    middle = sorted(entry for queue in queue_entries(store).values() for entry in queue)[10][0]
-    copies = []
-    for first in (0, 100, 200):
-        end = store.log.written_end
-        copies.append(store.log.read_raw(middle, end - middle))
-        set_aside_tail(store, middle)
-        fill(store, 5, first=first + 100)
-    assert len(set(copies)) == len(copies), "each time it was another history"
-    names = [f"set-aside/{middle:020d}{suffix}" for suffix in ("", ".1", ".2")]
-    assert [disk.read(name) for name in names] == copies
-
-
 def test_set_aside_stopped_at_every_call_keeps_all_or_cuts_all() -> None:
     probe = new_disk()
     store = start(probe)
