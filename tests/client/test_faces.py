@@ -11,6 +11,7 @@ from tandemq import (
     ConsumeFrom,
     Message,
     MessageModel,
+    MessageQueue,
     Producer,
     PullConsumer,
     PushConsumer,
@@ -18,7 +19,8 @@ from tandemq import (
     SendStatus,
 )
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
-from tandemq.errors import ClosedError, ConfigError, NetworkError, NoRoute
+from tandemq.client.options import QueueChoice
+from tandemq.errors import ClosedError, ConfigError, LocalError, NetworkError, NoRoute
 from tandemq.run.local import LocalCluster
 from tests.spec import spec
 
@@ -305,10 +307,42 @@ async def test_faces_used_before_or_after_their_time_say_so() -> None:
         await Producer("nowhere", group="p").start()
 
 
+def _fourth(queues: list[MessageQueue]) -> MessageQueue:
+    return queues[3]
+
+
+async def test_whoever_sends_chooses_the_queue_whichever_way_it_is_sent(tandemq_broker: LocalCluster) -> None:
+    ns = tandemq_broker.name_servers
+    choices: list[QueueChoice] = [{"by_key": "customer-7"}, {"select": _fourth}]
+    async with Producer(ns, group="p") as producer, PullConsumer(ns, group="g", consume_from=FIRST) as consumer:
+        for number, choice in enumerate(choices):
+            topic = f"T{number}"
+            first = (await producer.send(Message(topic, b"0"), **choice)).queue
+            queues = await consumer.queues(topic)
+            if "select" in choice:
+                assert first == queues[3]
+            for way in (choice, QueueChoice(queue=first)):
+                assert (await producer.send(Message(topic, b"1"), **way)).queue == first
+                batch = await producer.send_batch([Message(topic, b"2"), Message(topic, b"3")], **way)
+                assert {result.queue for result in batch} == {first}
+                await producer.send_oneway(Message(topic, b"4"), **way)
+
+            async def is_there(chosen: MessageQueue = first) -> bool:
+                return await consumer.bounds(chosen) == (0, 9)
+
+            await until(is_there)
+        with pytest.raises(LocalError):
+            await producer.send_oneway(Message("T", b"x"), by_key="customer-7", select=_fourth)
+
+
 def test_blocking_facade_sends_and_consumes(tandemq_broker: LocalCluster) -> None:
     ns = tandemq_broker.name_servers
     with BlockingProducer(ns, group="p") as producer:
-        sent = [producer.send(Message("T", b"%d" % n)).message_id for n in range(10)]
+        sent = [producer.send(Message("T", b"%d" % n)).message_id for n in range(7)]
+        batch = producer.send_batch([Message("T", b"7"), Message("T", b"8")], select=_fourth)
+        assert {result.queue.queue_id for result in batch} == {3}
+        sent += [result.message_id for result in batch]
+        sent.append(producer.send(Message("T", b"9"), by_key="customer-7").message_id)
     with BlockingConsumer(ns, group="g", topics={"T": "*"}, consume_from=FIRST) as consumer:
         seen: list[str] = []
         while len(seen) < 10 and (message := consumer.receive(10)) is not None:

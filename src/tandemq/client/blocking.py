@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from tandemq.client.options import ConsumerKeywords, ProducerKeywords
+from tandemq.client.options import ConsumerKeywords, ProducerKeywords, QueueChoice
 from tandemq.client.producer import Producer
 from tandemq.client.push import PushConsumer
 from tandemq.client.received import ReceivedMessage
@@ -70,17 +70,17 @@ class BlockingProducer:
         self._thread = LoopThread()
         _start(self._thread, self._producer.start())
 
-    def send(self, message: Message, *, queue: MessageQueue | None = None, by_key: str | None = None) -> SendResult:
+    def send(self, message: Message, **choice: Unpack[QueueChoice]) -> SendResult:
         """As `Producer.send`."""
-        return self._thread.call(self._producer.send(message, queue=queue, by_key=by_key))
+        return self._thread.call(self._producer.send(message, **choice))
 
-    def send_batch(self, messages: Sequence[Message]) -> list[SendResult]:
+    def send_batch(self, messages: Sequence[Message], **choice: Unpack[QueueChoice]) -> list[SendResult]:
         """As `Producer.send_batch`."""
-        return self._thread.call(self._producer.send_batch(messages))
+        return self._thread.call(self._producer.send_batch(messages, **choice))
 
-    def send_oneway(self, message: Message) -> None:
+    def send_oneway(self, message: Message, **choice: Unpack[QueueChoice]) -> None:
         """As `Producer.send_oneway`."""
-        self._thread.call(self._producer.send_oneway(message))
+        self._thread.call(self._producer.send_oneway(message, **choice))
 
     def close(self) -> None:
         """As `Producer.close`. Harmless a second time."""

@@ -2,7 +2,20 @@
 
 from typing import TypedDict
 
+from tandemq.client.sending import Select
 from tandemq.client.settings import ConsumeFrom, MessageModel
+from tandemq.model.message import MessageQueue
+
+
+class QueueChoice(TypedDict, total=False):
+    """Which queue messages go to; at most one of the three. They are not sent elsewhere when that fails."""
+
+    queue: MessageQueue | None
+    """This one."""
+    by_key: str | None
+    """Messages with the same key go to the same queue, for as long as the topic keeps its queues."""
+    select: Select | None
+    """Chooses one of the topic's queues."""
 
 
 class ProducerKeywords(TypedDict, total=False):

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from tandemq.client.calls import Ticket
-from tandemq.client.options import ProducerKeywords
+from tandemq.client.options import ProducerKeywords, QueueChoice
 from tandemq.client.sending import ProducerCore, Select, by_hash
 from tandemq.client.settings import ProducerOptions
 from tandemq.client.shell import Shell, make_config
@@ -75,13 +75,7 @@ class Producer:
         return self._shell, self._core
 
     def begin(
-        self,
-        message: Message,
-        *,
-        queue: MessageQueue | None = None,
-        by_key: str | None = None,
-        select: Select | None = None,
-        unique_key: str | None = None,
+        self, message: Message, *, unique_key: str | None = None, **choice: Unpack[QueueChoice]
     ) -> Ticket[SendResult]:
         """Begin to send, and do not wait: for those who count answers themselves. Otherwise like `send`.
 
@@ -89,25 +83,17 @@ class Producer:
             unique_key: that of an earlier attempt to send the same message.
         """
         shell, core = self._running()
-        ticket = core.send(message, shell.now, select=_selector(queue, by_key, select), unique_key=unique_key)
+        ticket = core.send(message, shell.now, select=_selector(**choice), unique_key=unique_key)
         shell.wake()
         return ticket
 
-    async def send(
-        self,
-        message: Message,
-        *,
-        queue: MessageQueue | None = None,
-        by_key: str | None = None,
-        select: Select | None = None,
-    ) -> SendResult:
+    async def send(self, message: Message, **choice: Unpack[QueueChoice]) -> SendResult:
         """Send one message and wait until the broker has answered.
 
         Args:
-            queue: the queue it shall go to.
-            by_key: messages with the same key go to the same queue, for as long as the topic keeps its queues.
-            select: chooses one of the topic's queues; at most one of the three may be given. A message whose queue is
-                chosen is not sent elsewhere when that fails.
+            message: what is sent.
+            choice: `queue`, `by_key` or `select`, see `QueueChoice`; else a queue of a broker that answers fast, and
+                another one when that fails.
         Raises:
             OutcomeUnknown: no answer came, on any attempt; the message may be stored.
             NotConnected, NoRoute, RemoteError: it is not stored.
@@ -115,11 +101,9 @@ class Producer:
         """
         shell, _ = self._running()
         await shell.writable()
-        return await shell.done(self.begin(message, queue=queue, by_key=by_key, select=select))
+        return await shell.done(self.begin(message, **choice))
 
-    async def send_batch(
-        self, messages: Sequence[Message], *, queue: MessageQueue | None = None, by_key: str | None = None
-    ) -> list[SendResult]:
+    async def send_batch(self, messages: Sequence[Message], **choice: Unpack[QueueChoice]) -> list[SendResult]:
         """Send several messages of one topic in as few requests as `batch_bytes_max` allows; one result per message.
 
         Raises:
@@ -127,12 +111,10 @@ class Producer:
         """
         shell, core = self._running()
         await shell.writable()
-        tickets = core.send_batch(messages, shell.now, select=_selector(queue, by_key, None))
+        tickets = core.send_batch(messages, shell.now, select=_selector(**choice))
         return [result for ticket in tickets for result in await shell.done(ticket)]
 
-    async def send_oneway(
-        self, message: Message, *, queue: MessageQueue | None = None, by_key: str | None = None
-    ) -> None:
+    async def send_oneway(self, message: Message, **choice: Unpack[QueueChoice]) -> None:
         """Send one message and do not learn what became of it. Waits while the network takes less than it is given.
 
         Raises:
@@ -140,7 +122,7 @@ class Producer:
             LocalError, RecordTooLarge: it cannot be sent.
         """
         shell, core = self._running()
-        ticket = core.send_oneway(message, shell.now, select=_selector(queue, by_key, None))
+        ticket = core.send_oneway(message, shell.now, select=_selector(**choice))
         shell.wake()
         self._oneway_count += 1
         if self._oneway_count % ONEWAY_BREATH == 0:
@@ -158,7 +140,9 @@ class Producer:
         return await shell.done(shell.node.kit.runner.start(core.queues(topic), shell.now))
 
 
-def _selector(queue: MessageQueue | None, by_key: str | None, select: Select | None) -> Select | None:
+def _selector(
+    queue: MessageQueue | None = None, by_key: str | None = None, select: Select | None = None
+) -> Select | None:
     if (queue is not None) + (by_key is not None) + (select is not None) > 1:
         raise LocalError("give one of queue, by_key and select")
     if queue is not None:
