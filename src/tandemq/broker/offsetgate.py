@@ -68,10 +68,10 @@ class OffsetGate:
 
     def has(self, link: int | None, version: int) -> bool:
         """Whether the slave on a link has this version."""
-        return self._is_known(version, (link,))
+        return link is not None and self._has.get(link, -1) >= version
 
     def _is_known(self, version: int, links: Collection[int | None]) -> bool:
-        return all(link is not None and self._has.get(link, -1) >= version for link in links)
+        return all(self.has(link, version) for link in links)
 
     def holds(self, version: int, links: Collection[int | None], link: int, request: Command, answer: Command) -> bool:
         """Keep an answer to one of `GATED` that tells of this version until the slaves on `links` have it; False if

@@ -101,7 +101,7 @@ class Replication:
     def log_epoch(self) -> int:
         """The last epoch of which our log has anything, or the one that begins at its end; 0: none."""
         end = self._broker.store.log.written_end
-        return max((epoch for epoch, start in self.generations if start <= end), default=0)
+        return next((epoch for epoch, start in reversed(self.generations) if start <= end), 0)
 
     # Generations and links.
 

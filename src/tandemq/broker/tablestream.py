@@ -150,13 +150,15 @@ class TableStream:
             self._untold.clear()
             return
         sessions = self._sessions()
+        self.told &= sessions.keys()
+        news = self._news()
+        if not news and len(self.told) == len(sessions):
+            return
         end = broker.store.log.written_end
         ready = {
             link for link, session in sessions.items()
             if session.next_offset >= end and broker.outbox.backlog(link) <= BACKLOG_BYTES_MAX
         }  # fmt: skip
-        self.told &= sessions.keys()
-        news = self._news()
         if news:
             self.told &= ready
         fresh = ready - self.told

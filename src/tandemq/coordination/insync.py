@@ -14,6 +14,7 @@ Owner: the master's `Member`. Source: docs/failover.md, "In-sync set"; RocketMQ 
 from collections.abc import Collection, Mapping
 
 from tandemq.coordination.liveness import Peer
+from tandemq.coordination.records import GroupConfig
 
 JOIN_MS = 1_000
 """A slave that does not reach what was acknowledged within this time after it seemed to have caught up waits again."""
@@ -30,17 +31,27 @@ class InSync:
         self._joining: int | None = None
         self._joining_ms = 0
         self._asked: frozenset[int] = frozenset()
+        self.must_ack = self.decided
+        """Members that must hold a record before it is acknowledged, ourselves among them."""
+        self._counted: tuple[GroupConfig | None, frozenset[int], int] = (None, frozenset(), 0)
         self.confirm_offset = 0
         """Below it every member of `must_ack` holds the log, bytes."""
         self._served_from: int | None = None
         """Our log end when this process began to serve: all that was acknowledged before lies below."""
         self._served_ms = 0
 
-    @property
-    def must_ack(self) -> frozenset[int]:
-        """Members that must hold a record before it is acknowledged, ourselves among them."""
+    def _settle(self) -> None:
+        """One of the three sets has changed."""
         joining = frozenset() if self._joining is None else frozenset((self._joining,))
-        return self.decided | joining | self._asked
+        self.must_ack = self.decided | joining | self._asked
+
+    def count(self, config: GroupConfig | None) -> int:
+        """Members of the decided set that the configuration names; asked for several times a turn."""
+        known, members, count = self._counted
+        if known is not config or members is not self.decided:
+            count = 0 if config is None else sum(config.member(one) is not None for one in self.decided)
+            self._counted = (config, self.decided, count)
+        return count
 
     def serve(self, log_end: int, confirm_offset: int, now_ms: int) -> None:
         """Recovered and flushed up to here: mastership begins. `confirm_offset`: known from the master before."""
@@ -53,6 +64,7 @@ class InSync:
         self._asked = frozenset(asked)
         if self._joining in self.decided:
             self._joining = None
+        self._settle()
 
     def confirm(self, log_end: int, peers: Mapping[int, Peer]) -> int:
         """Compute the confirm offset anew and return it."""
@@ -92,6 +104,7 @@ class InSync:
         for member in sorted(set(candidates) - self.decided):
             if self._joining is None and self._has_caught_up(peers.get(member), now_ms):
                 self._joining, self._joining_ms = member, now_ms
+                self._settle()
         if self._joining is not None:
             peer = peers[self._joining]
             if peer.has_tables and peer.acked >= max(self.confirm_offset, self._served_from):
@@ -103,6 +116,7 @@ class InSync:
             peer = peers.get(self._joining)
             if peer is None or not peer.is_linked or now_ms - self._joining_ms > JOIN_MS:
                 self._joining = None
+                self._settle()
 
     def _has_caught_up(self, peer: Peer | None, now_ms: int) -> bool:
         return peer is not None and peer.is_linked and peer.acked >= 0 and now_ms - peer.caught_up_ms < JOIN_MS

@@ -164,7 +164,7 @@ class Member:
     @property
     def in_sync_count(self) -> int:
         """Members in sync for certain; fewer than minInSyncReplicas: refuse the write before it is stored."""
-        return sum(self.own_of(one) is not None for one in self._sync.decided)
+        return self._sync.count(self.view.config)
 
     @property
     def confirm_offset(self) -> int:
@@ -553,7 +553,7 @@ class Member:
 
     def peer(self, broker_id: int) -> Peer:
         """What our own connections showed of a member."""
-        return self._peers.setdefault(broker_id, Peer(heard_ms=self._started_ms))
+        return self._peers.get(broker_id) or self._peers.setdefault(broker_id, Peer(heard_ms=self._started_ms))
 
     def order(self, effect: Effect) -> None:
         """Something for the broker to do."""
