@@ -194,6 +194,7 @@ def test_what_waits_for_a_broker_goes_with_a_newer_offset_to_the_next_one() -> N
     world.run(31_000)
     commits = commits_in(world)
     commits.tell(queue(0), 68, broker.address, world.now)
+    world.settle()
     waits = commits.tell(queue(0), 72, broker.address, world.now)
     world.settle()
     newest = commits.tell(queue(0), 76, other.address, world.now)
@@ -201,3 +202,39 @@ def test_what_waits_for_a_broker_goes_with_a_newer_offset_to_the_next_one() -> N
     assert waits.done and newest.done and waits.error is None
     assert threads.commands == []
     assert [command.fields["commitOffset"] for command in other.of(RequestCode.UPDATE_CONSUMER_OFFSET)] == ["76"]
+
+
+def test_what_waits_for_a_link_goes_with_a_newer_offset_to_the_next_broker() -> None:
+    """Found by simulation seed 2003700: the older offset left when the link was there at last, behind the newer one."""
+    world, broker, threads = world_of(2)
+    other = world.broker("a", 1)
+    world.run(31_000)
+    commits = commits_in(world)
+    waits = commits.tell(queue(0), 126, broker.address, world.now)
+    beside = commits.tell(queue(1), 9, broker.address, world.now)
+    newest = commits.tell(queue(0), 127, other.address, world.now)
+    threads.work()
+    assert waits.done and newest.done and beside.done
+    assert threads.tables["billing", "T"] == {1: 9}
+    assert [command.fields["commitOffset"] for command in other.of(RequestCode.UPDATE_CONSUMER_OFFSET)] == ["127"]
+
+
+def test_offset_that_waits_for_a_link_does_not_leave_once_the_queue_has_moved() -> None:
+    """Found by simulation seed 1700985: it left behind the move, and the broker went on from there."""
+    world, broker, threads = world_of(2)
+    commits = commits_in(world)
+    withdrawn, other = (commits.tell(queue(queue_id), 9, ADDRESS, world.now) for queue_id in range(2))
+    commits.withdraw(queue(0), world.now)
+    threads.work()
+    assert withdrawn.error is not None and other.error is None and other.done
+    assert threads.tables["billing", "T"] == {1: 9}
+    alone = commits.tell(queue(0, "U"), 9, "nowhere:1", world.now)
+    idle = commits.idle()
+    commits.withdraw(queue(0, "U"), world.now)
+    assert alone.done and idle.done
+    left = commits.tell(queue(0), 9, ADDRESS, world.now)
+    world.settle()
+    commits.withdraw(queue(0), world.now)
+    threads.work()
+    assert left.done and left.error is None, "what has left is answered as ever"
+    assert len(broker.of(RequestCode.UPDATE_CONSUMER_OFFSET)) == 2

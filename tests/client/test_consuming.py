@@ -306,6 +306,25 @@ def test_offset_moved_is_obeyed_when_the_master_says_it() -> None:
     assert take(world, consumer)[0].message.body == b"fresh"
 
 
+def test_offset_that_has_not_left_does_not_outlive_a_move_of_its_queue() -> None:
+    world, broker = one_broker()
+    broker.store("T", 0, b"0")
+    consumer = consumer_in(world)
+    take(world, consumer, 1)
+    world.until(lambda: broker.held)
+    queue = MessageQueue("T", "a", 0)
+    unsent = consumer.shares._commits.tell(queue, 1, "a:10999", world.now)
+    consumer.reset_offsets({queue: 0}, world.now)
+    assert unsent.done and unsent.error is not None
+    take(world, consumer, 1)
+    world.until(lambda: broker.held)
+    link, pull = broker.held[-1]
+    unsent = consumer.shares._commits.tell(queue, 1, "a:10999", world.now)
+    broker.say(link, pull.answer(ResponseCode.PULL_OFFSET_MOVED, fields={"nextBeginOffset": "0"}))
+    world.turn()
+    assert unsent.done and "moved" in str(unsent.error)
+
+
 def test_impossible_subscriptions_are_refused() -> None:
     world, _ = one_broker()
     with pytest.raises(ConfigError):

@@ -8,7 +8,8 @@ RocketMQ handles the requests of one link on several threads, so what is sent at
 * What is told first goes alone. Two first offsets of a group in a topic would each make a table of their own there, and
   one table, with its offset, is lost: the group reads that queue again.
 
-* What waits for one broker when a newer offset of its queue goes to another one goes there with it, and not behind it.
+* What has not left for one broker, because it waits for its turn or for the link, when a newer offset of its queue goes
+  to another one goes there with it, and not behind it. It does not leave at all once the queue is read from elsewhere.
 
 When nobody answers, what waits for the same broker fails with it; whoever told it tells it again.
 
@@ -28,10 +29,12 @@ from tandemq.model.message import MessageQueue
 class _Commit:
     """One offset, told or about to be."""
 
-    __slots__ = ("offset", "ticket")
+    __slots__ = ("number", "offset", "ticket")
 
     def __init__(self) -> None:
         self.offset = 0
+        self.number = 0
+        """Of the request."""
         self.ticket: Ticket[None] = Ticket()
 
 
@@ -63,12 +66,29 @@ class Commits:
             a ticket, settled when the broker has it; it fails with a NetworkError or RemoteError.
         """
         lane = self._lanes.setdefault((address, queue.topic), _Lane(address))
-        elsewhere = [other for other in self._lanes.values() if other is not lane and queue in other.waiting]
-        commit = elsewhere[0].waiting.pop(queue) if elsewhere else _Commit()
-        commit = lane.waiting.setdefault(queue, commit)
+        commit = lane.waiting[queue] = self._take_back(queue, now) or _Commit()
         commit.offset = offset
         self._go_on(lane, now)
         return commit.ticket
+
+    def withdraw(self, queue: MessageQueue, now: Now) -> None:
+        """The queue is read from another offset now: one that has not left yet does not hold any more."""
+        commit = self._take_back(queue, now)
+        if commit is not None:
+            commit.ticket.fail(TandemError(f"{queue} was moved before its offset {commit.offset} was told"))
+            self._tell_if_idle()
+
+    def _take_back(self, queue: MessageQueue, now: Now) -> _Commit | None:
+        """What has not left of a queue: never more than one offset."""
+        for lane in self._lanes.values():
+            if queue in lane.waiting:
+                return lane.waiting.pop(queue)
+            commit = lane.under_way.get(queue)
+            if commit is not None and self._links.recall(lane.address, commit.number):
+                del lane.under_way[queue]
+                self._go_on(lane, now)
+                return commit
+        return None
 
     def settled(self, queue: MessageQueue) -> Steps[None]:
         """Wait until no offset of a queue is on its way any more, whatever became of it."""
@@ -98,7 +118,7 @@ class Commits:
             return
         lane.under_way, lane.waiting = lane.waiting, {}
         for queue, commit in lane.under_way.items():
-            self._links.request(
+            commit.number = self._links.request(
                 lane.address, commit_request(self._group, queue, commit.offset), now,
                 lambda answer, at, queue=queue: self._heard(lane, queue, answer, at),  # type: ignore[misc]
             )  # fmt: skip

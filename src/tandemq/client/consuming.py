@@ -279,7 +279,7 @@ class PushCore:
             share = self.shares.get(queue)
             if share is not None and share.state is ShareState.ACTIVE:
                 log.info("offset reset group=%s queue=%s offset=%d", self.options.group, queue, offset)
-                share.window.reset(offset)
+                self.shares.move(share, offset, now)
                 self._dropped(share)
                 share.fetch.restart(now)
         self.shares.commit(now)

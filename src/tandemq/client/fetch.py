@@ -88,6 +88,8 @@ class Fetch:
         self.pulled_ms = 0
         self.on_refused: Callable[[Now], None] = lambda _now: None
         """Called when a member says that it may not serve: what was consumed should be told it while it listens."""
+        self.on_moved: Callable[[Now], None] = lambda _now: None
+        """Called when the broker says from where to go on: an offset that has not left does not hold any more."""
         self._served_by = ""
         self._told_back: tuple[str, int] | None = None
 
@@ -244,6 +246,7 @@ class Fetch:
         log.warning("offset moved queue=%s from=%d to=%d", queue, self._window.next_offset, next_offset)
         self._told_back = None
         self._window.reset(next_offset)
+        self.on_moved(now)
 
     def _doubted(self, address: str, now: Now) -> None:
         """It may not serve, or not this queue: until the check has told which, no queue is asked of it."""

@@ -152,12 +152,14 @@ class Links:
         *,
         timeout_ms: int = 0,
         closes: bool = False,
-    ) -> None:
+    ) -> int:
         """Send a request; connects if need be.
 
         Args:
             timeout_ms: 0 for `request_timeout_ms`.
             closes: close the link if no answer comes in time, whatever else was read on it: for long polls.
+        Returns:
+            its number, for `recall`.
         """
         opaque = self._opaque = self._opaque + 1 & 0x7FFFFFFF
         command.opaque = opaque
@@ -171,6 +173,17 @@ class Links:
             self._turn.send(peer.link, encode_command(command))
         else:
             peer.kept.append((opaque, encode_command(command)))
+        return opaque
+
+    def recall(self, address: str, number: int) -> bool:
+        """Take back a request that waits for its link; nobody hears of it any more. False: it has left."""
+        peer = self._by_address.get(address)
+        waiting = peer.waiting.get(number) if peer is not None else None
+        if peer is None or waiting is None or waiting.sent_ms >= 0:
+            return False
+        del peer.waiting[number]
+        waiting.together.left -= 1
+        return True
 
     def _due_at(self, deadline_ms: int) -> _Together:
         step = -(-deadline_ms // DEADLINE_STEP_MS) * DEADLINE_STEP_MS

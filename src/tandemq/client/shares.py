@@ -244,6 +244,7 @@ class Shares:
             lambda messages, at: self._on_messages(share, messages, at),
         )  # fmt: skip
         fetch.on_refused = self._commit_soon
+        fetch.on_moved = partial(self._commits.withdraw, queue)
         share = self._shares[queue] = Share(queue, window, fetch)
         log.info("share taken group=%s queue=%s", self._options.group, queue)
         self._kit.runner.start(self._begin(share), now)
@@ -277,6 +278,11 @@ class Shares:
         if found is not None:
             return found
         return (yield from first_offset(self._kit, self._options, queue))
+
+    def move(self, share: Share, offset: int, now: Now) -> None:
+        """Go on from another offset; what was pulled is forgotten, and so is an offset that has not left yet."""
+        share.window.reset(offset)
+        self._commits.withdraw(share.queue, now)
 
     def drop(self, share: Share, now: Now) -> None:
         """Give a queue back: tell its offset, unlock it."""

@@ -6,10 +6,11 @@ I13  what is given back comes again or is a dead letter                         
 I14  when a master's link breaks, reading goes on at a slave whose link is open, long before the next poll of routes
 """
 
+from collections.abc import Sequence
 from functools import partial
 from random import Random
 
-from tandemq.boundary import Now
+from tandemq.boundary import Event, Now, Turn
 from tandemq.client.consuming import Delivery
 from tandemq.client.node import ClientNode
 from tandemq.client.settings import ConsumeFrom, ConsumerOptions
@@ -23,8 +24,6 @@ from tandemq.sim.world import Violation
 
 MOVE_MS = 1_500
 """Within this time of a master's loss its queues are pulled elsewhere."""
-FIRST_GENERATION = 1
-"""Of a share's window, from its beginning until its queue is moved."""
 
 
 class ConsumingApplication(Application):
@@ -46,8 +45,10 @@ class ConsumingApplication(Application):
         self._deliveries = Deliveries(around.world, around.shadow, name, group)
         self._highest: dict[Share, tuple[int, int]] = {}
         """Share to its window's generation and the highest offset delivered."""
-        self._told: dict[Share, tuple[int, int, int]] = {}
-        """Share to its window's generation, the offset told last in it, and the one told last before."""
+        self._told: dict[Share, tuple[int, int]] = {}
+        """Share to its window's generation, and the offset told last in it."""
+        self._generations: dict[Share, int] = {}
+        """Share to its window's generation, as the last turn left it."""
         self._open: dict[MessageQueue, dict[int, Delivery]] = {}
         """Deliveries that are not finished."""
         self._given_back: set[tuple[MessageQueue, int]] = set()
@@ -59,11 +60,17 @@ class ConsumingApplication(Application):
 
     def begin(self, client: ClientNode, now: Now) -> None:
         """See `Application`."""
-        for known in (self._highest, self._told, self._open, self._given_back):
+        for known in (self._highest, self._told, self._generations, self._open, self._given_back):
             known.clear()
         self._consumer = client.push_consumer(self._options, now)
         for topic in TOPICS:
             self._consumer.subscribe(topic, self._expression, now)
+
+    def turn(self, received: Sequence[tuple[int, bytes]], events: Sequence[Event], now: Now) -> Turn:
+        """See `boundary.Node`."""
+        turn = super().turn(received, events, now)
+        self._generations = {share: share.window.generation for share in self._consumer.shares.active()}
+        return turn
 
     def act(self, now: Now) -> bool:
         """Take what there is."""
@@ -121,17 +128,17 @@ class ConsumingApplication(Application):
         share = self._consumer.shares.get(queue)
         if share is None or share.state is not ShareState.ACTIVE:
             return
-        generation, told, before = self._told.get(share, (-1, -1, -1))
+        if self._generations.get(share) not in (None, share.window.generation):
+            return  # it left in the turn in which the queue moved, and before that
+        generation, told = self._told.get(share, (-1, -1))
         if generation != share.window.generation:
-            told, before = -1, told
-        if share.window.generation > FIRST_GENERATION and (offset > share.window.next_offset or offset == before):
-            return  # it was on its way already when the queue moved back
+            told = -1
         unfinished = self._unfinished(queue)
         if unfinished and min(unfinished) < offset:
             raise Violation("I7", f"{self.name} tells {offset} for {queue}, and has not finished @{min(unfinished)}")
         if offset < told:
             raise Violation("I7", f"{self.name} tells {offset} for {queue} after {told}")
-        self._told[share] = (share.window.generation, offset, before)
+        self._told[share] = (share.window.generation, offset)
 
     def lost(self, address: str, now: Now) -> None:
         """See `Application`: if it was a master, its queues must be read from a slave soon."""
