@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -292,7 +293,6 @@ def _store(bench: Bench) -> Iterator[Figure]:
             end = log_end(sock)
         if bench.wants("twin"):
             yield _twin(bench, group, end)
-            group.slave.kill()
         if bench.wants("recovery"):
             yield _recovery(bench, group, end)
         group.master.stop()
@@ -301,14 +301,26 @@ def _store(bench: Bench) -> Iterator[Figure]:
 
 
 def _twin(bench: Bench, group: BrokerGroup, end: int) -> Figure:
+    """The second copy counts: a virtual machine may have to ask for the memory that the first one is cached in, which
+    takes longer than the copy."""
+    bench.say("master → our slave, for the first time")
+    first_mb_per_s = _copied_mb_per_s(group, end)
     bench.say("master → our slave")
+    value = _copied_mb_per_s(group, end)
+    return Figure("twin", bench.server, value, {"bytes": end, "first_mb_per_s": first_mb_per_s})
+
+
+def _copied_mb_per_s(group: BrokerGroup, end: int) -> float:
+    """Let the slave copy the log into an empty store, and leave none."""
     group.start(group.slave)
     with connect(group.slave.address) as sock:
         first = wait_until(lambda: log_end(sock), what="the slave's first bytes", within_s=60, every_s=0.002)
         started = time.perf_counter()
         wait_until(lambda: log_end(sock) >= end, what=f"the slave's log end {end}", within_s=120, every_s=0.01)
         seconds = time.perf_counter() - started
-    return Figure("twin", bench.server, round((end - first) / seconds / 1e6, 1), {"bytes": end, "seconds": seconds})
+    group.slave.kill()
+    shutil.rmtree(str(group.slave.conf["storePathRootDir"]))
+    return round((end - first) / seconds / 1e6, 1)
 
 
 def _recovery(bench: Bench, group: BrokerGroup, end: int) -> Figure:

@@ -13,6 +13,7 @@ import click
 
 from tandemq.config_file import load_broker_config, load_name_server_config
 from tandemq.errors import ConfigError
+from tandemq.real.memory import keep_blocks
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +90,7 @@ def broker(
     config = load_broker_config(
         _read(path), path=path or "the command line", warn=lambda text: log.warning("%s", text), overrides=overrides
     )
+    keep_blocks()
     process = BrokerProcess(config, accept_loss=accept_loss)
     process.open()
     _stop_when_told(process.stop, while_stdin=while_stdin)

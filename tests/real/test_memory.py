@@ -1,0 +1,34 @@
+"""Blocks of a MiB that come and go each turn stay with the process."""
+
+import subprocess
+import sys
+
+SCRIPT = """
+import resource, sys
+from tandemq.real.memory import keep_blocks
+
+kept = keep_blocks() if sys.argv[1] == "kept" else True
+
+def faults(turns):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(turns):
+        blocks = [b"x" * (1 << 20) for _ in range(6)]
+        del blocks
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+faults(3)
+print(kept, faults(50))
+"""
+
+
+def faults_of(how: str) -> int:
+    """Page faults of 300 blocks."""
+    done = subprocess.run([sys.executable, "-c", SCRIPT, how], capture_output=True, text=True, check=True)
+    kept, faults = done.stdout.split()
+    assert kept == "True"
+    return int(faults)
+
+
+def test_kept_blocks_cost_no_page_faults() -> None:
+    assert faults_of("kept") < 100
+    assert faults_of("as it is") > 10_000, "the C library keeps them by itself now: real/memory.py can go"
