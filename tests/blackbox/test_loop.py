@@ -108,7 +108,7 @@ def test_name_service_that_hangs_delays_nobody(tmp_path: Path, monkeypatch: pyte
         assert may_end.wait(30)
         return "127.0.0.1"
 
-    monkeypatch.setattr("tandemq.real.loop.look_up", look_up)
+    monkeypatch.setattr("tandemq.real.resolver.look_up", look_up)
     address = f"names.example:{listener.getsockname()[1]}"
     config = replace(
         tiny(), store_path=str(tmp_path / "store"), name_servers=(address,), advertised_ip="127.0.0.1",
@@ -139,7 +139,7 @@ def test_name_nobody_knows_is_a_connection_that_failed(monkeypatch: pytest.Monke
     def look_up(_host: str) -> str:
         raise socket.gaierror(-2, "Name or service not known")
 
-    monkeypatch.setattr("tandemq.real.loop.look_up", look_up)
+    monkeypatch.setattr("tandemq.real.resolver.look_up", look_up)
     loop = Loop()
     found: list[Event] = []
 

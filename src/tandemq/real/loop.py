@@ -36,9 +36,10 @@ from tandemq.boundary import (
     TurnedAway,
 )
 from tandemq.errors import ConfigError, NetworkError
-from tandemq.real.addresses import is_ip, look_up, text_of
+from tandemq.real.addresses import is_ip, text_of
 from tandemq.real.clock import read_clock
 from tandemq.real.link import Link, surplus
+from tandemq.real.resolver import Resolver
 from tandemq.real.tls import Tls, TlsLink
 from tandemq.refusals import Refusals
 from tandemq.registry import RegistrySession
@@ -110,12 +111,7 @@ class Loop:
         self._done: deque[JobDone] = deque()
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._unresolved: queue.SimpleQueue[Connect | None] = queue.SimpleQueue()
-        self._resolved: deque[tuple[Connect, str, str]] = deque()
-        """Connections whose host was looked up: the address and port, or "" and what went wrong."""
-        self._looked_up: set[int] = set()
-        """Links whose host is being looked up."""
-        self._resolver: list[threading.Thread] = []
+        self._resolver = Resolver(self.wake)
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._epoll.register(self._wake_read, select.EPOLLIN)
         self._stopping = False
@@ -175,7 +171,7 @@ class Loop:
         wait_ms = WAIT_MS_MAX
         if deadline is not None:
             wait_ms = max(0, min(wait_ms, deadline - read_clock().mono_ms))
-        if self._events or self._done or self._resolved:
+        if self._events or self._done or self._resolver.has_found:
             wait_ms = 0
         if self._paused:
             self._resume_accepting()
@@ -193,8 +189,8 @@ class Loop:
                 self._writable(link)
             if mask & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR) and link.is_open:
                 self._receive(link, received, times)
-        if self._resolved:
-            self._connect_resolved()
+        if self._resolver.has_found:
+            self._connect_found()
         events = self._take_events()
         self._carry_out(node.turn(received, events, read_clock()))
 
@@ -356,8 +352,7 @@ class Loop:
             link = self._by_number.get(number)
             if link is not None:
                 self._drop(link, reason)
-            elif number in self._looked_up:
-                self._looked_up.discard(number)
+            elif self._resolver.forget(number):
                 self._events.append(Closed(number, reason))
         for connect in turn.connects:
             self._connect(connect)
@@ -479,30 +474,10 @@ class Loop:
         if is_ip(host):
             self._connect_to(connect, host, port)
             return
-        if not self._resolver:
-            self._resolver.append(threading.Thread(target=self._resolve, name="resolver", daemon=True))
-            self._resolver[0].start()
-        self._looked_up.add(connect.link)
-        self._unresolved.put(connect)
+        self._resolver.look_up(connect)
 
-    def _resolve(self) -> None:
-        """The resolver's thread: a name service may take many seconds, and workers have files to sync."""
-        while (connect := self._unresolved.get()) is not None:
-            host, _, port = connect.address.rpartition(":")
-            try:
-                found = look_up(host)
-            except (OSError, UnicodeError) as error:
-                self._resolved.append((connect, "", f"cannot connect to {connect.address}: {error}"))
-            else:
-                self._resolved.append((connect, found, port))
-            self.wake()
-
-    def _connect_resolved(self) -> None:
-        while self._resolved:
-            connect, host, rest = self._resolved.popleft()
-            if connect.link not in self._looked_up:
-                continue
-            self._looked_up.discard(connect.link)
+    def _connect_found(self) -> None:
+        for connect, host, rest in self._resolver.take():
             if host:
                 self._connect_to(connect, host, rest)
             else:
@@ -590,7 +565,7 @@ class Loop:
             sock.close()
         for _ in self._threads:
             self._jobs.put(None)
-        self._unresolved.put(None)
+        self._resolver.close()
         for thread in self._threads:
             thread.join(timeout=10)
         self._epoll.close()
