@@ -13,6 +13,7 @@ import click
 
 from tandemq.config_file import load_broker_config, load_name_server_config
 from tandemq.errors import ConfigError
+from tandemq.real.descriptors import raise_limit
 from tandemq.real.memory import keep_blocks
 
 log = logging.getLogger(__name__)
@@ -91,6 +92,7 @@ def broker(
         _read(path), path=path or "the command line", warn=lambda text: log.warning("%s", text), overrides=overrides
     )
     keep_blocks()
+    raise_limit()
     process = BrokerProcess(config, accept_loss=accept_loss)
     process.open()
     _stop_when_told(process.stop, while_stdin=while_stdin)
@@ -127,6 +129,7 @@ def namesrv(path: str | None, port: int | None, pairs: tuple[str, ...], as_json:
     config = load_name_server_config(
         _read(path), path=path or "the command line", warn=lambda text: log.warning("%s", text), overrides=overrides
     )
+    raise_limit()
     process = NameServerProcess(config)
     process.open()
     _stop_when_told(process.stop, while_stdin=while_stdin)

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tandemq.load.answers import LoadError
-from tandemq.load.report import IdleResult, OnProgress, Ticker, raise_file_limit
+from tandemq.load.report import IdleResult, OnProgress, Ticker
 from tandemq.load.wire import ask, connect
+from tandemq.real.descriptors import raise_limit
 
 _FILES_BESIDE = 64
 
@@ -34,7 +35,7 @@ def idle(
     Raises:
         LoadError: a connection is refused, or this process may not open so many.
     """
-    allowed = raise_file_limit(options.connections + _FILES_BESIDE)
+    allowed = raise_limit(options.connections + _FILES_BESIDE)
     if allowed < options.connections + _FILES_BESIDE:
         raise LoadError(f"the limit of open files is {allowed}; raise it (ulimit -n) above {options.connections}")
     ticker = Ticker(on_progress)

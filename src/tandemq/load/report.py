@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -130,13 +129,3 @@ class Ticker:
 def to_json(result: Any) -> str:
     """Return a result as one line of JSON."""
     return json.dumps(dataclasses.asdict(result), separators=(", ", ": "))
-
-
-def raise_file_limit(files: int) -> int:
-    """Raise the soft limit of open files to `files` as far as the hard limit lets; return the limit now."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = files if hard == resource.RLIM_INFINITY else min(files, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        return wanted
-    return soft

@@ -38,6 +38,7 @@ from tandemq.boundary import (
 from tandemq.errors import ConfigError, NetworkError
 from tandemq.real.addresses import is_ip, text_of
 from tandemq.real.clock import read_clock
+from tandemq.real.descriptors import links_below
 from tandemq.real.link import Link, surplus
 from tandemq.real.resolver import Resolver
 from tandemq.real.tls import Tls, TlsLink
@@ -103,6 +104,7 @@ class Loop:
         self._untaken = 0
         """Sum of `Link.held`."""
         self._untaking = Refusals()
+        self._refused = Refusals()
         self._next_number = 0
         self._buffer = bytearray(RECEIVE_BYTES)
         self._view = memoryview(self._buffer)
@@ -243,8 +245,11 @@ class Loop:
                 elif error.errno not in _GONE:
                     log.warning("accept: %s", os.strerror(error.errno or 0))
                 return
-            if len(self._by_fd) >= self._connections_max():
-                log.warning("accept: peer=%s refused, maxConnections=%d reached", address, self._connections_max())
+            refusal = self._refusal(sock.fileno())
+            if refusal:
+                times = self._refused.note(str(address[0]), read_clock().mono_ms)
+                if times:
+                    log.warning("accept: peer=%s refused times=%d reason=%r", text_of(address), times, refusal)
                 sock.close()
                 continue
             self._next_number += 1
@@ -252,6 +257,15 @@ class Loop:
             tls = self._tls.get(kind)
             link.tls = None if tls is None else tls.accept()
             self._opened(link, Opened(link.number, kind, text_of(address), text_of(sock.getsockname())))
+
+    def _refusal(self, fd: int) -> str:
+        """Why no more connections are taken; "" if there is room for one with this descriptor."""
+        if len(self._by_fd) >= self._connections_max():
+            return f"maxConnections={self._connections_max()} reached"
+        below = links_below()
+        if fd < below:
+            return ""
+        return f"{below} file descriptors are in use, and files need the rest; raise the limit (ulimit -n, LimitNOFILE)"
 
     def _pause_accepting(self, listener: socket.socket, error: OSError) -> None:
         """Out of descriptors or memory: the waiting connection would wake us at once, for ever."""
