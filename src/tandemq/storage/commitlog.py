@@ -10,6 +10,7 @@ Source: docs/storage.md, "commit log"; RocketMQ CommitLog.
 """
 
 from collections.abc import Sequence
+from struct import Struct
 
 from isal.isal_zlib import crc32
 
@@ -34,6 +35,7 @@ ZERO_AHEAD_BYTES = 4 << 20
 _PLAIN_OVERHEAD = 91 + CRC_PROPERTY_BYTES
 _CRC_MASK = 0x7FFFFFFF
 _run_head = RUN_HEAD.pack
+_size_at = Struct(">i").unpack_from
 
 
 class CommitLog:
@@ -212,7 +214,7 @@ class CommitLog:
                 raise DiskFailed(str(self.refused), hint="restart the broker once the disk is sound")
             self._write_pieces(data, start, rolls)
         except StoreError as error:
-            self._take_back(start)
+            self._take_back(start, data)
             if not isinstance(error, DiskFull):
                 self.refused = self.refused or error
             raise
@@ -243,14 +245,21 @@ class CommitLog:
         for first, last in zip(cuts, cuts[1:], strict=False):
             self._segments.write(view[first - start : last - start], first)
 
-    def _take_back(self, start: int) -> None:
-        """Undo a failed write, on the disk too: its records are to be nowhere, also after a restart."""
+    def _take_back(self, start: int, data: Buffer) -> None:
+        """Undo a failed write of records, on the disk too: they are to be nowhere, also after a restart.
+
+        One after the other, the last one first: if that fails as well, whole records are left and nothing behind them,
+        which nobody takes for damage when the log is opened again.
+        """
         self.end = self._zeroed_end = start
         self._segment_end = start - start % self.segment_bytes + self.segment_bytes
         if start and start % self.segment_bytes == 0 and start == self._segments.capacity_end:
             self._segment_end = start
         if self.refused is None:
             try:
+                for position, size in reversed(_records_in(data)):
+                    self._segments.blank(start + position, size)
+                self._segments.wipe(start)
                 self._segments.truncate(start)
             except StoreError as error:
                 self.refused = error
@@ -343,3 +352,14 @@ class CommitLog:
     def close(self) -> None:
         """Close the files."""
         self._segments._files.close()  # noqa: SLF001  # the log owns this cache
+
+
+def _records_in(data: Buffer) -> list[tuple[int, int]]:
+    """Positions and sizes of records, and of blanks that end a file; they lie one behind the other."""
+    found: list[tuple[int, int]] = []
+    position = 0
+    while position < len(data):
+        size = max(BLANK_BYTES_MIN, min(_size_at(data, position)[0], len(data) - position))
+        found.append((position, size))
+        position += size
+    return found

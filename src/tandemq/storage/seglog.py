@@ -60,13 +60,18 @@ def write_zeroes(file: File, within: int) -> bool:
     """
     written = False
     for start in reversed(list(_data_from(file, within))):
-        data = file.pread(_chunk_bytes(start), start)
-        if data != _ZEROES[: len(data)]:  # most of a file of 1 GiB is zero, and comparing is a hundred times faster
-            stop = len(data.rstrip(b"\0"))
-            first = len(data) - len(data.lstrip(b"\0"))
-            file.pwrite(_ZEROES[: stop - first], start + first)
-            written = True
+        written |= _zero_piece(file, start, _chunk_bytes(start))
     return written
+
+
+def _zero_piece(file: File, start: int, size: int) -> bool:
+    data = file.pread(size, start)
+    if data == _ZEROES[: len(data)]:  # most of a file of 1 GiB is zero, and comparing is a hundred times faster
+        return False
+    stop = len(data.rstrip(b"\0"))
+    first = len(data) - len(data.lstrip(b"\0"))
+    file.pwrite(bytes(stop - first), start + first)
+    return True
 
 
 def _data_from(file: File, position: int) -> Iterator[int]:
@@ -220,6 +225,12 @@ class SegmentLog:
                 file = self._files.get(self.path(start))
                 if write_zeroes(file, max(0, end - start)) or always_syncs:
                     file.datasync()
+
+    def blank(self, offset: int, size: int) -> None:
+        """Zero bytes that lie within one file, not yet on the device; nothing if there is no such file."""
+        start = offset - offset % self.segment_bytes
+        if self.starts and self.starts[0] <= start <= self.starts[-1]:
+            _zero_piece(self._files.get(self.path(start)), offset - start, size)
 
     def wipe(self, end: int) -> None:
         """Zero what lies behind `end`, the last file first, on the device too: a power loss might bring it back."""
