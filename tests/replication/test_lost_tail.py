@@ -82,6 +82,28 @@ def test_consumer_ahead_of_a_master_that_awaits_its_tail_is_not_sent_back(tmp_pa
     assert len(messages_in(found)) == 5
 
 
+def test_slave_that_deleted_what_its_master_lost_is_not_taken_for_one_that_had_no_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Found by simulation seed 920891: the master went on in the same history, without the slave."""
+    group = Group(tmp_path)
+    group.send_many(10)
+    middle = group.master.log_end
+    group.send_many(60, size=5_000)
+    start_without_tail(group, middle)
+    while group.slave.node.store.log.start <= middle:
+        group.slave.node.store.drop_first_segment()
+    group.refuses = False
+    group.pass_time(6_000)
+    assert group.master.log_end == middle
+    assert group.send_and_settle() == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert "start this master with --accept-loss" in caplog.text
+    group.stop(group.master)
+    group.start_master(boot_id="boot-2", accept_loss=True)
+    assert group.send_and_settle() in (OK, ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE)
+    assert group.master.node.replication.generations[-1][1] == middle
+
+
 @spec("W13")
 def test_slave_keeps_what_it_copied_after_the_tail_came_back(tmp_path: Path) -> None:
     """No new history begins when nothing was given up: a reconnecting slave must not set good bytes aside."""

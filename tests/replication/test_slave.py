@@ -497,6 +497,7 @@ def test_tail_that_cannot_be_read_closes(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(log, "read", fail)
     slave = Slave(log, is_classic=False, answer=MasterHello(0, start=462, send_tail=True))
     assert "cannot be read here" in slave.closed
+    assert slave.sent() == b"", "a report would end the tail: the master would take it for all there was"
 
 
 # Frames change nothing of a closed session.

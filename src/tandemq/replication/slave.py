@@ -246,6 +246,8 @@ class SlaveSession:
         self.state = State.TRANSFER
         if hello.send_tail:
             self._send_tail(hello.start)
+            if self.state is State.SHUTDOWN:
+                return  # without the report that ends a tail: the master would take it for all there was
         self._stream = RecordStream(self._log.written_end, self._log.segment_bytes)
         self._is_empty = self._log.written_end == 0
         self.reported = safe_end

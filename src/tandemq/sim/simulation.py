@@ -121,13 +121,17 @@ class Simulation(History):
         self._await_settled(end_us, SETTLE_US, self._empty_stores)
 
     def _empty_stores(self) -> None:
-        """What the master's log says to an operator, if its full disk made it delete what a slave had not got yet."""
+        """What the logs say to an operator, if a full disk made the master delete what a slave had not got yet, or the
+        slave what its master then lost: it cannot be cut where their histories part."""
         for group in self.plan.groups if self.world.faults["disk-full"] else ():
             master, *slaves = self.cluster.members(group)
             for slave in slaves:
                 if master.broker is None or slave.broker is None:
                     continue
-                if 0 < slave.broker.store.log.written_end < master.broker.store.log.start:
+                ours, its = master.broker.replication.generations, dict(slave.broker.replication.generations)
+                parted = min([start for number, start in ours if number not in its], default=0)
+                is_behind = 0 < slave.broker.store.log.written_end < master.broker.store.log.start
+                if is_behind or 0 < parted < slave.broker.store.log.start:
                     self.world.consequence("operator", f"{slave.name}: its store is emptied, it was left behind")
                     slave.wipe()
                     slave.start()
