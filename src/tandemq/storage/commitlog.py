@@ -248,21 +248,18 @@ class CommitLog:
     def _take_back(self, start: int, data: Buffer) -> None:
         """Undo a failed write of records, on the disk too: they are to be nowhere, also after a restart.
 
-        One after the other, the last one first: if that fails as well, whole records are left and nothing behind them,
-        which nobody takes for damage when the log is opened again.
+        One after the other: if that fails as well, whole records are left and nothing behind them, which nobody takes
+        for damage when the log is opened again.
         """
         self.end = self._zeroed_end = start
+        if self.refused is None:
+            try:
+                self._segments.take_back([(start + position, size) for position, size in _records_in(data)], start)
+            except StoreError as error:
+                self.refused = error
         self._segment_end = start - start % self.segment_bytes + self.segment_bytes
         if start and start % self.segment_bytes == 0 and start == self._segments.capacity_end:
             self._segment_end = start
-        if self.refused is None:
-            try:
-                for position, size in reversed(_records_in(data)):
-                    self._segments.blank(start + position, size)
-                self._segments.wipe(start)
-                self._segments.truncate(start)
-            except StoreError as error:
-                self.refused = error
 
     def read(self, offset: int, size: int) -> bytes:
         """Up to `size` written bytes from `offset`, not beyond that file; b"" at the end.

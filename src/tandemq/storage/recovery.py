@@ -10,11 +10,12 @@ Source: docs/storage.md, "recovery".
 """
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tandemq.boundary import Disk
+from tandemq.boundary import Disk, File
 from tandemq.codec.record import parse_record
-from tandemq.errors import OffsetGone, StoreDamaged
+from tandemq.errors import OffsetGone, StoreDamaged, StoreError
 from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue
 from tandemq.storage.marks import REBUILDING, Checkpoint, Marks, read_checkpoint, read_marks, write_checkpoint
 from tandemq.storage.scan import Walker, find_next_record
@@ -330,17 +331,33 @@ def _set_aside(store: Store, start: int, end: int) -> str:
     first = path = f"set-aside/{start:020d}"
     number = 0
     while store.disk.exists(path):
+        held = store.disk.open(path)
+        if all(_padded(held, at - start, len(data)) == data for at, data in _bytes_of(store, start, end)):
+            return path
         number += 1
         path = f"{first}.{number}"
     copy = store.disk.open(path, create=True)
-    offset = start
-    while offset < end:
-        data = store.log.read_raw(offset, min(1 << 20, end - offset))
-        if data.strip(b"\0"):
-            copy.pwrite(data, offset - start)
-        offset += len(data)
-    copy.datasync()
+    try:
+        for at, data in _bytes_of(store, start, end):
+            if data.strip(b"\0"):
+                copy.pwrite(data, at - start)
+        copy.datasync()
+    except StoreError:
+        store.disk.remove(path)
+        raise
     return path
+
+
+def _bytes_of(store: Store, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """Log offsets and bytes of `[start, end)`, 1 MiB at a time or to the end of a file."""
+    while start < end:
+        data = store.log.read_raw(start, min(1 << 20, end - start))
+        yield start, data
+        start += len(data)
+
+
+def _padded(file: File, position: int, size: int) -> bytes:
+    return file.pread(size, position).ljust(size, b"\0")
 
 
 def set_aside_tail(store: Store, log_end: int) -> None:

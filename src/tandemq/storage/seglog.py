@@ -69,6 +69,8 @@ def _zero_piece(file: File, start: int, size: int) -> bool:
     if data == _ZEROES[: len(data)]:  # most of a file of 1 GiB is zero, and comparing is a hundred times faster
         return False
     stop = len(data.rstrip(b"\0"))
+    if not stop:
+        return False
     first = len(data) - len(data.lstrip(b"\0"))
     file.pwrite(bytes(stop - first), start + first)
     return True
@@ -156,7 +158,8 @@ class SegmentLog:
         """Write bytes that lie within one file, creating the next one if they begin there.
 
         Raises:
-            DiskFull, DiskFailed: as `File.pwrite`.
+            DiskFull, DiskFailed: as `File.pwrite`. A new file is gone then if its bytes can be made again; if not it
+                is there, for `take_back`.
         """
         start = offset - offset % self.segment_bytes
         assert offset + len(data) <= start + self.segment_bytes, "a write must not cross files"
@@ -166,14 +169,34 @@ class SegmentLog:
         try:
             file.pwrite(data, offset - start)
         except StoreError:
-            if is_new:  # what is in it belongs to nothing
-                if not self._is_derived and write_zeroes(file, 0):
-                    file.datasync()
+            if is_new and self._is_derived:
                 self._remove(start)
+            elif is_new:
+                self.starts.append(start)
             raise
         if is_new:
             assert not self.starts or start == self.capacity_end, "a write must not leave a gap"
             self.starts.append(start)
+
+    def take_back(self, pieces: list[tuple[int, int]], end: int) -> None:
+        """Zero pieces behind `end`, on the device too, and drop the files that held nothing else.
+
+        The last piece goes first: if that fails, those before it are whole, and behind it is nothing.
+
+        Args:
+            pieces: log offset and size of each; none crosses files.
+            end: where the first of them begins, behind which there is nothing else.
+        """
+        touched: dict[int, File] = {}
+        for offset, size in reversed(pieces):
+            start = offset - offset % self.segment_bytes
+            if self.starts and self.starts[0] <= start <= self.starts[-1]:
+                file = self._files.get(self.path(start))
+                if _zero_piece(file, offset - start, size):
+                    touched[start] = file
+        for file in touched.values():
+            file.datasync()
+        self._drop_from(end)
 
     def read(self, offset: int, size: int) -> bytes:
         """Up to `size` bytes from `offset`, not beyond the end of that file.
@@ -212,12 +235,15 @@ class SegmentLog:
         """
         if not self._is_derived:
             self._zero(end)
-        while len(self.starts) > (end > 0) and self.starts[-1] >= end:
-            self._remove(self.starts.pop())
+        self._drop_from(end)
         if self._is_derived and self.starts and end < self.capacity_end:
             file = self._files.get(self.path(self.starts[-1]))
             file.truncate(end - self.starts[-1])
             file.truncate(self.segment_bytes)
+
+    def _drop_from(self, end: int) -> None:
+        while len(self.starts) > (end > 0) and self.starts[-1] >= end:
+            self._remove(self.starts.pop())
 
     def _zero(self, end: int, *, always_syncs: bool = False) -> None:
         for start in reversed(self.starts):
@@ -225,12 +251,6 @@ class SegmentLog:
                 file = self._files.get(self.path(start))
                 if write_zeroes(file, max(0, end - start)) or always_syncs:
                     file.datasync()
-
-    def blank(self, offset: int, size: int) -> None:
-        """Zero bytes that lie within one file, not yet on the device; nothing if there is no such file."""
-        start = offset - offset % self.segment_bytes
-        if self.starts and self.starts[0] <= start <= self.starts[-1]:
-            _zero_piece(self._files.get(self.path(start)), offset - start, size)
 
     def wipe(self, end: int) -> None:
         """Zero what lies behind `end`, the last file first, on the device too: a power loss might bring it back."""
