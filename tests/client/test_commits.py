@@ -1,7 +1,7 @@
 """Offsets told to brokers that handle the requests of one link on several threads, as RocketMQ's do."""
 
 from tandemq.client.calls import Ticket
-from tandemq.client.commits import Commits
+from tandemq.client.commits import Commits, Overtaken
 from tandemq.client.consuming import PushCore
 from tandemq.client.settings import ConsumeFrom, ConsumerOptions
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -143,7 +143,8 @@ def test_newer_offset_of_a_queue_waits_for_the_older() -> None:
     threads.work()
     assert threads.tables["billing", "T"] == {0: 5}
     assert not threads.commands
-    assert all(ticket.done and ticket.error is None for ticket in tickets)
+    assert all(ticket.done for ticket in tickets)
+    assert tickets[-1].error is None
 
 
 def test_refused_offset_does_not_keep_the_others() -> None:
@@ -199,7 +200,7 @@ def test_what_waits_for_a_broker_goes_with_a_newer_offset_to_the_next_one() -> N
     world.settle()
     newest = commits.tell(queue(0), 76, other.address, world.now)
     threads.work(ResponseCode.NO_PERMISSION)
-    assert waits.done and newest.done and waits.error is None
+    assert isinstance(waits.error, Overtaken) and newest.done and newest.error is None
     assert threads.commands == []
     assert [command.fields["commitOffset"] for command in other.of(RequestCode.UPDATE_CONSUMER_OFFSET)] == ["76"]
 
@@ -214,7 +215,8 @@ def test_what_waits_for_a_link_goes_with_a_newer_offset_to_the_next_broker() -> 
     beside = commits.tell(queue(1), 9, broker.address, world.now)
     newest = commits.tell(queue(0), 127, other.address, world.now)
     threads.work()
-    assert waits.done and newest.done and beside.done
+    assert isinstance(waits.error, Overtaken)
+    assert newest.error is None and newest.done and beside.done
     assert threads.tables["billing", "T"] == {1: 9}
     assert [command.fields["commitOffset"] for command in other.of(RequestCode.UPDATE_CONSUMER_OFFSET)] == ["127"]
 
@@ -226,7 +228,7 @@ def test_offset_that_waits_for_a_link_does_not_leave_once_the_queue_has_moved() 
     withdrawn, other = (commits.tell(queue(queue_id), 9, ADDRESS, world.now) for queue_id in range(2))
     commits.withdraw(queue(0), world.now)
     threads.work()
-    assert withdrawn.error is not None and other.error is None and other.done
+    assert isinstance(withdrawn.error, Overtaken) and other.error is None and other.done
     assert threads.tables["billing", "T"] == {1: 9}
     alone = commits.tell(queue(0, "U"), 9, "nowhere:1", world.now)
     idle = commits.idle()
@@ -238,3 +240,20 @@ def test_offset_that_waits_for_a_link_does_not_leave_once_the_queue_has_moved() 
     threads.work()
     assert left.done and left.error is None, "what has left is answered as ever"
     assert len(broker.of(RequestCode.UPDATE_CONSUMER_OFFSET)) == 2
+
+
+def test_first_offset_of_a_topic_goes_alone_also_when_the_one_before_it_did_not_leave() -> None:
+    world, _broker, threads = world_of(4)
+    commits = commits_in(world)
+    for queue_id in range(4):
+        commits.tell(queue(queue_id), 1, ADDRESS, world.now)
+    commits.tell(queue(0), 2, ADDRESS, world.now)
+    commits.withdraw(queue(1), world.now)
+    settled: list[object] = []
+    world.node.kit.runner.start(commits.settled(queue(0)), world.now).then(settled.append)
+    threads.work()
+    assert list(threads.tables["billing", "T"].values()) == [1]
+    assert not settled
+    threads.work()
+    assert threads.tables["billing", "T"] == {2: 1, 3: 1, 0: 2}
+    assert settled

@@ -276,10 +276,11 @@ class PushCore:
     def reset_offsets(self, offsets: dict[MessageQueue, int], now: Now) -> None:
         """Go on from other offsets: what was pulled and not acknowledged is forgotten, and the new offsets are told."""
         for queue, offset in offsets.items():
+            self.shares.withdraw(queue, now)
             share = self.shares.get(queue)
             if share is not None and share.state is ShareState.ACTIVE:
                 log.info("offset reset group=%s queue=%s offset=%d", self.options.group, queue, offset)
-                self.shares.move(share, offset, now)
+                share.window.reset(offset)
                 self._dropped(share)
                 share.fetch.restart(now)
         self.shares.commit(now)

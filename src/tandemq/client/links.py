@@ -3,9 +3,9 @@
     request ─► no link: connect, keep the frame ─► open: greet, then what was kept ─► answer ─► on_answer(answer)
                   └► refused: NotConnected                   └► closed or silent: OutcomeUnknown
 
-What always holds: `on_answer` is called exactly once for each request, never before `request` returned. An error says
-whether the request left this machine: NotConnected, or OutcomeUnknown. That bytes were handed to the network proves
-nothing; only an answer does.
+What always holds: `on_answer` is called exactly once for each request that is not recalled, never before `request` has
+returned. An error says whether the request left this machine: NotConnected, or OutcomeUnknown. That bytes were handed
+to the network proves nothing; only an answer does.
 
 A peer is believed dead by its silence, not by TCP: a request unanswered at its deadline, with nothing at all read since
 it was sent, closes the link, and everybody waiting on it hears so at once. Own writes do not count as signs of life.
@@ -176,7 +176,7 @@ class Links:
         return opaque
 
     def recall(self, address: str, number: int) -> bool:
-        """Take back a request that waits for its link; nobody hears of it any more. False: it has left."""
+        """Take back a request that waits for its link; its `on_answer` is not called any more. False: it has left."""
         peer = self._by_address.get(address)
         waiting = peer.waiting.get(number) if peer is not None else None
         if peer is None or waiting is None or waiting.sent_ms >= 0:

@@ -25,7 +25,7 @@ from functools import partial
 from tandemq.boundary import Now
 from tandemq.client.balance import allocate
 from tandemq.client.calls import Ticket
-from tandemq.client.commits import Commits
+from tandemq.client.commits import Commits, Overtaken
 from tandemq.client.fetch import Fetch, Subscription
 from tandemq.client.kit import Kit
 from tandemq.client.locks import QueueLocks
@@ -279,10 +279,9 @@ class Shares:
             return found
         return (yield from first_offset(self._kit, self._options, queue))
 
-    def move(self, share: Share, offset: int, now: Now) -> None:
-        """Go on from another offset; what was pulled is forgotten, and so is an offset that has not left yet."""
-        share.window.reset(offset)
-        self._commits.withdraw(share.queue, now)
+    def withdraw(self, queue: MessageQueue, now: Now) -> None:
+        """Somebody else decides where a queue goes on: an offset that has not left yet does not hold any more."""
+        self._commits.withdraw(queue, now)
 
     def drop(self, share: Share, now: Now) -> None:
         """Give a queue back: tell its offset, unlock it."""
@@ -386,7 +385,7 @@ class Shares:
             error = ticket.error
             if error is None:
                 share.told = news
-            else:
+            elif not isinstance(error, Overtaken):
                 self._kit.timers.at(0, lambda at: self._not_told(share, news, error, at))
 
         self._commits.tell(share.queue, *news, now).then(heard)
