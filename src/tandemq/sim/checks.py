@@ -27,6 +27,8 @@ LATE_US = 20 * SECOND
 OFFSETS_FILE = "config/consumerOffset.json"
 Place = tuple[str, str, int, int]
 """Group, topic, queue id, queue offset."""
+Offsets = dict[str, dict[int, int]]
+"""By "topic@group" and queue."""
 
 
 class Checks:
@@ -43,7 +45,7 @@ class Checks:
         self._recovering: dict[str, int] = {}
         """Masters that may have lost bytes and have not taken messages since, and where their log ends."""
         self._ends: dict[str, tuple[int, int, int]] = {}
-        self._saved: dict[str, dict[str, dict[int, int]]] = {}
+        self._saved: dict[str, Offsets] = {}
         self._offsets: dict[str, tuple[int, dict[tuple[str, int], int]]] = {}
         self._corrected: dict[str, set[tuple[str, int, int]]] = {}
         """Group to what its masters set to the end of a queue when they took messages again: "topic@group", queue id,
@@ -190,7 +192,7 @@ class Checks:
         broker = host.broker
         assert broker is not None, "it ran"
         self._ends[host.name] = (broker.store.log.written_end, broker.store.log.flushed_offset, len(host.losses_us))
-        self._saved[host.name] = offsets_on(host)
+        self._saved[host.name] = _not_above(offsets_on(host), broker.offsets.table)
 
     def started(self, host: Host) -> None:
         """A broker's process has begun."""
@@ -298,7 +300,15 @@ def offsets_in(host: Host) -> dict[tuple[str, int], int]:
     return {(key, queue_id): offset for key, queues in table.items() for queue_id, offset in queues.items()}
 
 
-def offsets_on(host: Host) -> dict[str, dict[int, int]]:
+def _not_above(saved: Offsets, held: Offsets) -> Offsets:
+    """Saved offsets, lower where a broker held lower ones: it follows a master that lost its own with its power."""
+    return {
+        key: {queue_id: min(offset, held.get(key, {}).get(queue_id, -1)) for queue_id, offset in queues.items()}
+        for key, queues in saved.items()
+    }
+
+
+def offsets_on(host: Host) -> Offsets:
     """The consumer offsets a host's disk holds."""
     raw = host.machine.disk.peek(OFFSETS_FILE, 1 << 20, 0, safe=False)
     if not raw:

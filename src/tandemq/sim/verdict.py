@@ -97,8 +97,9 @@ class Verdict:
         assert host.broker is not None, "it runs"
         start, segment = self._start(host), host.config.segment_bytes
         data = read_log(host.machine.disk, start, host.broker.store.log.written_end, segment)
-        if host.broker.damages.ranges:
-            return f"{host.name} lists damage: {host.broker.damages.ranges}"
+        listed = [damage for damage in host.broker.damages.ranges if damage.end > start]
+        if listed:
+            return f"{host.name} lists damage: {listed}"
         if self._whole.get(host.name) == data:
             return ""
         _, damage = walk(data, start, segment)
