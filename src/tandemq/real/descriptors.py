@@ -1,7 +1,6 @@
-"""Files and sockets a process may have open, and how many of them are kept for its files.
+"""Files and sockets a process may have open, and how many of them may be connections.
 
-A descriptor's number is the lowest that is free: a connection with a high one tells how many are in use. Those from
-`links_below` on are for files: without one a broker could neither begin the next file of its log nor save a table.
+The rest is for files: without a descriptor a broker could neither begin the next file of its log nor save a table.
 
 Source: getrlimit(2); docs/operations.md, "Limits of the system".
 """
@@ -9,7 +8,7 @@ Source: getrlimit(2); docs/operations.md, "Limits of the system".
 import resource
 
 KEPT_MAX = 1024
-"""For files; but not more than a fourth of all."""
+"""For files: as many as a store keeps open, and some; but not more than half of all."""
 
 
 def raise_limit(wanted: int | None = None) -> int:
@@ -18,12 +17,15 @@ def raise_limit(wanted: int | None = None) -> int:
     if wanted is None or (hard != resource.RLIM_INFINITY and hard < wanted):
         wanted = hard
     if soft != resource.RLIM_INFINITY and (wanted == resource.RLIM_INFINITY or soft < wanted):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError):  # more than the kernel gives anybody, whatever the hard limit says
+            return soft
         return wanted
     return soft
 
 
-def links_below() -> int:
-    """The first descriptor that a connection may not have."""
+def links_max() -> int:
+    """How many connections leave files what they need."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 1 << 31 if soft == resource.RLIM_INFINITY else soft - min(KEPT_MAX, soft // 4)
+    return 1 << 31 if soft == resource.RLIM_INFINITY else soft - min(KEPT_MAX, soft // 2)

@@ -38,7 +38,7 @@ from tandemq.boundary import (
 from tandemq.errors import ConfigError, NetworkError
 from tandemq.real.addresses import is_ip, text_of
 from tandemq.real.clock import read_clock
-from tandemq.real.descriptors import links_below
+from tandemq.real.descriptors import links_max
 from tandemq.real.link import Link, surplus
 from tandemq.real.resolver import Resolver
 from tandemq.real.tls import Tls, TlsLink
@@ -245,7 +245,7 @@ class Loop:
                 elif error.errno not in _GONE:
                     log.warning("accept: %s", os.strerror(error.errno or 0))
                 return
-            refusal = self._refusal(sock.fileno())
+            refusal = self._refusal()
             if refusal:
                 times = self._refused.note(str(address[0]), read_clock().mono_ms)
                 if times:
@@ -258,14 +258,15 @@ class Loop:
             link.tls = None if tls is None else tls.accept()
             self._opened(link, Opened(link.number, kind, text_of(address), text_of(sock.getsockname())))
 
-    def _refusal(self, fd: int) -> str:
-        """Why no more connections are taken; "" if there is room for one with this descriptor."""
+    def _refusal(self) -> str:
+        """Why no more connections are taken; "" if there is room for one."""
         if len(self._by_fd) >= self._connections_max():
             return f"maxConnections={self._connections_max()} reached"
-        below = links_below()
-        if fd < below:
-            return ""
-        return f"{below} file descriptors are in use, and files need the rest; raise the limit (ulimit -n, LimitNOFILE)"
+        if len(self._by_fd) >= links_max():
+            return (
+                f"{links_max()} connections are open, and files need the other descriptors; raise the limit (ulimit -n)"
+            )
+        return ""
 
     def _pause_accepting(self, listener: socket.socket, error: OSError) -> None:
         """Out of descriptors or memory: the waiting connection would wake us at once, for ever."""
