@@ -4,8 +4,8 @@
     python -m chaos.run --runs 1 --seed 7 --keep    one of them again, its logs kept
 
 Each run draws mode, members, registry and faults from its seed, and writes a JSON report. Exit code 3 if there was a
-violation. What is checked: `chaos.history`, `permissions`, `stores`, `resources`; the names are those of
-docs/simulation.md, "What is checked", and docs/testing.md tells what they mean here.
+violation, 130 if it was interrupted. What is checked: `chaos.history`, `permissions`, `stores`, `resources`; the
+names are those of docs/simulation.md, "What is checked", and docs/testing.md tells what they mean here.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from tandemq.model.topic import SCHEDULE_TOPIC, retry_topic
 from tests.interop.zookeeper import ZooKeeper, can_run
 
 EXIT_VIOLATION = 3
+EXIT_INTERRUPTED = 130
 _ZOOKEEPER_TICK_MS = 500
 _VIOLATIONS_TOLD = 50
 
@@ -139,25 +140,39 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     console = Console(width=140, highlight=False)
     args.reports.mkdir(parents=True, exist_ok=True)
-    bad = on_zookeeper = 0
-    for seed in range(args.seed, args.seed + args.runs):
-        directory = Path(tempfile.mkdtemp(prefix=f"tandemq-chaos-{seed}-"))
-        (directory / "zookeeper").mkdir()
+    bad = on_zookeeper = done = 0
+    try:
+        for seed in range(args.seed, args.seed + args.runs):
+            report = _one(seed, args, console)
+            done += 1
+            bad += bool(report["violations"])
+            on_zookeeper += report.get("registry") == "zookeeper"
+    except KeyboardInterrupt:
+        console.print("interrupted: the run that was under way does not count")
+    console.print(f"{done} runs, {on_zookeeper} on ZooKeeper, {bad} with violations; reports in {args.reports}")
+    return EXIT_VIOLATION if bad else EXIT_INTERRUPTED if done < args.runs else 0
+
+
+def _one(seed: int, args: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """Run a seed, write its report and show it; its stores and logs stay if something was violated."""
+    directory = Path(tempfile.mkdtemp(prefix=f"tandemq-chaos-{seed}-"))
+    (directory / "zookeeper").mkdir()
+    try:
         with _zookeeper(directory / "zookeeper") as zookeeper:
             try:
                 report = run(seed, args.seconds, directory, zookeeper)
             except TandemError as error:
                 report = {"seed": seed, "mode": "", "violations": [f"I14: {error}"]}
-        (args.reports / f"{seed}.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        bad += bool(report["violations"])
-        on_zookeeper += report.get("registry") == "zookeeper"
-        if report["violations"] or args.keep:
-            console.print(f"its stores and logs are in {directory}")
-        else:
-            shutil.rmtree(directory)
-        _tell(console, report)
-    console.print(f"{args.runs} runs, {on_zookeeper} on ZooKeeper, {bad} with violations; reports in {args.reports}")
-    return EXIT_VIOLATION if bad else 0
+    except KeyboardInterrupt:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    (args.reports / f"{seed}.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    if report["violations"] or args.keep:
+        console.print(f"its stores and logs are in {directory}")
+    else:
+        shutil.rmtree(directory)
+    _tell(console, report)
+    return report
 
 
 def _tell(console: Console, report: dict[str, Any]) -> None:
