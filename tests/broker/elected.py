@@ -27,6 +27,7 @@ from tandemq.registry import (
     Changed,
     Confirmed,
     Create,
+    Delete,
     Done,
     Found,
     Operation,
@@ -146,6 +147,13 @@ class ElectedGroup:
         found = self._do(Read(records.state_path("DefaultCluster", "broker-a")))
         assert isinstance(found, Found), "the group has begun"
         return records.state_from_json("broker-a", found.data)
+
+    def lose_record(self) -> None:
+        """The registry forgets what the group has agreed on."""
+        path = records.state_path("DefaultCluster", "broker-a")
+        found = self._do(Read(path))
+        assert isinstance(found, Found), "the group has begun"
+        assert isinstance(self._do(Delete(path, found.version)), Done)
 
     def _do(self, operation: Operation) -> Outcome:
         """As an operator's tool does, in a session of its own."""

@@ -293,3 +293,22 @@ def test_slave_that_serves_reads_keeps_its_offsets_until_they_are_handed_back(tm
     assert master.may == "RW"
     for broker in (master, slave):
         assert broker.node.offsets.get("TopicA", "born-here", 0) == 1
+
+
+def test_slave_that_is_read_from_keeps_its_offsets_while_the_record_is_lost(tmp_path: Path) -> None:
+    """Found by simulation seed 1931270: a master that had been paused told its older offsets just then."""
+    group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
+    group.send(group.brokers[0])
+    slave = group.let_slave_read()
+    commit = {"consumerGroup": "group", "topic": "TopicA", "queueId": 0, "commitOffset": 1}
+    assert slave.ask(Code.UPDATE_CONSUMER_OFFSET, commit).code == OK
+    older = b'{"offsetTable": {}, "tandemWhole": true}'
+    slave.failover.told(KIND_OFFSETS, older)
+    group.cut_off.add(1)
+    group.pass_time(5_000)
+    group.lose_record()
+    group.cut_off.clear()
+    group.pass_time(1_000)
+    assert slave.failover.member.view.state is None
+    slave.failover.told(KIND_OFFSETS, older)
+    assert slave.node.offsets.table["TopicA@group"] == {0: 1}

@@ -98,6 +98,8 @@ class Failover:
         self.commands: list[tuple[int, Command]] = []
         """Operators' commands under way: link and request."""
         self._may = (False, False, False)
+        self._has_own_tables = False
+        """Whether our own tables were the ones that count when the record was read last."""
         self._stream = TableStream(broker)
         self._gate = OffsetGate()
         self._due_ms = 0
@@ -171,6 +173,8 @@ class Failover:
         self.registry.tick(turn, now)
         for event in self.registry.take_events():
             member.receive(event, now)
+        if member.view.state is not None:
+            self._has_own_tables = self.is_holder
         if now.mono_ms >= member.deadline_ms():
             member.tick(now)
         if member.mode is Mode.STATIC:
@@ -502,8 +506,8 @@ class Failover:
         return self.member.on_heartbeat(peer, heartbeat, now)
 
     def told(self, kind: int, payload: bytes) -> None:
-        """The master told of its tables; whoever serves itself knows better."""
-        if not self.is_holder:
+        """The master told of its tables; whoever serves itself knows better, also when the record is lost meanwhile."""
+        if not self._has_own_tables:
             self._stream.take(kind, payload)
 
     def doubt_log(self, why: str, now: Now, *, is_final: bool = False) -> None:

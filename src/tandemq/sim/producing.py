@@ -109,8 +109,12 @@ class ProducingApplication(Application):
         return len(wanted.attempts) > 1 + self._options.retries and len(late) > (1 if retry_ms else 0)
 
     def _learned(self, route: TopicRoute, _now: Now) -> None:
-        for queue in route.publish_queues():
-            self._known_us.setdefault((route.topic, queue.broker_name), self.around.world.now_us)
+        names = {queue.broker_name for queue in route.publish_queues()}
+        for topic, name in [known for known in self._known_us if known[0] == route.topic]:
+            if name not in names:
+                del self._known_us[topic, name]
+        for name in names:
+            self._known_us.setdefault((route.topic, name), self.around.world.now_us)
 
     def _groups(self, topic: str, since_us: int) -> set[str]:
         """Those that take a topic, as far as the client knew at a time, and knows now."""
