@@ -36,6 +36,8 @@ COMMIT_OFFSET = 1
 SENDS = (Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE)
 ORDERLY = ("handed its offsets back", "switch from broker")
 """In the record's reason, when reading moved with all offsets."""
+HELD_US = SECOND // 2
+"""A pull that was not answered for so long was held: what came with it was committed that much earlier."""
 FORCED = "an operator's order"
 """In it, when a member was made to serve that may lack something."""
 
@@ -157,6 +159,7 @@ class GroupChecks(Checks):
             host = next(host for host in self._cluster.hosts if host.group.name == place[0])
             if not self._is_excused(host, place):
                 raise Violation("I5", f"{place} is {known} for one and {(key, log_offset)} for {who}")
+            self._lost.add((place, *known))
             self._ledger[place] = (key, log_offset)
             self._facts.pop(place, None)
 
@@ -168,6 +171,8 @@ class GroupChecks(Checks):
     def given(self, given: Given) -> None:
         """A consumer got a message."""
         place = (given.group, given.topic, given.queue_id, given.queue_offset)
+        if (place, given.key, given.log_offset) in self._lost:
+            return  # an answer that was on its way when the broker lost it with its power
         host = self._hosts[given.broker]
         self.note(place, given.key, given.log_offset, f"{given.broker}, read by a consumer")
         self._facts.setdefault(place, Fact(self._world.now_us - SECOND, self._holders(host), is_flushed=False))
@@ -197,7 +202,8 @@ class GroupChecks(Checks):
         elif command.code in (Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE):
             if answer.code == ResponseCode.SUCCESS:
                 self.permissions.answered(host, READ, sent_us)
-            if answer.code in PULLED and int(command.fields["sysFlag"]) & COMMIT_OFFSET:
+            was_held = self._world.now_us - sent_us > HELD_US  # another consumer may have committed meanwhile
+            if answer.code in PULLED and int(command.fields["sysFlag"]) & COMMIT_OFFSET and not was_held:
                 self._answered.discard(self._committed(host, command))
         elif command.code == Code.UPDATE_CONSUMER_OFFSET and answer.code == ResponseCode.SUCCESS:
             self.permissions.answered(host, COMMIT, sent_us)

@@ -257,9 +257,17 @@ class GroupFaults(Faults):
 
     def _force(self) -> None:
         host = self._host()
-        if mode_of(host.group) is not Mode.STATIC:
+        if mode_of(host.group) is not Mode.STATIC and not self._goes_on_alone(host):
             self._note("force-master", host.name)
             self._accept(host)
+
+    def _goes_on_alone(self, host: Host) -> bool:
+        """Whether another member is alone in sync: cut off it needs no lease, so an operator has to stop it first."""
+        return any(
+            other is not host and other.broker is not None and (failover := other.broker.failover) is not None
+            and failover.is_elect and failover.is_master and failover.member.must_ack == {failover.member.id}
+            for other in self._cluster.members(host.group)
+        )  # fmt: skip
 
     def _accept(self, host: Host) -> None:
         """An operator makes a member serve, whatever is lost by it: for as long as the command may take."""

@@ -142,6 +142,7 @@ class Simulation(History):
         for group in self.plan.groups:
             best = 0 if group.role == "ASYNC_MASTER" or group.copies <= group.slaves + 1 else 11
             while True:
+                self._empty_stores()
                 attempt = self.prober.probe(group.name, self.cluster.master(group).address)
                 self.clients[0].wake()
                 world.run_until(world.now_us + SECOND)
