@@ -352,8 +352,9 @@ class MasterSide:
             mine.generations = list(self._owner.generations)
             return mine
         if hello.broker_id in self._awaited and hello.log_end > store_log.written_end:
-            mine.start, mine.send_tail = store_log.written_end, True
-            if hello.log_start > mine.start:
+            mine.start = store_log.written_end
+            mine.send_tail = hello.log_start <= mine.start
+            if not mine.send_tail:
                 mine.refused = (
                     f"we lost what we had from {mine.start} on, and its log begins at {hello.log_start}: "
                     "what lies between is gone unless another slave has it; if none has, start this master with "

@@ -40,8 +40,8 @@ class InSync:
         """Our log end when this process began to serve: all that was acknowledged before lies below."""
         self._served_ms = 0
 
-    def _settle(self) -> None:
-        """One of the three sets has changed."""
+    def _unite(self) -> None:
+        """One of the sets that make `must_ack` has changed."""
         joining = frozenset() if self._joining is None else frozenset((self._joining,))
         self.must_ack = self.decided | joining | self._asked
 
@@ -64,7 +64,7 @@ class InSync:
         self._asked = frozenset(asked)
         if self._joining in self.decided:
             self._joining = None
-        self._settle()
+        self._unite()
 
     def confirm(self, log_end: int, peers: Mapping[int, Peer]) -> int:
         """Compute the confirm offset anew and return it."""
@@ -104,7 +104,7 @@ class InSync:
         for member in sorted(set(candidates) - self.decided):
             if self._joining is None and self._has_caught_up(peers.get(member), now_ms):
                 self._joining, self._joining_ms = member, now_ms
-                self._settle()
+                self._unite()
         if self._joining is not None:
             peer = peers[self._joining]
             if peer.has_tables and peer.acked >= max(self.confirm_offset, self._served_from):
@@ -116,7 +116,7 @@ class InSync:
             peer = peers.get(self._joining)
             if peer is None or not peer.is_linked or now_ms - self._joining_ms > JOIN_MS:
                 self._joining = None
-                self._settle()
+                self._unite()
 
     def _has_caught_up(self, peer: Peer | None, now_ms: int) -> bool:
         return peer is not None and peer.is_linked and peer.acked >= 0 and now_ms - peer.caught_up_ms < JOIN_MS

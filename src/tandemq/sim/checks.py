@@ -192,7 +192,9 @@ class Checks:
         broker = host.broker
         assert broker is not None, "it ran"
         self._ends[host.name] = (broker.store.log.written_end, broker.store.log.flushed_offset, len(host.losses_us))
-        self._saved[host.name] = _not_above(offsets_on(host), broker.offsets.table)
+        saved = offsets_on(host)
+        is_following = broker.failover is not None and not broker.failover.is_holder
+        self._saved[host.name] = _not_above(saved, broker.offsets.table) if is_following else saved
 
     def started(self, host: Host) -> None:
         """A broker's process has begun."""

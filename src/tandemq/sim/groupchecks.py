@@ -36,8 +36,6 @@ COMMIT_OFFSET = 1
 SENDS = (Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE)
 ORDERLY = ("handed its offsets back", "switch from broker")
 """In the record's reason, when reading moved with all offsets."""
-HELD_US = SECOND // 2
-"""A pull that was not answered for so long was held: what came with it was committed that much earlier."""
 FORCED = "an operator's order"
 """In it, when a member was made to serve that may lack something."""
 
@@ -202,14 +200,21 @@ class GroupChecks(Checks):
         elif command.code in (Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE):
             if answer.code == ResponseCode.SUCCESS:
                 self.permissions.answered(host, READ, sent_us)
-            was_held = self._world.now_us - sent_us > HELD_US  # another consumer may have committed meanwhile
-            if answer.code in PULLED and int(command.fields["sysFlag"]) & COMMIT_OFFSET and not was_held:
+            comes_with_offset = answer.code in PULLED and int(command.fields["sysFlag"]) & COMMIT_OFFSET
+            if comes_with_offset and not self._is_replaced(host, command):
                 self._answered.discard(self._committed(host, command))
         elif command.code == Code.UPDATE_CONSUMER_OFFSET and answer.code == ResponseCode.SUCCESS:
             self.permissions.answered(host, COMMIT, sent_us)
             self._answered.add(self._committed(host, command))
         elif command.code == Code.CONSUMER_SEND_MSG_BACK and answer.code == ResponseCode.SUCCESS:
             self.permissions.answered(host, WRITE, sent_us)
+
+    def _is_replaced(self, host: Host, command: Command) -> bool:
+        """Whether another consumer committed a lower offset after a pull brought this one: it may have been held."""
+        fields = command.fields
+        table = host.broker.offsets.table if host.broker is not None else {}
+        held = table.get(f"{fields['topic']}@{fields['consumerGroup']}", {})
+        return held.get(int(fields["queueId"]), 0) < int(fields["commitOffset"])
 
     def _committed(self, host: Host, command: Command) -> tuple[str, str, int]:
         fields = command.fields

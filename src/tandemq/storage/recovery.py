@@ -326,7 +326,7 @@ def _set_aside(store: Store, start: int, end: int) -> str:
     """Copy `[start, end)` of the log files into `set-aside/<start>` and sync it; zeroes are left out.
 
     A log may be cut at the same place again, with other bytes behind it: later copies are `<start>.1`, `<start>.2` ….
-    Returns the copy's path.
+    What is there already is not copied again. Returns the copy's path.
     """
     first = path = f"set-aside/{start:020d}"
     number = 0
