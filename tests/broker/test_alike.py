@@ -1,5 +1,6 @@
 """Sends that come many at once in frames alike: the same bytes and answers as by reading each of them in full."""
 
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from random import Random
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemq.broker import send
+from tandemq.broker import send, together
 from tandemq.broker.batch import LEARNED_MAX
 from tandemq.codec.frame import encode_command
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -51,7 +52,7 @@ def deliver(turns: list[Sent], *, alike: bool) -> Delivered:
     for topic in ("T", "Other"):
         broker.node.topics.table.pop(topic, None)
         broker.node.topics.put(TopicConfig(topic, 12, 12), broker.now.wall_ms)
-    for link in LINKS:
+    for link in MANY:
         if link != CLIENT:
             broker.open(link)
         if not alike:
@@ -82,10 +83,10 @@ def learned(**more: Any) -> list[Sent]:
 def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which of the fast ways were gone."""
     gone: list[str] = []
-    take, acknowledge = send.SendPath.take_frames, send.SendPath._acknowledge_alike
+    take, acknowledge = together.Together.take, send.SendPath._acknowledge_alike
 
-    def taking(self: send.SendPath, link: Any, known: Any, run: Any, data: bytes) -> bytes:
-        rest = take(self, link, known, run, data)
+    def taking(self: together.Together, link: Any, data: bytes) -> bytes:
+        rest = take(self, link, data)
         if len(rest) < len(data):
             gone.append("frames")
         return rest
@@ -94,7 +95,7 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         gone.append("rows")
         acknowledge(self, alike)
 
-    monkeypatch.setattr(send.SendPath, "take_frames", taking)
+    monkeypatch.setattr(together.Together, "take", taking)
     monkeypatch.setattr(send.SendPath, "_acknowledge_alike", acknowledging)
     return gone
 
@@ -175,6 +176,54 @@ def test_numbers_of_every_length(ways: list[str]) -> None:
     frames = [frame(number, queue=number % 12, opaque=9_500) for number in range(1_800)]
     same([[(CLIENT, b"".join(frames[first : first + 300]))] for first in range(0, 1_800, 300)])
     assert "rows" in ways
+
+
+def singly(turn: int, links: Sequence[int] = LINKS, **more: Any) -> Sent:
+    """A message on each link."""
+    return [(link, frame(1_000 * turn + link, queue=link % 4, **more)) for link in links]
+
+
+MANY = range(1, 41)
+
+
+def test_links_that_bring_a_message_each_are_read_together(ways: list[str]) -> None:
+    turns = [singly(turn, MANY) for turn in range(1, 9)]
+    broker = same([*turns, singly(9, MANY, opaque=9_990_000)])
+    assert "rows" in ways
+    assert ways.count("frames") >= 4 * len(MANY)
+    assert all(len(broker.inbox[link]) == 9 for link in MANY)
+
+
+@pytest.mark.parametrize(
+    "odd", [frame(5, queue=11), frame(5, topic="Other"), frame(5, size=41), shifted(frame(5), 1), frame(5)[:-1],
+            frame(5) + frame(6), frame(5) + frame(6)[:9], frame(5, flag=FLAG_ONEWAY), frame(5, more="DELAY\x013\x02")],
+)  # fmt: skip
+def test_one_link_brings_something_else(ways: list[str], odd: bytes) -> None:
+    turns = [singly(turn, MANY) for turn in range(1, 7)]
+    turns[-1][7] = (turns[-1][7][0], odd)
+    same([*turns, singly(8, [*MANY[:7], *MANY[8:]])])
+    assert "frames" in ways
+
+
+def test_a_link_twice_in_a_turn_keeps_its_order(ways: list[str]) -> None:
+    data = stream(30, 90_000)
+    for cut in (1, len(data) // 2, len(data) - 1):
+        same([*learned(), [(CLIENT, data[:cut]), (2, frame(80_000)), (CLIENT, data[cut:]), (CLIENT, frame(70_000))]])
+    assert "frames" in ways
+
+
+def test_topic_made_anew_within_the_turn_in_which_it_was_read(ways: list[str]) -> None:
+    delete = encode_command(Command(RequestCode.DELETE_TOPIC_IN_BROKER, 7, fields={"topic": "T"}))
+    broker = same([*learned(), [(2, delete), (CLIENT, stream(40, 50_000))]])
+    assert [answer.code for answer in broker.inbox[CLIENT]][-40:] == [OK] * 40
+    assert broker.node.topics.table["T"].config.write_queue_nums != 12
+
+
+def test_lengths_without_end_are_forgotten() -> None:
+    sizes = [stream(2, 1_000 * size, size=size) for size in range(20, 20 + 2 * together.RUNS_MAX)]
+    broker = same([*learned(), *[[(CLIENT, data)] for data in sizes], [(CLIENT, stream(20, 900_000, size=30))]])
+    assert len(broker.node.links[CLIENT].likeness.runs) <= together.RUNS_MAX
+    assert broker.node.links[CLIENT].likeness is broker.node.links[2].likeness
 
 
 def test_one_way_sends_alike_are_stored_and_not_answered(ways: list[str]) -> None:

@@ -36,8 +36,8 @@ def test_records_are_those_encoded_one_by_one(
     after += b"CLUSTER\x01c\x02"
     length = len(before) + 6 + len(after) + 20
     middle = b"\x06TopicA" + length.to_bytes(2) + before
-    head = HEAD_V4.pack(0, MAGIC_V1, 0, queues, 0, 0, 0, 8, 1234, HOST, 5678, HOST, 0, 0, 0)
     size = record_bytes(parts, middle, after)
+    head = HEAD_V4.pack(size, MAGIC_V1, 0, queues, 0, 0, 0, 8, 1234, HOST, 5678, HOST, 0, 0, parts.body_bytes)
     offsets = np.arange(queue_offset, queue_offset + len(messages))
     data = encode_parts(parts, head * 2, [1, len(messages) - 1], offsets, log_offset, middle, after)
     assert data == b"".join(

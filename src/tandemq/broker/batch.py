@@ -215,8 +215,8 @@ class BatchPath:
         taken: dict[ConsumeQueue, int] = {}
         for batch, count in zip(batches, counts, strict=True):
             heads.append(HEAD_V4.pack(
-                0, MAGIC_V1, 0, batch.queue.queue_id, 0, 0, 0, batch.like.sys_flag, batch.born_ms,
-                batch.link.born_host, now.wall_ms, owner.store_host, 0, 0, 0,
+                size, MAGIC_V1, 0, batch.queue.queue_id, 0, 0, 0, batch.like.sys_flag, batch.born_ms,
+                batch.link.born_host, now.wall_ms, owner.store_host, 0, 0, parts.body_bytes,
             ))  # fmt: skip
             before = taken.get(batch.queue, 0)
             starts.append(batch.queue.next_offset + before)

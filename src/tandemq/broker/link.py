@@ -15,7 +15,7 @@ from tandemq.storage.consumequeue import ConsumeQueue
 
 
 class Likeness(NamedTuple):
-    """What the ordinary messages sent on a link have in common."""
+    """What ordinary messages have in common; all links that send alike share it."""
 
     topic: Topic
     matches: Match
@@ -26,6 +26,8 @@ class Likeness(NamedTuple):
     flag: int
     sys_flag: int
     command_flag: int
+    runs: dict[bytes, SendRun]
+    """How to read many of their frames at once, by the 8 bytes that each begins with: those of one length."""
 
 
 class BatchLikeness(NamedTuple):
@@ -43,7 +45,7 @@ class BatchLikeness(NamedTuple):
 
 
 NO_LIKENESS = Likeness(
-    Topic(TopicConfig("", 0, 0)), lambda _: None, {}, Layout(b"", b"", 0, None, waits=True, is_usual=False), 0, 0, 0
+    Topic(TopicConfig("", 0, 0)), lambda _: None, {}, Layout(b"", b"", 0, None, waits=True, is_usual=False), 0, 0, 0, {}
 )
 
 
@@ -51,8 +53,8 @@ class Link:
     """A remoting connection: its unfinished frame, and the peer's address as records hold it."""
 
     __slots__ = (
-        "batches", "born_host", "decoder", "is_v4", "kind", "layout", "learned", "likeness", "nonces", "number",
-        "peer", "run", "seen_ms",
+        "batches", "born_host", "decoder", "frame_bytes", "is_v4", "kind", "layout", "learned", "likeness", "nonces",
+        "number", "peer", "seen_ms",
     )  # fmt: skip
 
     def __init__(
@@ -74,8 +76,8 @@ class Link:
         self.learned = 0
         self.nonces: list[bytes] = []
         """Told to a member of the group for its next requests here; see `membercalls`."""
-        self.run: tuple[Likeness, SendRun] | None = None
-        """Messages that came many at once, in frames of one length, and what they have in common."""
+        self.frame_bytes = 0
+        """Length of the last ordinary message's frame that was read by itself."""
 
 
 def pack_host(text: str) -> bytes:

@@ -196,6 +196,7 @@ class Broker:
             self.failover.tick(turn, now)
         self.pull.begin_turn(turn)
         self.housekeeping.begin_turn(now)
+        self.send.together.read(self.links, received)
         for number, data in received:
             try:
                 self._take(number, data, turn, now)
@@ -297,10 +298,8 @@ class Broker:
 
     def _receive(self, link: Link, data: bytes, turn: Turn, now: Now) -> None:
         link.seen_ms = now.mono_ms
-        if link.run is not None and link.decoder.is_between_frames:
-            data = self.send.take_frames(link, *link.run, data)
-        frames = link.decoder.feed(data)
-        at = 0
+        data = self.send.together.take(link, data)
+        at, frames = 0, link.decoder.feed(data) if data else []
         while at < len(frames):
             at = self.send.take_alike(link, frames, at, now)
             if at == len(frames):

@@ -7,7 +7,7 @@ stored in one call. Whatever is unusual
 Source: docs/requests.md, "sending"; RocketMQ SendMessageProcessor.
 """
 
-from itertools import chain, groupby
+from itertools import groupby
 from random import Random
 from struct import pack
 
@@ -18,6 +18,7 @@ from tandemq.boundary import Now
 from tandemq.broker.batch import LEARNED_MAX, UNUSUAL_FLAGS, BatchPath
 from tandemq.broker.groups import Groups
 from tandemq.broker.link import NO_LIKENESS, Likeness, Link
+from tandemq.broker.together import Together
 from tandemq.broker.topics import Topic, Topics
 from tandemq.codec.frame import RawFrame, encode_command
 from tandemq.codec.layout import Layout, Layouts
@@ -30,7 +31,7 @@ from tandemq.codec.requests import (
     is_true,
     read_fields,
 )
-from tandemq.codec.sendheader import Match, SendHeaders, SendRun
+from tandemq.codec.sendheader import PATTERNS_MAX, Match, SendHeaders
 from tandemq.config import BrokerConfig
 from tandemq.errors import ProtocolError, RecordTooLarge
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -56,8 +57,6 @@ _ANSWER = (
 )
 PLAIN_PROPERTIES_BYTES_MAX = 8000
 KEY_BYTES_MAX = 64
-RUN_MIN = 4
-"""Fewer frames are read faster one by one."""
 _ANSWER_GROWTH = 64 + KEY_BYTES_MAX
 """More bytes than numbers, host and key add to the answer's template."""
 _BATCH_MARK = b'"code":320'
@@ -107,6 +106,9 @@ class SendPath:
         self.rows: list[Row] = []
         """Ordinary messages taken but not yet stored."""
         self.headers = SendHeaders()
+        self._likenesses: dict[Match, Likeness] = {}
+        """By what knows their headers; forgotten all at once when there are too many."""
+        self.together = Together(self)
         self.batches = BatchPath(self)
         self.acks: list[Ack] = []
         """Answers to what was stored in this turn, in the order of the log; the owner takes them away."""
@@ -134,9 +136,9 @@ class SendPath:
     def adopt_config(self, config: BrokerConfig) -> None:
         """The settings changed."""
         self.config = config
-        # What an ordinary message may have so that its record fits into a file in any case.
         segment_bytes = self.store.config.segment_bytes
-        self._body_bytes_max = min(config.message_bytes_max, segment_bytes // 2)
+        self.body_bytes_max = min(config.message_bytes_max, segment_bytes // 2)
+        """What the body of an ordinary message may have, so that its record fits into a file in any case."""
         self._properties_bytes_max = min(PLAIN_PROPERTIES_BYTES_MAX, segment_bytes // 4)
 
     def refuse(self, reason: str, remark: str, code: ResponseCode = ResponseCode.SERVICE_NOT_AVAILABLE) -> None:
@@ -156,7 +158,7 @@ class SendPath:
 
         They are kept, those of all links together, until `store_waiting`: then what they share is done once.
         """
-        if not self._takes_alike(link):
+        if not self.takes_alike(link):
             return first
         if link.batches is not None:
             first = self.batches.take_run(link, frames, first, now)
@@ -166,29 +168,9 @@ class SendPath:
             self.batches.learn(link, frames[first])
         return first
 
-    def _takes_alike(self, link: Link) -> bool:
+    def takes_alike(self, link: Link) -> bool:
+        """Whether ordinary messages of a link may go the short way at present."""
         return self.refusal is None and link.is_v4 and self._is_v4 and self.config.permission & _WRITE != 0
-
-    def take_frames(self, link: Link, known: Likeness, run: SendRun, data: bytes) -> bytes:
-        """Take ordinary sends that came as frames of one length, all at once; returns the bytes that are still to read:
-        the beginning of a frame, or everything if they are not like that."""
-        count, rest = divmod(len(data), run.frame_bytes)
-        like, topic, _, queues, layout, flag, sys_flag, command_flag = self._like_before(link)
-        if count < RUN_MIN or like is not known or not self._takes_alike(link):
-            return data
-        sends = run.read(data[: len(data) - rest], count)
-        if sends is None or len(sends.bodies[0]) > self._body_bytes_max:
-            return data
-        number, born_host = link.number, link.born_host
-        try:
-            self.rows += [
-                (queues[queue_id], topic, layout, unique, body, flag, sys_flag, int(born_ms), born_host, number, opaque,
-                 command_flag)
-                for queue_id, born_ms, unique, opaque, body in zip(*sends, strict=True)
-            ]  # fmt: skip
-        except KeyError:  # a queue that this link has not sent to
-            return data
-        return data[len(data) - rest :]
 
     def store_waiting(self, now: Now) -> None:
         """Store what was taken and is not stored yet, in the order it came on each link."""
@@ -199,7 +181,7 @@ class SendPath:
 
     def _take_run(self, link: Link, frames: list[RawFrame], first: int) -> int:
         """Take ordinary V2 sends as rows."""
-        body_bytes_max, append, number, born_host = self._body_bytes_max, self.rows.append, link.number, link.born_host
+        body_bytes_max, append, number, born_host = self.body_bytes_max, self.rows.append, link.number, link.born_host
         like, topic, matches, queues, layout, flag, sys_flag, command_flag = self._like_before(link)
         for at in range(first, len(frames)):
             form, header, body = frames[at]
@@ -220,14 +202,7 @@ class SendPath:
                 queue, topic, layout, unique, body, flag, sys_flag, int(born_ms), born_host, number, opaque,
                 command_flag,
             ))  # fmt: skip
-        if len(frames) - first >= RUN_MIN and link.likeness is like is not NO_LIKENESS:
-            _, header, body = frames[-1]
-            if (
-                len(header) == len(frames[-2][1])
-                and 0 < len(body) == len(frames[-2][2])
-                and matches(header) is not None
-            ):
-                link.run = like, SendRun(header, len(body))
+        self.together.learn(link, frames[-1])
         return len(frames)
 
     def _like_before(
@@ -237,7 +212,7 @@ class SendPath:
         like = link.likeness
         if self.topics.table.get(like.topic.config.topic_name) is not like.topic:
             like = link.likeness = NO_LIKENESS
-        return like, like.topic.encoded, *like[1:]
+        return like, like.topic.encoded, *like[1:-1]
 
     def _take_decoded(self, link: Link, header: bytes, body: bytes) -> bool:
         """Take one ordinary V2 send whose header must be decoded; False if it is something else."""
@@ -257,7 +232,7 @@ class SendPath:
             or fields.reconsume_times
             or fields.batch == "true"
             or frame.code != _SEND_V2
-            or not 0 < len(body) <= self._body_bytes_max
+            or not 0 < len(body) <= self.body_bytes_max
         ):
             return False
         properties = fields.properties.encode()
@@ -297,9 +272,15 @@ class SendPath:
         fields = frame.extFields
         places = (queue_id, b"%d" % fields.born_timestamp, b"%d" % frame.opaque)
         if match.group("queue", "born", "opaque") == places and match["key"] in fields.properties.encode():
-            link.likeness = Likeness(
-                topic, matches, {queue_id: queue}, layout, fields.flag, fields.sys_flag, frame.flag
-            )  # fmt: skip
+            known = self._likenesses.get(matches)
+            if known is None or known.topic is not topic or known.layout is not layout:
+                if len(self._likenesses) >= PATTERNS_MAX:
+                    self._likenesses.clear()
+                known = self._likenesses[matches] = Likeness(
+                    topic, matches, {}, layout, fields.flag, fields.sys_flag, frame.flag, {}
+                )  # fmt: skip
+            known.queues[queue_id] = queue
+            link.likeness = known
 
     def _store_rows(self, now: Now) -> None:
         """Store the rows taken since the last time, and prepare their answers."""
@@ -329,22 +310,23 @@ class SendPath:
         self.count += len(rows)
 
     def _acknowledge_alike(self, same: AlikeRows) -> None:
-        """Prepare the answers to many messages: those of one link are one formatting, their lengths are a column."""
-        is_oneway = bool(same.command_flag & FLAG_ONEWAY)
-        lengths = self._answer_bytes + len(same.uniques[0]) + np.fromiter(map(len, same.opaques), np.int64, len(same))
-        lengths += np.searchsorted(_TENS, same.queue_ids, "right") + np.searchsorted(_TENS, same.queue_offsets, "right")
-        prefixes = map(self._prefixes.__getitem__, lengths.tolist())
-        offsets = range(same.log_offset, same.log_offset + len(same.data), same.size)
-        numbers = same.queue_ids.tolist(), same.queue_offsets.tolist()
-        values = tuple(chain.from_iterable(zip(prefixes, offsets, *numbers, same.uniques, same.opaques, strict=True)))
-        framed, at = b"%b" + self._answer, 0
-        for link, run in groupby(same.links):
-            count = len(list(run))
-            answers = b"" if is_oneway else framed * count % values[6 * at : 6 * (at + count)]
-            at += count
-            self.acks.append((link, answers, same.log_offset + at * same.size, same.layout.waits, count))
+        """Prepare the answers to many messages; those of one link are one."""
         self.count += len(same)
         self.bytes += len(same) * same.body_bytes
+        waits, prefixes, stop = same.layout.waits, self._prefixes, same.log_offset + len(same.data)
+        ends = range(same.log_offset + same.size, stop + 1, same.size)
+        if same.command_flag & FLAG_ONEWAY:
+            self.acks += [(link, b"", end, waits, 1) for link, end in zip(same.links, ends, strict=True)]
+            return
+        offsets = range(same.log_offset, stop, same.size)
+        values = zip(offsets, same.queue_ids, same.queue_offsets, same.uniques, same.opaques, strict=True)
+        answers = [prefixes[len(answer)] + answer for answer in map(self._answer.__mod__, values)]
+        at = 0
+        for link, run in groupby(same.links):
+            count = len(list(run))
+            at += count
+            frames = answers[at - 1] if count == 1 else b"".join(answers[at - count : at])
+            self.acks.append((link, frames, ends[at - 1], waits, count))
 
     # Everything.
 

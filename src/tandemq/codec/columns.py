@@ -28,7 +28,19 @@ PROPERTIES_BYTES_MAX = 2048
 """Longer properties are read message by message."""
 _PART = Struct(">i8xii")
 _POWERS = (10 ** np.arange(10, dtype=np.uint64)).astype(np.uint32)
-_CRC_MASK = 0x7FFFFFFF
+_CRC_MASK = np.uint32(0x7FFFFFFF)
+_TEN = np.uint32(10)
+_ZERO = np.uint32(48)
+_HOST = np.dtype("V8")
+_HEAD = np.dtype(
+    {
+        "names": ["body_crc", "queue_id", "queue_offset", "log_offset", "born_ms", "born_host"],
+        "formats": [">u4", ">i4", ">i8", ">i8", ">i8", _HOST],
+        "offsets": [8, 12, 20, 28, 40, 48],
+        "itemsize": HEAD_V4.size,
+    }
+)
+"""What differs in the heads of records that are alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,25 +129,26 @@ def encode_parts(
     """Records that lie one behind the other from `log_offset` on, each closed by its CRC property.
 
     Args:
-        heads: `record.HEAD_V4` of each batch; size, body CRC, flag, both offsets and body length are filled in here.
+        heads: `record.HEAD_V4` of each batch; body CRC, flag and both offsets are filled in here.
         counts: how many of `parts` belong to each batch.
         middle: what lies between body and unique key: topic with its length, length of properties, properties.
         after: the properties behind the unique key.
-    Cost: some forty numpy calls; two checksums and two small objects per message.
+    Cost: some thirty numpy calls; two checksums and two small objects per message.
     """
-    table = _words(
-        parts.rows[:, PART_HEAD_BYTES : parts.body_end], middle, parts.rows[:, parts.key_start : parts.key_end], after
-    )
-    table[:, : HEAD_V4.size] = np.repeat(
-        np.frombuffer(heads, dtype=np.uint8).reshape(-1, HEAD_V4.size), counts, axis=0
-    )  # fmt: skip
-    table[:, 16:20] = parts.rows[:, 12:16]
-    crcs = _checksums(parts.rows, PART_HEAD_BYTES, parts.body_bytes)
-    return _closed(table, parts.body_bytes, crcs, queue_offsets, log_offset)
+    rows, body_end, count = parts.rows, HEAD_V4.size + parts.body_bytes, len(parts)
+    table = _table(heads[: HEAD_V4.size], parts.body_bytes, middle, parts.key_bytes, after, count)
+    table[:, : HEAD_V4.size] = np.repeat(_byte_rows(heads, len(counts)), counts, axis=0)
+    table[:, 16:20] = rows[:, 12:16]
+    table[:, HEAD_V4.size : body_end] = rows[:, PART_HEAD_BYTES : parts.body_end]
+    start = body_end + len(middle)
+    table[:, start : start + parts.key_bytes] = rows[:, parts.key_start : parts.key_end]
+    head = _heads(table)
+    head["body_crc"] = _checksums(rows, PART_HEAD_BYTES, parts.body_bytes)
+    return _closed(table, head, queue_offsets, log_offset)
 
 
 def encode_bodies(
-    bodies: Sequence[bytes], keys: bytes, head: bytes, hosts: bytes, numbers: tuple[Array, Array, Array],
+    bodies: Sequence[bytes], keys: bytes, head: bytes, hosts: bytes, numbers: tuple[Sequence[int], ...],
     log_offset: int, middle: bytes, after: bytes,
 ) -> bytes:  # fmt: skip
     """The same for bodies of one length that lie in memory one by one.
@@ -147,57 +160,53 @@ def encode_bodies(
         hosts: where each was born, 8 bytes each.
         numbers: queue id, queue offset and born time (ms) of each.
         log_offset, middle, after: see `encode_parts`.
-    Cost: some thirty numpy calls; two checksums and one small object per message.
+    Cost: some twenty numpy calls; two checksums and one small object per message.
     """
     queue_ids, queue_offsets, born_ms = numbers
-    count, body_bytes = len(bodies), len(bodies[0])
-    table = _words(_byte_rows(b"".join(bodies), count), middle, _byte_rows(keys, count), after)
-    table[:, : HEAD_V4.size] = np.frombuffer(head, dtype=np.uint8)
-    table[:, 48:56] = _byte_rows(hosts, count)
-    _column(table, 12, ">i4")[:] = queue_ids
-    _column(table, 40, ">i8")[:] = born_ms
-    crcs: Array = np.fromiter(map(crc32, bodies), np.uint32, count) & np.uint32(_CRC_MASK)
-    return _closed(table, body_bytes, crcs, queue_offsets, log_offset)
+    count, body_bytes, key_bytes = len(bodies), len(bodies[0]), len(keys) // len(bodies)
+    table = _table(head, body_bytes, middle, key_bytes, after, count)
+    body_end = HEAD_V4.size + body_bytes
+    table[:, HEAD_V4.size : body_end] = _byte_rows(b"".join(bodies), count)
+    start = body_end + len(middle)
+    table[:, start : start + key_bytes] = _byte_rows(keys, count)
+    found = _heads(table)
+    found["queue_id"] = queue_ids
+    found["born_ms"] = born_ms
+    found["born_host"] = np.frombuffer(hosts, _HOST)
+    found["body_crc"] = np.fromiter(map(crc32, bodies), np.uint32, count) & _CRC_MASK
+    return _closed(table, found, queue_offsets, log_offset)
 
 
 def _byte_rows(data: bytes, count: int) -> Array:
     return np.frombuffer(data, dtype=np.uint8).reshape(count, -1)
 
 
-def _words(bodies: Array, middle: bytes, keys: Array, after: bytes) -> Array:
-    """A table of records in which all is filled in but the heads and the checksums."""
-    count, body_bytes = bodies.shape
-    body_end = HEAD_V4.size + body_bytes
-    key_start = body_end + len(middle)
-    key_end = key_start + keys.shape[1]
-    table: Array = np.empty((count, key_end + len(after) + CRC_PROPERTY_BYTES), dtype=np.uint8)
-    table[:, HEAD_V4.size : body_end] = bodies
-    table[:, body_end:key_start] = np.frombuffer(middle, dtype=np.uint8)
-    table[:, key_start:key_end] = keys
-    table[:, key_end:-11] = np.frombuffer(after + CRC_NAME, dtype=np.uint8)
+def _table(head: bytes, body_bytes: int, middle: bytes, key_bytes: int, after: bytes, count: int) -> Array:
+    """`count` times a record in which body, key and checksums are left out."""
+    closing = CRC_NAME + b"0123456789\x02"
+    record = b"".join((head, bytes(body_bytes), middle, bytes(key_bytes), after, closing))
+    table: Array = np.empty((count, len(record)), dtype=np.uint8)
+    table[:] = np.frombuffer(record, dtype=np.uint8)
     return table
 
 
-def _closed(table: Array, body_bytes: int, body_crcs: Array, queue_offsets: Array, log_offset: int) -> bytes:
-    """The records, with sizes, checksums and offsets in the heads, and their CRC properties."""
+def _heads(table: Array) -> Array:
+    """The records' heads, to be read and written by name."""
+    heads: Array = np.ndarray((len(table),), _HEAD, table.data, 0, (table.shape[1],))
+    return heads
+
+
+def _closed(table: Array, head: Array, queue_offsets: Sequence[int] | Array, log_offset: int) -> bytes:
+    """The records, with offsets in their heads, and their CRC properties."""
     count, size = table.shape
-    _column(table, 0, ">i4")[:] = size
-    _column(table, 8, ">u4")[:] = body_crcs
-    _column(table, 20, ">i8")[:] = queue_offsets
-    _column(table, 28, ">i8")[:] = np.arange(log_offset, log_offset + count * size, size, dtype=np.int64)
-    _column(table, 84, ">i4")[:] = body_bytes
+    head["queue_offset"] = queue_offsets
+    head["log_offset"] = np.arange(log_offset, log_offset + count * size, size)
     crcs = _checksums(table, 0, size - CRC_PROPERTY_BYTES)
-    table[:, -11:-1] = crcs[:, None] // _POWERS % np.uint32(10) + np.uint32(48)
-    table[:, -1] = 2
+    table[:, -11:-1] = crcs[:, None] // _POWERS % _TEN + _ZERO
     return table.tobytes()
-
-
-def _column(table: Array, at: int, kind: str) -> Array:
-    """The numbers at one place of all rows, to be read and written."""
-    return np.ndarray((len(table),), kind, table.data, at, (table.shape[1],))
 
 
 def _checksums(table: Array, start: int, size: int) -> Array:
     """The CRC, as records state it, of the same `size` bytes of every row."""
-    pieces = _column(table, start, f"V{size}").tolist()
-    return np.fromiter(map(crc32, pieces), np.uint32, len(pieces)) & np.uint32(_CRC_MASK)
+    pieces = np.ndarray((len(table),), f"V{size}", table.data, start, (table.shape[1],)).tolist()
+    return np.fromiter(map(crc32, pieces), np.uint32, len(pieces)) & _CRC_MASK

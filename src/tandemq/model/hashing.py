@@ -41,5 +41,5 @@ def powers_of_31(length: int) -> "np.ndarray[tuple[int], np.dtype[np.uint32]]":
 def hash_ascii_rows(rows: bytes, length: int) -> "np.ndarray[tuple[int], np.dtype[np.uint32]]":
     """Java hashes (unsigned) of equal-length ASCII words laid end to end in `rows`."""
     table = np.frombuffer(rows, dtype=np.uint8).reshape(-1, length)
-    hashes: np.ndarray[tuple[int], np.dtype[np.uint32]] = (table * powers_of_31(length)).sum(axis=1, dtype=np.uint32)
+    hashes: np.ndarray[tuple[int], np.dtype[np.uint32]] = table.astype(np.uint32) @ powers_of_31(length)
     return hashes

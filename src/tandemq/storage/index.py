@@ -10,6 +10,7 @@ Source: docs/storage.md, "index"; RocketMQ IndexFile, IndexService.
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -308,7 +309,14 @@ class KeyIndex:
 
     def _absorb_rows(self) -> None:
         done = 0
-        hashes = _positive(np.concatenate([_hash_rows(rows.topic, rows.keys, rows.length) for rows in self._rows]))
+        hashes = _positive(
+            np.concatenate(
+                [
+                    _hash_rows(topic, b"".join([rows.keys for rows in alike]), length)
+                    for (topic, length), alike in groupby(self._rows, lambda rows: (rows.topic, rows.length))
+                ]
+            )
+        )
         offsets = np.concatenate([rows.offsets for rows in self._rows])
         times = np.concatenate([rows.times for rows in self._rows])
         try:
@@ -393,7 +401,7 @@ def _positive(hashes: _Array) -> _Array:
 
 def _hash_rows(topic: str, rows: bytes, length: int) -> _Array:
     """Unsigned hashes of topic#key for keys of one length laid end to end."""
-    prefix = java_hash(topic + "#") & _MASK
+    prefix = cached_java_hash(f"{topic}#") & _MASK
     return hash_ascii_rows(rows, length) + np.uint32(prefix * pow(31, length, 1 << 32) & _MASK)
 
 

@@ -8,17 +8,14 @@ Source: docs/storage.md, "record"; docs/performance.md, "A send".
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from itertools import chain
 
 from tandemq.codec.columns import encode_bodies
 from tandemq.codec.layout import Layout
 from tandemq.codec.record import CRC_PROPERTY_BYTES, HEAD_V4, MAGIC_V1
 from tandemq.storage.consumequeue import ConsumeQueue
 
-Array = np.ndarray[Any, np.dtype[Any]]
-ROWS_MIN = 128
+ROWS_MIN = 28
 """Fewer new messages are made into records faster one by one."""
 Row = tuple[ConsumeQueue, bytes, Layout, bytes, bytes, int, int, int, bytes, int, bytes, int]
 """An ordinary message between IPv4 hosts, a plain tuple, as one is made per message: queue, topic with its length
@@ -34,10 +31,10 @@ class AlikeRows:
     size: int
     log_offset: int
     """Of the first."""
-    queue_ids: Array
-    queue_offsets: Array
+    queue_ids: list[int]
+    queue_offsets: list[int]
     spans: list[tuple[ConsumeQueue, int]]
-    order: Array
+    order: list[int]
     layout: Layout
     keys: bytes
     uniques: tuple[bytes, ...]
@@ -77,22 +74,24 @@ def encode_alike(rows: Sequence[Row], log_offset: int, room: int, store_ms: int,
     )  # fmt: skip
     if not is_alike:
         return None
-    numbers: dict[ConsumeQueue, int] = {}
-    which: Array = np.array([numbers.setdefault(queue, len(numbers)) for queue in queues])
-    order = np.argsort(which, kind="stable")
-    counts = np.bincount(which)
-    firsts = np.array([queue.next_offset for queue in numbers]) - np.cumsum(counts) + counts
-    queue_offsets: Array = np.empty(count, dtype=np.int64)
-    queue_offsets[order] = np.arange(count) + np.repeat(firsts, counts)
-    queue_ids = np.array([queue.queue_id for queue in numbers])[which]
+    taken: dict[ConsumeQueue, list[int]] = {}
+    queue_offsets: list[int] = []
+    for at, queue in enumerate(queues):
+        found = taken.get(queue)
+        if found is None:
+            found = taken[queue] = []
+        queue_offsets.append(queue.next_offset + len(found))
+        found.append(at)
+    queue_ids = [queue.queue_id for queue in queues]
     head = HEAD_V4.pack(
-        0, MAGIC_V1, 0, 0, flags[0], 0, 0, sys_flags[0], 0, b"", store_ms, store_host, 0, 0, 0
+        size, MAGIC_V1, 0, 0, flags[0], 0, 0, sys_flags[0], 0, b"", store_ms, store_host, 0, 0, len(bodies[0])
     )  # fmt: skip
     data = encode_bodies(
-        bodies, keys, head, b"".join(hosts), (queue_ids, queue_offsets, np.array(born_ms)), log_offset,
+        bodies, keys, head, b"".join(hosts), (queue_ids, queue_offsets, born_ms), log_offset,
         topic + length.to_bytes(2) + layout.before, layout.after,
     )  # fmt: skip
-    spans = list(zip(numbers, counts.tolist(), strict=True))
+    spans = [(queue, len(found)) for queue, found in taken.items()]
+    order = list(chain.from_iterable(taken.values()))
     return AlikeRows(
         data, size, log_offset, queue_ids, queue_offsets, spans, order, layout, keys, uniques, links, opaques,
         len(bodies[0]), command_flags[0],

@@ -7,7 +7,7 @@ in the log and in its queue when `commit` returns, or nowhere if it raises.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import NamedTuple
@@ -154,7 +154,7 @@ class Store:
 
     def put_encoded(
         self, data: bytes, size: int, spans: list[tuple[ConsumeQueue, int]], layout: Layout, keys: bytes,
-        store_ms: int, order: Array | None = None,
+        store_ms: int, order: Sequence[int] | None = None,
     ) -> None:  # fmt: skip
         """Append encoded records of `size` bytes each, which lie one behind the other at the log's end and fit there.
 
@@ -167,7 +167,7 @@ class Store:
         self.log.append_copy(data)
         self._staged_ms = store_ms
         entries = np.empty(len(offsets), dtype=_ENTRY)
-        entries["log_offset"] = offsets if order is None else offsets[order]
+        entries["log_offset"] = offsets if order is None else offsets.take(order)
         entries["size"] = size
         entries["code"] = layout.tags_code
         packed, at = entries.tobytes(), 0
