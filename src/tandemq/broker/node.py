@@ -301,16 +301,15 @@ class Broker:
         data = self.send.together.take(link, data)
         at, frames = 0, link.decoder.feed(data) if data else []
         while at < len(frames):
-            at = self.send.take_alike(link, frames, at, now)
-            if at == len(frames):
-                break
-            frame = frames[at]
+            form, header, _ = frame = frames[at]
             at += 1
-            is_pull = frame[0] == FORM_JSON and b'"code":11,' in frame[1] and link.kind is LinkKind.REMOTING
-            if is_pull and self.pull.take_frame(link.number, frame[1], turn, now):
+            is_pull = form == FORM_JSON and b'"code":11,' in header and link.kind is LinkKind.REMOTING
+            if is_pull and self.pull.take_frame(link.number, header, turn, now):
                 continue
-            if not self._handle(link, frame, turn, now):
+            stop = self.send.take_alike(link, frames, at - 1, now)
+            if stop < at and not self._handle(link, frame, turn, now):
                 break
+            at = max(at, stop)
         if link.decoder.error is not None:
             self.close_link(link, str(link.decoder.error), turn)
 

@@ -22,6 +22,7 @@ from tandemq.broker.groups import Groups
 from tandemq.broker.longpoll import HeldPulls
 from tandemq.broker.offsets import ConsumerOffsets
 from tandemq.broker.topics import Topics
+from tandemq.codec.entries import QUEUE_ENTRY
 from tandemq.codec.frame import encode_command
 from tandemq.codec.header import encode_header
 from tandemq.codec.record import MAGIC_V1, MAGIC_V2
@@ -33,7 +34,7 @@ from tandemq.model.command import FLAG_ONEWAY, FLAG_RESPONSE, VERSION_SPOKEN, Co
 from tandemq.model.group import SubscriptionGroupConfig, parse_tag_expression, tag_codes
 from tandemq.model.topic import RETRY_PREFIX, Permission
 from tandemq.storage.commitlog import BLOCK_BYTES
-from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue
+from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue, one_span
 from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
@@ -397,9 +398,13 @@ class PullPath:
         start = end = -1
         limit = self._limit(pull)
         has_damage = bool(self._damages.ranges)
-        for log_offset, size, code in self._store.entries(
-            pull.queue, offset, most if codes is None else EXAMINED_ENTRIES_MAX
-        ):
+        entries = pull.queue.read(offset, most if codes is None else EXAMINED_ENTRIES_MAX)
+        if codes is None and not has_damage:
+            span = one_span(entries)
+            if span is not None and span.last < limit and span.end - span.start <= room:
+                size = span.end - span.start
+                return self._slices([(span.start, span.end)]), span.entries, size, offset + span.entries
+        for log_offset, size, code in QUEUE_ENTRY.iter_unpack(entries):
             if log_offset >= limit:
                 break
             if has_damage and (fate := self._damages.fate_of(log_offset, size)):

@@ -224,13 +224,14 @@ class ConsumeQueue:
         return Entry(*_unpack(self.read(queue_offset, 1), 0))
 
     def read(self, queue_offset: int, count: int) -> bytes:
-        """Up to `count` entries from `queue_offset` as they lie, not beyond one file."""
+        """Up to `count` whole entries from `queue_offset` as they lie, not beyond one file."""
         count = min(count, self.max_offset - queue_offset)
         if queue_offset >= self._tail_start:
             position = (queue_offset - self._tail_start) * QUEUE_ENTRY_BYTES
             return bytes(self._tail[position : position + count * QUEUE_ENTRY_BYTES])
         count = min(count, self._tail_start - queue_offset)
-        return self._segments.read(queue_offset * QUEUE_ENTRY_BYTES, count * QUEUE_ENTRY_BYTES)
+        data = self._segments.read(queue_offset * QUEUE_ENTRY_BYTES, count * QUEUE_ENTRY_BYTES)
+        return data[: len(data) - len(data) % QUEUE_ENTRY_BYTES]
 
     @property
     def written_entries(self) -> int:
@@ -328,6 +329,32 @@ class ConsumeQueue:
         self._tail.clear()
         self.drop_staged()
         self._segments.destroy()
+
+
+class Span(NamedTuple):
+    """Records of one queue that lie one behind the other in the log."""
+
+    start: int
+    end: int
+    last: int
+    """Where the last of them begins."""
+    entries: int
+    """How many they are."""
+
+
+def one_span(entries: bytes) -> Span | None:
+    """Where the records of entries lie, if that is one behind the other; None if not, or if there are no entries.
+
+    Entries are in the order of the log, so it is the case if the sizes add up to the distance; holes are far too large.
+    Cost: two objects per entry.
+    """
+    count = len(entries) // QUEUE_ENTRY_BYTES
+    if not count:
+        return None
+    numbers = _packer(count).unpack_from(entries)
+    start, last, end = numbers[0], numbers[-3], numbers[-3] + numbers[-2]
+    total = sum(numbers[1::3])
+    return Span(start, end, last, count) if end - start == total < PREFILL_SIZE else None
 
 
 @lru_cache(maxsize=1024)

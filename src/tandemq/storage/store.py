@@ -428,8 +428,7 @@ class Store:
 
     def entries(self, queue: ConsumeQueue, queue_offset: int, count: int) -> Iterator[tuple[int, int, int]]:
         """(log offset, size, tags code) of up to `count` entries."""
-        data = queue.read(queue_offset, count)
-        return QUEUE_ENTRY.iter_unpack(data[: len(data) - len(data) % QUEUE_ENTRY_BYTES])
+        return QUEUE_ENTRY.iter_unpack(queue.read(queue_offset, count))
 
     def drop_first_segment(self) -> None:
         """Delete the oldest commit log file, and what of queues and index belongs to it alone."""
