@@ -41,7 +41,8 @@ FIRST_MS = 60_000
 """A pass that is due at the start waits for so long: whoever starts has other things to do."""
 IDLE_MS = 60_000
 """How often it is looked whether a pass is due."""
-STEPS_PER_SECOND = 16
+STEPS_PER_SECOND = 64
+"""A step takes the interpreter for a third of a millisecond, and messages that arrive meanwhile wait."""
 STEP_BYTES = (64 << 10, 4 << 20)
 """The least and the most of one step."""
 SAVE_MS = 30_000

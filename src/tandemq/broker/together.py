@@ -25,6 +25,8 @@ RUN_MIN = 4
 """Fewer frames are read faster one by one."""
 RUNS_MAX = 64
 """So many lengths of frames are known of messages that are alike."""
+BYTES_MAX = 1 << 20
+"""So much is put together at once: more gains nothing and takes memory."""
 _lengths = Struct(">II").pack
 _Piece = tuple[Link, bytes]
 
@@ -45,8 +47,7 @@ class Together:
         """
         self._read.clear()
         found: dict[SendRun, list[_Piece]] = {}
-        first = received if len(received) == 1 else dict(reversed(received)).items()
-        for number, data in first:
+        for number, data in dict(reversed(received)).items():  # of each link what it brought first
             link = links.get(number)
             run = None if link is None else link.likeness.runs.get(data[:8])
             if link is None or run is None or len(data) < run.frame_bytes or not link.decoder.is_between_frames:
@@ -56,26 +57,32 @@ class Together:
             else:
                 found[run] = [(link, data)]
         for run, pieces in found.items():
-            if not self._read_pieces(run, pieces) and len(pieces) > 1:
-                for piece in pieces:
-                    self._read_pieces(run, [piece])
+            self._read_pieces(run, pieces)
 
-    def _read_pieces(self, run: SendRun, pieces: Sequence[_Piece]) -> bool:
-        """Make rows of their frames; False (and nothing done) if they are few, or one is not like the others."""
+    def _read_pieces(self, run: SendRun, pieces: Sequence[_Piece]) -> None:
+        """Read them all at once, or each half of them if they are many bytes or not all alike."""
         counts = [len(data) // run.frame_bytes for _, data in pieces]
         count = sum(counts)
         if count < RUN_MIN:
-            return False
-        wholes = [data[: size * run.frame_bytes] for (_, data), size in zip(pieces, counts, strict=True)]
-        sends = run.read(wholes[0] if len(wholes) == 1 else b"".join(wholes), count)
+            return
+        is_much = count * run.frame_bytes > BYTES_MAX
+        if (is_much or not self._read_alike(run, pieces, counts)) and len(pieces) > 1:
+            half = len(pieces) // 2
+            self._read_pieces(run, pieces[:half])
+            self._read_pieces(run, pieces[half:])
+
+    def _read_alike(self, run: SendRun, pieces: Sequence[_Piece], counts: Sequence[int]) -> bool:
+        """Make rows of their frames, so many of each; False (and nothing done) if one is not like the others."""
+        wholes = [data[: count * run.frame_bytes] for (_, data), count in zip(pieces, counts, strict=True)]
+        sends = run.read(wholes[0] if len(wholes) == 1 else b"".join(wholes), sum(counts))
         if sends is None or len(sends.bodies[0]) > self._owner.body_bytes_max:
             return False
         like = pieces[0][0].likeness
         topic, _, queues, layout, flag, sys_flag, command_flag, _ = like
         encoded = topic.encoded
         origins: list[tuple[int, bytes]] = []
-        for (link, _), size in zip(pieces, counts, strict=True):
-            origins += ((link.number, link.born_host),) * size
+        for (link, _), count in zip(pieces, counts, strict=True):
+            origins += ((link.number, link.born_host),) * count
         try:
             rows: list[Row] = [
                 (queues[queue_id], encoded, layout, unique, body, flag, sys_flag, int(born_ms), born_host, number,
@@ -85,9 +92,9 @@ class Together:
         except KeyError:  # a queue that none of these links has sent to
             return False
         at = 0
-        for (link, data), size, whole in zip(pieces, counts, wholes, strict=True):
-            self._read[link.number] = like, rows[at : at + size], data[len(whole) :]
-            at += size
+        for (link, data), count, whole in zip(pieces, counts, wholes, strict=True):
+            self._read[link.number] = like, rows[at : at + count], data[len(whole) :]
+            at += count
         return True
 
     def take(self, link: Link, data: bytes) -> bytes:
