@@ -219,11 +219,39 @@ def test_topic_made_anew_within_the_turn_in_which_it_was_read(ways: list[str]) -
     assert broker.node.topics.table["T"].config.write_queue_nums != 12
 
 
-def test_lengths_without_end_are_forgotten() -> None:
-    sizes = [stream(2, 1_000 * size, size=size) for size in range(20, 20 + 2 * together.RUNS_MAX)]
-    broker = same([*learned(), *[[(CLIENT, data)] for data in sizes], [(CLIENT, stream(20, 900_000, size=30))]])
-    assert len(broker.node.links[CLIENT].likeness.runs) <= together.RUNS_MAX
+def test_lengths_without_end_are_forgotten(ways: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(together, "RUNS_MAX", 8)
+    sizes: list[Sent] = [
+        [(CLIENT, stream(6, 1_000 * size + 10 * again, size=size))] for size in range(20, 50) for again in range(3)
+    ]
+    broker = same([*learned(), *sizes])
+    assert ways.count("frames") >= 30
+    assert 0 < len(broker.node.send.together._runs) <= 8
     assert broker.node.links[CLIENT].likeness is broker.node.links[2].likeness
+
+
+def test_numbers_of_other_lengths_in_frames_of_one(ways: list[str]) -> None:
+    """Queues 8 to 11 and opaques around 100,000: a digit more here and a digit less there."""
+    turns = [
+        [(link, frame(link + 50 * turn, queue=8 + link % 4, opaque=99_999 - 150 * (link % 4 > 1))) for link in MANY]
+        for turn in range(8)
+    ]
+    known = [(link, frame(60_000 + link + 50 * turn, queue=link % 12)) for turn in range(12) for link in MANY]
+    same([*[[one] for one in known], *turns])
+    assert ways.count("frames") >= 4 * len(MANY)
+
+
+def test_smaller_limit_takes_effect_within_the_turn() -> None:
+    less = encode_command(Command(RequestCode.UPDATE_BROKER_CONFIG, 7, body=b"maxMessageSize=64"))
+    data = stream(40, 50_000, size=200)
+    broker = same([*learned(size=200), [(2, less), (CLIENT, data)]])
+    assert [answer.code for answer in broker.inbox[CLIENT]][-40:] == [ResponseCode.MESSAGE_ILLEGAL] * 40
+
+
+def test_large_bodies_are_stored_one_by_one(ways: list[str]) -> None:
+    same([*learned(size=5_000), [(CLIENT, stream(60, 50_000, size=5_000))]])
+    assert "frames" in ways
+    assert "rows" not in ways
 
 
 def test_one_way_sends_alike_are_stored_and_not_answered(ways: list[str]) -> None:

@@ -124,7 +124,7 @@ def test_a_pass_is_limited_to_its_rate_and_goes_on_after_a_restart(tmp_path: Pat
     group.pass_time(FIRST_MS + 2_000)
     running = state(master)
     assert running["state"] == "running"
-    assert 64 << 10 <= running["position"] <= 4 * (64 << 10)
+    assert 3 * (64 << 10) <= running["position"] <= 5 * (64 << 10)
     master = group.restart_master(clean=True)
     assert state(master)["position"] == running["position"]
     at, _ = next(place for place in places(master) if place[0] >= running["position"])
@@ -135,6 +135,19 @@ def test_a_pass_is_limited_to_its_rate_and_goes_on_after_a_restart(tmp_path: Pat
     assert done["repairedTotal"] == 1
     group.pass_time(3_600_000)
     assert state(master)["last"]["beganMs"] >= done["last"]["beganMs"] + 3_600_000
+
+
+def test_large_records_are_limited_to_the_rate_too(tmp_path: Path) -> None:
+    group = Group(tmp_path, segment_bytes=4 << 20, message_bytes_max=1 << 20, frame_bytes_max=2 << 20,
+                  scrub_bytes_per_second=64 << 10)  # fmt: skip
+    group.send_many(4, 500_000)
+    ends = [at + size for at, size in places(group.master)]
+    group.pass_time(FIRST_MS + 2_000)
+    assert state(group.master)["position"] == ends[0]
+    group.pass_time(8_000)
+    assert state(group.master)["position"] == ends[1]
+    group.pass_time(30_000)
+    assert state(group.master)["last"]["records"] == 4
 
 
 def test_scrubbing_can_be_off_and_asked_for(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from tandemq.broker.topics import Topic
 from tandemq.codec.frame import FrameDecoder
 from tandemq.codec.layout import Layout
 from tandemq.codec.record import encode_host
-from tandemq.codec.sendheader import Match, SendRun
+from tandemq.codec.sendheader import Match
 from tandemq.codec.unfinished import Unfinished
 from tandemq.model.topic import TopicConfig
 from tandemq.storage.consumequeue import ConsumeQueue
@@ -26,8 +26,6 @@ class Likeness(NamedTuple):
     flag: int
     sys_flag: int
     command_flag: int
-    runs: dict[bytes, SendRun]
-    """How to read many of their frames at once, by the 8 bytes that each begins with: those of one length."""
 
 
 class BatchLikeness(NamedTuple):
@@ -45,7 +43,7 @@ class BatchLikeness(NamedTuple):
 
 
 NO_LIKENESS = Likeness(
-    Topic(TopicConfig("", 0, 0)), lambda _: None, {}, Layout(b"", b"", 0, None, waits=True, is_usual=False), 0, 0, 0, {}
+    Topic(TopicConfig("", 0, 0)), lambda _: None, {}, Layout(b"", b"", 0, None, waits=True, is_usual=False), 0, 0, 0
 )
 
 
@@ -53,8 +51,8 @@ class Link:
     """A remoting connection: its unfinished frame, and the peer's address as records hold it."""
 
     __slots__ = (
-        "batches", "born_host", "decoder", "frame_bytes", "is_v4", "kind", "layout", "learned", "likeness", "nonces",
-        "number", "peer", "seen_ms",
+        "batches", "born_host", "decoder", "is_v4", "kind", "layout", "learned", "likeness", "nonces", "number", "peer",
+        "seen_ms", "sent_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -76,8 +74,8 @@ class Link:
         self.learned = 0
         self.nonces: list[bytes] = []
         """Told to a member of the group for its next requests here; see `membercalls`."""
-        self.frame_bytes = 0
-        """Length of the last ordinary message's frame that was read by itself."""
+        self.sent_bytes = 0
+        """Header and body of the last ordinary message that was read by itself."""
 
 
 def pack_host(text: str) -> bytes:

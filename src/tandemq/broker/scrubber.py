@@ -42,7 +42,7 @@ FIRST_MS = 60_000
 IDLE_MS = 60_000
 """How often it is looked whether a pass is due."""
 STEPS_PER_SECOND = 64
-"""A step takes the interpreter for a third of a millisecond, and messages that arrive meanwhile wait."""
+"""Messages wait while a step has the interpreter: for a third of a millisecond at the default rate."""
 STEP_BYTES = (64 << 10, 4 << 20)
 """The least and the most of one step."""
 SAVE_MS = 30_000
@@ -269,7 +269,10 @@ class Scrubber:
             self._unread(work, event.error, now)
         else:
             self._is_boundary = False  # the log was cut meanwhile
-        wait_ms = work.size * 1000 // max(self._rate(), 1)
+        size = work.size
+        if isinstance(event.result, Checked):  # a record is read whole, however large
+            size = max(event.result.end, event.result.resumes) - event.result.start
+        wait_ms = size * 1000 // max(self._rate(), 1)
         if self._runs or self._suspects:
             self._plan(now.mono_ms + (0 if work.near else wait_ms), now)
         if now.mono_ms - self._saved_ms >= SAVE_MS:

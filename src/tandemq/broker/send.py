@@ -12,7 +12,6 @@ from random import Random
 from struct import pack
 
 import msgspec
-import numpy as np
 
 from tandemq.boundary import Now
 from tandemq.broker.batch import LEARNED_MAX, UNUSUAL_FLAGS, BatchPath
@@ -60,7 +59,6 @@ KEY_BYTES_MAX = 64
 _ANSWER_GROWTH = 64 + KEY_BYTES_MAX
 """More bytes than numbers, host and key add to the answer's template."""
 _BATCH_MARK = b'"code":320'
-_TENS = 10 ** np.arange(1, 19, dtype=np.int64)
 _WRITE = int(Permission.WRITE)
 _SEND_V2 = int(RequestCode.SEND_MESSAGE_V2)
 
@@ -69,7 +67,7 @@ Ack = tuple[int, bytes | None, int, bool, int]
 """A link, and answers that may leave on it when the log is safe up to an offset; whether they must wait for flush and
 replicas, and how many messages they stand for.
 
-The answers say SUCCESS; None for one-way sends. Offset 0: nothing was stored, the answer may leave at once.
+The answers say SUCCESS; None or nothing for one-way sends. Offset 0: nothing was stored, the answer may leave at once.
 """
 
 
@@ -127,8 +125,6 @@ class SendPath:
         self._message_id = store_host.hex().upper() + "%016X"
         answer = _ANSWER.replace('"REGION"', f'"{self.config.region.replace("%", "%%")}"')
         self._answer = answer.replace("HOST", store_host.hex().upper()).replace("VERSION", str(VERSION_SPOKEN)).encode()
-        self._answer_bytes = len(self._answer % (0, 0, 0, b"", b""))
-        """Length of an answer's header whose numbers have one digit, without key and opaque."""
         self.batches.adopt_region(self.config.region)
         self._prefixes = [pack(">II", length + 4, length) for length in range(len(answer) + _ANSWER_GROWTH)]
         """Lengths of a frame and of its header, for an answer without a body, by the header's length."""
@@ -212,7 +208,7 @@ class SendPath:
         like = link.likeness
         if self.topics.table.get(like.topic.config.topic_name) is not like.topic:
             like = link.likeness = NO_LIKENESS
-        return like, like.topic.encoded, *like[1:-1]
+        return like, like.topic.encoded, *like[1:]
 
     def _take_decoded(self, link: Link, header: bytes, body: bytes) -> bool:
         """Take one ordinary V2 send whose header must be decoded; False if it is something else."""
@@ -277,7 +273,7 @@ class SendPath:
                 if len(self._likenesses) >= PATTERNS_MAX:
                     self._likenesses.clear()
                 known = self._likenesses[matches] = Likeness(
-                    topic, matches, {}, layout, fields.flag, fields.sys_flag, frame.flag, {}
+                    topic, matches, {}, layout, fields.flag, fields.sys_flag, frame.flag
                 )  # fmt: skip
             known.queues[queue_id] = queue
             link.likeness = known
@@ -315,12 +311,11 @@ class SendPath:
         self.bytes += len(same) * same.body_bytes
         waits, prefixes, stop = same.layout.waits, self._prefixes, same.log_offset + len(same.data)
         ends = range(same.log_offset + same.size, stop + 1, same.size)
-        if same.command_flag & FLAG_ONEWAY:
-            self.acks += [(link, b"", end, waits, 1) for link, end in zip(same.links, ends, strict=True)]
-            return
-        offsets = range(same.log_offset, stop, same.size)
-        values = zip(offsets, same.queue_ids, same.queue_offsets, same.uniques, same.opaques, strict=True)
-        answers = [prefixes[len(answer)] + answer for answer in map(self._answer.__mod__, values)]
+        answers = [b""] * len(same)
+        if not same.command_flag & FLAG_ONEWAY:
+            offsets = range(same.log_offset, stop, same.size)
+            values = zip(offsets, same.queue_ids, same.queue_offsets, same.uniques, same.opaques, strict=True)
+            answers = [prefixes[len(answer)] + answer for answer in map(self._answer.__mod__, values)]
         at = 0
         for link, run in groupby(same.links):
             count = len(list(run))

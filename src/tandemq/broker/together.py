@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tandemq.broker.link import NO_LIKENESS, Likeness, Link
 from tandemq.codec.frame import RawFrame
-from tandemq.codec.sendheader import SendRun
+from tandemq.codec.sendheader import Match, SendRun
 from tandemq.storage.rows import Row
 
 if TYPE_CHECKING:
@@ -23,10 +23,14 @@ if TYPE_CHECKING:
 
 RUN_MIN = 4
 """Fewer frames are read faster one by one."""
-RUNS_MAX = 64
-"""So many lengths of frames are known of messages that are alike."""
+RUNS_MAX = 512
+"""So many lengths of frames are known, of all messages; 13 MB at most."""
+SHAPES_MAX = 4
+"""So many of one length: their numbers may have their digits elsewhere."""
 BYTES_MAX = 1 << 20
-"""So much is put together at once: more gains nothing and takes memory."""
+"""So much of several links is put together at once: more gains nothing and takes memory."""
+FAILURES_MAX = 8
+"""If so much of a turn could not be read together, the rest is not tried."""
 _lengths = Struct(">II").pack
 _Piece = tuple[Link, bytes]
 
@@ -39,34 +43,44 @@ class Together:
         self._owner = owner
         self._read: dict[int, tuple[Likeness, list[Row], bytes]] = {}
         """Messages read and not yet taken, by link, and the bytes behind them."""
+        self._runs: dict[tuple[Match, bytes], list[SendRun]] = {}
+        """How to read many frames at once, by what knows their headers and the 8 bytes that each begins with; forgotten
+        all at once when there are too many."""
+        self._failures = 0
 
     def read(self, links: Mapping[int, Link], received: Sequence[tuple[int, bytes]]) -> None:
         """Read what lies whole at the beginning of what each link brought to this turn.
 
-        Cost: half a microsecond per link; then see `SendRun.read`.
+        Cost: less than a microsecond per link; then see `SendRun.read`, at most twice or three times for each frame.
         """
         self._read.clear()
-        found: dict[SendRun, list[_Piece]] = {}
+        self._failures = 0
+        if self._owner.refusal is not None:
+            return
+        found: dict[tuple[SendRun, int], list[_Piece]] = {}
         for number, data in dict(reversed(received)).items():  # of each link what it brought first
             link = links.get(number)
-            run = None if link is None else link.likeness.runs.get(data[:8])
-            if link is None or run is None or len(data) < run.frame_bytes or not link.decoder.is_between_frames:
+            if link is None or link.likeness is NO_LIKENESS:
                 continue
-            if run in found:
-                found[run].append((link, data))
-            else:
-                found[run] = [(link, data)]
-        for run, pieces in found.items():
+            like = link.likeness
+            for run in self._runs.get((like.matches, data[:8]), ()):
+                if len(data) >= run.frame_bytes and run.fits(data) and link.decoder.is_between_frames:
+                    found.setdefault((run, id(like)), []).append((link, data))
+                    break
+        for (run, _), pieces in found.items():
             self._read_pieces(run, pieces)
 
     def _read_pieces(self, run: SendRun, pieces: Sequence[_Piece]) -> None:
-        """Read them all at once, or each half of them if they are many bytes or not all alike."""
+        """Read them all at once; if they are many bytes, or not all alike, each half of them."""
         counts = [len(data) // run.frame_bytes for _, data in pieces]
         count = sum(counts)
-        if count < RUN_MIN:
+        if count < RUN_MIN or self._failures >= FAILURES_MAX:
             return
-        is_much = count * run.frame_bytes > BYTES_MAX
-        if (is_much or not self._read_alike(run, pieces, counts)) and len(pieces) > 1:
+        if len(pieces) == 1 or count * run.frame_bytes <= BYTES_MAX:
+            if self._read_alike(run, pieces, counts):
+                return
+            self._failures += 1
+        if len(pieces) > 1:
             half = len(pieces) // 2
             self._read_pieces(run, pieces[:half])
             self._read_pieces(run, pieces[half:])
@@ -78,7 +92,7 @@ class Together:
         if sends is None or len(sends.bodies[0]) > self._owner.body_bytes_max:
             return False
         like = pieces[0][0].likeness
-        topic, _, queues, layout, flag, sys_flag, command_flag, _ = like
+        topic, _, queues, layout, flag, sys_flag, command_flag = like
         encoded = topic.encoded
         origins: list[tuple[int, bytes]] = []
         for (link, _), count in zip(pieces, counts, strict=True):
@@ -100,27 +114,30 @@ class Together:
     def take(self, link: Link, data: bytes) -> bytes:
         """Hand over what was read of a link's bytes; returns those that are still to read.
 
-        All of them if none were, or if meanwhile the topic was made anew, or messages are refused.
+        All of them if none were, or if meanwhile the topic was made anew, or messages, or such large ones, are refused.
         """
         read = self._read.pop(link.number, None)
         if read is None:
             return data
         like, rows, rest = read
         owner = self._owner
-        if owner.topics.table.get(like.topic.config.topic_name) is not like.topic or not owner.takes_alike(link):
+        is_current = owner.topics.table.get(like.topic.config.topic_name) is like.topic
+        if not is_current or not owner.takes_alike(link) or len(rows[0][4]) > owner.body_bytes_max:
             return data
         owner.rows += rows
         return rest
 
     def learn(self, link: Link, frame: RawFrame) -> None:
-        """A length that a link's frames have twice in a row is likely to come again: know it from now on."""
+        """A length that the last frames of two deliveries of a link have is likely to come again: know it then."""
         _, header, body = frame
         like, size = link.likeness, len(header) + len(body)
-        if link.frame_bytes != size or like is NO_LIKENESS:
-            link.frame_bytes = size
+        if link.sent_bytes != size or like is NO_LIKENESS:
+            link.sent_bytes = size
             return
         lengths = _lengths(4 + size, len(header))
-        if lengths not in like.runs and body and like.matches(header) is not None:
-            if len(like.runs) >= RUNS_MAX:
-                like.runs.clear()
-            like.runs[lengths] = SendRun(header, len(body))
+        known = self._runs.get((like.matches, lengths), [])
+        if not body or any(run.fits(lengths + header) for run in known) or like.matches(header) is None:
+            return
+        if len(self._runs) >= RUNS_MAX:
+            self._runs.clear()
+        self._runs[like.matches, lengths] = [SendRun(header, len(body)), *known[: SHAPES_MAX - 1]]

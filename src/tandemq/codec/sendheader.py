@@ -58,9 +58,15 @@ class SendRun:
             form += f"{len(constants[-1])}s{len(place[0])}s"
         constants.append(whole[at:])
         self._constants = constants
+        self._ends = [8 + place.end() for place in places]
         self._unpack = Struct(f"{form}{len(constants[-1])}s{body_bytes}s").iter_unpack
         names = [str(place.lastgroup) for place in places]
         self._order = [1 + 2 * names.index(name) for name in ("queue", "born", "key", "opaque")]
+
+    def fits(self, data: bytes) -> bool:
+        """Whether the first frame's places may lie where ours do: frames of one length differ if one number has a digit
+        more and another a digit less, as queues from 10 on and opaques below 100,000 have."""
+        return all(map(data.startswith, self._constants[1:], self._ends))
 
     def read(self, data: bytes, count: int) -> Sends | None:
         """What differs in the `count` frames that `data` is as long as; None if one of them is not like the others.

@@ -210,7 +210,7 @@ class GroupChecks(Checks):
             self.permissions.answered(host, WRITE, sent_us)
 
     def _is_replaced(self, host: Host, command: Command) -> bool:
-        """Whether another consumer committed a lower offset after a pull brought this one: it may have been held."""
+        """Whether a lower offset is committed than a pull brought, which may have been held while others committed."""
         fields = command.fields
         table = host.broker.offsets.table if host.broker is not None else {}
         held = table.get(f"{fields['topic']}@{fields['consumerGroup']}", {})

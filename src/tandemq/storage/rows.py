@@ -1,7 +1,7 @@
 """Ordinary messages of a turn, a row each, and the records of many that are alike, made column by column.
 
-Below some hundred messages, or when they differ in more than their queues, bodies of one length, unique keys and
-births, `CommitLog.append_run` makes the same bytes one by one.
+Below some thirty messages, or when they are large or differ in more than their queues, bodies of one length, unique
+keys and births, `CommitLog.append_run` makes the same bytes one by one.
 
 Source: docs/storage.md, "record"; docs/performance.md, "A send".
 """
@@ -17,6 +17,8 @@ from tandemq.storage.consumequeue import ConsumeQueue
 
 ROWS_MIN = 28
 """Fewer new messages are made into records faster one by one."""
+BODY_BYTES_MAX = 4096
+"""So are larger ones: what is copied more often costs more than what is saved."""
 Row = tuple[ConsumeQueue, bytes, Layout, bytes, bytes, int, int, int, bytes, int, bytes, int]
 """An ordinary message between IPv4 hosts, a plain tuple, as one is made per message: queue, topic with its length
 byte, layout of its properties, unique key, body, flag, system flag, born time (ms), born host; then what the store
@@ -56,9 +58,9 @@ def encode_alike(rows: Sequence[Row], log_offset: int, room: int, store_ms: int,
 
     Their unique keys are ASCII.
 
-    None if they are not, if they are few, or if they need more than `room` bytes.
+    None if they are not, if they are few or large, or if they need more than `room` bytes.
     """
-    if len(rows) < ROWS_MIN or rows[0][2] is not rows[-1][2]:
+    if len(rows) < ROWS_MIN or rows[0][2] is not rows[-1][2] or len(rows[0][4]) > BODY_BYTES_MAX:
         return None
     queues, topics, layouts, uniques, bodies, flags, sys_flags, born_ms, hosts, links, opaques, command_flags = zip(
         *rows, strict=True
