@@ -44,9 +44,9 @@ check: $(READY)  ## format, lint, types, and the rules of the house (tidy, docs)
 	$(PY) -m mypy $(TYPED)
 	$(PYTEST) -q tests/test_tidy.py tests/test_docs.py
 
-# Three at a time, file by file: half of the time goes into waiting for processes, and Spark starts once per worker.
+# Three at a time: half of the time goes into waiting for processes. Who is done takes tests from the others.
 test: $(READY)  ## the tests, without Java peers and without real-time waits; k=name picks
-	$(PYTEST) $(WHERE) -n 3 --dist loadfile --ignore=tests/interop --ignore=tests/test_tidy.py --ignore=tests/test_docs.py \
+	$(PYTEST) $(WHERE) -n 3 --dist worksteal --ignore=tests/interop --ignore=tests/test_tidy.py --ignore=tests/test_docs.py \
 		-m "not slow and not interop" $(if $(k),-k "$(k)")
 
 demo: $(READY)  ## the main job on real input, told as a story
