@@ -12,6 +12,7 @@ Source: docs/storage.md, "scrubbing".
 """
 
 import logging
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -139,8 +140,11 @@ class Scrubber:
         if self.damages.ranges:
             log.warning("scrub: %d damaged ranges of the log are known from before", len(self.damages.ranges))
             self.repairs.plan(now.mono_ms)
+        segment = self._broker.store.config.segment_bytes
         for start, end, reason in self._broker.store.damaged:
-            self._note(start, end, reason, now)
+            cuts = [start, *range(start - start % segment + segment, end, segment), end]
+            for first, last in pairwise(cuts):  # a twin is asked file by file
+                self._note(first, last, reason, now)
 
     def as_json(self) -> dict[str, Any]:
         """As the file has it."""
