@@ -124,7 +124,7 @@ def test_a_pass_is_limited_to_its_rate_and_goes_on_after_a_restart(tmp_path: Pat
     group.pass_time(FIRST_MS + 2_000)
     running = state(master)
     assert running["state"] == "running"
-    assert 3 * (64 << 10) <= running["position"] <= 5 * (64 << 10)
+    assert 4 * (64 << 10) <= running["position"] <= 4 * (64 << 10) + SEGMENT  # four seconds, and one step
     master = group.restart_master(clean=True)
     assert state(master)["position"] == running["position"]
     at, _ = next(place for place in places(master) if place[0] >= running["position"])
@@ -272,6 +272,22 @@ def test_damage_met_by_recovery_is_repaired_and_its_hole_filled(tmp_path: Path) 
     assert queue.entry(150).size == PREFILL_SIZE
     group.pass_time(10_000)
     assert queue.entry(150)[:2] == (at, size)
+    assert state(slave)["damaged"] == []
+    group.assert_same_logs()
+
+
+def test_damage_met_by_recovery_that_crosses_files_is_repaired(tmp_path: Path) -> None:
+    group = filled(tmp_path)
+    group.stop(group.slave)
+    border = 4 * SEGMENT
+    starts = [at for at, _ in places(group.master)]
+    first, last = max(at for at in starts if at < border - 2_000), min(at for at in starts if at > border + 2_000)
+    flip(paths(group)["slave"], first, 0x55, border - first)
+    flip(paths(group)["slave"], border, 0x55, last - border)
+    (group.path / "slave1" / "tandemq.marks").unlink()
+    slave = group.slaves[0] = group.start_slave(1)
+    assert slave.node.store.damaged[0][:2] == (first, last)
+    group.pass_time(10_000)
     assert state(slave)["damaged"] == []
     group.assert_same_logs()
 

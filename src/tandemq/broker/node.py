@@ -302,14 +302,15 @@ class Broker:
         at, frames = 0, link.decoder.feed(data) if data else []
         while at < len(frames):
             form, header, _ = frame = frames[at]
-            at += 1
             is_pull = form == FORM_JSON and b'"code":11,' in header and link.kind is LinkKind.REMOTING
             if is_pull and self.pull.take_frame(link.number, header, turn, now):
-                continue
-            stop = self.send.take_alike(link, frames, at - 1, now)
-            if stop < at and not self._handle(link, frame, turn, now):
+                at += 1
+            elif (stop := self.send.take_alike(link, frames, at, now)) > at:
+                at = stop
+            elif self._handle(link, frame, turn, now):
+                at += 1
+            else:
                 break
-            at = max(at, stop)
         if link.decoder.error is not None:
             self.close_link(link, str(link.decoder.error), turn)
 

@@ -3,8 +3,8 @@
     a turn begins ── read(links, received) ──► rows by link ── take(link, data) when it is its turn ──► SendPath.rows
 
 Frames of links that send alike are the same but for queue, born time, unique key and opaque, so it does not matter on
-which link each came: 64 links with one message each cost as much as one link with 64. Rows wait until their link has
-its turn, so messages keep the order in which they were received.
+which link each came: those of 64 links with one message each are read like 64 of one link. Rows wait until their link
+has its turn, so messages keep the order in which they were received.
 
 Source: docs/decisions/0007-sends-by-likeness.md; docs/performance.md, "A send".
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 RUN_MIN = 4
 """Fewer frames are read faster one by one."""
 RUNS_MAX = 512
-"""So many lengths of frames are known, of all messages; 13 MB at most."""
+"""So many lengths of frames are known, of all messages; 11 MB at most."""
 SHAPES_MAX = 4
 """So many of one length: their numbers may have their digits elsewhere."""
 BYTES_MAX = 1 << 20

@@ -309,14 +309,11 @@ class KeyIndex:
 
     def _absorb_rows(self) -> None:
         done = 0
-        hashes = _positive(
-            np.concatenate(
-                [
-                    _hash_rows(topic, b"".join([rows.keys for rows in alike]), length)
-                    for (topic, length), alike in groupby(self._rows, lambda rows: (rows.topic, rows.length))
-                ]
-            )
-        )
+        found = [
+            _hash_rows(topic, b"".join([rows.keys for rows in alike]), length)
+            for (topic, length), alike in groupby(self._rows, lambda rows: (rows.topic, rows.length))
+        ]
+        hashes = _positive(np.concatenate(found))
         offsets = np.concatenate([rows.offsets for rows in self._rows])
         times = np.concatenate([rows.times for rows in self._rows])
         try:
