@@ -21,6 +21,7 @@ from isal.isal_zlib import crc32
 
 from tandemq.codec.layout import UNIQUE_NAME, unique_start
 from tandemq.codec.record import CRC_NAME, CRC_PROPERTY_BYTES, HEAD_V4
+from tandemq.codec.run import HEAD
 
 Array = np.ndarray[Any, np.dtype[Any]]
 PART_HEAD_BYTES = 20
@@ -31,16 +32,6 @@ _POWERS = (10 ** np.arange(10, dtype=np.uint64)).astype(np.uint32)
 _CRC_MASK = np.uint32(0x7FFFFFFF)
 _TEN = np.uint32(10)
 _ZERO = np.uint32(48)
-_HOST = np.dtype("V8")
-_HEAD = np.dtype(
-    {
-        "names": ["body_crc", "queue_id", "queue_offset", "log_offset", "born_ms", "born_host"],
-        "formats": [">u4", ">i4", ">i8", ">i8", ">i8", _HOST],
-        "offsets": [8, 12, 20, 28, 40, 48],
-        "itemsize": HEAD_V4.size,
-    }
-)
-"""What differs in the heads of records that are alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +129,12 @@ def encode_parts(
     rows, body_end, count = parts.rows, HEAD_V4.size + parts.body_bytes, len(parts)
     table = _table(heads[: HEAD_V4.size], parts.body_bytes, middle, parts.key_bytes, after, count)
     table[:, : HEAD_V4.size] = np.repeat(_byte_rows(heads, len(counts)), counts, axis=0)
-    table[:, 16:20] = rows[:, 12:16]
+    table[:, 16:20] = rows[:, 12:16]  # the flag
     table[:, HEAD_V4.size : body_end] = rows[:, PART_HEAD_BYTES : parts.body_end]
     start = body_end + len(middle)
     table[:, start : start + parts.key_bytes] = rows[:, parts.key_start : parts.key_end]
     head = _heads(table)
-    head["body_crc"] = _checksums(rows, PART_HEAD_BYTES, parts.body_bytes)
+    head["crc"] = _checksums(rows, PART_HEAD_BYTES, parts.body_bytes)
     return _closed(table, head, queue_offsets, log_offset)
 
 
@@ -172,8 +163,8 @@ def encode_bodies(
     found = _heads(table)
     found["queue_id"] = queue_ids
     found["born_ms"] = born_ms
-    found["born_host"] = np.frombuffer(hosts, _HOST)
-    found["body_crc"] = np.fromiter(map(crc32, bodies), np.uint32, count) & _CRC_MASK
+    found["born_host"] = np.frombuffer(hosts, "V8")
+    found["crc"] = np.fromiter(map(crc32, bodies), np.uint32, count) & _CRC_MASK
     return _closed(table, found, queue_offsets, log_offset)
 
 
@@ -192,7 +183,7 @@ def _table(head: bytes, body_bytes: int, middle: bytes, key_bytes: int, after: b
 
 def _heads(table: Array) -> Array:
     """The records' heads, to be read and written by name."""
-    heads: Array = np.ndarray((len(table),), _HEAD, table.data, 0, (table.shape[1],))
+    heads: Array = np.ndarray((len(table),), HEAD, table.data, 0, (table.shape[1],))
     return heads
 
 

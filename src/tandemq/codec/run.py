@@ -27,12 +27,13 @@ from tandemq.codec.record import (
 )
 
 REGULAR_BYTES_MIN = RECORD_BYTES_MIN + CRC_PROPERTY_BYTES
-_HEAD = np.dtype(
+HEAD = np.dtype(
     [("size", ">i4"), ("magic", ">u4"), ("crc", ">u4"), ("queue_id", ">i4"), ("flag", ">i4"), ("queue_offset", ">i8"),
      ("log_offset", ">i8"), ("sys_flag", ">i4"), ("born_ms", ">i8"), ("born_host", "V8"), ("store_ms", ">i8"),
      ("store_host", "V8"), ("reconsume", ">i4"), ("prepared", ">i8"), ("body_length", ">i4")]
 )  # fmt: skip
-assert _HEAD.itemsize == HEAD_V4.size, "one layout"
+"""`record.HEAD_V4` of many records, field by field."""
+assert HEAD.itemsize == HEAD_V4.size, "one layout"
 _CRC_NAME = np.frombuffer(b"__CRC32#\x01", dtype=np.uint8)
 _POWERS = 10 ** np.arange(10, dtype=np.int64)
 _V6_MASK = 0x30
@@ -155,7 +156,7 @@ def scan_run(data: bytes, start: int, end: int, base: int, run: Run, *, at_least
         return start
     buffer = np.frombuffer(data, dtype=np.uint8)
     at = np.array(starts, dtype=np.int64)
-    head: Any = _pieces(data, at, HEAD_V4.size).view(_HEAD)[:, 0]
+    head: Any = _pieces(data, at, HEAD_V4.size).view(HEAD)[:, 0]
     sizes = head["size"].astype(np.int64)
     stop = at + sizes
     body_end = at + HEAD_V4.size + head["body_length"]
