@@ -19,6 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tandemq.boundary import JobDone
+from tandemq.cli.main import main as tandemq
+from tandemq.errors import DiskFailed
+from tandemq.real.filesyncs import FileSyncs
+
 _LOOK_SECONDS = 0.02
 _KINDS = ("eio", "enospc", "eread")
 
@@ -45,6 +50,15 @@ class _Device:
 
         return called
 
+    def failing_syncs(self, take_done: Callable[[FileSyncs], list[JobDone]]) -> Callable[[FileSyncs], list[JobDone]]:
+        def taken(syncs: FileSyncs) -> list[JobDone]:
+            done = take_done(syncs)
+            if "eio" not in self.fails:
+                return done
+            return [JobDone(each.job, error=DiskFailed(os.strerror(errno.EIO))) for each in done]
+
+        return taken
+
 
 def _is_on_device(fd: int) -> bool:
     mode = os.fstat(fd).st_mode
@@ -59,13 +73,12 @@ def break_calls(directory: Path) -> None:
     os.pwrite = device.failing(os.pwrite, "enospc", errno.ENOSPC)
     os.write = device.failing(os.write, "enospc", errno.ENOSPC)
     os.pread = device.failing(os.pread, "eread", errno.EIO)
+    FileSyncs.take_done = device.failing_syncs(FileSyncs.take_done)  # type: ignore[method-assign, assignment]
 
 
 def main() -> None:
     """Break the calls, then be tandemq."""
     break_calls(Path(sys.argv.pop(1)))
-    from tandemq.cli.main import main as tandemq  # noqa: PLC0415  # after the calls are broken
-
     tandemq()
 
 

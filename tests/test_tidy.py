@@ -95,7 +95,7 @@ FUNCTION_LINES_MAX = 70
 # The outermost loops: the only places that may catch everything; they must go on, and count and log what they caught.
 OUTERMOST = frozenset(
     {
-        "src/tandemq/real/loop.py",
+        "src/tandemq/real/workers.py",
         "src/tandemq/broker/node.py",
         "src/tandemq/cli/__init__.py",
         "src/tandemq/client/push.py",

@@ -7,7 +7,7 @@ The core is a set of nodes (broker, name server). A shell drives a node once per
 
 and carries out what comes back, in order: bytes to send, links to close or open, jobs to run elsewhere.
 Disk writes are made by the core itself through `Disk`, at once and with errors raised, before any answer leaves.
-Blocking work (fdatasync, bulk copies) is a `Job`: run on a worker, reported back as `JobDone`.
+Blocking work (fdatasync, bulk copies) is a `Job`: run elsewhere, reported back as `JobDone`.
 
 `now.mono_ms` serves deadlines, `now.wall_ms` goes into records; a node never asks for the time itself.
 """
@@ -187,6 +187,8 @@ class Job:
     name: str
     run: Callable[[], object]
     token: object = None
+    syncs: Sequence[File] = ()
+    """If `run` does no more than sync these: a shell may leave that to the system."""
 
 
 @dataclass(frozen=True, slots=True)

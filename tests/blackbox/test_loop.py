@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.boundary import Closed, Connect, Event, LinkKind, Now, Turn
+from tandemq.boundary import Closed, Connect, Event, Job, JobDone, LinkKind, Now, Turn
 from tandemq.codec.frame import encode_command
 from tandemq.config import tiny
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.real.disk import RealFile
+from tandemq.real.filesyncs import FileSyncs
 from tandemq.real.loop import Loop
 from tandemq.run.broker import BrokerProcess
 from tests.blackbox.programs import Caller, wait_until
@@ -34,21 +35,36 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 @spec("V11", "W11")
+@pytest.mark.parametrize("who", ["the system", "a thread"])
 def test_hanging_fsync_delays_who_waits_for_it_and_nobody_else(
-    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+    who: str, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_end = threading.Event()
     began = threading.Event()
-    sync = RealFile.datasync
+    sync, begin, take_done = RealFile.datasync, FileSyncs.begin, FileSyncs.take_done
 
     def hang(self: RealFile) -> None:
         began.set()
         assert may_end.wait(30)
         sync(self)
 
+    def hanging_begin(self: FileSyncs, job: Job) -> bool:
+        found = begin(self, job)
+        if found:
+            began.set()
+        return found
+
+    def hanging_take_done(self: FileSyncs) -> list[JobDone]:
+        return take_done(self) if may_end.is_set() else []
+
     with Caller(broker.port) as sender, Caller(broker.port) as other:
         assert sender.send(b"before") == ResponseCode.SUCCESS
-        monkeypatch.setattr(RealFile, "datasync", hang)
+        if who == "a thread":
+            monkeypatch.setattr(FileSyncs, "begin", lambda *_: False)
+            monkeypatch.setattr(RealFile, "datasync", hang)
+        else:
+            monkeypatch.setattr(FileSyncs, "begin", hanging_begin)
+            monkeypatch.setattr(FileSyncs, "take_done", hanging_take_done)
         opaque = sender.tell_send(b"waits")
         assert began.wait(30)
         for _ in range(200):

@@ -495,7 +495,7 @@ class Broker:
         if self._flushing is None:
             work = self.store.begin_flush()
             if work is not None:
-                self._flushing = Job("flush", work.run, work)
+                self._flushing = Job("flush", work.run, work, work.files)
                 self.turn_out.jobs.append(self._flushing)
 
     def _job_done(self, event: JobDone, turn: Turn, now: Now) -> None:

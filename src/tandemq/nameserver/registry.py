@@ -225,7 +225,7 @@ class RegistryHost:
         self._retry_ms = None
         self._unwritten.clear()
         self._batch += 1
-        self._syncing = Job("registry fdatasync", file.datasync)
+        self._syncing = Job("registry fdatasync", file.datasync, syncs=[file])
         turn.jobs.append(self._syncing)
 
     def job_done(self, done: JobDone) -> None:

@@ -46,7 +46,7 @@ class RealFile:
         try:
             written = os.pwrite(self._fd, data, position)
         except OSError as error:
-            raise self._error(error) from error
+            raise self.error(error) from error
         if written < len(data):
             self._finish(memoryview(data)[written:], position + written)
 
@@ -58,7 +58,12 @@ class RealFile:
                     raise OSError(errno.ENOSPC, "nothing more was written")
                 rest, position = rest[written:], position + written
 
-    def _error(self, error: OSError) -> DiskFull | DiskFailed:
+    def fileno(self) -> int:
+        """The descriptor, -1 once it is closed."""
+        return self._fd
+
+    def error(self, error: OSError) -> DiskFull | DiskFailed:
+        """What an error of the system about this file means."""
         if error.errno in _FULL:
             return DiskFull(f"{self.path}: no space left on the device", hint="free space; nothing is lost")
         return DiskFailed(f"{self.path}: {os.strerror(error.errno or 0)}", hint="look at the device and its rights")
@@ -68,7 +73,7 @@ class RealFile:
         try:
             return os.pread(self._fd, size, position)
         except OSError as error:
-            raise self._error(error) from error
+            raise self.error(error) from error
 
     def datasync(self) -> None:
         """See `boundary.File`."""
@@ -95,7 +100,7 @@ class RealFile:
                 return size
             if error.errno == errno.EINVAL:  # a file system that does not tell
                 return position
-            raise self._error(error) from error
+            raise self.error(error) from error
 
     def close(self) -> None:
         """See `boundary.File`."""

@@ -12,10 +12,8 @@ import contextlib
 import errno
 import logging
 import os
-import queue
 import select
 import socket
-import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,8 +25,6 @@ from tandemq.boundary import (
     Connect,
     Drained,
     Event,
-    Job,
-    JobDone,
     LinkKind,
     Node,
     Opened,
@@ -39,9 +35,11 @@ from tandemq.errors import ConfigError, NetworkError
 from tandemq.real.addresses import is_ip, text_of
 from tandemq.real.clock import read_clock
 from tandemq.real.descriptors import links_max
+from tandemq.real.filesyncs import FileSyncs
 from tandemq.real.link import Link, surplus
 from tandemq.real.resolver import Resolver
 from tandemq.real.tls import Tls, TlsLink
+from tandemq.real.workers import Workers
 from tandemq.refusals import Refusals
 from tandemq.registry import RegistrySession
 
@@ -63,8 +61,6 @@ POLLED_MAX = 256
 LOOKS = 8
 ACCEPT_PAUSE_MS = 1_000
 HANDSHAKE_MS_MAX = 10_000
-WORKERS = 3
-"""As many as a broker has kinds of jobs: syncing the log, syncing queues and index, saving tables."""
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _LISTEN_HINTS = {
     errno.EADDRINUSE: "another process may use the port: stop it, or change that setting",
@@ -110,9 +106,10 @@ class Loop:
         self._view = memoryview(self._buffer)
         self._log_view = memoryview(b"")
         self._events: list[Event] = []
-        self._done: deque[JobDone] = deque()
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self._workers = Workers(self.wake)
+        self._syncs = FileSyncs()
+        if self._syncs.fd >= 0:
+            self._epoll.register(self._syncs.fd, select.EPOLLIN)
         self._resolver = Resolver(self.wake)
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._epoll.register(self._wake_read, select.EPOLLIN)
@@ -173,7 +170,7 @@ class Loop:
         wait_ms = WAIT_MS_MAX
         if deadline is not None:
             wait_ms = max(0, min(wait_ms, deadline - read_clock().mono_ms))
-        if self._events or self._done or self._resolver.has_found:
+        if self._events or self._workers.done or self._resolver.has_found:
             wait_ms = 0
         if self._paused:
             self._resume_accepting()
@@ -219,8 +216,9 @@ class Loop:
         return ready
 
     def _take_events(self) -> list[Event]:
-        while self._done:
-            self._events.append(self._done.popleft())
+        done = self._workers.done
+        while done:
+            self._events.append(done.popleft())
         if self.registry is not None:
             self._events.extend(self.registry.take_events())
         events, self._events = self._events, []
@@ -232,6 +230,8 @@ class Loop:
                 os.read(fd, 4096)
             except BlockingIOError:
                 return
+        elif fd == self._syncs.fd:
+            self._events.extend(self._syncs.take_done())
         elif fd in self._listeners:
             self._accept(*self._listeners[fd])
 
@@ -358,7 +358,8 @@ class Loop:
 
     def _carry_out(self, turn: Turn) -> None:
         for job in turn.jobs:  # first, as they run beside all the rest
-            self._start(job)
+            if not self._syncs.begin(job):
+                self._workers.start(job)
         for number, buffers in turn.sends.items():
             link = self._by_number.get(number)
             if link is not None:
@@ -528,24 +529,6 @@ class Loop:
         link.is_open = True
         self._opened(link, Opened(link.number, link.kind, peer, local))
 
-    # Jobs.
-
-    def _start(self, job: Job) -> None:
-        if len(self._threads) < WORKERS:
-            thread = threading.Thread(target=self._work, name=f"worker-{len(self._threads)}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
-        self._jobs.put(job)
-
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            try:
-                done = JobDone(job, job.run())
-            except Exception as error:  # noqa: BLE001  # a worker's outermost loop: the owner decides
-                done = JobDone(job, error=error)
-            self._done.append(done)
-            self.wake()
-
     def wake(self) -> None:
         """Make the loop turn soon; from any thread. Harmless once it is closed: a second signal may come that late."""
         if self._wake_write < 0:
@@ -578,11 +561,10 @@ class Loop:
             self._drop(link, "stopping")
         for sock, _ in self._listeners.values():
             sock.close()
-        for _ in self._threads:
-            self._jobs.put(None)
+        self._workers.end()
         self._resolver.close()
-        for thread in self._threads:
-            thread.join(timeout=10)
+        self._workers.join()
+        self._syncs.close()
         self._epoll.close()
         wake_write, self._wake_write = self._wake_write, -1
         os.close(self._wake_read)

@@ -1,0 +1,116 @@
+"""Syncs made by the system: told when they are done, and what became of them; refused where only a thread can."""
+
+import ctypes
+import errno
+import platform
+import select
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from tandemq.boundary import Job, JobDone
+from tandemq.errors import DiskFailed, DiskFull
+from tandemq.real import filesyncs
+from tandemq.real.disk import RealDisk, RealFile
+from tandemq.real.filesyncs import FileSyncs
+from tandemq.sim.disk import SimDisk
+
+
+@pytest.fixture
+def syncs() -> Iterator[FileSyncs]:
+    made = FileSyncs()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> RealFile:
+    return RealDisk(tmp_path).open("file", create=True)
+
+
+def job_of(*files: Any) -> Job:
+    """A job that syncs files, and must not be run."""
+
+    def run() -> None:
+        raise AssertionError("the system does it")
+
+    return Job("sync", run, syncs=files)
+
+
+def done_of(syncs: FileSyncs, count: int = 1) -> list[JobDone]:
+    """What is done, once so many are."""
+    found: list[JobDone] = []
+    ready = select.poll()
+    ready.register(syncs.fd, select.POLLIN)
+    while len(found) < count:
+        assert ready.poll(30_000), "a sync did not end"
+        found += syncs.take_done()
+    return found
+
+
+def test_sync_is_told_when_it_is_done(syncs: FileSyncs, file: RealFile) -> None:
+    for number in range(3):
+        file.pwrite(b"x" * 10_000, number * 10_000)
+        job = job_of(file)
+        assert syncs.begin(job)
+        assert [(done.job, done.error) for done in done_of(syncs)] == [(job, None)]
+    assert syncs.take_done() == []
+
+
+def test_many_at_once_end_each_for_itself(syncs: FileSyncs, tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path)
+    jobs = set()
+    for number in range(20):
+        file = disk.open(str(number), create=True)
+        file.pwrite(b"x", 0)
+        job = job_of(file)
+        assert syncs.begin(job)
+        jobs.add(job)
+    assert {done.job for done in done_of(syncs, 20)} == jobs
+
+
+@pytest.mark.parametrize(("code", "kind"), [(errno.EIO, DiskFailed), (errno.ENOSPC, DiskFull)])
+def test_failure_is_told_as_a_thread_tells_it(
+    code: int, kind: type, syncs: FileSyncs, file: RealFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call: Any = syncs._system
+
+    def failing(number: int, *args: Any) -> int:
+        count = int(call(number, *args))
+        if number == syncs._get_events and count:
+            filesyncs._DONE.pack_into(syncs._done, 0, *filesyncs._DONE.unpack_from(syncs._done)[:2], -code, 0)
+        return count
+
+    monkeypatch.setattr(syncs, "_system", failing)
+    assert syncs.begin(job_of(file))
+    (done,) = done_of(syncs)
+    assert type(done.error) is kind
+    assert str(done.error).startswith(file.path)
+
+
+def test_what_is_left_to_a_thread(syncs: FileSyncs, file: RealFile) -> None:
+    assert not syncs.begin(Job("other work", lambda: None))
+    assert not syncs.begin(job_of(file, file))
+    assert not syncs.begin(job_of(SimDisk(Random(1)).open("file", create=True)))
+    file.close()
+    assert not syncs.begin(job_of(file))
+
+
+def test_system_that_cannot_be_asked(monkeypatch: pytest.MonkeyPatch, file: RealFile) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "pdp11")
+    syncs = FileSyncs()
+    assert (syncs.fd, syncs.begin(job_of(file))) == (-1, False)
+    syncs.close()
+
+
+def test_system_that_refuses(monkeypatch: pytest.MonkeyPatch, file: RealFile) -> None:
+    monkeypatch.setattr(filesyncs, "_CALLS", {platform.machine(): (10**6,) * 4})  # as a container may forbid them
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    syncs = FileSyncs()
+    assert (syncs.fd, syncs.begin(job_of(file))) == (-1, False)
+    assert ctypes.get_errno() in (0, errno.ENOSYS)
+    syncs.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
