@@ -1,6 +1,7 @@
 """What every test gets: a Hypothesis profile that does not depend on the machine, and nothing left open unnoticed."""
 
 import gc
+import signal
 from collections.abc import Iterator
 
 import hypothesis
@@ -9,6 +10,11 @@ import pytest
 # A deadline per example measures the machine, not the code; a failing example is printed with what reproduces it.
 hypothesis.settings.register_profile("commit", deadline=None, print_blob=True, database=None)
 hypothesis.settings.load_profile("commit")
+
+
+# Some tests press Ctrl-C. What a shell starts in the background ignores that, and so would all that is started here.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
