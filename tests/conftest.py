@@ -3,6 +3,7 @@
 import gc
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -15,6 +16,14 @@ hypothesis.settings.load_profile("commit")
 # Some tests press Ctrl-C. What a shell starts in the background ignores that, and so would all that is started here.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+SLOWEST = Path(__file__).parent / "spark"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests of Spark: one process does most of them, in one JVM; others take from it what is quick."""
+    items.sort(key=lambda item: not item.path.is_relative_to(SLOWEST))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
