@@ -134,9 +134,7 @@ class Clients:
             else:
                 return  # it may not serve, so nobody asks it for offsets
             may_be_behind = self._world.mode is Mode.SLAVE_CONSUME and self._world.may_lag
-            self.history.offset_told(
-                queue_id, offset, broker.name, may_be_behind=may_be_behind, may_forget=broker.may_forget
-            )
+            self.history.offset_told(queue_id, offset, broker.name, may_be_behind=may_be_behind)
 
     def finish(self) -> list[str]:
         """Stop producing, wait until everything acknowledged was delivered; what went wrong with the clients."""

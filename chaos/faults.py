@@ -17,8 +17,6 @@ from tandemq.run.ask import try_ask
 OBEYS_SECONDS = 20.0
 """Within this time a change of the configuration has taken effect."""
 _BEHAVIOURS: tuple[Behaviour, ...] = ("cut", "stall", "hole")
-_NOTED_SECONDS = 1.0
-"""Until a broker has written down what it kept in memory while its disk was full: ten times what it takes."""
 
 
 class Faults:
@@ -64,7 +62,6 @@ class Faults:
             broker.revive()
 
     def _kill(self, broker: Broker, seconds: float) -> None:
-        broker.may_forget |= time.monotonic() < broker.full_until
         broker.kill()
         time.sleep(seconds)
         broker.start()
@@ -103,7 +100,6 @@ class Faults:
         broker.fails("enospc", on=True)
         time.sleep(seconds)
         broker.fails("enospc", on=False)
-        broker.full_until = time.monotonic() + _NOTED_SECONDS
 
     def _eread(self, broker: Broker, seconds: float) -> None:
         """Nothing of its files can be read; what it has in memory goes on."""

@@ -144,19 +144,16 @@ class History:
             self.violations.append(f"I5: {what} {place[0]} offset {place[1]} was {other}, then {body}")
         given[place] = body
 
-    def offset_told(
-        self, queue_id: int, offset: int, teller: str, *, may_be_behind: bool, may_forget: bool = False
-    ) -> None:
+    def offset_told(self, queue_id: int, offset: int, teller: str, *, may_be_behind: bool) -> None:
         """A broker that may serve told the group's offset.
 
         `may_be_behind`: commits need not have reached all members: another one may begin with older offsets.
-        `may_forget`: it was killed while its disk took none of them.
         """
         before, former = self._offsets.get(queue_id, (0, teller))
         self._offsets[queue_id] = (offset, teller)
         if offset >= before:
             return
-        if may_forget or (may_be_behind and teller != former):
+        if may_be_behind and teller != former:
             self.offsets_behind += 1
         else:
             self.violations.append(f"I7: queue {queue_id} went back from {before} to {offset} at {teller}")

@@ -53,10 +53,6 @@ class Broker(BrokerChild):
         """When it was seen dead; ms of the monotonic clock."""
         self.ended: list[str] = []
         """Violations of I16: what its process said when it ended by itself."""
-        self.full_until = 0.0
-        """Until when its disk was full or it had not yet noted what it kept in memory meanwhile; monotonic seconds."""
-        self.may_forget = False
-        """Whether it was killed before that, so that it may have forgotten offsets."""
         self.early: Usage | None = None
         """What its process used when it began to listen."""
         self._where = where

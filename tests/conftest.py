@@ -1,6 +1,7 @@
 """What every test gets: a Hypothesis profile that does not depend on the machine, and nothing left open unnoticed."""
 
 import gc
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,16 +20,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 SLOWEST = Path(__file__).parent / "spark"
-PROCESSES = 3
-"""Of `make test`; each begins with as many tests, one behind the other."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two of the processes begin with the tests of Spark, half each: they are slow, and none is left for the end."""
+    """Two of the processes begin with the tests of Spark, half each: they are slow, and none is left for the end.
+
+    Each process begins with its part of the list, all parts of one length.
+    """
     slow = [item for item in items if item.path.is_relative_to(SLOWEST)]
     quick = [item for item in items if not item.path.is_relative_to(SLOWEST)]
     half = len(slow) // 2
-    rest = max(0, len(items) // PROCESSES - half)
+    part = len(items) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    rest = max(0, part - half)
     items[:] = slow[:half] + quick[:rest] + slow[half:] + quick[rest:]
 
 

@@ -103,13 +103,6 @@ def offset_back(history: History, _log: list[Stored]) -> None:
     history.offset_told(0, 4, "broker-a-1", may_be_behind=False)
 
 
-def test_offset_that_a_killed_broker_with_a_full_disk_forgot_is_counted() -> None:
-    history = History()
-    for offset in (5, 3):
-        history.offset_told(0, offset, "broker-a-0", may_be_behind=False, may_forget=True)
-    assert (history.violations, history.offsets_behind) == ([], 1)
-
-
 def offset_back_at_one_broker(history: History, _log: list[Stored]) -> None:
     history.offset_told(0, 4, "broker-a-1", may_be_behind=True)
 
