@@ -15,7 +15,6 @@ from tandemq.errors import DiskFailed
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.topic import TopicConfig
-from tandemq.storage.commitlog import BLOCK_BYTES
 from tests.broker.harness import CLIENT, Harness, messages_in
 from tests.spec import spec
 
@@ -164,8 +163,7 @@ def test_disk_that_cannot_be_read_is_an_answer(tmp_path: Path, monkeypatch: pyte
     def refuse(*_: object) -> bytes:
         raise DiskFailed("bad sector")
 
-    monkeypatch.setattr(broker.node.store.log, "read", refuse)
-    monkeypatch.setattr(broker.node.store.log, "view", refuse)
+    monkeypatch.setattr(broker.node.store.log.reader, "read", refuse)
     answer = broker.pull("TopicA")
     assert answer is not None
     assert answer.code == ResponseCode.SYSTEM_ERROR
@@ -380,27 +378,6 @@ def test_turn_builds_so_many_bytes_of_answers_and_the_next_goes_on(narrow: Harne
     assert answered_by(narrow, narrow.turn) == [OK]
     assert narrow.node.deadline_ms() != 0
     assert answered_by(narrow, narrow.turn) == []
-
-
-def test_turn_reads_so_many_blocks_of_the_log_however_little_is_asked_of_each(tmp_path: Path) -> None:
-    """Whoever holds a slice of a block holds the block."""
-    broker = Harness(tmp_path, segment_bytes=32 << 20, frame_bytes_max=4 << 20, message_bytes_max=2 << 20)
-    for _ in range(28):
-        broker.send("TopicA", b"small")
-        broker.send("TopicA", bytes(BLOCK_BYTES))
-    asked = [PULL | {"maxMsgNums": 1, "queueOffset": 2 * number} for number in range(28)]
-    frames = [
-        encode_command(Command(RequestCode.PULL_MESSAGE, 1_000, fields={k: str(v) for k, v in fields.items()}))
-        for fields in asked
-    ]
-    broker.pull("TopicA")  # creates the group, and reads the first block
-    broker.inbox[CLIENT].clear()
-    broker.turn([(CLIENT, b"".join(frames))])
-    assert len(broker.inbox[CLIENT]) == 1 + pull.TURN_BYTES_MAX // BLOCK_BYTES
-    broker.turn()
-    answers = broker.inbox[CLIENT]
-    assert [answer.code for answer in answers] == [OK] * 28
-    assert {len(answer.body) < 1_000 for answer in answers} == {True}
 
 
 def test_link_that_takes_nothing_gets_nothing_more_until_it_drains(narrow: Harness) -> None:

@@ -3,14 +3,11 @@
 from random import Random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tandemq.codec.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record import Record
 from tandemq.sim.disk import SimDisk
-from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue, Span, one_span
-from tandemq.storage.seglog import FileCache
+from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue, QueueFiles
 from tests.storage.harness import new_disk, put, start
 
 FILE_BYTES = 200
@@ -18,7 +15,7 @@ SIZE = 200
 
 
 def make(disk: SimDisk) -> ConsumeQueue:
-    return ConsumeQueue(disk, FileCache(disk, 2), "T", 0, FILE_BYTES)
+    return ConsumeQueue(disk, QueueFiles(disk, 2), "T", 0, FILE_BYTES)
 
 
 def enter(queue: ConsumeQueue, number: int) -> bool:
@@ -76,8 +73,8 @@ def test_entries_in_memory_and_in_files_are_read_alike() -> None:
             queue.flush()
     for number in range(37):
         assert queue.entry(number) == (number * 1000, SIZE, number)
-        piece = queue.read(number, 100)
-        assert 0 < len(piece) <= FILE_BYTES if number < 21 else len(piece) == (37 - number) * 20
+        expected = [(at * 1000, SIZE, at) for at in range(number, min(number + FILE_BYTES // 20, 37))]
+        assert list(QUEUE_ENTRY.iter_unpack(queue.read(number, 100))) == expected
     assert queue.read(37, 5) == b""
 
 
@@ -178,28 +175,3 @@ def test_queues_are_written_in_the_order_in_which_they_got_entries() -> None:
     assert [path.split("/")[2] for path in written if path.startswith("consumequeue/")] == [
         str(queue_id) for queue_id in order
     ]
-
-
-def packed(spans: list[tuple[int, int]]) -> bytes:
-    return b"".join([QUEUE_ENTRY.pack(offset, size, 7) for offset, size in spans])
-
-
-@given(st.integers(0, 1 << 50), st.lists(st.tuples(st.integers(0, 3), st.integers(91, 1 << 22)), max_size=40))
-def test_records_that_lie_one_behind_the_other_are_one_span(start: int, pieces: list[tuple[int, int]]) -> None:
-    """Others between some of them, of which each takes 100 bytes."""
-    spans: list[tuple[int, int]] = []
-    at = start
-    for others, size in pieces:
-        at += 100 * others if spans else 0
-        spans.append((at, size))
-        at += size
-    is_one = bool(spans) and not any(others for others, _ in pieces[1:])
-    expected = Span(start, at, spans[-1][0], len(spans)) if is_one else None
-    assert one_span(packed(spans)) == expected
-
-
-def test_a_hole_is_no_part_of_a_span() -> None:
-    for hole in ((1_000, PREFILL_SIZE), (0, PREFILL_SIZE)):
-        assert one_span(packed([hole])) is None
-        assert one_span(packed([(900, 100), hole, (1_000, 100)])) is None
-        assert one_span(packed([hole, (1_000 + PREFILL_SIZE, 100)])) is None

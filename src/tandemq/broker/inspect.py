@@ -133,7 +133,7 @@ class _Inspect:
                 "brokerOffset": self._bounds(topic, queue_id)[1],
                 "consumerOffset": consumed,
                 "lastTimestamp": self._time_at(topic, queue_id, consumed - 1),
-                "pullOffset": consumed,
+                "pullOffset": max(consumed, self._broker.pull.next_offset(topic, group, queue_id)),
             }
         return table
 

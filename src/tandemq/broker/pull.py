@@ -11,30 +11,27 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from struct import Struct
 
 import msgspec
 
 from tandemq.boundary import Buffer, Now, Outbox, Turn
 from tandemq.broker.clients import Clients
-from tandemq.broker.damages import WAITS, Damages
+from tandemq.broker.damages import Damages
 from tandemq.broker.groups import Groups
 from tandemq.broker.longpoll import HeldPulls
+from tandemq.broker.message_reader import MessageReader, Messages
 from tandemq.broker.offsets import ConsumerOffsets
 from tandemq.broker.topics import Topics
-from tandemq.codec.entries import QUEUE_ENTRY
 from tandemq.codec.frame import encode_command
 from tandemq.codec.header import encode_header
-from tandemq.codec.record import MAGIC_V1, MAGIC_V2
 from tandemq.codec.requests import PullFields, decode_pull_frame, read_fields
 from tandemq.config import BrokerConfig
-from tandemq.errors import OffsetGone, StoreDamaged, StoreError
+from tandemq.errors import OffsetGone, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import FLAG_ONEWAY, FLAG_RESPONSE, VERSION_SPOKEN, Command
 from tandemq.model.group import SubscriptionGroupConfig, parse_tag_expression, tag_codes
 from tandemq.model.topic import RETRY_PREFIX, Permission
-from tandemq.storage.commitlog import BLOCK_BYTES
-from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue, one_span
+from tandemq.storage.consumequeue import ConsumeQueue
 from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
@@ -42,17 +39,16 @@ PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, Requ
 COMMIT_OFFSET = 1
 SUSPEND = 2
 SUBSCRIPTION = 4
-EXAMINED_ENTRIES_MAX = 800
 TURN_BYTES_MAX = 16 << 20
 """A turn builds no more answers than this; the rest of the pulls wait for the next."""
 LINK_BYTES_MAX = 8 << 20
 """A link with so many bytes under way gets no more answers before it has taken them."""
 WAITING_PER_LINK_MAX = 4096
+KEPT_MEMORY_PART = 64
+"""Part of the machine's memory that blocks of the log may take while many consumers catch up."""
 NO_LIMIT = 1 << 62
 _NO_GROUP = SubscriptionGroupConfig("")
 _READ = int(Permission.READ)
-_BEGINNING = Struct(">I20xq")
-"""Of a record, behind its size: magic and log offset."""
 _HEADER = (
     b'{"code":%d,"extFields":{"suggestWhichBrokerId":"%d","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d"}'
     b',"flag":1,"language":"PYTHON","opaque":%d,"remark":"%b","serializeTypeCurrentRPC":"JSON","version":%d}'
@@ -100,6 +96,20 @@ class Pull:
         """A replica read: see `PullPath.replica_limit`."""
 
 
+class PullCounts:
+    """Messages of one topic sent to one group since the start."""
+
+    __slots__ = ("answers", "bytes", "messages", "next_offsets")
+
+    def __init__(self) -> None:
+        """Nothing was sent."""
+        self.messages = 0
+        self.bytes = 0
+        self.answers = 0
+        self.next_offsets: dict[int, int] = {}
+        """Queue offset behind the last message sent, by queue id."""
+
+
 class PullPath:
     """All pulls of one broker."""
 
@@ -115,7 +125,8 @@ class PullPath:
         self._offsets = offsets
         self._memory_bytes = memory_bytes
         self._outbox = outbox
-        self._damages = damages
+        self._reader = MessageReader(store.log, damages)
+        store.log.reader.limit_memory(memory_bytes // KEPT_MEMORY_PART)
         self.suspects: Callable[[int, str], None] | None = None
         """Told where a record should begin and none can: log offset, and why."""
         self._spent = 0
@@ -144,8 +155,8 @@ class PullPath:
         self.finds = 0
         """Answers with messages since the start; `misses` those without."""
         self.misses = 0
-        self.given: dict[tuple[str, str], list[int]] = {}
-        """Messages, bytes and answers given since the start, by topic and group."""
+        self.counts: dict[tuple[str, str], PullCounts] = {}
+        """By topic and group."""
 
     def adopt_config(self, config: BrokerConfig) -> None:
         """Take the settings, at the start and when they change."""
@@ -334,7 +345,7 @@ class PullPath:
                 return False
             status, code, following = "OFFSET_OVERFLOW_ONE" if high else "NO_MESSAGE_IN_QUEUE", _NO_NEW, offset
         elif low <= offset < high:
-            return self._answer_found(pull, turn, low, high, is_last=is_last)
+            return self._answer_found(pull, turn, high, is_last=is_last)
         elif high == 0:
             status, code, following = "NO_MESSAGE_IN_QUEUE", _MOVED, 0
         elif offset < low:
@@ -350,21 +361,26 @@ class PullPath:
         self._send(pull, turn, code, status, following, high)
         return True
 
-    def _answer_found(self, pull: Pull, turn: Turn, low: int, high: int, *, is_last: bool) -> bool:
+    def _answer_found(self, pull: Pull, turn: Turn, high: int, *, is_last: bool) -> bool:
         if not self._has_room(pull.link):
             self._wait(pull, turn, high)
             return True
         try:
-            buffers, count, size, following = self._gather(pull)
+            buffers, count, size, following, mismatch, waits_at = self._read(pull)
         except OffsetGone:
-            following = max(pull.fields.queue_offset + 1, low)
+            pull.queue.correct_min(self._store.log.start)
+            following = max(pull.fields.queue_offset + 1, pull.queue.min_offset)
             self._send(pull, turn, _AGAIN, "MESSAGE_WAS_REMOVING", following, high)
-            return True
-        except StoreDamaged as error:
-            self._send(pull, turn, _FAILED, str(error), pull.fields.queue_offset, high)
             return True
         except StoreError as error:
             self._cannot_read(pull, turn, error)
+            return True
+        if mismatch is not None and self.suspects is not None:
+            self.suspects(mismatch.log_offset, mismatch.reason)
+        if not count and (mismatch is not None or waits_at is not None):
+            place = mismatch.log_offset if mismatch is not None else waits_at
+            why = f"is damaged: {mismatch.reason}" if mismatch is not None else "is damaged and waits for its repair"
+            self._send(pull, turn, _FAILED, f"the message at log offset {place} {why}", following, high)
             return True
         if not count:
             pull.scan_offset = following
@@ -378,91 +394,27 @@ class PullPath:
         self._spent += size
         self._sent[pull.link] = self._sent.get(pull.link, 0) + size
         self.finds += 1
-        given = self.given.get((pull.fields.topic, pull.fields.consumer_group))
-        if given is None:
-            given = self.given[pull.fields.topic, pull.fields.consumer_group] = [0, 0, 0]
-        given[0] += count
-        given[1] += size
-        given[2] += 1
+        key = pull.fields.topic, pull.fields.consumer_group
+        counts = self.counts.get(key)
+        if counts is None:
+            counts = self.counts[key] = PullCounts()
+        counts.messages += count
+        counts.bytes += size
+        counts.answers += 1
+        counts.next_offsets[pull.fields.queue_id] = following
         self._send(pull, turn, _FOUND, "FOUND", following, high, buffers, size)
         return True
 
-    def _gather(self, pull: Pull) -> tuple[list[Buffer], int, int, int]:
-        """Slices of the matching records, how many, their bytes, and the offset behind the last entry looked at."""
-        fields, codes = pull.fields, pull.codes
-        offset = max(pull.scan_offset, fields.queue_offset, pull.queue.min_offset)
-        most = max(1, min(fields.max_msg_nums, self._config.transfer_messages_max))
-        room = self._config.transfer_bytes_max
-        spans: list[tuple[int, int]] = []
-        count = total = 0
-        start = end = -1
-        limit = self._limit(pull)
-        has_damage = bool(self._damages.ranges)
-        entries = pull.queue.read(offset, most if codes is None else EXAMINED_ENTRIES_MAX)
-        if codes is None and not has_damage:
-            span = one_span(entries)
-            if span is not None and span.last < limit and span.end - span.start <= room:
-                size = span.end - span.start
-                return self._slices([(span.start, span.end)]), span.entries, size, offset + span.entries
-        for log_offset, size, code in QUEUE_ENTRY.iter_unpack(entries):
-            if log_offset >= limit:
-                break
-            if has_damage and (fate := self._damages.fate_of(log_offset, size)):
-                if fate == WAITS:
-                    if count:
-                        break
-                    raise StoreDamaged(f"the message at log offset {log_offset} is damaged and waits for its repair")
-                offset += 1
-                continue
-            if size == PREFILL_SIZE or (codes is not None and code not in codes):
-                offset += 1
-                continue
-            if count and (count >= most or total + size > room):
-                break
-            if log_offset != end:
-                if count:
-                    spans.append((start, end))
-                start = log_offset
-            end = log_offset + size
-            offset += 1
-            count += 1
-            total += size
-        if count:
-            spans.append((start, end))
-        return self._slices(spans), count, total, offset
-
-    def _slices(self, spans: list[tuple[int, int]]) -> list[Buffer]:
-        """The bytes of log ranges, from blocks read for many where there are any."""
-        store_log = self._store.log
-        blocks_read = store_log.blocks_read
-        buffers: list[Buffer] = []
-        block_start = block_end = 0
-        block = memoryview(b"")
-        for start, end in spans:
-            if start < block_start or end > block_end:
-                found = store_log.block(start)
-                if found is None or end > found[0] + BLOCK_BYTES:
-                    buffers.append(self._seen(store_log.view(start, end - start), start))
-                    continue
-                block_start, block = found
-                block_end = block_start + BLOCK_BYTES
-            buffers.append(self._seen(block[start - block_start : end - block_start], start))
-        self._spent += (store_log.blocks_read - blocks_read) * BLOCK_BYTES  # in memory until the answers have left
-        return buffers
-
-    def _seen(self, data: Buffer, log_offset: int) -> Buffer:
-        """Records to be given, if they begin like one; checksums are the scrubber's and the client's.
-
-        Raises:
-            StoreDamaged: what lies there says that it lies elsewhere, or is no record.
-        """
-        magic, stated = _BEGINNING.unpack_from(data, 4)
-        if stated != log_offset or magic not in (MAGIC_V1, MAGIC_V2):
-            reason = f"magic {magic:#x} and log offset {stated} where a record should begin"
-            if self.suspects is not None:
-                self.suspects(log_offset, reason)
-            raise StoreDamaged(f"the message at log offset {log_offset} is damaged: {reason}")
-        return data
+    def _read(self, pull: Pull) -> Messages:
+        fields = pull.fields
+        return self._reader.read(
+            pull.queue,
+            max(pull.scan_offset, fields.queue_offset, pull.queue.min_offset),
+            pull.codes,
+            most=max(1, min(fields.max_msg_nums, self._config.transfer_messages_max)),
+            bytes_max=self._config.transfer_bytes_max,
+            limit=self._limit(pull),
+        )
 
     def _cannot_read(self, pull: Pull, turn: Turn, error: StoreError) -> None:
         log.error("pull: topic=%s queue=%d cannot be read: %s", pull.fields.topic, pull.fields.queue_id, error)
@@ -507,6 +459,11 @@ class PullPath:
 
     def _limit(self, pull: Pull) -> int:
         return min(self.log_limit, self.replica_limit()) if pull.is_replica else self.log_limit
+
+    def next_offset(self, topic: str, group: str, queue_id: int) -> int:
+        """Queue offset behind the last message sent to a group since the start; 0 if none was."""
+        counts = self.counts.get((topic, group))
+        return counts.next_offsets.get(queue_id, 0) if counts is not None else 0
 
     def visible_end(self, queue: ConsumeQueue, log_limit: int | None = None) -> int:
         """Queue offset behind the last message that may be shown; `log_limit`: another one than for consumers.

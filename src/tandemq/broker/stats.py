@@ -165,14 +165,15 @@ class Stats:
 
     def _count_gets(self) -> None:
         gets = 0
-        for (topic, group), (count, size, answers) in self._broker.pull.given.items():
+        for (topic, group), counts in self._broker.pull.counts.items():
             before = self._given.get((topic, group), (0, 0, 0))
-            grown = count - before[0]
+            grown = counts.messages - before[0]
             if grown:
-                self._given[topic, group] = (count, size, answers)
+                self._given[topic, group] = (counts.messages, counts.bytes, counts.answers)
                 gets += grown
-                self.add("GROUP_GET_NUMS", f"{topic}@{group}", grown, answers - before[2])
-                self.add("GROUP_GET_SIZE", f"{topic}@{group}", size - before[1], answers - before[2])
+                answers = counts.answers - before[2]
+                self.add("GROUP_GET_NUMS", f"{topic}@{group}", grown, answers)
+                self.add("GROUP_GET_SIZE", f"{topic}@{group}", counts.bytes - before[1], answers)
         self.add("BROKER_GET_NUMS", self._broker.config.cluster, gets, gets)
 
     # Totals, rates, days.

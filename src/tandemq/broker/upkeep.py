@@ -90,6 +90,7 @@ class Upkeep:
 
     def _begin_sync(self, _now: Now) -> None:
         store = self._broker.store
+        store.log.reader.forget_if_idle()
         if self._syncing is not None or store.marks.written <= store.marks.synced or store.log.refused is not None:
             return
         end = min(store.marks.written, store.log.flushed_offset)

@@ -5,19 +5,19 @@ fail. `MUTATIONS` says by which rules it may be noticed first.
 """
 
 # ruff: noqa: ARG001, ARG005, SLF001  # what is replaced is inside, and has its own signature
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from tandemq.boundary import Turn
+from tandemq.boundary import Buffer, Turn
 from tandemq.broker import (
     delay,
     longpoll,
     masterside,
+    message_reader,
     node,
     offsets,
-    pull,
     repair,
     retry,
     scrubwork,
@@ -31,7 +31,7 @@ from tandemq.model.codes import ResponseCode
 from tandemq.model.topic import DLQ_PREFIX, SCHEDULE_TOPIC
 from tandemq.replication import master, records
 from tandemq.sim.patch import patched
-from tandemq.storage import commitlog, consumequeue, index, recovery, store
+from tandemq.storage import commitlog, consumequeue, index, log_reader, recovery, store
 from tandemq.storage.rows import Row as StoredRow
 
 Mutation = Callable[[], AbstractContextManager[Any]]
@@ -192,13 +192,22 @@ def tail_cut() -> AbstractContextManager[Any]:
 
 def order_reversed() -> AbstractContextManager[Any]:
     """Messages of one answer come in a wrong order."""
-    gather = pull.PullPath._gather
+    joined = message_reader._messages
 
-    def reversed_gather(self: pull.PullPath, asked: pull.Pull) -> Any:
-        buffers, *rest = gather(self, asked)
-        return (buffers[::-1], *rest)
+    def reversed_pieces(pieces: list[bytes], count: int, selection: Any) -> Any:
+        found = joined(pieces, count, selection)
+        return found._replace(buffers=_records_of(found.buffers)[::-1])
 
-    return patched(pull.PullPath, "_gather", reversed_gather)
+    return patched(message_reader, "_messages", reversed_pieces)
+
+
+def _records_of(buffers: Sequence[Buffer]) -> list[bytes]:
+    data, at, found = b"".join(buffers), 0, []
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4])
+        found.append(data[at : at + size])
+        at += size
+    return found
 
 
 def junk_ends_process() -> AbstractContextManager[Any]:
@@ -332,15 +341,13 @@ def _dead_letters_turned(piece: records.Piece) -> bytes:
 
 
 def answers_unchecked() -> AbstractContextManager[Any]:
-    """Nobody looks at what a pull gives, and the entries of queues point a few bytes before their records."""
-    slices = pull.PullPath._slices
+    """Nobody compares what a pull reads with its entries, and these point a few bytes before their records."""
+    read = log_reader.LogReader.read
 
-    def beside(self: pull.PullPath, spans: list[tuple[int, int]]) -> Any:
-        return slices(self, [(start - 8, end - 8) if start >= 8 else (start, end) for start, end in spans])
+    def beside(self: log_reader.LogReader, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        return read(self, [(start - 8, end - 8) if start >= 8 else (start, end) for start, end in ranges])
 
-    return both(
-        patched(pull.PullPath, "_slices", beside), patched(pull.PullPath, "_seen", lambda self, data, log_offset: data)
-    )
+    return both(patched(log_reader.LogReader, "read", beside), patched(message_reader, "_is_record", lambda *_: True))
 
 
 def deadline_stays() -> AbstractContextManager[Any]:

@@ -31,9 +31,8 @@ from tandemq.spark.entries import Scan
 from tandemq.spark.logfiles import LogFiles, LogReader, log_end, open_log
 from tandemq.spark.logranges import RANGE_BYTES, LogRange, split
 from tandemq.spark.tasks import Job, Progress, run_tasks, silent
-from tandemq.storage.consumequeue import ConsumeQueue
+from tandemq.storage.consumequeue import ConsumeQueue, QueueFiles
 from tandemq.storage.index import KeyIndex
-from tandemq.storage.seglog import FileCache
 
 ENTRY = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
 ENTRIES = "topic string, queueId int, queueOffset long, logOffset long, size int, code long"
@@ -169,7 +168,7 @@ class _QueueWriter:
                 if queue is None or (queue.topic, queue.queue_id) != (topic, queue_id):
                     if queue is not None:
                         yield _finished(queue, work, output)
-                    queue = ConsumeQueue(disk, FileCache(disk, files_max=4), topic, queue_id, self._file_bytes)
+                    queue = ConsumeQueue(disk, QueueFiles(disk, files_max=4), topic, queue_id, self._file_bytes)
                 _enter(queue, rows)
         if queue is not None:
             yield _finished(queue, work, output)

@@ -25,12 +25,11 @@ from tandemq.codec.record import (
     RUN_HEAD,
     encode_record,
 )
-from tandemq.errors import DiskFailed, DiskFull, OffsetGone, RecordTooLarge, StoreError
+from tandemq.errors import DiskFailed, DiskFull, RecordTooLarge, StoreError
+from tandemq.storage.log_reader import LogReader
 from tandemq.storage.rows import Row
 from tandemq.storage.seglog import FileCache, SegmentLog
 
-BLOCK_BYTES = 1 << 20
-BLOCKS_KEPT = 16
 ZERO_AHEAD_BYTES = 4 << 20
 _PLAIN_OVERHEAD = 91 + CRC_PROPERTY_BYTES
 _CRC_MASK = 0x7FFFFFFF
@@ -65,10 +64,8 @@ class CommitLog:
         self.zero_ahead = False
         """Write zeroes ahead of the log: a sync then changes no file's block map, which makes it a third cheaper."""
         self._zeroed_end = 0
-        self._blocks: dict[int, memoryview] = {}
-        self.blocks_read = 0
-        """Blocks that were read since the start, each `BLOCK_BYTES` in memory for as long as a slice of it is."""
-        self._odd_segments = segment_bytes % BLOCK_BYTES != 0
+        self.reader = LogReader(self)
+        """For pulls."""
 
     @property
     def start(self) -> int:
@@ -88,7 +85,7 @@ class CommitLog:
             self._segment_end = self.segment_bytes
         self._pending.clear()
         self._rolls.clear()
-        self._blocks.clear()
+        self.reader.forget()
         self._zeroed_end = end
         self.last_write = (end, b"")
 
@@ -276,6 +273,14 @@ class CommitLog:
             return bytes(data[offset - latest : offset - latest + min(size, room)])
         return self._segments.read(offset, size)
 
+    def file_at(self, offset: int) -> tuple[int, File]:
+        """Start and file of the segment that holds an offset.
+
+        Raises:
+            OffsetGone: no file holds it.
+        """
+        return self._segments.file_at(offset)
+
     def read_raw(self, offset: int, size: int) -> bytes:
         """Like `read`, but whatever the files hold, written by this process or not: for recovery and repair."""
         return self._segments.read(offset, size)
@@ -283,35 +288,6 @@ class CommitLog:
     def is_blank_from(self, offset: int) -> bool:
         """Whether nothing was ever written at or behind an offset, told without reading."""
         return self._segments.is_blank_from(offset)
-
-    def view(self, offset: int, size: int) -> memoryview | bytes:
-        """Exactly the `size` bytes at `offset` (within one file).
-
-        Raises:
-            OffsetGone: they are not held.
-        """
-        data = self.read(offset, size)
-        if len(data) < size:
-            raise OffsetGone(f"commit log: bytes [{offset}, {offset + size}) are not held")
-        return data
-
-    def block(self, offset: int) -> tuple[int, memoryview] | None:
-        """The block of `BLOCK_BYTES` around an offset and where it begins, kept for the readers that follow.
-
-        None where a block would not be whole: at the log's end, where readers need little.
-        """
-        start = offset - offset % BLOCK_BYTES
-        block = self._blocks.get(start)
-        if block is not None:
-            return start, block
-        if start + BLOCK_BYTES > self.written_end or start < self.start or self._odd_segments:
-            return None
-        block = memoryview(self._segments.read(start, BLOCK_BYTES))
-        self.blocks_read += 1
-        if len(self._blocks) >= BLOCKS_KEPT:
-            del self._blocks[next(iter(self._blocks))]
-        self._blocks[start] = block
-        return start, block
 
     def overwrite(self, data: bytes, offset: int) -> File:
         """Put the good bytes of a twin in place of damaged ones, within one file and below `written_end`.
@@ -323,7 +299,7 @@ class CommitLog:
         """
         assert self.start <= offset and offset + len(data) <= self.written_end, "repair stays within the log"
         self._segments.write(data, offset)
-        self._blocks.clear()
+        self.reader.forget()
         return self._segments.files_between(offset, offset + 1)[0]
 
     def files_to_sync(self) -> list[File]:
@@ -334,7 +310,7 @@ class CommitLog:
         """Delete the oldest file; never the last one. Returns the new start."""
         assert len(self._segments.starts) > 1, "the last file is never deleted"
         self._segments.drop_first()
-        self._blocks.clear()
+        self.reader.forget()
         return self.start
 
     @property

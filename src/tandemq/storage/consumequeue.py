@@ -16,6 +16,9 @@ from tandemq.codec.record import RECORD_BYTES_MIN
 from tandemq.storage.seglog import FileCache, SegmentLog
 
 PREFILL_SIZE = 0x7FFFFFFF
+AHEAD_ENTRIES = 256
+AHEAD_QUEUES_MAX = 4096
+"""Queues for which entries read in advance are kept: 20 MiB for all."""
 _pack = QUEUE_ENTRY.pack
 _unpack = QUEUE_ENTRY.unpack_from
 
@@ -28,11 +31,29 @@ class Entry(NamedTuple):
     tags_code: int
 
 
+class QueueFiles(FileCache):
+    """The open files of all queues, and entries read in advance: with many queues their files cannot all be open."""
+
+    def __init__(self, disk: Disk, files_max: int = 512) -> None:
+        """No file open."""
+        super().__init__(disk, files_max)
+        self.ahead: dict[ConsumeQueue, tuple[int, bytes]] = {}
+        """By queue: queue offset of the first entry, and the entries."""
+
+    def keep_ahead(self, queue: "ConsumeQueue", queue_offset: int, entries: bytes) -> None:
+        """Keep entries of a queue for its next reader."""
+        self.ahead.pop(queue, None)
+        self.ahead[queue] = queue_offset, entries
+        if len(self.ahead) > AHEAD_QUEUES_MAX:
+            del self.ahead[next(iter(self.ahead))]
+
+
 class ConsumeQueue:
     """One queue. `[min_offset, max_offset)` are the entries whose records may still be in the log."""
 
     __slots__ = (
         "_file_bytes",
+        "_files",
         "_segments",
         "_tail",
         "_tail_start",
@@ -47,7 +68,7 @@ class ConsumeQueue:
         "topic",
     )
 
-    def __init__(self, disk: Disk, files: FileCache, topic: str, queue_id: int, file_bytes: int) -> None:
+    def __init__(self, disk: Disk, files: QueueFiles, topic: str, queue_id: int, file_bytes: int) -> None:
         """Load the files; `max_offset` is found by bisection over the last file.
 
         Raises:
@@ -56,6 +77,7 @@ class ConsumeQueue:
         self.topic = topic
         self.queue_id = queue_id
         self._file_bytes = file_bytes
+        self._files = files
         self._segments = SegmentLog(disk, files, f"consumequeue/{topic}/{queue_id}", file_bytes, is_derived=True)
         self._tail = bytearray()
         self._tail_start = self._written_entries()
@@ -194,6 +216,7 @@ class ConsumeQueue:
             self._tail[at : at + QUEUE_ENTRY_BYTES] = packed
         else:
             at = queue_offset * QUEUE_ENTRY_BYTES
+            self._files.ahead.pop(self, None)
             self._segments.write(packed, at)
             for file in self._segments.files_between(at, at + QUEUE_ENTRY_BYTES):
                 file.datasync()
@@ -204,9 +227,7 @@ class ConsumeQueue:
         """A first message behind all others: the topic was deleted on the master and created again."""
         if queue_offset or not self.next_offset or log_offset < self.last_log_end:
             return
-        self.drop_staged()
-        self._tail.clear()
-        self._segments.destroy()
+        self.destroy()
         self._tail_start = self.min_offset = self.max_offset = self.next_offset = self.last_log_end = 0
 
     def _is_absurd(self, missing: int, log_offset: int) -> bool:
@@ -215,6 +236,7 @@ class ConsumeQueue:
 
     def _begin_at(self, queue_offset: int) -> None:
         if self._segments.starts:
+            self._files.ahead.pop(self, None)
             self._segments.destroy()
         per_file = self._file_bytes // QUEUE_ENTRY_BYTES
         self._tail_start = self.max_offset = queue_offset - queue_offset % per_file
@@ -224,14 +246,37 @@ class ConsumeQueue:
         return Entry(*_unpack(self.read(queue_offset, 1), 0))
 
     def read(self, queue_offset: int, count: int) -> bytes:
-        """Up to `count` whole entries from `queue_offset` as they lie, not beyond one file."""
-        count = min(count, self.max_offset - queue_offset)
-        if queue_offset >= self._tail_start:
-            position = (queue_offset - self._tail_start) * QUEUE_ENTRY_BYTES
-            return bytes(self._tail[position : position + count * QUEUE_ENTRY_BYTES])
-        count = min(count, self._tail_start - queue_offset)
-        data = self._segments.read(queue_offset * QUEUE_ENTRY_BYTES, count * QUEUE_ENTRY_BYTES)
-        return data[: len(data) - len(data) % QUEUE_ENTRY_BYTES]
+        """Up to `count` entries from `queue_offset` on, from files and memory; no more than a file can hold."""
+        end = min(queue_offset + min(count, self._file_bytes // QUEUE_ENTRY_BYTES), self.max_offset)
+        written_end = min(end, self._tail_start)
+        data = self._written(queue_offset, written_end) if queue_offset < written_end else b""
+        queue_offset += len(data) // QUEUE_ENTRY_BYTES
+        if not written_end <= queue_offset < end:
+            return data
+        first = (queue_offset - self._tail_start) * QUEUE_ENTRY_BYTES
+        return data + bytes(self._tail[first : (end - self._tail_start) * QUEUE_ENTRY_BYTES])
+
+    def _written(self, start: int, end: int) -> bytes:
+        """Entries from files; a reader that goes on where it stopped gets them from memory most of the time."""
+        ahead_start, ahead = self._files.ahead.get(self, (0, b""))
+        ahead_end = ahead_start + len(ahead) // QUEUE_ENTRY_BYTES
+        if not (ahead_start <= start and end <= ahead_end):
+            if end - start == 1:
+                return self._from_files(start * QUEUE_ENTRY_BYTES, end * QUEUE_ENTRY_BYTES)
+            if ahead_start <= start <= ahead_end:
+                stop = min(max(end, start + AHEAD_ENTRIES), self._tail_start)
+            else:
+                stop = end
+            ahead_start, ahead = start, self._from_files(start * QUEUE_ENTRY_BYTES, stop * QUEUE_ENTRY_BYTES)
+            self._files.keep_ahead(self, start, ahead)
+        return ahead[(start - ahead_start) * QUEUE_ENTRY_BYTES : (end - ahead_start) * QUEUE_ENTRY_BYTES]
+
+    def _from_files(self, position: int, stop: int) -> bytes:
+        data = b""
+        while position < stop and (piece := self._segments.read(position, stop - position)):
+            data += piece
+            position += len(piece)
+        return data
 
     @property
     def written_entries(self) -> int:
@@ -285,6 +330,7 @@ class ConsumeQueue:
             low, high = (middle + 1, high) if self._is_before(middle, log_end) else (low, middle)
         while low > first and not (self._is_before(low - 1, log_end) and self._continues(low - 1, first)):
             low -= 1
+        self._files.ahead.pop(self, None)
         if wipes:
             self._segments.wipe(min(low, self._tail_start) * QUEUE_ENTRY_BYTES)
         if low >= self._tail_start:
@@ -326,35 +372,16 @@ class ConsumeQueue:
 
     def destroy(self) -> None:
         """Delete the files."""
+        self._files.ahead.pop(self, None)
         self._tail.clear()
         self.drop_staged()
         self._segments.destroy()
 
 
-class Span(NamedTuple):
-    """Records of one queue that lie one behind the other in the log."""
-
-    start: int
-    end: int
-    last: int
-    """Where the last of them begins."""
-    entries: int
-    """How many they are."""
-
-
-def one_span(entries: bytes) -> Span | None:
-    """Where the records of entries lie, if that is one behind the other; None if not, or if there are no entries.
-
-    Entries are in the order of the log, so it is the case if the sizes add up to the distance; holes are far too large.
-    Cost: two objects per entry.
-    """
-    count = len(entries) // QUEUE_ENTRY_BYTES
-    if not count:
-        return None
-    numbers = _packer(count).unpack_from(entries)
-    start, last, end = numbers[0], numbers[-3], numbers[-3] + numbers[-2]
-    total = sum(numbers[1::3])
-    return Span(start, end, last, count) if end - start == total < PREFILL_SIZE else None
+def unpack_entries(entries: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Log offsets and sizes of entries; cost: two objects per entry."""
+    numbers = _packer(len(entries) // QUEUE_ENTRY_BYTES).unpack_from(entries)
+    return numbers[0::3], numbers[1::3]
 
 
 @lru_cache(maxsize=1024)

@@ -204,13 +204,22 @@ class SegmentLog:
         Raises:
             OffsetGone: no file holds the offset.
         """
+        start, file = self.file_at(offset)
+        within = offset - start
+        return file.pread(min(size, self.segment_bytes - within), within)
+
+    def file_at(self, offset: int) -> tuple[int, File]:
+        """Start and file that hold an offset.
+
+        Raises:
+            OffsetGone: no file holds it.
+        """
         start = offset - offset % self.segment_bytes
         if not self.starts or not self.starts[0] <= start <= self.starts[-1]:
             raise OffsetGone(
                 f"{self.directory}: no file holds offset {offset}; held are [{self.start}, {self.capacity_end})"
             )
-        within = offset - start
-        return self._files.get(self.path(start)).pread(min(size, self.segment_bytes - within), within)
+        return start, self._files.get(self.path(start))
 
     def is_blank_from(self, offset: int) -> bool:
         """Whether nothing was ever written at or behind an offset that lies in the last file."""

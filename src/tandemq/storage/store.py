@@ -23,11 +23,10 @@ from tandemq.errors import OffsetGone, StoreError
 from tandemq.model.message import SysFlag
 from tandemq.model.topic import SCHEDULE_TOPIC, topic_name_error
 from tandemq.storage.commitlog import CommitLog
-from tandemq.storage.consumequeue import ConsumeQueue
+from tandemq.storage.consumequeue import ConsumeQueue, QueueFiles
 from tandemq.storage.index import PENDING_MAX, KeyIndex
 from tandemq.storage.marks import Checkpoint, Marks, open_marks, write_checkpoint, write_marks
 from tandemq.storage.rows import AlikeRows, Row, encode_alike
-from tandemq.storage.seglog import FileCache
 
 log = logging.getLogger(__name__)
 _TRANSACTION_BITS = 0xC
@@ -79,7 +78,7 @@ class Store:
         self.config = config
         self.log = CommitLog(disk, config.segment_bytes)
         self.index = KeyIndex(disk, config.index_slots, config.index_entries) if config.index_enable else None
-        self._queue_files = FileCache(disk, files_max=512)
+        self._queue_files = QueueFiles(disk)
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
         self.dirty_queues: dict[ConsumeQueue, None] = {}
         """Queues with entries in memory only, in the order in which they got them: so they are written."""

@@ -1,0 +1,156 @@
+"""The cost of catch-up pulls in a broker's turns, by how the queues lie in the log: CPU time and bytes read.
+
+    python -m bench.pulls                  all layouts, about a minute
+    python -m bench.pulls --body 4096      another size of bodies (they vary by half of it)
+
+Every message goes to a random queue, so the messages of one queue lie as far apart as there are queues. Then every
+queue is read from its beginning, 32 messages per pull: `together` (each queue has one open pull, as with many consumers
+that catch up) and `in turn` (one queue after the other, as with one consumer of one topic among many). There are no
+sockets; CPU time is little disturbed by what else the machine does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import logging
+import pstats
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from bench.inside import _MEMORY, _Driven
+from tandemq.boundary import LinkKind, Turn
+from tandemq.load.answers import parse_answer
+from tandemq.load.frames import PullFrames
+from tandemq.load.pulls import FOUND, RETRY_AT_ONCE
+from tandemq.load.records import count_records
+from tandemq.real.memory import keep_blocks
+
+_LOG_BYTES = 192 << 20
+_PULLED = 32
+_CONNECTIONS = 4
+_PULLS_PER_TURN = 64
+
+
+class Layout(NamedTuple):
+    """How many topics of how many queues share the log."""
+
+    topics: int
+    queues: int
+
+
+_LAYOUTS = (Layout(1, 1), Layout(1, 4), Layout(1, 16), Layout(1, 64), Layout(1, 256), Layout(1, 1024), Layout(300, 4))
+
+
+class _Queue:
+    __slots__ = ("end", "frames", "link", "offset", "queue_id")
+
+    def __init__(self, frames: PullFrames, queue_id: int, link: int, end: int) -> None:
+        self.frames, self.queue_id, self.link, self.end, self.offset = frames, queue_id, link, end, 0
+
+
+def _fill(broker: _Driven, layout: Layout, body_bytes: int) -> list[_Queue]:
+    """Store messages for random queues until the log is full enough; returns the queues that have some."""
+    random, store, body = Random(1), broker.node.store, bytes(2 * body_bytes)
+    names = [f"topic{number}" for number in range(layout.topics)]
+    while store.log.end < _LOG_BYTES:
+        for _ in range(1000):
+            queue = store.queue(random.choice(names), random.randrange(layout.queues))
+            store.put(
+                queue, body=body[: random.randint(body_bytes // 2, body_bytes * 3 // 2)],
+                properties=b"TAGS\x01a\x02", flag=0, sys_flag=0, born_ms=1, born_host=bytes(8),
+                store_ms=broker.now.wall_ms, store_host=bytes(8), reconsume_times=0,
+            )  # fmt: skip
+        store.commit()
+    store.flush_queues()
+    frames = {name: PullFrames(name, max_messages=_PULLED) for name in names}
+    return [
+        _Queue(frames[topic], queue_id, 1 + number % _CONNECTIONS, queue.max_offset)
+        for number, ((topic, queue_id), queue) in enumerate(sorted(store.queues.items()))
+        if topic in frames
+    ]
+
+
+def _read(
+    broker: _Driven, queues: list[_Queue], at_once: int, profile: cProfile.Profile | None = None
+) -> tuple[int, int, float]:
+    """Read queues to their ends, `at_once` of them together; returns messages, their bytes, CPU seconds."""
+    messages = size = in_flight = 0
+    cpu_s = 0.0
+    waiting = list(range(len(queues) - 1, -1, -1))
+    ready: list[int] = []
+    while waiting or ready or in_flight:
+        while waiting and len(ready) + in_flight < at_once:
+            ready.append(waiting.pop())
+        asked, ready = ready[:_PULLS_PER_TURN], ready[_PULLS_PER_TURN:]
+        pulls = [(number, queues[number]) for number in asked]
+        received = [(queue.link, queue.frames.frame(queue.queue_id, queue.offset, number)) for number, queue in pulls]
+        began = time.process_time_ns()
+        if profile is not None:
+            profile.enable()
+        turn = broker.turn(received)
+        if profile is not None:
+            profile.disable()
+        cpu_s += (time.process_time_ns() - began) / 1e9
+        in_flight += len(asked)
+        for number, next_offset, count, answered in _answers(turn):
+            in_flight -= 1
+            messages += count
+            size += answered
+            queues[number].offset = next_offset
+            if next_offset < queues[number].end:
+                ready.append(number)
+    return messages, size, cpu_s
+
+
+def _answers(turn: Turn) -> Iterator[tuple[int, int, int, int]]:
+    for buffers in turn.sends.values():
+        data = b"".join(buffers)
+        at = 0
+        while at < len(data):
+            end = at + 4 + int.from_bytes(data[at : at + 4])
+            start = at + 8 + (int.from_bytes(data[at + 4 : at + 8]) & 0xFFFFFF)
+            answer = parse_answer(memoryview(data)[at:end])
+            assert answer.code in (FOUND, RETRY_AT_ONCE), answer
+            count = count_records(data, start, end) if answer.code == FOUND else 0
+            yield int(answer.field("opaque") or 0), int(answer.field("nextBeginOffset") or 0), count, end - start
+            at = end
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--layout", type=int, nargs=2, action="append", metavar=("TOPICS", "QUEUES"), help="only this one"
+    )
+    parser.add_argument("--profile", action="store_true", help="print the most expensive functions as well")
+    parser.add_argument("--body", type=int, default=1024, help="mean bytes of a body (default 1024)")
+    args = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    keep_blocks()
+    print("topics x queues   reading    µs per message   bytes read per byte answered")
+    for layout in [Layout(*given) for given in args.layout or _LAYOUTS]:
+        with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as directory:
+            broker = _Driven(Path(directory))
+            queues = _fill(broker, layout, args.body)
+            for link in range(1, _CONNECTIONS + 1):
+                broker.open(link, LinkKind.REMOTING)
+            for way, at_once in (("together", len(queues)), ("in turn", 1)):
+                for queue in queues:
+                    queue.offset = 0
+                before = broker.node.store.log.reader.bytes_read
+                profile = cProfile.Profile() if args.profile else None
+                messages, size, cpu_s = _read(broker, queues, at_once, profile)
+                read = broker.node.store.log.reader.bytes_read - before
+                name = f"{layout.topics:6} x {layout.queues:<8} {way:10}"
+                print(f"{name} {cpu_s / messages * 1e6:9.2f} {read / size:22.2f}", flush=True)
+                if profile is not None:
+                    pstats.Stats(profile).sort_stats("tottime").print_stats(16)
+
+
+if __name__ == "__main__":
+    main()

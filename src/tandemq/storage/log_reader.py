@@ -1,0 +1,161 @@
+"""Reads of many small ranges of the commit log, as pulls need them.
+
+The more queues there are, the farther apart lie the records of one queue. A range is read exactly, together with
+neighbours that are close to it. Only where reads keep coming back to one block of the log the whole block is read, and
+kept for those that follow. So a consumer of one topic among many reads little more than it gets, and many consumers
+that catch up together read the log once.
+
+    bytes read  <=  2 * bytes answered + CREDIT_MAX        for any number of queues, topics and readers
+
+Source: docs/storage.md, "read rules".
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from tandemq.boundary import Buffer, File
+from tandemq.errors import OffsetGone
+
+BLOCK_BYTES = 1 << 18
+KEPT_BYTES_MAX = 128 << 20
+SMALL_BYTES_MAX = BLOCK_BYTES // 32
+"""Above this size a read costs mostly the copy, which a block does not save."""
+SMALL_READS_MIN = 8
+"""Small reads of one block after which reading all of it costs less than more of them."""
+COUNTED_BLOCKS_MAX = 8192
+CREDIT_MAX = 16 << 20
+MERGED_BYTES_MAX = 1 << 20
+
+
+class _Log(Protocol):
+    """The commit log, as far as it is needed here."""
+
+    segment_bytes: int
+    written_end: int
+    last_write: tuple[int, Buffer]
+
+    @property
+    def start(self) -> int:
+        """First byte held."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` written bytes."""
+
+    def file_at(self, offset: int) -> tuple[int, File]:
+        """Start and file of the segment that holds an offset."""
+
+
+class LogReader:
+    """Reader of ranges below the log's `written_end`."""
+
+    def __init__(self, log: _Log) -> None:
+        """Keep nothing yet."""
+        self._log = log
+        self._blocks_max = KEPT_BYTES_MAX // BLOCK_BYTES
+        self._blocks: dict[int, bytes] = {}
+        """Whole blocks by number, oldest first."""
+        self._small_reads: dict[int, int] = {}
+        """Number of small reads by block, for blocks that are not kept."""
+        self._credit = CREDIT_MAX
+        """Bytes that may still be read in advance."""
+        self._file_start = self._file_end = 0
+        self._file: File | None = None
+        self.bytes_read = 0
+        self.bytes_answered = 0
+        self._answered_before = 0
+
+    def limit_memory(self, bytes_max: int) -> None:
+        """Set how much is kept, at most KEPT_BYTES_MAX."""
+        self._blocks_max = max(1, min(bytes_max, KEPT_BYTES_MAX) // BLOCK_BYTES)
+
+    def forget(self) -> None:
+        """Drop all blocks: the log was truncated or repaired, or its oldest file was deleted."""
+        self._blocks.clear()
+        self._small_reads.clear()
+        self._file, self._file_end = None, 0
+
+    def forget_if_idle(self) -> None:
+        """Drop all blocks if nothing was read since the last call."""
+        if self.bytes_answered == self._answered_before:
+            self.forget()
+        self._answered_before = self.bytes_answered
+
+    def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Read ranges of log offsets (start, end), none empty, none across files.
+
+        Raises:
+            OffsetGone: a range is not held.
+            DiskFailed: the device failed.
+        """
+        found: list[bytes] = []
+        blocks, small_reads = self._blocks, self._small_reads
+        at, count = 0, len(ranges)
+        while at < count:
+            start, end = ranges[at]
+            number = start // BLOCK_BYTES
+            block, stop = blocks.get(number), at + 1
+            if block is None:
+                if stop < count and ranges[stop][1] - start <= 2 * (end - start + ranges[stop][1] - ranges[stop][0]):
+                    stop = self._merge(ranges, at)
+                if ranges[stop - 1][1] - start <= SMALL_BYTES_MAX:
+                    small_reads[number] = reads = small_reads.get(number, 0) + 1
+                    if reads >= SMALL_READS_MIN and (block := self._read_block(number)) is not None:
+                        stop = at + 1
+            position = start - number * BLOCK_BYTES
+            if block is not None and position + end - start <= BLOCK_BYTES:
+                found.append(block[position : position + end - start])
+            elif stop == at + 1:
+                found.append(self._read_exactly(start, end - start))
+            else:
+                data = self._read_exactly(start, ranges[stop - 1][1] - start)
+                found += [data[first - start : last - start] for first, last in ranges[at:stop]]
+            at = stop
+        answered = sum(map(len, found))
+        self.bytes_answered += answered
+        self._credit = min(CREDIT_MAX, self._credit + 2 * answered)
+        while len(small_reads) > COUNTED_BLOCKS_MAX:
+            del small_reads[next(iter(small_reads))]
+        return found
+
+    def _merge(self, ranges: Sequence[tuple[int, int]], at: int) -> int:
+        """Index behind the last range to be read together with the one at `at`; half of that read is asked for."""
+        start, end = ranges[at]
+        needed = end - start
+        file_end = start - start % self._log.segment_bytes + self._log.segment_bytes
+        for following in range(at + 1, len(ranges)):
+            next_start, next_end = ranges[following]
+            needed += next_end - next_start
+            is_near = end <= next_start and next_end - start <= min(2 * needed, MERGED_BYTES_MAX)
+            if not is_near or next_end > file_end:
+                return following
+            end = next_end
+        return len(ranges)
+
+    def _read_exactly(self, start: int, size: int) -> bytes:
+        log = self._log
+        if start >= log.last_write[0]:  # in memory still
+            data = log.read(start, size)
+        else:
+            if self._file is None or not self._file_start <= start < self._file_end:
+                self._file_start, self._file = log.file_at(start)
+                self._file_end = self._file_start + log.segment_bytes
+            data = self._file.pread(size, start - self._file_start)
+            self.bytes_read += size
+            self._credit -= size
+        if len(data) < size:
+            raise OffsetGone(f"commit log: bytes [{start}, {start + size}) are not held")
+        return data
+
+    def _read_block(self, number: int) -> bytes | None:
+        """Read and keep a block; None if it is not whole, or too much was read in advance already."""
+        log, start = self._log, number * BLOCK_BYTES
+        if self._credit < BLOCK_BYTES or start < log.start or start + BLOCK_BYTES > log.written_end:
+            return None
+        if start % log.segment_bytes + BLOCK_BYTES > log.segment_bytes:
+            return None
+        block = self._read_exactly(start, BLOCK_BYTES)
+        self._small_reads.pop(number, None)
+        if len(self._blocks) >= self._blocks_max:
+            del self._blocks[next(iter(self._blocks))]
+        self._blocks[number] = block
+        return block
