@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemq.model.hashing import cached_java_hash, hash_ascii_rows, java_hash
+from tandemq.model.hashing import cached_java_hash, hash_ascii_rows, java_hash, java_hashes
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,12 @@ def by_definition(text: str) -> int:
 @given(st.text(max_size=50))
 def test_hash_follows_its_definition_for_any_text(text: str) -> None:
     assert java_hash(text) == by_definition(text)
+
+
+@given(st.lists(st.text(min_size=1, max_size=50), max_size=9))
+def test_many_texts_hash_as_each_does(texts: list[str]) -> None:
+    assert java_hashes(texts) == [java_hash(text) for text in texts]
+    assert java_hashes(["xyz" * 30_000]) == [java_hash("xyz" * 30_000)]
 
 
 @given(st.integers(1, 40), st.lists(st.binary(min_size=40, max_size=40), min_size=1, max_size=5))

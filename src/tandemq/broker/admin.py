@@ -138,8 +138,8 @@ class _Admin:
         """Answer what is held on a topic's queues: nothing would wake it once they are gone."""
         broker = self._broker
         for queue in [queue for key, queue in broker.store.queues.items() if key[0] == topic]:
-            for pull in broker.pull.held.take(queue):
-                broker.pull.answer(pull, broker.turn_out, is_last=True)
+            broker.pull.wake(queue, is_last=True)
+        broker.pull.answer_woken(broker.turn_out)
 
     def topic_config(self, _link: Link, command: Command, _now: Now) -> Command | None:
         name = read_fields(TopicFields, command.fields).topic

@@ -395,7 +395,7 @@ class Failover:
         wanted = min(self._broker.config.in_sync_replicas, len(config.members) if config is not None else 1)
         return None if self.member.in_sync_count >= wanted else ResponseCode.SLAVE_NOT_AVAILABLE
 
-    def wake(self, woken: list[ConsumeQueue], turn: Turn) -> None:
+    def wake(self, woken: list[ConsumeQueue]) -> None:
         """Answer held pulls as far as messages may be shown."""
         pull = self._broker.pull
         if self.is_elect and self.is_master:
@@ -405,7 +405,7 @@ class Failover:
         pull.unseen.update(dict.fromkeys(woken))
         for queue in list(pull.unseen):
             if queue.held is not None:
-                pull.wake(queue, turn)
+                pull.wake(queue)
             if pull.shows_all(queue):
                 del pull.unseen[queue]
 

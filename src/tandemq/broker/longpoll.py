@@ -1,102 +1,169 @@
 """Pulls that wait for messages: held per queue, woken by dispatch, answered at their deadline at the latest.
 
+Every step costs the same however many pulls are held, and what concerns many of them (a message for a queue where all
+wait, many with one deadline, a connection that closes) is done in parts, turn by turn.
+
 Source: docs/requests.md, "long poll"; RocketMQ PullRequestHoldService.
 """
 
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
+from tandemq.broker.subscriptions import CODE_BYTES
 from tandemq.storage.consumequeue import ConsumeQueue
 
 if TYPE_CHECKING:
     from tandemq.broker.pull import Pull
 
+HELD_MAX = 131_072
 HELD_PER_LINK_MAX = 4096
-ANSWERED_KEPT_MAX = 1024
-"""Answered pulls whose deadlines may still be remembered, beyond as many as are held."""
+CODES_BYTES_MAX = 64 << 20
+"""Memory of all held pulls' tags codes."""
+PART = 2048
+"""Number of cheap steps, which answer nothing, within one turn."""
 
 
 class HeldPulls:
-    """Held pulls by queue (`ConsumeQueue.held`) and by deadline."""
+    """Held pulls by queue (`ConsumeQueue.held`), by deadline and by connection."""
 
     def __init__(self) -> None:
         """Nothing is held."""
-        self._deadlines: list[tuple[int, int, Pull]] = []
-        self._count = 0
-        self._by_link: dict[int, int] = {}
+        self._by_deadline: dict[int, dict[Pull, None]] = {}
+        """By monotonic time, ms. A time stays until it has come, so there are no more than the longest wait has ms."""
+        self._deadlines: list[int] = []
+        """The keys of `_by_deadline`, a heap."""
+        self._by_link: dict[int, dict[Pull, None]] = {}
+        self._leaving: dict[int, dict[Pull, None]] = {}
+        """Pulls of closed connections that are still held, by connection."""
+        self._steps_left = PART
+        self._codes_bytes = 0
         self.size = 0
 
     def hold(self, queue: ConsumeQueue, pull: "Pull", deadline_ms: int) -> bool:
-        """Keep a pull until its queue gets messages, its deadline comes, or its link closes; False if its link has
-        HELD_PER_LINK_MAX already."""
-        if self._by_link.get(pull.link, 0) >= HELD_PER_LINK_MAX:
+        """Keep a pull until its queue gets messages, its deadline comes, or its connection closes.
+
+        False if too many are held already, on its connection or in all.
+        """
+        of_link = self._by_link.get(pull.link)
+        codes_bytes = CODE_BYTES * len(pull.codes or ())
+        if (
+            self.size >= HELD_MAX
+            or (of_link is not None and len(of_link) >= HELD_PER_LINK_MAX)
+            or self._codes_bytes + codes_bytes > CODES_BYTES_MAX
+        ):
             return False
+        if of_link is None:
+            of_link = self._by_link[pull.link] = {}
+        of_link[pull] = None
+        pulls = self._by_deadline.get(deadline_ms)
+        if pulls is None:
+            pulls = self._by_deadline[deadline_ms] = {}
+            heappush(self._deadlines, deadline_ms)
+        pulls[pull] = None
+        pull.deadline_ms = deadline_ms
         self.hold_again(queue, pull)
-        self._count += 1
-        heappush(self._deadlines, (deadline_ms, self._count, pull))
-        if len(self._deadlines) > 2 * self.size + ANSWERED_KEPT_MAX:
-            self._deadlines = [due for due in self._deadlines if not due[2].is_answered]
-            heapify(self._deadlines)
+        self._codes_bytes += codes_bytes
+        self.size += 1
         return True
 
-    def take(self, queue: ConsumeQueue) -> "list[Pull]":
-        """All pulls held on a queue; the caller answers them or holds them again."""
-        held, queue.held = queue.held, None
-        pulls = [pull for pull in held if not pull.is_answered] if isinstance(held, list) else []
-        for pull in pulls:
-            self._by_link[pull.link] -= 1
-        self.size -= len(pulls)
-        return pulls
-
-    def take_all(self) -> "list[Pull]":
-        """Every pull held anywhere; none is held afterwards."""
-        pulls = [due[2] for due in self._deadlines if not due[2].is_answered and not due[2].is_waiting]
-        for pull in pulls:
-            self._forget(pull)
-        self._deadlines.clear()
-        return pulls
-
     def hold_again(self, queue: ConsumeQueue, pull: "Pull") -> None:
-        """Put a pull back whose deadline is still known."""
+        """Let a held pull wait behind the others of its queue."""
         held = queue.held
-        if not isinstance(held, list):
-            held = queue.held = []
-        held.append(pull)
-        self._by_link[pull.link] = self._by_link.get(pull.link, 0) + 1
-        self.size += 1
+        if not isinstance(held, dict):
+            held = queue.held = {}
+        held.pop(pull, None)
+        held[pull] = None
 
-    def due(self, now_ms: int) -> "list[Pull]":
-        """Pulls whose deadline has come; they are no longer held."""
+    def count(self, queue: ConsumeQueue) -> int:
+        """How many are held on a queue."""
+        return len(queue.held) if isinstance(queue.held, dict) else 0
+
+    def first(self, queue: ConsumeQueue, most: int) -> "list[Pull]":
+        """The pulls that have waited on a queue for longest; the caller calls `release` or `hold_again` for each."""
+        return self._open(list(islice(queue.held, most))) if isinstance(queue.held, dict) else []
+
+    def _open(self, pulls: "list[Pull]") -> "list[Pull]":
+        """Those whose connection is open; the others are forgotten."""
+        if not self._leaving:
+            return pulls
+        for pull in pulls:
+            if pull.link in self._leaving:
+                del self._leaving[pull.link][pull]
+                pull.is_answered = True
+                self.release(pull)
+        return [pull for pull in pulls if not pull.is_answered]
+
+    def due(self, now_ms: int, most: int) -> "list[Pull]":
+        """Pulls whose deadline has come, `most` at most; they are no longer held."""
         pulls: list[Pull] = []
-        while self._deadlines and self._deadlines[0][0] <= now_ms:
-            pull = heappop(self._deadlines)[2]
-            if not pull.is_answered:
-                self._forget(pull)
-                pulls.append(pull)
+        while self._deadlines and self._deadlines[0] <= now_ms and len(pulls) < most:
+            found = list(islice(self._by_deadline[self._deadlines[0]], most - len(pulls)))
+            for pull in found:
+                self.release(pull)
+            pulls += [pull for pull in found if pull.link not in self._leaving]
+            if not self._by_deadline[self._deadlines[0]]:
+                del self._by_deadline[heappop(self._deadlines)]
         return pulls
 
-    def _forget(self, pull: "Pull") -> None:
+    def release(self, pull: "Pull") -> None:
+        """Hold a pull no longer; harmless if it is not held."""
+        pulls = self._by_deadline.get(pull.deadline_ms)
+        if pulls is None or pull not in pulls:
+            return
+        del pulls[pull]
         held = pull.queue.held
-        if isinstance(held, list) and pull in held:
-            held.remove(pull)
-            self._by_link[pull.link] -= 1
-            self.size -= 1
+        if isinstance(held, dict):
+            held.pop(pull, None)
             if not held:
                 pull.queue.held = None
+        of_link = self._by_link.get(pull.link)
+        if of_link is not None:
+            of_link.pop(pull, None)
+            if not of_link:
+                del self._by_link[pull.link]
+        self._codes_bytes -= CODE_BYTES * len(pull.codes or ())
+        self.size -= 1
+
+    def any(self, most: int) -> "list[Pull]":
+        """Some of the pulls held anywhere; they are held no longer."""
+        pulls = list(islice(chain.from_iterable(self._by_link.values()), most))
+        for pull in pulls:
+            self.release(pull)
+        return pulls
 
     def drop_link(self, link: int) -> None:
-        """Forget the pulls of a link that closed."""
-        if not self._by_link.get(link):
-            self._by_link.pop(link, None)
-            return
-        for _, _, pull in self._deadlines:
-            if pull.link == link and not pull.is_answered:
+        """Forget the pulls of a connection that closed; of very many, some in each turn."""
+        of_link = self._by_link.pop(link, None)
+        if of_link:
+            self._leaving[link] = of_link
+            self._tidy()
+
+    def begin_turn(self) -> None:
+        """Go on with what earlier turns left."""
+        self._steps_left = PART
+        self._tidy()
+
+    def _tidy(self) -> None:
+        while self._leaving and self._steps_left:
+            link, leaving = next(iter(self._leaving.items()))
+            for pull in list(islice(leaving, self._steps_left)):
+                del leaving[pull]
                 pull.is_answered = True
-                self._forget(pull)
-        del self._by_link[link]
+                self.release(pull)
+                self._steps_left -= 1
+            if not leaving:
+                del self._leaving[link]
+
+    @property
+    def is_tidy(self) -> bool:
+        """Whether no pulls of closed connections are left."""
+        return not self._leaving
 
     def next_ms(self) -> int | None:
-        """The earliest deadline."""
-        while self._deadlines and self._deadlines[0][2].is_answered:
-            heappop(self._deadlines)
-        return self._deadlines[0][0] if self._deadlines else None
+        """The earliest deadline; times at which nobody waits any more may be among them."""
+        for _ in range(PART):
+            if not self._deadlines or self._by_deadline[self._deadlines[0]]:
+                break
+            del self._by_deadline[heappop(self._deadlines)]
+        return self._deadlines[0] if self._deadlines else None

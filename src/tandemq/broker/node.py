@@ -415,11 +415,11 @@ class Broker:
         """Pulls that wait for what was stored."""
         woken, self.store.woken = self.store.woken, []
         if self.failover is not None:
-            self.failover.wake(woken, turn)
-            return
-        for queue in woken:
-            if queue.held is not None:
-                self.pull.wake(queue, turn)
+            self.failover.wake(woken)
+        else:
+            for queue in woken:
+                self.pull.wake(queue)
+        self.pull.answer_woken(turn)
 
     def _commit_failed(self, acks: list[Ack], error: StoreError, turn: Turn) -> None:
         self.store.woken.clear()

@@ -10,7 +10,6 @@ import logging
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 
 import msgspec
 
@@ -21,6 +20,7 @@ from tandemq.broker.groups import Groups
 from tandemq.broker.longpoll import HeldPulls
 from tandemq.broker.message_reader import MessageReader, Messages
 from tandemq.broker.offsets import ConsumerOffsets
+from tandemq.broker.subscriptions import TagExpressions
 from tandemq.broker.topics import Topics
 from tandemq.codec.frame import encode_command
 from tandemq.codec.header import encode_header
@@ -29,7 +29,7 @@ from tandemq.config import BrokerConfig
 from tandemq.errors import OffsetGone, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import FLAG_ONEWAY, FLAG_RESPONSE, VERSION_SPOKEN, Command
-from tandemq.model.group import SubscriptionGroupConfig, parse_tag_expression, tag_codes
+from tandemq.model.group import SubscriptionGroupConfig
 from tandemq.model.topic import RETRY_PREFIX, Permission
 from tandemq.storage.consumequeue import ConsumeQueue
 from tandemq.storage.store import Store
@@ -44,6 +44,10 @@ TURN_BYTES_MAX = 16 << 20
 LINK_BYTES_MAX = 8 << 20
 """A link with so many bytes under way gets no more answers before it has taken them."""
 WAITING_PER_LINK_MAX = 4096
+WAITING_MAX = 131_072
+"""Pulls that wait for room, of all connections."""
+RELEASED_PER_TURN_MAX = 64
+"""Held pulls that a turn answers: a message for a queue on which many wait delays nobody else for long."""
 KEPT_MEMORY_PART = 64
 """Part of the machine's memory that blocks of the log may take while many consumers catch up."""
 NO_LIMIT = 1 << 62
@@ -65,6 +69,7 @@ class Pull:
     __slots__ = (
         "binary",
         "codes",
+        "deadline_ms",
         "fields",
         "group",
         "is_answered",
@@ -89,6 +94,8 @@ class Pull:
         self.group = group
         self.binary = binary
         self.scan_offset = fields.queue_offset
+        self.deadline_ms = 0
+        """Monotonic; while it is held."""
         self.is_answered = False
         self.is_waiting = False
         """For room in a turn or on its link."""
@@ -126,6 +133,7 @@ class PullPath:
         self._memory_bytes = memory_bytes
         self._outbox = outbox
         self._reader = MessageReader(store.log, damages)
+        self._expressions = TagExpressions()
         store.log.reader.limit_memory(memory_bytes // KEPT_MEMORY_PART)
         self.suspects: Callable[[int, str], None] | None = None
         """Told where a record should begin and none can: log offset, and why."""
@@ -133,6 +141,10 @@ class PullPath:
         self._sent: dict[int, int] = {}
         """Bytes of answers built in this turn: all, and by link."""
         self._waiting: dict[int, deque[Pull]] = {}
+        self._waiting_count = 0
+        self._woken: dict[ConsumeQueue, tuple[int, bool]] = {}
+        """Queues with messages for held pulls: how many of these are to be looked at, and whether for the last time."""
+        self._releases_left = RELEASED_PER_TURN_MAX
         self.adopt_config(config)
         self.refusal: str | None = None
         """Why nothing may be read here at present."""
@@ -170,7 +182,11 @@ class PullPath:
     def begin_turn(self, turn: Turn) -> None:
         """A new turn has room anew: first for the pulls that had to wait."""
         self._spent = 0
+        self._releases_left = RELEASED_PER_TURN_MAX
         self._sent.clear()
+        self.held.begin_turn()
+        if self.refusal is not None:
+            self._refuse_held(turn)
         for link in list(self._waiting):
             if self._spent >= TURN_BYTES_MAX:
                 break
@@ -178,6 +194,7 @@ class PullPath:
             while pulls and self._has_room(link):
                 pull = pulls.popleft()
                 pull.is_waiting = False
+                self._waiting_count -= 1
                 self.answer(pull, turn, is_last=True)
             if pulls:
                 self._waiting[link] = pulls
@@ -189,21 +206,26 @@ class PullPath:
     def _wait(self, pull: Pull, turn: Turn, high: int) -> None:
         """Keep a pull until there is room; a link that asks for far too much is told to ask again."""
         pulls = self._waiting.setdefault(pull.link, deque())
-        if len(pulls) >= WAITING_PER_LINK_MAX:
+        if len(pulls) >= WAITING_PER_LINK_MAX or self._waiting_count >= WAITING_MAX:
             self._send(pull, turn, _AGAIN, "too many pulls wait on this connection", pull.fields.queue_offset, high)
             return
         pull.is_waiting = True
         pulls.append(pull)
+        self._waiting_count += 1
 
     def waiting_ms(self) -> int | None:
         """When a turn is needed for the pulls that wait: at once if a link of theirs has room, else when one drains."""
+        if self._woken or not self.held.is_tidy or (self.refusal is not None and self.held.size):
+            return 0
         waiting = self._waiting
         return 0 if waiting and any(self._outbox.backlog(link) < LINK_BYTES_MAX for link in waiting) else None
 
     def drop_link(self, link: int) -> None:
         """Forget the pulls of a link that closed."""
         self.held.drop_link(link)
-        for pull in self._waiting.pop(link, ()):
+        waiting = self._waiting.pop(link, ())
+        self._waiting_count -= len(waiting)
+        for pull in waiting:
             pull.is_answered = True
 
     # In.
@@ -254,8 +276,8 @@ class PullPath:
             return None
         wait_ms = fields.suspend_timeout_millis if self._config.long_polling else self._config.short_polling_ms
         if not self.held.hold(pull.queue, pull, now.mono_ms + max(0, min(wait_ms, 120_000))):
-            self.answer(pull, turn, is_last=True)
-        elif fields.queue_offset < pull.queue.max_offset and self.log_limit < self._store.log.written_end:
+            return ResponseCode.SYSTEM_BUSY, "too many pulls are held on this connection, or in all; pull again later"
+        if fields.queue_offset < pull.queue.max_offset and self.log_limit < self._store.log.written_end:
             self.unseen[pull.queue] = None
         return None
 
@@ -310,7 +332,9 @@ class PullPath:
                 raise _Unsubscribed(
                     ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind[:32]}"
                 )
-            return _parsed(fields.subscription)
+            codes = self._parse(fields.subscription)
+            fields.subscription = None  # a held pull needs it no more
+            return codes
         online = self._clients.consumers.get(fields.consumer_group)
         if online is None:
             raise _Unsubscribed(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
@@ -326,7 +350,13 @@ class PullPath:
             raise _Unsubscribed(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
         if fields.topic.startswith(RETRY_PREFIX):
             return None
-        return _parsed(subscription.sub_string)
+        return self._parse(subscription.sub_string)
+
+    def _parse(self, expression: str | None) -> frozenset[int] | None:
+        try:
+            return self._expressions.parse(expression)
+        except ValueError as error:
+            raise _Unsubscribed(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
 
     # Out.
 
@@ -492,44 +522,55 @@ class PullPath:
     def refuse(self, why: str, turn: Turn) -> None:
         """Consumers may read nothing here any more: say so to every pull of theirs that waits."""
         self.refusal = why
-        refused = self.held.take_all()
         for link, pulls in list(self._waiting.items()):
-            refused += [pull for pull in pulls if not pull.is_replica]
-            self._waiting[link] = deque(pull for pull in pulls if pull.is_replica)
-            if not self._waiting[link]:
+            for pull in [pull for pull in pulls if not pull.is_replica]:
+                pulls.remove(pull)
+                self._waiting_count -= 1
+                self._send_refusal(pull, why, turn)
+            if not pulls:
                 del self._waiting[link]
-        for pull in refused:
-            pull.is_answered = True
-            answer = Command(ResponseCode.NO_PERMISSION, pull.opaque, FLAG_RESPONSE, why, binary=pull.binary)
-            turn.send(pull.link, encode_command(answer))
+        self._refuse_held(turn)
 
-    def wake(self, queue: ConsumeQueue, turn: Turn) -> None:
-        """A queue got messages: answer the pulls held on it that they match."""
-        for pull in self.held.take(queue):
-            if not self.answer(pull, turn, is_last=False):
-                self.held.hold_again(queue, pull)
+    def _refuse_held(self, turn: Turn) -> None:
+        """Refuse held pulls, so many in a turn."""
+        for pull in self.held.any(self._releases_left):
+            self._releases_left -= 1
+            self._send_refusal(pull, self.refusal or "", turn)
+
+    def _send_refusal(self, pull: Pull, why: str, turn: Turn) -> None:
+        pull.is_answered = True
+        answer = Command(ResponseCode.NO_PERMISSION, pull.opaque, FLAG_RESPONSE, why, binary=pull.binary)
+        turn.send(pull.link, encode_command(answer))
+
+    def wake(self, queue: ConsumeQueue, *, is_last: bool = False) -> None:
+        """A queue got messages, or goes away (`is_last`): `answer_woken` looks at the pulls held on it."""
+        self._woken[queue] = self.held.count(queue), is_last
+
+    def answer_woken(self, turn: Turn) -> None:
+        """Answer held pulls that got messages, so many in a turn; hold the others again."""
+        while self._woken and self._releases_left > 0 and self.refusal is None:
+            queue, (count, is_last) = next(iter(self._woken.items()))
+            most = min(count, self._releases_left)
+            for pull in self.held.first(queue, most):
+                if self.answer(pull, turn, is_last=is_last):
+                    self.held.release(pull)
+                else:
+                    self.held.hold_again(queue, pull)
+            self._releases_left -= most
+            if count > most:
+                self._woken[queue] = count - most, is_last
+            else:
+                del self._woken[queue]
 
     def answer_due(self, turn: Turn, now: Now) -> None:
-        """Answer pulls whose time is up."""
-        for pull in self.held.due(now.mono_ms):
-            if not pull.is_waiting:
-                self.answer(pull, turn, is_last=True)
+        """Answer pulls whose time is up, so many in a turn."""
+        pulls = self.held.due(now.mono_ms, self._releases_left)
+        self._releases_left -= len(pulls)
+        for pull in pulls:
+            self.answer(pull, turn, is_last=True)
 
 
 class _Unsubscribed(Exception):
     def __init__(self, code: ResponseCode, remark: str) -> None:
         super().__init__(remark)
         self.code = code
-
-
-@lru_cache(maxsize=4096)
-def _codes_of(expression: str | None) -> frozenset[int] | None:
-    tags = parse_tag_expression(expression)
-    return None if tags is None else frozenset(tag_codes(tags))
-
-
-def _parsed(expression: str | None) -> frozenset[int] | None:
-    try:
-        return _codes_of(expression)
-    except ValueError as error:
-        raise _Unsubscribed(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error

@@ -5,10 +5,12 @@ Source: docs/requests.md, "heartbeat"; RocketMQ SubscriptionGroupConfig, Subscri
 
 import msgspec
 
-from tandemq.model.hashing import java_hash
+from tandemq.model.hashing import java_hash, java_hashes
 
 TAG_EXPRESSION = "TAG"
 SUBSCRIBE_ALL = "*"
+LONG_TAGS = 500
+"""Characters above which tags are hashed all at once."""
 
 
 class SubscriptionGroupConfig(msgspec.Struct, rename="camel"):
@@ -93,4 +95,6 @@ def parse_tag_expression(expression: str | None) -> list[str] | None:
 
 def tag_codes(tags: list[str]) -> list[int]:
     """Java hash codes of tags, as consume queue entries carry them (sign-extended 32-bit)."""
+    if sum(map(len, tags)) > LONG_TAGS:
+        return java_hashes(tags)
     return [java_hash(tag) for tag in tags]

@@ -27,6 +27,21 @@ def _utf16(text: str) -> list[int]:
     return [raw[i] << 8 | raw[i + 1] for i in range(0, len(raw), 2)]
 
 
+def java_hashes(texts: list[str]) -> list[int]:
+    """`java_hash` of many texts, none empty; for long ones a tenth of the cost."""
+    raws = [text.encode("utf-16-le", "surrogatepass") for text in texts]
+    lengths = np.array([len(raw) // 2 for raw in raws], dtype=np.int64)
+    if not len(lengths):
+        return []
+    ends = np.cumsum(lengths)
+    units = np.frombuffer(b"".join(raws), dtype="<u2").astype(np.uint32)
+    places = np.repeat(ends, lengths) - 1 - np.arange(len(units))
+    powers = np.cumprod(np.full(int(lengths.max()), 31, dtype=np.uint32), dtype=np.uint32)
+    factors = np.concatenate((np.ones(1, dtype=np.uint32), powers))[places]
+    hashes = np.add.reduceat(units * factors, ends - lengths, dtype=np.uint32)
+    return [int(value) for value in hashes.view(np.int32)]
+
+
 @lru_cache(maxsize=512)
 def powers_of_31(length: int) -> "np.ndarray[tuple[int], np.dtype[np.uint32]]":
     """31^(length-1) … 31^0 modulo 2^32."""

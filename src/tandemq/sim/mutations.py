@@ -352,7 +352,7 @@ def answers_unchecked() -> AbstractContextManager[Any]:
 
 def deadline_stays() -> AbstractContextManager[Any]:
     """A pull whose time is over goes on being held, and so does its deadline."""
-    return patched(longpoll.HeldPulls, "due", lambda self, now_ms: [])
+    return patched(longpoll.HeldPulls, "due", lambda self, now_ms, most: [])
 
 
 def client_denies_the_unknown() -> AbstractContextManager[Any]:
