@@ -70,6 +70,7 @@ class BrokerConfig:
     # Topics and groups.
     auto_create_topic: bool = _key("autoCreateTopicEnable", True)
     auto_create_group: bool = _key("autoCreateSubscriptionGroup", True)
+    groups_max: int = _key("maxSubscriptionGroups", 20_000)
     default_queue_nums: int = _key("defaultTopicQueueNums", 8)
     cluster_topic: bool = _key("clusterTopicEnable", True)
     broker_topic: bool = _key("brokerTopicEnable", True)
@@ -303,6 +304,7 @@ def _broker_problems(config: BrokerConfig) -> Iterator[Problem]:
 
 _LOWEST = {
     "connections_max": 1,
+    "groups_max": 100,
     "busy_poll_us": 0,
     "default_queue_nums": 1,
     "message_bytes_max": 1,

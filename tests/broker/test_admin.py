@@ -207,6 +207,7 @@ def test_deleted_group_loses_its_offsets_if_asked_in_either_spelling(
     broker: Harness, field: dict[str, object], kept: bool
 ) -> None:
     broker.ask(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, dumps({"groupName": "group"}))
+    broker.create_topic("T")
     broker.ask(Code.UPDATE_CONSUMER_OFFSET, {"consumerGroup": "group", "topic": "T", "queueId": 0, "commitOffset": 1})
     assert broker.ask(Code.DELETE_SUBSCRIPTIONGROUP, {"groupName": "group"} | field).code == ResponseCode.SUCCESS
     assert "group" not in broker.node.groups.table

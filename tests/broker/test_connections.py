@@ -60,6 +60,7 @@ def test_producers_are_listed_by_group_and_all_together(broker: Harness) -> None
 
 
 def test_topics_and_subscription_of_a_group_are_told(broker: Harness) -> None:
+    broker.create_topic("T")
     broker.ask(Code.UPDATE_CONSUMER_OFFSET, {"consumerGroup": "group", "topic": "T", "queueId": 0, "commitOffset": 1})
     assert broker.json(Code.QUERY_TOPICS_BY_CONSUMER, {"group": "group"})["topicList"] == ["T"]
     found = broker.json(Code.QUERY_SUBSCRIPTION_BY_CONSUMER, {"group": "group", "topic": "TopicA"})

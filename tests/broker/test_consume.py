@@ -127,6 +127,7 @@ def lock(broker: Harness, client: str, code: int = RequestCode.LOCK_BATCH_MQ) ->
 def test_queue_has_one_owner_until_it_lets_go_or_falls_silent_for_60s(tmp_path: Path) -> None:
     assert BrokerConfig().lock_live_ms == 60_000
     broker = Harness(tmp_path)
+    broker.create_topic("TopicA")
     assert lock(broker, "one") == 2
     assert lock(broker, "two") == 0
     broker.pass_time(59_999)

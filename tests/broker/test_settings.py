@@ -139,6 +139,7 @@ def test_sync_flush_holds_answers_from_now_on(broker: Harness) -> None:
 
 def test_periods_hold_from_their_next_run(broker: Harness) -> None:
     fields = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 1}
+    broker.create_topic("T")
     set_well(broker, "flushConsumerOffsetInterval=60000")
     broker.pass_time(5_000)
     broker.ask(Code.UPDATE_CONSUMER_OFFSET, fields)

@@ -13,7 +13,7 @@ from tests.broker.harness import Harness
 def test_expression_is_parsed_to_the_codes_of_its_tags() -> None:
     expressions = TagExpressions()
     for _ in range(2):
-        assert expressions.parse("a || b") == {java_hash("a"), java_hash("b")}
+        assert expressions.parse("a || b") == frozenset({java_hash("a"), java_hash("b")})
         assert expressions.parse("*") is None
         assert expressions.parse(None) is None
 

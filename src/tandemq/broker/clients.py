@@ -5,7 +5,20 @@ Source: docs/requests.md, "group membership" and "orderly consumption"; RocketMQ
 
 from dataclasses import dataclass, field
 
+from tandemq.broker.subscriptions import TAGS_MAX, check_expression
+from tandemq.errors import ProtocolError
 from tandemq.model.group import ConsumerData, HeartbeatData, SubscriptionData
+from tandemq.model.topic import group_name_error
+
+MEMBERSHIPS_MAX = 200_000
+"""Of all connections in all groups, of producers and consumers."""
+GROUPS_PER_LINK_MAX = 2_000
+MEMBERS_PER_GROUP_MAX = 10_000
+CLIENT_ID_CHARACTERS_MAX = 1_024
+SUBSCRIPTIONS_PER_GROUP_MAX = 2_000
+SUBSCRIPTION_BYTES_MAX = 64 << 20
+"""Memory of the subscriptions of all groups."""
+LOCKS_MAX = 100_000
 
 
 @dataclass(slots=True)
@@ -38,18 +51,67 @@ class ConsumerGroup:
 
 
 class Clients:
-    """Membership by link. A link that closes takes its members along."""
+    """Membership by connection. A connection that closes takes its members along."""
 
     def __init__(self) -> None:
         """Nobody is connected."""
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[int, Member]] = {}
+        self._producing: dict[int, dict[str, None]] = {}
+        """Producer groups by connection; `_consuming`: consumer groups."""
+        self._consuming: dict[int, dict[str, None]] = {}
+        self._memberships = 0
+        self._subscription_bytes = 0
 
     def heartbeat(self, beat: HeartbeatData, member: Member) -> list[str]:
-        """Take a client's heartbeat; returns consumer groups whose members or subscriptions changed."""
+        """Take a client's heartbeat; returns consumer groups whose members or subscriptions changed.
+
+        Raises:
+            ProtocolError: it exceeds a limit; nothing of it is taken.
+        """
+        self._check(beat, member.link)
         for producer in beat.producers:
-            self.producers.setdefault(producer.group_name, {})[member.link] = member
+            members = self.producers.setdefault(producer.group_name, {})
+            self._memberships += member.link not in members
+            members[member.link] = member
+            self._producing.setdefault(member.link, {})[producer.group_name] = None
         return [data.group_name for data in beat.consumers if self._join(data, member, beat)]
+
+    def _check(self, beat: HeartbeatData, link: int) -> None:
+        if len(beat.client_id) > CLIENT_ID_CHARACTERS_MAX:
+            raise ProtocolError(f"the client id has more than {CLIENT_ID_CHARACTERS_MAX} characters")
+        names = [data.group_name for data in beat.producers] + [data.group_name for data in beat.consumers]
+        for name in names:
+            if (reason := group_name_error(name)) is not None:
+                raise ProtocolError(f"heartbeat: {reason}")
+        producing = self._producing.get(link, {}).keys() | {data.group_name for data in beat.producers}
+        consuming = self._consuming.get(link, {}).keys() | {data.group_name for data in beat.consumers}
+        if max(len(producing), len(consuming)) > GROUPS_PER_LINK_MAX:
+            raise ProtocolError(f"more than {GROUPS_PER_LINK_MAX} groups on one connection")
+        if self._memberships + len(names) > MEMBERSHIPS_MAX:
+            raise ProtocolError(f"more than {MEMBERSHIPS_MAX} members of all groups together; try later")
+        for consumer in beat.consumers:
+            group = self.consumers.get(consumer.group_name)
+            if group is not None and link not in group.members and len(group.members) >= MEMBERS_PER_GROUP_MAX:
+                raise ProtocolError(f"the group {consumer.group_name} has {MEMBERS_PER_GROUP_MAX} members already")
+            self._check_subscriptions(consumer)
+        added = sum(memory_of(data) for consumer in beat.consumers for data in consumer.subscription_data_set)
+        if self._subscription_bytes + added > SUBSCRIPTION_BYTES_MAX:
+            raise ProtocolError(f"the subscriptions of all groups take more than {SUBSCRIPTION_BYTES_MAX} bytes")
+
+    def _check_subscriptions(self, consumer: ConsumerData) -> None:
+        if len(consumer.subscription_data_set) > SUBSCRIPTIONS_PER_GROUP_MAX:
+            raise ProtocolError(
+                f"the group {consumer.group_name} subscribes to more than {SUBSCRIPTIONS_PER_GROUP_MAX} topics"
+            )
+        for subscription in consumer.subscription_data_set:
+            try:
+                check_expression(subscription.sub_string)
+                check_expression(subscription.topic)
+            except ValueError as error:
+                raise ProtocolError(f"group {consumer.group_name}: {error}") from error
+            if len(subscription.tags_set) > TAGS_MAX or len(subscription.code_set) > TAGS_MAX:
+                raise ProtocolError(f"group {consumer.group_name}: a subscription with more than {TAGS_MAX} tags")
 
     def _join(self, data: ConsumerData, member: Member, beat: HeartbeatData) -> bool:
         group = self.consumers.get(data.group_name)
@@ -60,11 +122,16 @@ class Clients:
         group.message_model = data.message_model or "CLUSTERING"
         group.consume_from_where = data.consume_from_where or "CONSUME_FROM_LAST_OFFSET"
         is_new = member.link not in group.members
+        self._memberships += is_new
         group.members[member.link] = member
+        self._consuming.setdefault(member.link, {})[data.group_name] = None
         if beat.without_sub:
             return is_new
         group.fingerprint = beat.fingerprint
-        return _subscribe(group, data.subscription_data_set) or is_new
+        before = sum(map(memory_of, group.subscriptions.values()))
+        changed = _subscribe(group, data.subscription_data_set)
+        self._subscription_bytes += sum(map(memory_of, group.subscriptions.values())) - before
+        return changed or is_new
 
     def leave(self, link: int, client_id: str, producer_group: str, consumer_group: str) -> list[str]:
         """A client says it leaves groups; returns consumer groups whose members changed."""
@@ -78,23 +145,28 @@ class Clients:
         return [consumer_group]
 
     def link_closed(self, link: int) -> list[str]:
-        """Forget whoever was on a link; returns consumer groups whose members changed."""
-        for name in [name for name, members in self.producers.items() if link in members]:
+        """Forget who was on a connection; returns consumer groups whose members changed. Cost: its own groups."""
+        for name in list(self._producing.get(link, ())):
             self._drop_producer(name, link)
-        changed = [group for group in self.consumers.values() if link in group.members]
-        for group in changed:
-            self._drop_consumer(group, link)
-        return [group.name for group in changed]
+        changed = list(self._consuming.get(link, ()))
+        for name in changed:
+            self._drop_consumer(self.consumers[name], link)
+        return changed
 
     def _drop_producer(self, name: str, link: int) -> None:
         del self.producers[name][link]
+        self._memberships -= 1
         if not self.producers[name]:
             del self.producers[name]
+        _drop(self._producing, link, name)
 
     def _drop_consumer(self, group: ConsumerGroup, link: int) -> None:
         del group.members[link]
+        self._memberships -= 1
         if not group.members:
+            self._subscription_bytes -= sum(map(memory_of, group.subscriptions.values()))
             self.consumers.pop(group.name, None)
+        _drop(self._consuming, link, group.name)
 
     def expired(self, now_ms: int, expiry_ms: int) -> set[int]:
         """Links of members silent for longer than `expiry_ms`."""
@@ -108,6 +180,20 @@ class Clients:
         if found is None:
             return None
         return next((member for member in found.members.values() if member.client_id == client_id), None)
+
+
+def _drop(groups: dict[int, dict[str, None]], link: int, name: str) -> None:
+    """Take a group out of those of a connection."""
+    of_link = groups[link]
+    del of_link[name]
+    if not of_link:
+        del groups[link]
+
+
+def memory_of(subscription: SubscriptionData) -> int:
+    """Bytes that a subscription takes, roughly."""
+    texts = len(subscription.topic) + len(subscription.sub_string) + sum(map(len, subscription.tags_set))
+    return 512 + 4 * texts + 100 * len(subscription.tags_set) + 40 * len(subscription.code_set)
 
 
 def _subscribe(group: ConsumerGroup, subscriptions: list[SubscriptionData]) -> bool:
@@ -137,10 +223,16 @@ class QueueLocks:
         self._held: dict[tuple[str, str, int], tuple[str, int]] = {}
 
     def lock(self, group: str, topic: str, queue_id: int, client_id: str, now_ms: int) -> bool:
-        """Take or renew a lock; False if another client holds it."""
+        """Take or renew a lock; False if another client holds it.
+
+        Raises:
+            ProtocolError: there are too many.
+        """
         held = self._held.get((group, topic, queue_id))
         if held is not None and held[0] != client_id and now_ms - held[1] < self._live_ms:
             return False
+        if held is None and len(self._held) >= LOCKS_MAX:
+            raise ProtocolError(f"{LOCKS_MAX} queues are locked already; try later")
         self._held[group, topic, queue_id] = (client_id, now_ms)
         return True
 

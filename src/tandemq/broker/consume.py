@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tandemq.boundary import Now
-from tandemq.broker.clients import Member
+from tandemq.broker.clients import CLIENT_ID_CHARACTERS_MAX, Member
 from tandemq.broker.link import Link
+from tandemq.broker.offsets import OFFSET_KEYS_MAX
 from tandemq.codec.fastjson import dumps, loads
 from tandemq.codec.requests import (
     CommitOffsetFields,
@@ -25,7 +26,7 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.group import HeartbeatData
-from tandemq.model.topic import retry_topic
+from tandemq.model.topic import group_name_error, retry_topic
 from tandemq.storage.consumequeue import ConsumeQueue
 
 if TYPE_CHECKING:
@@ -63,14 +64,14 @@ class _Consume:
             beat = msgspec.convert(loads(command.body), HeartbeatData, strict=False)
         except msgspec.ValidationError as error:
             raise ProtocolError(f"heartbeat: {error}") from error
+        member = Member(link.number, beat.client_id, link.peer, command.language, command.version, now.mono_ms)
+        changed = broker.clients.heartbeat(beat, member)
         for consumer in beat.consumers:
             group = broker.groups.find(consumer.group_name, now.wall_ms)
             if group is not None and broker.is_master:
                 broker.topics.create_internal(
                     retry_topic(consumer.group_name), max(1, group.retry_queue_nums), now.wall_ms
                 )
-        member = Member(link.number, beat.client_id, link.peer, command.language, command.version, now.mono_ms)
-        changed = broker.clients.heartbeat(beat, member)
         broker.notify_members(changed, broker.turn_out)
         return command.answer(ResponseCode.SUCCESS)
 
@@ -123,11 +124,32 @@ class _Consume:
     def commit_offset(self, link: Link, command: Command, _now: Now) -> Command | None:
         fields = read_fields(CommitOffsetFields, command.fields)
         offsets = self._broker.offsets
+        if not self._is_queue(fields.topic, fields.queue_id):
+            return command.answer(
+                ResponseCode.TOPIC_NOT_EXIST, remark=f"no queue {fields.queue_id} of topic[{fields.topic[:64]}]"
+            )
+        if fields.commit_offset < 0:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"commitOffset {fields.commit_offset} is below 0")
+        if not self._broker.groups.may_be(fields.consumer_group):
+            return command.answer(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                remark=f"subscription group not exist, {fields.consumer_group[:64]}",
+            )
+        if not offsets.has_room(fields.topic, fields.consumer_group):
+            return command.answer(
+                ResponseCode.SYSTEM_ERROR, remark=f"offsets of {OFFSET_KEYS_MAX} groups and topics are kept already"
+            )
         group = self._broker.clients.consumers.get(fields.consumer_group)
         is_reset = group is None or link.number not in group.members  # no consumer's own: an operator's tool
         change = offsets.reset if is_reset else offsets.commit
         change(fields.topic, fields.consumer_group, fields.queue_id, fields.commit_offset)
         return command.answer(ResponseCode.SUCCESS)
+
+    def _is_queue(self, topic: str, queue_id: int) -> bool:
+        """Whether a topic has a queue of this id, with messages or without."""
+        known = self._broker.topics.get(topic)
+        queues = max(known.config.read_queue_nums, known.config.write_queue_nums) if known is not None else 0
+        return 0 <= queue_id < queues or (topic, queue_id) in self._broker.store.queues
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         return self._broker.store.queues.get((topic, queue_id))
@@ -169,8 +191,11 @@ class _Consume:
         group, client, queues = _lock_body(command)
         locks = self._broker.locks
         held = [
-            queue for queue in queues if locks.lock(group, queue["topic"], queue["queueId"], client, now.mono_ms)
-        ]  # fmt: skip
+            queue
+            for queue in queues
+            if self._is_queue(queue["topic"], queue["queueId"])
+            and locks.lock(group, queue["topic"], queue["queueId"], client, now.mono_ms)
+        ]
         return command.answer(ResponseCode.SUCCESS, body=dumps({"lockOKMQSet": held}))
 
     def unlock(self, _link: Link, command: Command, _now: Now) -> Command | None:
@@ -195,4 +220,8 @@ def _lock_body(command: Command) -> tuple[str, str, list[dict[str, Any]]]:
     for queue in body.mq_set:
         if not isinstance(queue.get("topic"), str) or not isinstance(queue.get("queueId"), int):
             raise ProtocolError("lock request: each queue of mqSet needs a topic and a queueId")
+    if (reason := group_name_error(body.consumer_group)) is not None:
+        raise ProtocolError(f"lock request: {reason}")
+    if len(body.client_id) > CLIENT_ID_CHARACTERS_MAX:
+        raise ProtocolError(f"lock request: the client id has more than {CLIENT_ID_CHARACTERS_MAX} characters")
     return body.consumer_group, body.client_id, body.mq_set

@@ -10,7 +10,7 @@ import msgspec
 
 from tandemq.broker.saver import Saver
 from tandemq.config import BrokerConfig
-from tandemq.errors import StoreDamaged
+from tandemq.errors import ProtocolError, StoreDamaged
 from tandemq.model.group import SubscriptionGroupConfig
 from tandemq.model.topic import group_name_error, is_system_group
 from tandemq.storage.tables import DataVersion, load_table
@@ -31,14 +31,14 @@ SYSTEM = (
 class Groups:
     """All groups, saved to subscriptionGroup.json on every change."""
 
-    def __init__(self, saver: Saver, *, auto_create: bool, wall_ms: int) -> None:
+    def __init__(self, saver: Saver, config: BrokerConfig, wall_ms: int) -> None:
         """Load the table and add the system groups.
 
         Raises:
             StoreDamaged: the table cannot be read.
         """
         self._saver = saver
-        self._auto_create = auto_create
+        self.adopt_config(config)
         self.version = DataVersion(wall_ms)
         self.table: dict[str, SubscriptionGroupConfig] = {}
         self.news: dict[str, None] | None = None
@@ -51,19 +51,39 @@ class Groups:
             self.table.setdefault(name, SubscriptionGroupConfig(name))
 
     def adopt_config(self, config: BrokerConfig) -> None:
-        """The settings changed."""
+        """Take the settings, at the start and when they change."""
         self._auto_create = config.auto_create_group
+        self._groups_max = config.groups_max
+
+    def may_be(self, name: str) -> bool:
+        """Whether the group is there, or would be created by using it."""
+        if name in self.table:
+            return True
+        return (self._auto_create or is_system_group(name)) and group_name_error(name) is None
 
     def find(self, name: str, wall_ms: int) -> SubscriptionGroupConfig | None:
-        """The group; created if that is allowed and the name is one."""
+        """The group; created if that is allowed and the name is one.
+
+        Raises:
+            ProtocolError: there are `maxSubscriptionGroups` already.
+        """
         found = self.table.get(name)
-        if found is None and (self._auto_create or is_system_group(name)) and group_name_error(name) is None:
+        if found is None and self.may_be(name):
             found = SubscriptionGroupConfig(name)
             self.put(found, wall_ms)
         return found
 
     def put(self, config: SubscriptionGroupConfig, wall_ms: int) -> None:
-        """Create or change a group."""
+        """Create or change a group.
+
+        Raises:
+            ProtocolError: there are `maxSubscriptionGroups` already.
+        """
+        if config.group_name not in self.table and len(self.table) >= self._groups_max:
+            raise ProtocolError(
+                f"the group {config.group_name[:64]} is not created: there are {len(self.table)} groups, "
+                f"maxSubscriptionGroups is {self._groups_max}"
+            )
         self.table[config.group_name] = config
         self._touch(config.group_name, wall_ms)
 

@@ -86,7 +86,7 @@ class Broker:
         self.started_ms = now.wall_ms
         self.store, self.recovered = _open(disk, config, machine, delays_ms)
         self.topics = Topics(self.saver, self.store, config, now.wall_ms)
-        self.groups = Groups(self.saver, auto_create=config.auto_create_group, wall_ms=now.wall_ms)
+        self.groups = Groups(self.saver, config, now.wall_ms)
         self.offsets = ConsumerOffsets(self.saver, now.wall_ms)
         self.clients = Clients()
         self.client_calls = ClientCalls()

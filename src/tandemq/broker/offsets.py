@@ -23,6 +23,8 @@ WHOLE = "tandemWhole"
 """In a table that a master tells: it is all there is, not what changed."""
 SEPARATOR = "@"
 VERSION_STEP = 500
+OFFSET_KEYS_MAX = 200_000
+"""Pairs of topic and group; what clients commit beyond is refused."""
 
 
 class ConsumerOffsets:
@@ -57,6 +59,10 @@ class ConsumerOffsets:
                 self._take(table)
             except StoreDamaged as error:
                 log.error("offsets: a line of changes cannot be read and is left out: %s", error)
+
+    def has_room(self, topic: str, group: str) -> bool:
+        """Whether a group may have offsets in a topic: it has some, or not too many are kept."""
+        return len(self.table) < OFFSET_KEYS_MAX or f"{topic}{SEPARATOR}{group}" in self.table
 
     def commit(self, topic: str, group: str, queue_id: int, offset: int) -> None:
         """Remember an offset, as RocketMQ does: a lower one too (a reset comes this way)."""

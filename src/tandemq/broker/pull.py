@@ -26,7 +26,7 @@ from tandemq.codec.frame import encode_command
 from tandemq.codec.header import encode_header
 from tandemq.codec.requests import PullFields, decode_pull_frame, read_fields
 from tandemq.config import BrokerConfig
-from tandemq.errors import OffsetGone, StoreError
+from tandemq.errors import OffsetGone, ProtocolError, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import FLAG_ONEWAY, FLAG_RESPONSE, VERSION_SPOKEN, Command
 from tandemq.model.group import SubscriptionGroupConfig
@@ -50,6 +50,8 @@ RELEASED_PER_TURN_MAX = 64
 """Held pulls that a turn answers: a message for a queue on which many wait delays nobody else for long."""
 KEPT_MEMORY_PART = 64
 """Part of the machine's memory that blocks of the log may take while many consumers catch up."""
+COUNTS_MAX = 100_000
+"""Pairs of topic and group whose pulls are counted; beyond it the oldest is forgotten."""
 NO_LIMIT = 1 << 62
 _NO_GROUP = SubscriptionGroupConfig("")
 _READ = int(Permission.READ)
@@ -259,7 +261,10 @@ class PullPath:
             return ResponseCode.NO_PERMISSION, self.refusal
         if not self.permission & _READ:
             return ResponseCode.NO_PERMISSION, f"the broker[{self._config.broker_name}] pulling message is forbidden"
-        group = self._groups.table.get(fields.consumer_group) or self._groups.find(fields.consumer_group, now.wall_ms)
+        try:
+            group = self._groups.find(fields.consumer_group, now.wall_ms)
+        except ProtocolError as error:
+            return ResponseCode.SYSTEM_ERROR, str(error)
         if group is None:
             return ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {fields.consumer_group}"
         refusal = self._refusal(fields, group)
@@ -270,7 +275,7 @@ class PullPath:
         except _Unsubscribed as error:
             return error.code, str(error)
         pull = Pull(link, opaque, fields, codes, self._queue(fields), group, binary=binary)
-        if fields.sys_flag & COMMIT_OFFSET and self.takes_commits:
+        if fields.sys_flag & COMMIT_OFFSET and self.takes_commits and self._takes_commit(fields):
             self._offsets.commit(fields.topic, fields.consumer_group, fields.queue_id, fields.commit_offset)
         if self.answer(pull, turn, is_last=not fields.sys_flag & SUSPEND):
             return None
@@ -280,6 +285,9 @@ class PullPath:
         if fields.queue_offset < pull.queue.max_offset and self.log_limit < self._store.log.written_end:
             self.unseen[pull.queue] = None
         return None
+
+    def _takes_commit(self, fields: PullFields) -> bool:
+        return fields.commit_offset >= 0 and self._offsets.has_room(fields.topic, fields.consumer_group)
 
     def _take_replica(
         self, link: int, opaque: int, fields: PullFields, turn: Turn, *, binary: bool
@@ -428,6 +436,8 @@ class PullPath:
         counts = self.counts.get(key)
         if counts is None:
             counts = self.counts[key] = PullCounts()
+            if len(self.counts) > COUNTS_MAX:
+                del self.counts[next(iter(self.counts))]
         counts.messages += count
         counts.bytes += size
         counts.answers += 1
