@@ -316,8 +316,9 @@ def test_live_settings_change_at_once() -> None:
     assert changed(after, as_properties(after)) == (after, ())
 
 
-def test_settings_rocketmq_alone_needs_are_dropped_from_a_change() -> None:
-    assert changed(BrokerConfig(), "sendMessageThreadPoolNums=4\n") == (BrokerConfig(), ())
+def test_settings_rocketmq_alone_needs_are_refused_in_a_change() -> None:
+    with pytest.raises(ConfigError, match="sendMessageThreadPoolNums is not changed: it has no effect on TandemQ"):
+        changed(BrokerConfig(), "sendMessageThreadPoolNums=4\n")
 
 
 @pytest.mark.parametrize(
@@ -328,7 +329,7 @@ def test_settings_rocketmq_alone_needs_are_dropped_from_a_change() -> None:
         ("brokerPermision=4", "did you mean brokerPermission"),
         ("brokerPermission=x", "no whole number"),
         ("brokerPermission=4\nfileReservedTime=0", "fileReservedTime: 0 is too small"),
-        ("configBlackList=x", "never changes"),
+        ("configBlackList=x", "read at the start only"),
         ("brokerConfigPath=x", "never changes"),
         ("aclEnable=true", "access control"),
         ("registerNameServerPeriod=5", "outside 10000 to 60000"),

@@ -249,6 +249,8 @@ def as_documented(default: object) -> str:
         return "empty"
     if isinstance(default, bool):
         return f"`{str(default).lower()}`"
+    if isinstance(default, tuple):
+        return f"`{';'.join(default)}`"
     return f"`{default}`"
 
 

@@ -67,6 +67,9 @@ class BrokerConfig:
     untaken_bytes_max: int = _key("untakenAnswersMax", 512 * MEBIBYTE)
     """That wait on all links for peers to take them; beyond it the links of those that take nothing are closed."""
 
+    config_black_list: tuple[str, ...] = _key("configBlackList", ("configBlackList", "flushDiskType", "inSyncReplicas"))
+    """Settings that are not changed while the broker runs, whoever asks: those that others' messages rely on."""
+
     # Topics and groups.
     auto_create_topic: bool = _key("autoCreateTopicEnable", True)
     auto_create_group: bool = _key("autoCreateSubscriptionGroup", True)
@@ -193,6 +196,7 @@ class NameServerConfig:
     frame_bytes_max: int = _key("frameMaxLength", 16 * MEBIBYTE)
     unfinished_bytes_max: int = _key("unfinishedFramesMax", 64 * MEBIBYTE)
     untaken_bytes_max: int = _key("untakenAnswersMax", 128 * MEBIBYTE)
+    config_black_list: tuple[str, ...] = _key("configBlackList", ("configBlackList",))
 
 
 PORT_MAX = 65_535

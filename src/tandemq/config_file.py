@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 from tandemq.config import REGISTER_MS_MAX, BrokerConfig, NameServerConfig, problems
 from tandemq.config_keys import BROKER_KEYS, NAME_SERVER_KEYS
 from tandemq.errors import ConfigError
-from tandemq.properties import parse_properties
+from tandemq.properties import Property, parse_properties
 
 Warn = Callable[[str], None]
 _Config = TypeVar("_Config", BrokerConfig, NameServerConfig)
@@ -121,7 +121,34 @@ _LIVE = """
 """
 LIVE_KEYS = frozenset(_LIVE.split())
 """What UPDATE_BROKER_CONFIG and UPDATE_NAMESRV_CONFIG may change while the node runs."""
-_NEVER_LIVE = frozenset({"brokerConfigPath", "configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
+_NEVER_LIVE = frozenset({"brokerConfigPath", "configStorePath", "kvConfigPath", "rocketmqHome"})
+_SECOND_MS, _HOUR_MS = 1_000, 3_600_000
+_LIVE_RANGES: dict[str, tuple[int, int]] = {
+    "serverChannelMaxIdleTimeMillis": (10 * _SECOND_MS, 24 * _HOUR_MS),
+    "maxConnections": (1_000, 1_000_000),
+    "brokerExpiry": (10 * _SECOND_MS, _HOUR_MS),
+    "registerBrokerTimeoutMills": (100, 60 * _SECOND_MS),
+    "defaultTopicQueueNums": (1, 1_024),
+    "maxMessageSize": (1_024, 1 << 30),
+    "maxMsgsNumBatch": (1, 1_024),
+    "defaultQueryMaxNum": (1, 1_024),
+    "maxTransferBytesOnMessageInMemory": (4_096, 64 << 20),
+    "maxTransferCountOnMessageInMemory": (1, 10_000),
+    "accessMessageInMemoryMaxRatio": (1, 100),
+    "shortPollingTimeMills": (100, 60 * _SECOND_MS),
+    "flushIntervalCommitLog": (10, 60 * _SECOND_MS),
+    "syncFlushTimeout": (100, _HOUR_MS),
+    "slaveTimeout": (100, _HOUR_MS),
+    "flushIntervalConsumeQueue": (100, 60 * _SECOND_MS),
+    "flushConsumerOffsetInterval": (100, 600 * _SECOND_MS),
+    "flushDelayOffsetInterval": (100, 600 * _SECOND_MS),
+    "cleanResourceInterval": (_SECOND_MS, _HOUR_MS),
+    "fileReservedTime": (1, 1_000_000),
+    "diskMaxUsedSpaceRatio": (10, 95),
+    "haSlaveFallbehindMax": (1 << 20, 1 << 40),
+}
+"""Smallest and largest values that are taken while the node runs: anybody who reaches the port may ask for a change,
+and none may lock others out or stop the node from doing its work. The file may have others."""
 
 
 def load_broker_config(text: str, *, path: str, warn: Warn, overrides: Mapping[str, str] | None = None) -> BrokerConfig:
@@ -157,10 +184,11 @@ def as_texts(config: BrokerConfig | NameServerConfig) -> dict[str, str]:
 def changed(config: _Config, text: str) -> tuple[_Config, tuple[str, ...]]:
     """The settings after an operator's change while the node runs, and the keys whose value is another one now.
 
-    Keys that RocketMQ knows and nothing depends on here are left out; a key given with the value it has is no change.
+    A key given with the value it has is no change.
 
     Raises:
-        ConfigError: a key is unknown or can only be changed in the file, or the outcome is inconsistent; no change.
+        ConfigError: a key is unknown, has no effect here or can only be changed in the file, a value is outside its
+            range, or the outcome is inconsistent; no change.
     """
     known = BROKER_KEYS if isinstance(config, BrokerConfig) else NAME_SERVER_KEYS
     told = parse_properties(text)
@@ -169,10 +197,16 @@ def changed(config: _Config, text: str) -> tuple[_Config, tuple[str, ...]]:
             raise ConfigError(f"line {item.line}: {item.key} never changes while the node runs")
     reader = _Reader(type(config), known, lambda _: None)
     reader.take((item.key, item.value, f"line {item.line}") for item in told)
+    reader.refuse_ineffective(told)
     values = {name: value for name, value in reader.values.items() if value != getattr(config, name)}
-    for name in values:
+    for name, value in values.items():
         if reader.keys[name] not in LIVE_KEYS:
             reader.wrong(name, "is read at the start only; change it in the configuration file and restart")
+        elif reader.keys[name] in config.config_black_list:
+            reader.wrong(name, "is changed in the configuration file only: configBlackList names it")
+        low, high = _LIVE_RANGES.get(reader.keys[name], (value, value))
+        if not low <= value <= high:
+            reader.wrong(name, f"{value} is outside {low} to {high}, what is taken while the node runs")
     after: _Config = reader.checked(replace(config, **values))
     return after, tuple(sorted(reader.keys[name] for name in values))
 
@@ -271,6 +305,14 @@ class _Reader:
             return False
         self._warn(f"{key} = {ascii(value)[:64]} has no effect: {what}")
         return True
+
+    def refuse_ineffective(self, told: Iterable[Property]) -> None:
+        """Note settings that RocketMQ knows and nothing depends on here: success would be no answer."""
+        for item in told:
+            name, _ = _ALIASES.get(item.key, (item.key, 1))
+            if name not in self._fields and item.key in self._known:
+                _, why = _MISSING.get(item.key, ("", "it has no effect on TandemQ"))
+                self._errors.append(f"line {item.line}: {item.key} is not changed: {why}")
 
     def wrong(self, name: str, what: str) -> None:
         """Note that a field's value is wrong."""

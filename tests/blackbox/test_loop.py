@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tandemq import config_file
 from tandemq.boundary import Closed, Connect, Event, Job, JobDone, LinkKind, Now, Turn
+from tandemq.broker.node import Broker
 from tandemq.codec.frame import encode_command
 from tandemq.config import tiny
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -16,6 +18,7 @@ from tandemq.model.command import Command
 from tandemq.real.disk import RealFile
 from tandemq.real.filesyncs import FileSyncs
 from tandemq.real.loop import Loop
+from tandemq.run import broker as run_broker
 from tandemq.run.broker import BrokerProcess
 from tests.blackbox.programs import Caller, wait_until
 from tests.spec import spec
@@ -180,11 +183,39 @@ def test_name_nobody_knows_is_a_connection_that_failed(monkeypatch: pytest.Monke
     assert found == [Closed(-1, "cannot connect to names.example:9876: [Errno -2] Name or service not known")]
 
 
-def test_fewer_connections_hold_from_the_next_one_on(broker: BrokerProcess) -> None:
+def test_fewer_connections_hold_from_the_next_one_on(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(config_file._LIVE_RANGES, "maxConnections", (1, 10))
     with Caller(broker.port) as caller:
         assert caller.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"maxConnections=1").code == ResponseCode.SUCCESS
         with socket.create_connection(("127.0.0.1", broker.port), 20) as refused:
             assert refused.recv(1) == b""
+        with Caller(broker.fast_port) as other:
+            assert other.send(b"on a reserved place") == ResponseCode.SUCCESS
+        with socket.create_connection(("127.0.0.1", broker.ha_port), 20) as replica:
+            replica.settimeout(0.5)
+            with pytest.raises(TimeoutError):
+                replica.recv(1)  # kept, and waits for the slave to introduce itself
         assert caller.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"maxConnections=2").code == ResponseCode.SUCCESS
         with Caller(broker.port) as other:
             assert other.send(b"taken again") == ResponseCode.SUCCESS
+
+
+def test_no_connection_is_accepted_before_the_store_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    process = BrokerProcess(replace(tiny(), store_path=str(tmp_path / "store"), disk_full_ratio=1.0))
+    made = Broker
+
+    def opening(*arguments: object, **named: object) -> object:
+        for port in (process.port, process.fast_port, process.ha_port):
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", port), 20)
+            tried.append("refused")
+        return made(*arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(run_broker, "Broker", opening)
+    process.open()
+    try:
+        assert tried == ["refused"] * 3
+        socket.create_connection(("127.0.0.1", process.port), 20).close()
+    finally:
+        process.close()

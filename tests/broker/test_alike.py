@@ -242,9 +242,9 @@ def test_numbers_of_other_lengths_in_frames_of_one(ways: list[str]) -> None:
 
 
 def test_smaller_limit_takes_effect_within_the_turn() -> None:
-    less = encode_command(Command(RequestCode.UPDATE_BROKER_CONFIG, 7, body=b"maxMessageSize=64"))
-    data = stream(40, 50_000, size=200)
-    broker = same([*learned(size=200), [(2, less), (CLIENT, data)]])
+    less = encode_command(Command(RequestCode.UPDATE_BROKER_CONFIG, 7, body=b"maxMessageSize=1024"))
+    data = stream(40, 50_000, size=1_100)
+    broker = same([*learned(size=1_100), [(2, less), (CLIENT, data)]])
     assert [answer.code for answer in broker.inbox[CLIENT]][-40:] == [ResponseCode.MESSAGE_ILLEGAL] * 40
 
 

@@ -47,6 +47,17 @@ def test_settings_are_shown_under_rocketmqs_names_with_a_version(broker: Harness
     [
         (("listenPort=1",), "at the start only"),
         (("nonsense=1",), "nobody knows"),
+        (("inSyncReplicas=1",), "configBlackList names it"),
+        (("flushDiskType=SYNC_FLUSH",), "configBlackList names it"),
+        (("configBlackList=x",), "in the configuration file"),
+        (("maxConnections=1",), "outside 1000 to 1000000"),
+        (("serverChannelMaxIdleTimeMillis=1",), "outside 10000 to"),
+        (("serverChannelMaxIdleTimeSeconds=1",), "outside 10000 to"),
+        (("flushIntervalCommitLog=100000000",), "outside 10 to 60000"),
+        (("useServerSideResetOffset=true",), "has no effect"),
+        (("enablePropertyFilter=true",), "SQL filters"),
+        (("rejectTransactionMessage=false",), "is not changed"),
+        (("fileReservedTime=70", "sendMessageThreadPoolNums=4"), "has no effect"),
         (("brokerConfigPath=x",), "never changes"),
         (("fileReservedTime=70", "slaveTimeout=none"), "no whole number"),
         (("fileReservedTime=70", "diskSpaceCleanForciblyRatio=0.99"), "diskSpaceWarningLevelRatio"),
@@ -108,10 +119,10 @@ def test_groups_are_created_by_pulling_as_now_allowed(broker: Harness) -> None:
 
 
 def test_message_size_is_limited_as_now_told(broker: Harness) -> None:
-    set_well(broker, "maxMessageSize=10")
-    assert broker.send("TopicA", bytes(11)).code == ResponseCode.MESSAGE_ILLEGAL
-    assert broker.send("TopicA", bytes(10)).code == ResponseCode.SUCCESS
-    assert broker.send("TopicA", bytes(11)).code == ResponseCode.MESSAGE_ILLEGAL, "also on the quick way"
+    set_well(broker, "maxMessageSize=1024")
+    assert broker.send("TopicA", bytes(1025)).code == ResponseCode.MESSAGE_ILLEGAL
+    assert broker.send("TopicA", bytes(1024)).code == ResponseCode.SUCCESS
+    assert broker.send("TopicA", bytes(1025)).code == ResponseCode.MESSAGE_ILLEGAL, "also on the quick way"
 
 
 def test_pull_answers_are_limited_as_now_told(broker: Harness) -> None:
@@ -123,7 +134,8 @@ def test_pull_answers_are_limited_as_now_told(broker: Harness) -> None:
     assert answer.fields["nextBeginOffset"] == "2"
 
 
-def test_sync_flush_holds_answers_from_now_on(broker: Harness) -> None:
+def test_sync_flush_holds_answers_from_now_on(tmp_path: Path) -> None:
+    broker = Harness(tmp_path, config_black_list=("configBlackList",))
     broker.create_topic("TopicA")
     set_well(broker, "flushDiskType=SYNC_FLUSH")
     broker.run_jobs = False
@@ -193,3 +205,25 @@ def test_weight_is_told_to_name_servers_unless_it_is_the_default(broker: Harness
     [told] = broker.take_requests(Code.REGISTER_BROKER, link=connect.link)
     assert told.fields["brokerWeight"] == "250"
     assert "failoverMode" not in told.fields
+
+
+def test_what_the_file_black_lists_is_not_changed_and_nothing_else_is_protected(tmp_path: Path) -> None:
+    broker = Harness(tmp_path, config_black_list=("configBlackList", "fileReservedTime"))
+    assert "configBlackList names it" in str(change(broker, "fileReservedTime=70").remark)
+    set_well(broker, "fileReservedTime=" + settings(broker)["fileReservedTime"])
+    set_well(broker, "inSyncReplicas=1")
+
+
+def test_kept_change_that_is_no_longer_taken_gives_way_to_the_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One made before there were limits: the broker starts, with the file's value and a warning."""
+    broker = Harness(tmp_path)
+    broker.disk.replace(
+        "config/brokerSettings.json",
+        b'{"settings":{"maxConnections":{"value":"1","insteadOf":"50000"},'
+        b'"inSyncReplicas":{"value":"1","insteadOf":"2"},"fileReservedTime":{"value":"71","insteadOf":"72"}}}',
+    )
+    found = settings(broker.restart(clean=False))
+    assert (found["maxConnections"], found["inSyncReplicas"], found["fileReservedTime"]) == ("50000", "2", "71")
+    assert "maxConnections=1, set while the broker ran, cannot be any more" in caplog.text

@@ -319,10 +319,10 @@ def test_settings_are_shown_and_changed(tmp_path: Path) -> None:
     server.open(CLIENT)
     assert b"brokerExpiry=120000\n" in server.call(CLIENT, 319).body
     server.register(BROKER)
-    assert server.call(CLIENT, 318, b"brokerExpiry=1000\n").code == ResponseCode.SUCCESS
-    assert b"brokerExpiry=1000\n" in server.call(CLIENT, 319).body
-    assert server.node.config.broker_expiry_ms == 1_000
-    server.pass_time(10_000)
+    assert server.call(CLIENT, 318, b"brokerExpiry=10000\n").code == ResponseCode.SUCCESS
+    assert b"brokerExpiry=10000\n" in server.call(CLIENT, 319).body
+    assert server.node.config.broker_expiry_ms == 10_000
+    server.pass_time(20_000)
     assert server.node.broker_count == 0
 
 
@@ -337,6 +337,10 @@ def test_settings_are_shown_and_changed(tmp_path: Path) -> None:
         b"nobodyKnows=1",
         b"brokerExpiry=soon",
         b"brokerExpiry=0",
+        b"brokerExpiry=1",
+        b"maxConnections=1",
+        b"serverChannelMaxIdleTimeMillis=1",
+        b"waitSecondsForService=1",
     ],
 )
 def test_settings_that_cannot_change_are_refused(server: Driver, body: bytes) -> None:

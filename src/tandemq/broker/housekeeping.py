@@ -31,6 +31,7 @@ class Housekeeping:
         self.unfinished = Unfinished()
         self.answered = Answered()
         self._refusals = Refusals()
+        self._closings = Refusals()
         broker.schedule.every(SCAN_MS, self._scan, first_ms=now.mono_ms + SCAN_MS)
 
     def begin_turn(self, now: Now) -> None:
@@ -64,10 +65,17 @@ class Housekeeping:
         broker.locks.expire(now.mono_ms)
         for link in broker.links.values():
             if now.mono_ms - link.seen_ms > idle_ms or link.number in expired:
-                broker.close_link(link, "silent for too long", turn)
+                self.close(link, "silent for too long", turn, now)
                 self.unfinished.drop(link.number)
         for frame in self.unfinished.overdue(idle_ms):
             self._close(frame, f"not ended within {idle_ms} ms", turn, now)
+
+    def close(self, link: Link, reason: str, turn: Turn, now: Now) -> None:
+        """Close a client's connection; the log says so once a minute per address."""
+        times = self._closings.note(link.peer.rpartition(":")[0], now.mono_ms)
+        if times:
+            log.info("link: peer=%s closed times=%d reason=%r", link.peer, times, reason)
+        turn.closes.append((link.number, reason))
 
     def _close(self, frame: TooMuch, why: str, turn: Turn, now: Now) -> None:
         client = self._broker.links.get(frame.link)

@@ -312,7 +312,7 @@ class Broker:
             else:
                 break
         if link.decoder.error is not None:
-            self.close_link(link, str(link.decoder.error), turn)
+            self.housekeeping.close(link, str(link.decoder.error), turn, now)
 
     def _handle(self, link: Link, frame: RawFrame, turn: Turn, now: Now) -> bool:
         """Answer any request; False if the link must go."""
@@ -320,7 +320,7 @@ class Broker:
         try:
             command = decode_command(frame)
         except ProtocolError as error:
-            self.close_link(link, str(error), turn)
+            self.housekeeping.close(link, str(error), turn, now)
             return False
         if command.is_response:
             self.answered(link, command, now)
@@ -368,11 +368,6 @@ class Broker:
     def answered(self, link: Link, command: Command, now: Now) -> None:
         """A client answered a request of ours."""
         self.client_calls.answered(link.number, command, now)
-
-    def close_link(self, link: Link, reason: str, turn: Turn) -> None:
-        """Close the link of a client."""
-        log.info("link: peer=%s closed reason=%r", link.peer, reason)
-        turn.closes.append((link.number, reason))
 
     def notify_members(self, groups: list[str], turn: Turn) -> None:
         """Tell the members of consumer groups that somebody came or went."""

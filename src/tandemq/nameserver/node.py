@@ -87,6 +87,8 @@ class NameServer:
         self._links: dict[int, _Link] = {}
         self._unfinished = Unfinished()
         self._refusals = Refusals()
+        self._closings = Refusals()
+        self._refused_requests = Refusals()
         self._answered = Answered()
         self._next_scan_ms: int | None = None
         self._handlers = self._table()
@@ -110,6 +112,10 @@ class NameServer:
         """When links, brokers and sessions are looked at again; None while there are none."""
         due_ms = self.registry.deadline_ms() if self.registry is not None else None
         return min((time for time in (self._next_scan_ms, due_ms) if time is not None), default=None)
+
+    def broker_hosts(self) -> set[str]:
+        """Hosts of the registered brokers."""
+        return self._routes.hosts()
 
     def turn(self, received: Sequence[tuple[int, bytes]], events: Sequence[Event], now: Now) -> Turn:
         """See `boundary.Node`.
@@ -169,7 +175,10 @@ class NameServer:
 
     def _close(self, link: int, reason: str, turn: Turn) -> None:
         """Close a link; what it still sends, and the news that it is closed, are of no interest any more."""
-        _log.warning("link closed peer=%s reason=%s", self._links[link].peer, reason)
+        peer = self._links[link].peer
+        times = self._closings.note(peer.rpartition(":")[0], self._unfinished.now_ms)
+        if times:
+            _log.warning("link closed peer=%s times=%d reason=%s", peer, times, reason)
         self._forget(link, reason)
         turn.closes.append((link, reason))
 
@@ -263,7 +272,10 @@ class NameServer:
         try:
             return handler(request, link, now)
         except (RemoteError, StoreError) as error:
-            _log.warning("request refused code=%d peer=%s reason=%s", request.code, self._links[link].peer, error)
+            peer = self._links[link].peer
+            times = self._refused_requests.note(peer.rpartition(":")[0], now.mono_ms)
+            if times:
+                _log.warning("request refused code=%d peer=%s times=%d reason=%s", request.code, peer, times, error)
             return request.answer(error.code or ResponseCode.SYSTEM_ERROR, remark=str(error))
 
     def _turn_registry(self, registry: RegistryHost, turn: Turn, now: Now) -> None:

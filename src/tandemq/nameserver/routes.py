@@ -544,6 +544,10 @@ class RouteTable:
         first = min(self._groups, default=None)
         return list(dict.fromkeys(names)), self._groups[first].first().address if first is not None else None
 
+    def hosts(self) -> set[str]:
+        """Hosts of the registered brokers."""
+        return {address.rpartition(":")[0].strip("[]") for address in self._members}
+
     @property
     def broker_count(self) -> int:
         """Registered brokers."""

@@ -33,8 +33,8 @@ from tandemq.boundary import (
 )
 from tandemq.errors import ConfigError, NetworkError
 from tandemq.real.addresses import is_ip, text_of
+from tandemq.real.admission import Admission
 from tandemq.real.clock import read_clock
-from tandemq.real.descriptors import links_max
 from tandemq.real.filesyncs import FileSyncs
 from tandemq.real.link import Link, surplus
 from tandemq.real.resolver import Resolver
@@ -76,12 +76,14 @@ class Loop:
 
     def __init__(
         self, *, connections_max: Callable[[], int] = lambda: 50_000,
-        untaken_max: Callable[[], int] = lambda: BACKLOG_CLOSE, busy_poll_us: int = 0,
+        is_member: Callable[[str], bool] = lambda _: False, untaken_max: Callable[[], int] = lambda: BACKLOG_CLOSE,
+        busy_poll_us: int = 0,
     ) -> None:  # fmt: skip
         """No node yet; `listen` first, then `run`.
 
         Args:
-            connections_max: asked at each accept, as it may change.
+            connections_max: most connections of clients; asked at each accept, as it may change.
+            is_member: whether an IP address is one of a broker that the node works with: places are reserved for them.
             untaken_max: most bytes that wait for the network on all links; asked when some must wait.
             busy_poll_us: for so long it looks for more before it sleeps, while turns follow each other as closely.
         """
@@ -93,9 +95,10 @@ class Loop:
         self._tls: dict[LinkKind, Tls] = {}
         self._shaking: dict[int, int] = {}
         """Links whose handshake is not done, and until when it may last; oldest first."""
+        self._is_accepting = False
         self._paused: dict[int, int] = {}
         """Listeners not listened to at present, and until when."""
-        self._connections_max = connections_max
+        self._admission = Admission(connections_max, is_member)
         self._untaken_max = untaken_max
         self._untaken = 0
         """Sum of `Link.held`."""
@@ -125,7 +128,10 @@ class Loop:
         return found.out_bytes if found is not None else 0
 
     def listen(self, address: str, port: int, kind: LinkKind, what: str = "listenPort") -> int:
-        """Listen; port 0 takes any free one. Returns the port. `what`: the setting behind it, for the error.
+        """Take a port, 0 for any free one, and return it; connections are refused until `accept` or `run`.
+
+        Args:
+            what: the setting behind it, for the error.
 
         Raises:
             ConfigError: the address cannot be used.
@@ -135,15 +141,27 @@ class Loop:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind((address, port))
-            sock.listen(ACCEPT_BACKLOG)
         except (OSError, OverflowError) as error:
             sock.close()
-            reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-            hint = _LISTEN_HINTS.get(getattr(error, "errno", 0), "change that setting")
-            raise ConfigError(f"cannot listen on {address}:{port} ({what}): {reason}", hint=hint) from error
+            raise _cannot_listen(f"{address}:{port} ({what})", error) from error
         sock.setblocking(False)
         self._listeners[sock.fileno()] = (sock, kind)
         return int(sock.getsockname()[1])
+
+    def accept(self) -> None:
+        """Begin to accept connections on all ports: the node is ready for them.
+
+        Raises:
+            ConfigError: another process has taken a port meanwhile.
+        """
+        for fd, (sock, _) in self._listeners.items():
+            try:
+                sock.listen(ACCEPT_BACKLOG)
+            except OSError as error:
+                raise _cannot_listen(text_of(sock.getsockname()), error) from error
+            if not self._is_accepting:
+                self._epoll.register(fd, select.EPOLLIN)
+        self._is_accepting = True
 
     def unlisten(self, port: int) -> None:
         """Stop listening at a port; before `run`."""
@@ -160,8 +178,7 @@ class Loop:
 
     def run(self, node: Node) -> None:
         """Drive the node until `stop`."""
-        for fd in self._listeners:
-            self._epoll.register(fd, select.EPOLLIN)
+        self.accept()
         while not self._stopping:
             self._once(node)
 
@@ -245,7 +262,7 @@ class Loop:
                 elif error.errno not in _GONE:
                     log.warning("accept: %s", os.strerror(error.errno or 0))
                 return
-            refusal = self._refusal()
+            refusal = self._admission.refusal(kind, str(address[0]), len(self._by_fd))
             if refusal:
                 times = self._refused.note(str(address[0]), read_clock().mono_ms)
                 if times:
@@ -254,19 +271,10 @@ class Loop:
                 continue
             self._next_number += 1
             link = self._add(sock, self._next_number, kind, is_open=True)
+            self._admission.opened(kind)
             tls = self._tls.get(kind)
             link.tls = None if tls is None else tls.accept()
             self._opened(link, Opened(link.number, kind, text_of(address), text_of(sock.getsockname())))
-
-    def _refusal(self) -> str:
-        """Why no more connections are taken; "" if there is room for one."""
-        if len(self._by_fd) >= self._connections_max():
-            return f"maxConnections={self._connections_max()} reached"
-        if len(self._by_fd) >= links_max():
-            return (
-                f"{links_max()} connections are open, and files need the other descriptors; raise the limit (ulimit -n)"
-            )
-        return ""
 
     def _pause_accepting(self, listener: socket.socket, error: OSError) -> None:
         """Out of descriptors or memory: the waiting connection would wake us at once, for ever."""
@@ -470,6 +478,8 @@ class Loop:
         if self._by_number.pop(link.number, None) is None:
             return
         del self._by_fd[link.sock.fileno()]
+        if link.number > 0:
+            self._admission.closed(link.kind)
         self._epoll.unregister(link.sock.fileno())
         link.sock.close()
         link.is_open = False
@@ -569,3 +579,9 @@ class Loop:
         wake_write, self._wake_write = self._wake_write, -1
         os.close(self._wake_read)
         os.close(wake_write)
+
+
+def _cannot_listen(where: str, error: OSError | OverflowError) -> ConfigError:
+    reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+    hint = _LISTEN_HINTS.get(getattr(error, "errno", 0), "change that setting")
+    return ConfigError(f"cannot listen on {where}: {reason}", hint=hint)

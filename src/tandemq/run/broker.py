@@ -68,8 +68,9 @@ class BrokerProcess:
         disk.lock()
         self._disk = disk
         loop = Loop(
-            connections_max=lambda: self._present.connections_max, untaken_max=lambda: self._present.untaken_bytes_max,
-            busy_poll_us=self.config.busy_poll_us,
+            connections_max=lambda: self._present.connections_max,
+            is_member=lambda host: self._node is not None and host in member_hosts(self._node),
+            untaken_max=lambda: self._present.untaken_bytes_max, busy_poll_us=self.config.busy_poll_us,
         )  # fmt: skip
         self._loop = loop
         try:
@@ -86,6 +87,7 @@ class BrokerProcess:
                     config, disk, loop, Random(), read_machine(), now, delays, accept_loss=self._accept_loss,
                     keyring=keyring,
                 )  # fmt: skip
+            loop.accept()
         except BaseException:
             self.close(clean=False)
             raise
@@ -162,6 +164,15 @@ class BrokerProcess:
         if is_clean_stop:
             log.info("broker: stopped, all is saved")
         self._loop = self._node = self._disk = self._registry = None
+
+
+def member_hosts(node: Broker) -> set[str]:
+    """Hosts of the brokers that replicate with this one, by what is connected, configured and registered."""
+    addresses = [*node.replication.masters.peers.values(), node.config.ha_master_address]
+    if node.failover is not None:
+        live = (node.failover.member.view.live or {}).values()
+        addresses += [broker.address for broker in live if broker is not None]
+    return {address.rpartition(":")[0].strip("[]") for address in addresses if address}
 
 
 def say_what_is_open(config: BrokerConfig) -> None:

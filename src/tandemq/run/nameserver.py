@@ -40,12 +40,15 @@ class NameServerProcess:
         disk.lock()
         self._disk = disk
         self._loop = Loop(
-            connections_max=lambda: self._present.connections_max, untaken_max=lambda: self._present.untaken_bytes_max
+            connections_max=lambda: self._present.connections_max,
+            is_member=lambda host: self._node is not None and host in self._node.broker_hosts(),
+            untaken_max=lambda: self._present.untaken_bytes_max,
         )
         try:
             self.port = self._loop.listen(self.config.bind_address, self.config.listen_port, LinkKind.REMOTING)
             with disk.named():
                 self._node = NameServer(replace(self.config, listen_port=self.port), disk, self._loop)
+            self._loop.accept()
         except BaseException:
             self.close()
             raise

@@ -1,0 +1,58 @@
+"""Which accepted connections are kept: clients up to `maxConnections`, and places that clients cannot take.
+
+    client port        maxConnections                        + RESERVED_LINKS for members of the group and brokers
+    fast port          the same places, all together         + RESERVED_LINKS
+    replication port   REPLICAS_MAX of its own
+    all                as many as leave files their descriptors; clients stop RESERVED_LINKS earlier
+
+Source: docs/operations.md, "Limits of the system".
+"""
+
+from collections.abc import Callable
+
+from tandemq.boundary import LinkKind
+from tandemq.real.descriptors import links_max
+
+RESERVED_LINKS = 64
+REPLICAS_MAX = 1_024
+
+
+class Admission:
+    """Counts the accepted connections."""
+
+    def __init__(self, connections_max: Callable[[], int], is_member: Callable[[str], bool]) -> None:
+        """`is_member`: whether an IP address is one of a broker that this node works with."""
+        self._connections_max = connections_max
+        self._is_member = is_member
+        self._clients = 0
+        self._replicas = 0
+
+    def refusal(self, kind: LinkKind, host: str, open_links: int) -> str:
+        """Why a connection from an IP address is not kept; "" if it is. `open_links`: all that are open."""
+        most = links_max()
+        if open_links >= most:
+            return f"{most} connections are open, and files need the other descriptors; raise the limit (ulimit -n)"
+        if kind is LinkKind.HA_MASTER:
+            return f"{REPLICAS_MAX} connections on the replication port" if self._replicas >= REPLICAS_MAX else ""
+        limit = self._connections_max()
+        places = min(limit, max(most - RESERVED_LINKS, most // 2))
+        if self._clients < places:
+            return ""
+        is_reserved = kind is LinkKind.FAST or self._is_member(host)
+        if is_reserved and self._clients < places + RESERVED_LINKS:
+            return ""
+        return f"maxConnections={limit} reached" if places == limit else f"{places} connections of clients are open"
+
+    def opened(self, kind: LinkKind) -> None:
+        """A connection was kept."""
+        if kind is LinkKind.HA_MASTER:
+            self._replicas += 1
+        else:
+            self._clients += 1
+
+    def closed(self, kind: LinkKind) -> None:
+        """It is closed."""
+        if kind is LinkKind.HA_MASTER:
+            self._replicas -= 1
+        else:
+            self._clients -= 1
