@@ -1,5 +1,7 @@
 """Operators' changes of topics and groups: what is taken, what is refused, what others hear of it."""
 
+import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,12 @@ def test_topic_change_is_told_to_name_servers_once_with_a_new_version(tmp_path: 
         ("TopicA", {"readQueueNums": 1 << 30}, "queues"),
         ("TopicA", {"perm": 16}, "no permission"),
         ("TopicA", {"attributes": "message.type"}, "+name=value"),
+        ("TopicA", {"attributes": "+other=1"}, "unsupported key: 'other'"),
+        ("TopicA", {"attributes": "+queue.type=Nonsense"}, "value is not in set"),
+        ("TopicA", {"attributes": "+queue.type=BatchCQ"}, "not supported"),
+        ("TopicA", {"attributes": "+cleanup.policy=COMPACTION"}, "compaction is not supported"),
+        ("TopicA", {"attributes": "+message.type=FIFO", "topicFilterType": "x" * 100_000}, "topicFilterType"),
+        ("TopicA", {"topicSysFlag": "9" * 4_000}, ""),
     ],
 )
 def test_topic_that_cannot_be_is_refused_with_a_reason(
@@ -92,12 +100,62 @@ def test_topic_that_cannot_be_is_refused_with_a_reason(
 
 
 def test_topic_attributes_are_added_changed_and_removed(broker: Harness) -> None:
-    create(broker, "TopicA", attributes="+message.type=FIFO,+other=1")
-    assert topic_config(broker, "TopicA")["attributes"] == {"message.type": "FIFO", "other": "1"}
-    create(broker, "TopicA", attributes="+message.type=DELAY,-other")
-    assert topic_config(broker, "TopicA")["attributes"] == {"message.type": "DELAY"}
+    create(broker, "TopicA", attributes="+message.type=FIFO,+cleanup.policy=DELETE")
+    both = {"message.type": "FIFO", "cleanup.policy": "DELETE"}
+    assert topic_config(broker, "TopicA")["attributes"] == both
     create(broker, "TopicA", perm=4)
-    assert topic_config(broker, "TopicA")["attributes"] == {"message.type": "DELAY"}, "a 4.9 tool sends none"
+    assert topic_config(broker, "TopicA")["attributes"] == both, "a 4.9 tool sends none"
+    create(broker, "TopicA", attributes="-message.type")
+    assert topic_config(broker, "TopicA")["attributes"] == {"cleanup.policy": "DELETE"}
+    refused = create(broker, "TopicA", attributes="+cleanup.policy=DELETE")
+    assert "unchangeable" in (refused.remark or "")
+
+
+@pytest.mark.parametrize("attributes", [{"+queue.type": "BatchCQ"}, {"+x": "1"}, {"message.type": "FIFO"}])
+def test_topic_list_with_a_wrong_attribute_is_refused_whole(broker: Harness, attributes: dict[str, str]) -> None:
+    listed = [{"topicName": "Good"}, {"topicName": "Bad", "attributes": attributes}]
+    answer = broker.ask(Code.UPDATE_AND_CREATE_TOPIC_LIST, None, dumps({"topicConfigList": listed}))
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert broker.node.topics.get("Good") is None
+
+
+def test_topic_that_is_listed_twice_is_what_the_second_entry_says(broker: Harness) -> None:
+    listed = [{"topicName": "T", "attributes": {"+message.type": "FIFO"}}, {"topicName": "T", "readQueueNums": 3}]
+    broker.ask(Code.UPDATE_AND_CREATE_TOPIC_LIST, None, dumps({"topicConfigList": listed}))
+    found = topic_config(broker, "T")
+    assert (found["readQueueNums"], found["attributes"]) == (3, {"message.type": "FIFO"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"attributes": {"+k": "x" * 200_000}}, "at most 16384"),
+        ({"attributes": {"+k": "1"}}, "unsupported key"),
+        ({"retryMaxTimes": 1 << 40}, "retry_max_times"),
+        ({"brokerId": 10**400}, "broker_id"),
+    ],
+)
+def test_group_that_is_too_large_is_refused(broker: Harness, changes: dict[str, object], reason: str) -> None:
+    answer = broker.ask(
+        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, json.dumps({"groupName": "g"} | changes).encode()
+    )
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert reason in (answer.remark or "")
+    assert "g" not in broker.node.groups.table
+
+
+def test_requests_of_operators_are_logged_in_one_bounded_line(
+    broker: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    names = [{"topicName": f"{number:04}" + "t" * 120} for number in range(300)]
+    broker.ask(Code.UPDATE_AND_CREATE_TOPIC_LIST, None, dumps({"topicConfigList": names}))
+    groups = [{"groupName": f"{number:04}" + "g" * 250} for number in range(800)]
+    broker.ask(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, None, dumps({"groupConfigList": groups}))
+    lines = [line for line in caplog.messages if line.startswith("admin:")]
+    assert ["300 topics written by" in lines[0], "800 groups written by" in lines[1]] == [True, True]
+    assert len(lines) == 2
+    assert max(map(len, lines)) < 4_000
 
 
 def test_topic_list_is_created_whole_or_not_at_all(broker: Harness) -> None:

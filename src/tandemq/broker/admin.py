@@ -2,6 +2,9 @@
 
 Only a master changes topics and groups: a slave copies them. A change has a new version, is saved, and topics are told
 to the name servers at the end of the turn.
+
+Limits: `LISTED_MAX` topics or groups in a request, attributes as in `model.attributes`, topics as in `topics`. One line
+is logged per request, whatever the number of its topics or groups.
 Source: docs/requests.md, "administration"; RocketMQ AdminBrokerProcessor.
 """
 
@@ -16,11 +19,13 @@ from tandemq.codec.admin_requests import CreateTopicFields, DeleteGroupFields, G
 from tandemq.codec.fastjson import dumps, loads
 from tandemq.codec.requests import read_fields
 from tandemq.errors import ProtocolError
+from tandemq.model.attributes import GROUP_ATTRIBUTES, changed, parse_changes
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.group import SubscriptionGroupConfig
-from tandemq.model.topic import SYSTEM_TOPICS, TopicConfig, group_name_error, topic_name_error
+from tandemq.model.text import brief
+from tandemq.model.topic import SYSTEM_TOPICS, TopicConfig, filter_type_error, group_name_error, topic_name_error
 
 if TYPE_CHECKING:
     from tandemq.broker.node import Broker, Handler
@@ -31,6 +36,9 @@ QUEUES_MAX = 16_384
 PERMISSIONS_MAX = 15
 LISTED_MAX = 10_000
 """Topics or groups in one request."""
+NAMED_MAX = 3
+"""Of those, in the log."""
+_INT32_MAX = (1 << 31) - 1
 SLAVE_REMARK = "Can't modify topic or subscription group from slave broker, please execute it from master broker."
 
 
@@ -71,7 +79,7 @@ class _Admin:
         fields = read_fields(CreateTopicFields, command.fields)
         wanted = TopicConfig(
             fields.topic, fields.read_queue_nums, fields.write_queue_nums, fields.perm, fields.topic_filter_type,
-            fields.topic_sys_flag, fields.order, _parse_changes(fields.attributes or ""),
+            fields.topic_sys_flag, fields.order, parse_changes(fields.attributes or ""),
         )  # fmt: skip
         return self._create_topics(link, command, [wanted], now)
 
@@ -88,13 +96,22 @@ class _Admin:
             wrong = self._topic_fault(config)
             if wrong is not None:
                 return command.answer(ResponseCode.SYSTEM_ERROR, remark=wrong)
+        news: dict[str, TopicConfig] = {}
         for config in wanted:
-            present = topics.get(config.topic_name)
-            attributes = dict(present.config.attributes) if present is not None else {}
-            changed = msgspec.structs.replace(config, attributes=_changed(attributes, config.attributes))
-            if present is None or present.config != changed:
-                topics.put(changed, now.wall_ms)
-                log.info("admin: topic=%s written by %s: %s", config.topic_name, link.peer, changed)
+            known = topics.get(config.topic_name)
+            present = news.get(config.topic_name) or (known.config if known is not None else None)
+            attributes = present.attributes if present is not None else {}
+            after = msgspec.structs.replace(
+                config, attributes=changed(attributes, config.attributes, is_new=present is None)
+            )
+            if present != after:
+                news[config.topic_name] = after
+        full = topics.full(news.values())
+        if full is not None:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark=full)
+        for config in news.values():
+            topics.put(config, now.wall_ms)
+        _log_written("topics", link, list(news.values()))
         return command.answer(ResponseCode.SUCCESS)
 
     def _topic_fault(self, config: TopicConfig) -> str | None:
@@ -108,7 +125,9 @@ class _Admin:
                 return f"{nums} queues cannot be had for topic {config.topic_name}; 1 to {QUEUES_MAX} can"
         if not 0 <= config.perm <= PERMISSIONS_MAX:
             return f"{config.perm} is no permission; 4 is reading, 2 is writing, 6 is both"
-        return None
+        if not 0 <= config.topic_sys_flag <= _INT32_MAX:
+            return f"topicSysFlag {brief(config.topic_sys_flag, 32)} is outside 0 to {_INT32_MAX}"
+        return filter_type_error(config.topic_filter_type)
 
     def _is_system(self, name: str) -> bool:
         return name in self._system_topics() or name.startswith("rmq_sys_")
@@ -166,19 +185,22 @@ class _Admin:
     def _create_groups(self, link: Link, command: Command, wanted: list[SubscriptionGroupConfig], now: Now) -> Command:
         groups = self._broker.groups
         for config in wanted:
-            wrong = group_name_error(config.group_name)
+            wrong = _group_fault(config)
             if wrong is not None:
                 return command.answer(ResponseCode.SYSTEM_ERROR, remark=wrong)
-            if not 0 <= config.retry_queue_nums <= QUEUES_MAX:
-                wrong = f"{config.retry_queue_nums} retry queues cannot be had; 0 to {QUEUES_MAX} can"
-                return command.answer(ResponseCode.SYSTEM_ERROR, remark=wrong)
+        news: dict[str, SubscriptionGroupConfig] = {}
         for config in wanted:
-            present = groups.table.get(config.group_name)
-            attributes = dict(present.attributes) if present is not None else {}
-            changed = msgspec.structs.replace(config, attributes=_changed(attributes, config.attributes))
-            if present != changed:
-                groups.put(changed, now.wall_ms)
-                log.info("admin: group=%s written by %s: %s", config.group_name, link.peer, changed)
+            present = news.get(config.group_name) or groups.table.get(config.group_name)
+            attributes = present.attributes if present is not None else {}
+            after = msgspec.structs.replace(
+                config,
+                attributes=changed(attributes, config.attributes, is_new=present is None, known=GROUP_ATTRIBUTES),
+            )
+            if present != after:
+                news[config.group_name] = after
+        for config in news.values():
+            groups.put(config, now.wall_ms)
+        _log_written("groups", link, list(news.values()))
         return command.answer(ResponseCode.SUCCESS)
 
     def delete_group(self, link: Link, command: Command, now: Now) -> Command | None:
@@ -229,29 +251,24 @@ class _Admin:
         return command.answer(ResponseCode.SUCCESS)
 
 
-def _parse_changes(text: str) -> dict[str, str]:
-    """`+name=value,-name` as {"+name": "value", "-name": ""}.
-
-    Raises:
-        ProtocolError: a part is neither.
-    """
-    changes: dict[str, str] = {}
-    for part in filter(None, (piece.strip() for piece in text.split(","))):
-        name, equals, value = part.partition("=")
-        if (part[0] == "+") != bool(equals) or part[0] not in "+-" or len(name) < 2:
-            raise ProtocolError(f"attribute {part[:64]!r}: +name=value or -name is expected")
-        changes[name.strip()] = value.strip()
-    return changes
+def _group_fault(config: SubscriptionGroupConfig) -> str | None:
+    wrong = group_name_error(config.group_name)
+    if wrong is not None:
+        return wrong
+    if not 0 <= config.retry_queue_nums <= QUEUES_MAX:
+        return f"{brief(config.retry_queue_nums, 32)} retry queues cannot be had; 0 to {QUEUES_MAX} can"
+    for name in ("retry_max_times", "broker_id", "which_broker_when_consume_slowly", "group_sys_flag",
+                 "consume_timeout_minute"):  # fmt: skip
+        if abs(getattr(config, name)) > _INT32_MAX:
+            return f"{name} {brief(getattr(config, name), 32)} is outside {-_INT32_MAX} to {_INT32_MAX}"
+    return None
 
 
-def _changed(attributes: dict[str, str], changes: dict[str, str]) -> dict[str, str]:
-    """Attributes after changes; names without + or - are values to set."""
-    for name, value in changes.items():
-        if name[:1] == "-":
-            attributes.pop(name[1:], None)
-        else:
-            attributes[name.removeprefix("+")] = value
-    return attributes
+def _log_written(what: str, link: Link, written: list[Any]) -> None:
+    if written:
+        named = "; ".join(brief(config, 1_000) for config in written[:NAMED_MAX])
+        log.info("admin: %d %s written by %s: %s%s", len(written), what, link.peer, named,
+                 "; …" if len(written) > NAMED_MAX else "")  # fmt: skip
 
 
 def _parse_list(command: Command, name: str, kind: type[Any]) -> list[Any]:

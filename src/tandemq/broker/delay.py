@@ -20,6 +20,7 @@ from tandemq.boundary import Now
 from tandemq.broker.damages import LOST, WAITS
 from tandemq.broker.link import pack_host
 from tandemq.broker.scrubber import A_DELAY
+from tandemq.broker.topics import Topic, internal_topic
 from tandemq.codec.fastjson import loads
 from tandemq.codec.record import Record, decode_message, parse_record
 from tandemq.errors import DiskFailed, DiskFull, ProtocolError, StoreDamaged, StoreError
@@ -289,7 +290,10 @@ class DelayedMessages:
         queue_id = properties.get("REAL_QID", "0")
         if not queue_id.isdecimal():
             raise ProtocolError(f"REAL_QID={queue_id:.32} is no number of a queue")
-        topic = broker.topics.create_internal(properties.get("REAL_TOPIC", ""), 1, now.wall_ms)
+        name = properties.get("REAL_TOPIC", "")
+        topic = broker.topics.create_internal(name, 1, now.wall_ms)
+        if topic is None:  # it was deleted, and there is no room for it: its queue gets the message all the same
+            topic = Topic(internal_topic(name, 1))
         broker.store.put(
             broker.topics.queue(topic, int(queue_id)), body=body,
             properties=encode_properties(properties).encode(), flag=message.flag, sys_flag=message.sys_flag & ~0x30,

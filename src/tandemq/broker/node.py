@@ -29,7 +29,7 @@ from tandemq.broker.schedule import Schedule
 from tandemq.broker.scrubber import Scrubber
 from tandemq.broker.send import Ack, SendPath
 from tandemq.broker.stats import Stats
-from tandemq.broker.topics import Topics
+from tandemq.broker.topics import Topics, refuse_unsupported
 from tandemq.broker.upkeep import Upkeep
 from tandemq.codec.frame import RawFrame, decode_command, encode_command
 from tandemq.codec.header import FORM_JSON
@@ -72,7 +72,7 @@ class Broker:
         """Open the store and load the tables; nothing is listened on yet. `keyring`: replication asks for proofs.
 
         Raises:
-            StoreDamaged, DiskFailed: the store directory cannot be used.
+            StoreDamaged, DiskFailed, StoreError: the store directory cannot be used.
         """
         self.saver = Saver(disk)
         self.changes = ChangedSettings(self.saver)
@@ -84,6 +84,7 @@ class Broker:
         self.machine = machine
         self.keyring = keyring
         self.started_ms = now.wall_ms
+        refuse_unsupported(disk)
         self.store, self.recovered = _open(disk, config, machine, delays_ms)
         self.topics = Topics(self.saver, self.store, config, now.wall_ms)
         self.groups = Groups(self.saver, config, now.wall_ms)

@@ -1,11 +1,17 @@
 """Telling the name servers who we are and which topics we have; hearing from them where our master is.
 
+Many topics go in pieces of at most `PIECE_TOPICS` topics and `PIECE_BYTES`, each a whole registration of its own under
+one data version, as RocketMQ 5 does with `enableSplitRegistration`: name servers merge topics, they never take the
+missing ones away. A broker is registered where every piece was taken. While pieces are in flight to a name server a
+change waits until they are answered, so that at most one table per name server is in flight.
+
 Source: docs/requests.md, "REGISTER_BROKER"; RocketMQ BrokerOuterAPI, RouteInfoManager.
 """
 
 import logging
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from tandemq.boundary import Now, Turn
 from tandemq.broker.peers import Peers
@@ -14,13 +20,29 @@ from tandemq.codec.fastjson import dumps
 from tandemq.config import BrokerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
+from tandemq.model.text import brief
 from tandemq.model.topic import Permission
 
 log = logging.getLogger(__name__)
+PIECE_TOPICS = 2_000
+PIECE_BYTES = 2 << 20
 WEIGHT_DEFAULT = 100
 """Of groups that say nothing."""
 MasterFound = Callable[[str, str, Now], None]
 """Called with the master's remoting address and HA address, "" where unknown."""
+
+
+@dataclass(slots=True)
+class _Round:
+    """The pieces of one registration at one name server."""
+
+    pieces: int
+    left: int
+    """Not answered yet."""
+    trouble: str = ""
+    """Why a piece was not taken."""
+    is_outdated: bool = False
+    """Topics changed since it was sent."""
 
 
 class Registration:
@@ -45,26 +67,62 @@ class Registration:
         self.registered: set[str] = set()
         """Name servers whose last answer was yes."""
         self._said: dict[str, str] = {}
+        self._in_flight: dict[str, _Round] = {}
+        """By name server: the registration whose pieces were sent last, until all are answered."""
 
     def adopt_config(self, config: BrokerConfig) -> None:
         """The settings changed; the next registration says so."""
         self._config = config
 
-    def register(self, turn: Turn, now: Now) -> None:
-        """Send our state to every name server."""
+    def register(self, turn: Turn, now: Now, *, is_urgent: bool = False) -> None:
+        """Send our state to every name server. `is_urgent`: also where pieces sent before are not answered yet."""
         self._topics.changed = False
         if self.broker_id is None:
             return
-        body = dumps({"filterServerList": [], "topicConfigSerializeWrapper": self._wrapper()})
-        fields = self._identity() | {
+        servers = [server for server in self._config.name_servers if is_urgent or not self._waits(server)]
+        bodies = self._bodies() if servers else []
+        for server in servers:
+            current = self._in_flight[server] = _Round(len(bodies), len(bodies))
+            for body in bodies:
+                command = Command(RequestCode.REGISTER_BROKER, fields=self._fields(body), body=body)
+                self._peers.call(
+                    server, command, self._config.register_timeout_ms, self._answered(server, current), turn, now
+                )  # fmt: skip
+
+    def _waits(self, server: str) -> bool:
+        """Whether pieces are in flight to a name server: what changed meanwhile is sent when they are answered."""
+        current = self._in_flight.get(server)
+        if current is None or current.pieces == 1 or not current.left:
+            return False
+        current.is_outdated = True
+        return True
+
+    def _fields(self, body: bytes) -> dict[str, str]:
+        return self._identity() | {
             "haServerAddr": self.ha_address,
             "compressed": "false",
             "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
             **self._looks(),
         }
-        for server in self._config.name_servers:
-            command = Command(RequestCode.REGISTER_BROKER, fields=fields, body=body)
-            self._peers.call(server, command, self._config.register_timeout_ms, self._answered(server), turn, now)
+
+    def _bodies(self) -> list[bytes]:
+        """Our topics, in as many pieces as they need."""
+        return [
+            dumps({"filterServerList": [], "topicConfigSerializeWrapper": self._wrapper(names)})
+            for names in self._pieces()
+        ]
+
+    def _pieces(self) -> list[list[str]]:
+        pieces: list[list[str]] = [[]]
+        size = 0
+        for name, topic in self._topics.table.items():
+            size += topic.bytes_in_table
+            # Two at least: RocketMQ 5 refuses a broker that it does not know yet with one topic.
+            if len(pieces[-1]) >= PIECE_TOPICS or (size > PIECE_BYTES and len(pieces[-1]) > 1):
+                pieces.append([])
+                size = topic.bytes_in_table
+            pieces[-1].append(name)
+        return pieces
 
     def _identity(self) -> dict[str, str]:
         return {
@@ -79,9 +137,9 @@ class Registration:
                 "__ZONE_NAME": self._config.zone}  # fmt: skip
         return {name: value for name, value in told.items() if value}
 
-    def _wrapper(self) -> dict[str, object]:
-        """Topics with our own permission applied, as 4.9 and 5.x name servers read them."""
-        table = self._topics.as_json()
+    def _wrapper(self, names: list[str]) -> dict[str, object]:
+        """These topics with our own permission applied, as 4.9 and 5.x name servers read them."""
+        table = self._topics.as_json(names)
         if self.epoch:
             table["dataVersion"]["stateVersion"] = self.epoch
         allowed = self._config.permission
@@ -90,15 +148,19 @@ class Registration:
                 topic["perm"] &= allowed | Permission.INHERIT
         return table
 
-    def _answered(self, server: str) -> Callable[[Command | None, Now], None]:
+    def _answered(self, server: str, current: "_Round") -> Callable[[Command | None, Now], None]:
         def on_answer(answer: Command | None, now: Now) -> None:
+            current.left -= 1
             if answer is None:
-                self._note(server, "no answer")
+                current.trouble = current.trouble or "no answer"
             elif answer.code != ResponseCode.SUCCESS:
-                self._note(server, f"refused: {answer.remark}")
+                current.trouble = current.trouble or f"refused: {brief(answer.remark)}"
             else:
-                self._note(server, "")
                 self._master_found(answer.fields.get("masterAddr", ""), answer.fields.get("haServerAddr", ""), now)
+            if current.left == 0 or current.trouble:
+                self._note(server, current.trouble)
+            if current.left == 0 and current.is_outdated:
+                self._topics.changed = True
 
         return on_answer
 
@@ -126,7 +188,7 @@ class Registration:
         if broker_id != self.broker_id and self.broker_id is not None:
             self.unregister(turn)
         self.broker_id, self.epoch = broker_id, epoch
-        self.register(turn, now)
+        self.register(turn, now, is_urgent=True)
 
     def unregister(self, turn: Turn) -> None:
         """Tell every name server that we stop."""

@@ -58,6 +58,10 @@ class _SendBack:
         if command.version >= VERSION_3_4_9 and fields.max_reconsume_times is not None:
             most = fields.max_reconsume_times if fields.max_reconsume_times >= 0 else most
         topic, queue_id, level = self._target(fields, group.retry_queue_nums, message, most, now)
+        if topic is None:
+            return command.answer(
+                ResponseCode.SYSTEM_ERROR, remark="no room for the group's retry or dead letter topic"
+            )
         if not topic.config.perm & Permission.WRITE:
             return command.answer(
                 ResponseCode.NO_PERMISSION, remark=f"the topic[{topic.config.topic_name}] sending message is forbidden"
@@ -69,7 +73,7 @@ class _SendBack:
 
     def _target(
         self, fields: SendBackFields, queue_nums: int, message: StoredMessage, most: int, now: Now
-    ) -> tuple[Topic, int, int]:
+    ) -> tuple[Topic | None, int, int]:
         topics = self._broker.topics
         if message.reconsume_times >= most or fields.delay_level < 0:
             return topics.create_internal(dead_letter_topic(fields.group), 1, now.wall_ms), 0, 0

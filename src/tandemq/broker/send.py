@@ -18,7 +18,7 @@ from tandemq.broker.batch import LEARNED_MAX, UNUSUAL_FLAGS, BatchPath
 from tandemq.broker.groups import Groups
 from tandemq.broker.link import NO_LIKENESS, Likeness, Link
 from tandemq.broker.together import Together
-from tandemq.broker.topics import Topic, Topics
+from tandemq.broker.topics import Topic, Topics, internal_topic
 from tandemq.codec.frame import RawFrame, encode_command
 from tandemq.codec.layout import Layout, Layouts
 from tandemq.codec.record import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX, BatchPart, decode_batch
@@ -374,10 +374,13 @@ class SendPath:
             raise Refused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
         topic = self.topics.get(name)
         if topic is None and name.startswith(RETRY_PREFIX):
-            topic = self.topics.create_internal(name, 1, wall_ms)
+            topic = self._own_topic(name, wall_ms)
         if topic is None:
             topic = self.topics.create_on_send(name, fields.default_topic, fields.default_topic_queue_nums, wall_ms)
         if topic is None:
+            full = self.topics.full([internal_topic(name, 1)])
+            if full is not None:
+                raise Refused(ResponseCode.SYSTEM_ERROR, f"topic[{name}] cannot be created: {full}")
             raise Refused(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic[{name}] not exist, apply first please! create it with `tandemq topic create {name}`",
@@ -386,6 +389,14 @@ class SendPath:
             raise Refused(ResponseCode.NO_PERMISSION, f"the broker[{self.config.broker_name}] takes no messages")
         if not topic.config.perm & _WRITE:
             raise Refused(ResponseCode.NO_PERMISSION, f"topic[{name}] takes no messages: its permission lacks WRITE")
+        return topic
+
+    def _own_topic(self, name: str, wall_ms: int) -> Topic:
+        """A retry or dead letter topic, created if it is not there."""
+        topic = self.topics.create_internal(name, 1, wall_ms)
+        if topic is None:
+            full = self.topics.full([internal_topic(name, 1)], is_own=True)
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"topic[{name}] cannot be created: {full}")
         return topic
 
     def _store_one(
@@ -431,7 +442,7 @@ class SendPath:
         if fields.reconsume_times < most:
             return topic, queue_id
         properties.pop("DELAY", None)
-        return self.topics.create_internal(dead_letter_topic(group_name), 1, wall_ms), 0
+        return self._own_topic(dead_letter_topic(group_name), wall_ms), 0
 
     def redirect_delayed(self, topic: Topic, queue_id: int, properties: dict[str, str]) -> tuple[Topic, int]:
         """Where a message goes first: its queue, or its delay level's, with the way back among its properties."""

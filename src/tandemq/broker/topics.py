@@ -1,16 +1,30 @@
 """The topics of this broker: configuration, and what the hot paths need of each at hand.
 
+Limits: `TOPICS_MAX` topics, and a table that fits into one frame of the copy for slaves. The last tenth of both is kept
+for retry and dead letter topics. A table that is larger already (an older version's, another broker's) is served as it
+is, and takes no new topics. A stored topic whose attributes are too long loses them.
+
 Source: docs/storage.md, "topics.json"; RocketMQ TopicConfigManager.
 """
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
+from tandemq.boundary import Disk
 from tandemq.broker.saver import Saver
 from tandemq.config import BrokerConfig
-from tandemq.errors import StoreDamaged
+from tandemq.errors import StoreDamaged, StoreError
+from tandemq.model.attributes import (
+    ATTRIBUTES_BYTES_MAX,
+    BATCH_QUEUES,
+    CLEANUP_POLICY,
+    COMPACTION,
+    QUEUE_TYPE,
+    attributes_bytes,
+)
 from tandemq.model.topic import (
     AUTO_CREATE_TOPIC,
     BENCHMARK_TOPIC,
@@ -21,21 +35,34 @@ from tandemq.model.topic import (
     REPLY_TOPIC_SUFFIX,
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
+    SINGLE_TAG,
     Permission,
     TopicConfig,
+    filter_type_error,
 )
 from tandemq.storage.consumequeue import ConsumeQueue
 from tandemq.storage.store import Store
 from tandemq.storage.tables import DataVersion, load_table
 
+log = logging.getLogger(__name__)
 FILE = "topics.json"
 BENCHMARK_QUEUES = 1024
+TOPICS_MAX = 50_000
+"""Of one broker: half of what a name server takes."""
+TABLE_BYTES_MAX = 12 << 20
+"""Of the whole table as JSON: it fits into a frame of 16 MiB, which Java slaves take at most."""
+FRAME_SHARE = 0.75
+"""Of frameMaxLength, where that is less."""
+OWN_SHARE = 0.1
+"""Of both limits: kept for topics that this broker creates for consumer groups."""
+_ENTRY_BYTES = 180
+"""Of a topic in the table besides its name, which is there twice, and its attributes."""
 
 
 class Topic:
     """One topic. `encoded` is its name as a record holds it, length byte first; `queues` are opened on first use."""
 
-    __slots__ = ("config", "encoded", "queues", "takes_plain", "write_queue_nums")
+    __slots__ = ("bytes_in_table", "config", "encoded", "queues", "takes_plain", "write_queue_nums")
 
     def __init__(self, config: TopicConfig) -> None:
         """A topic whose queues nobody touched yet."""
@@ -44,6 +71,8 @@ class Topic:
         self.write_queue_nums = config.write_queue_nums
         self.encoded = bytes([min(len(name), 255)]) + name
         self.queues: dict[int, ConsumeQueue] = {}
+        self.bytes_in_table = bytes_in_table(config)
+        """At most."""
         self.takes_plain = (
             0 < len(name) <= 127
             and name[:1] != b"%"
@@ -71,17 +100,54 @@ class Topics:
         """Set on every change; cleared by whoever tells the name servers."""
         self.news: dict[str, None] | None = None
         """Names that changed since somebody looked; None: nobody looks."""
+        self._table_bytes = 0
         self._load()
         for topic in system_topics(config, len(store.config.delays_ms)):
             if topic.topic_name not in self.table:
-                self.table[topic.topic_name] = Topic(topic)
+                self._enter(topic)
 
     def _load(self) -> None:
         raw = load_table(self._saver.disk, FILE)
         if raw:
             self.version = DataVersion.from_json(raw.get("dataVersion"))
             for config in parse_topics(raw):
-                self.table[config.topic_name] = Topic(config)
+                self._enter(config)
+                if config.attributes.get(CLEANUP_POLICY) == COMPACTION:
+                    log.warning("topics: topic=%s has %s=%s, which is not supported: its messages are deleted by age, "
+                                "the newest of a key too", config.topic_name, CLEANUP_POLICY, COMPACTION)  # fmt: skip
+
+    def _enter(self, config: TopicConfig) -> Topic:
+        self._leave(config.topic_name)
+        topic = self.table[config.topic_name] = Topic(config)
+        self._table_bytes += topic.bytes_in_table
+        return topic
+
+    def _leave(self, name: str) -> Topic | None:
+        topic = self.table.pop(name, None)
+        if topic is not None:
+            self._table_bytes -= topic.bytes_in_table
+        return topic
+
+    def full(self, wanted: Iterable[TopicConfig], *, is_own: bool = False) -> str | None:
+        """Why these topics cannot be added or changed, None if there is room for them.
+
+        `is_own`: this broker creates them for a consumer group; those may use what is kept for them.
+        """
+        share = 1.0 if is_own else 1.0 - OWN_SHARE
+        most = int(TOPICS_MAX * share)
+        bytes_max = int(min(TABLE_BYTES_MAX, self._config.frame_bytes_max * FRAME_SHARE) * share)
+        table, size, changed = self.table, self._table_bytes, {config.topic_name: config for config in wanted}
+        count = len(table) + sum(name not in table for name in changed)
+        size += sum(map(bytes_in_table, changed.values()))
+        size -= sum(table[name].bytes_in_table for name in changed if name in table)
+        if count > most and count > len(table):
+            return f"this broker has {len(table)} topics, at most {most} are allowed; delete topics that nobody uses"
+        if size > bytes_max and size > self._table_bytes:
+            return (
+                f"the topics of this broker would have {size} bytes, at most {bytes_max} are allowed, so that a slave "
+                "can copy them; delete topics that nobody uses"
+            )
+        return None
 
     def get(self, name: str) -> Topic | None:
         """The topic, None if there is none."""
@@ -97,8 +163,7 @@ class Topics:
 
     def put(self, config: TopicConfig, wall_ms: int) -> Topic:
         """Create or change a topic."""
-        topic = Topic(config)
-        self.table[config.topic_name] = topic
+        topic = self._enter(config)
         self._note(config.topic_name)
         self.touch(wall_ms)
         return topic
@@ -109,7 +174,7 @@ class Topics:
 
     def remove(self, name: str, wall_ms: int) -> bool:
         """Delete a topic and its queues; False if there is none."""
-        if self.table.pop(name, None) is None:
+        if self._leave(name) is None:
             return False
         self._store.drop_topic(name)
         self._note(name)
@@ -124,11 +189,17 @@ class Topics:
     def follow(self, configs: list[TopicConfig], removed: list[str], version: DataVersion) -> None:
         """Take over what changed in another broker's table; queues of removed topics stay."""
         for name in removed:
-            self.table.pop(name, None)
+            self._leave(name)
         for config in configs:
             present = self.table.get(config.topic_name)
-            if present is None or present.config != config:
-                self.table[config.topic_name] = Topic(config)
+            if present is not None and present.config == config:
+                continue
+            if config.attributes.get(QUEUE_TYPE) == BATCH_QUEUES:
+                log.error("topics: topic=%s of the master has %s=%s, which is not supported: its messages are copied, "
+                          "and not served here", config.topic_name, QUEUE_TYPE, BATCH_QUEUES)  # fmt: skip
+                self._leave(config.topic_name)
+                continue
+            self._enter(config)
         self.version = version
         self.changed = True
         self.save()
@@ -140,7 +211,7 @@ class Topics:
             self.put(_template(config), wall_ms)
 
     def create_on_send(self, name: str, default_topic: str, queue_nums: int, wall_ms: int) -> Topic | None:
-        """Create a topic the way a send to an unknown one does; None if that is not allowed."""
+        """Create a topic the way a send to an unknown one does; None if that is not allowed, or there is no room."""
         template = self.table.get(default_topic)
         if template is None or not template.config.perm & Permission.INHERIT:
             return None
@@ -148,12 +219,16 @@ class Topics:
             return None
         nums = max(1, min(queue_nums, template.config.write_queue_nums))
         perm = int(template.config.perm & ~Permission.INHERIT)
-        return self.put(TopicConfig(name, nums, nums, perm), wall_ms)
+        created = TopicConfig(name, nums, nums, perm)
+        return None if self.full([created]) is not None else self.put(created, wall_ms)
 
-    def create_internal(self, name: str, queue_nums: int, wall_ms: int) -> Topic:
-        """The topic, created readable and writable if it is not there: retry, dead letter and the like."""
+    def create_internal(self, name: str, queue_nums: int, wall_ms: int) -> Topic | None:
+        """A retry, dead letter or similar topic, created readable and writable if it is not there; None: no room."""
         found = self.table.get(name)
-        return found or self.put(TopicConfig(name, queue_nums, queue_nums, int(Permission.READ_WRITE)), wall_ms)
+        if found is not None:
+            return found
+        created = internal_topic(name, queue_nums)
+        return None if self.full([created], is_own=True) is not None else self.put(created, wall_ms)
 
     def touch(self, wall_ms: int) -> None:
         """Something about the topics changed: a new version, saved, and told to the name servers."""
@@ -181,11 +256,50 @@ def parse_topics(raw: dict[str, Any]) -> list[TopicConfig]:
         StoreDamaged: an entry is not a topic configuration.
     """
     try:
-        return [
+        found = [
             msgspec.convert(value, TopicConfig, strict=False) for value in (raw.get("topicConfigTable") or {}).values()
         ]
     except (msgspec.ValidationError, AttributeError) as error:
         raise StoreDamaged(f"topic table: {error}") from error
+    return [_bounded(config) for config in found]
+
+
+def _bounded(config: TopicConfig) -> TopicConfig:
+    """A stored topic, without what is larger than a request may say today."""
+    size = attributes_bytes(config.attributes)
+    if size > ATTRIBUTES_BYTES_MAX:
+        log.error("topics: topic=%.255s has %d bytes of attributes, at most %d are allowed: they are left out",
+                  config.topic_name, size, ATTRIBUTES_BYTES_MAX)  # fmt: skip
+        config = msgspec.structs.replace(config, attributes={})
+    if filter_type_error(config.topic_filter_type) is not None:
+        config = msgspec.structs.replace(config, topic_filter_type=SINGLE_TAG)
+    return config
+
+
+def refuse_unsupported(disk: Disk) -> None:
+    """Refuse a store whose topics have queues in a form that is not supported, before anything in it is touched.
+
+    Raises:
+        StoreError: there is such a topic.
+        StoreDamaged: the table cannot be read.
+    """
+    for config in parse_topics(load_table(disk, FILE)):
+        if config.attributes.get(QUEUE_TYPE) == BATCH_QUEUES:
+            raise StoreError(
+                f"config/{FILE}: topic {config.topic_name} has {QUEUE_TYPE}={BATCH_QUEUES}: its queues are in "
+                "batchconsumequeue/, which is not supported; nothing in this store was changed",
+                hint="let RocketMQ serve this store, or delete the topic there first",
+            )
+
+
+def bytes_in_table(config: TopicConfig) -> int:
+    """What a topic takes of the table as JSON, at most."""
+    return 2 * len(config.topic_name) + _ENTRY_BYTES + 2 * attributes_bytes(config.attributes)
+
+
+def internal_topic(name: str, queue_nums: int) -> TopicConfig:
+    """A topic as this broker creates it by itself."""
+    return TopicConfig(name, queue_nums, queue_nums, int(Permission.READ_WRITE))
 
 
 def system_topics(config: BrokerConfig, delay_levels: int) -> list[TopicConfig]:

@@ -21,6 +21,9 @@ OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 REPLY_TOPIC_SUFFIX = "REPLY_TOPIC"
 
+SINGLE_TAG = "SINGLE_TAG"
+FILTER_TYPES = frozenset({SINGLE_TAG, "MULTI_TAG"})
+
 TOPIC_CHARACTERS_MAX = 127
 GROUP_CHARACTERS_MAX = 255
 FORBIDDEN_FOR_SENDING = frozenset(
@@ -68,6 +71,11 @@ class TopicConfig(msgspec.Struct, rename="camel", omit_defaults=False):
     topic_sys_flag: int = 0
     order: bool = False
     attributes: dict[str, str] = {}
+
+
+def filter_type_error(text: str) -> str | None:
+    """Say why this is no filter type of a topic, or None if it is."""
+    return None if text in FILTER_TYPES else f"topicFilterType {text[:64]!r} is unknown; use SINGLE_TAG"
 
 
 def topic_name_error(name: str) -> str | None:

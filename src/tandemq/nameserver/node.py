@@ -6,6 +6,8 @@ Every request is answered in the turn it arrives in, in order, in the form (JSON
 requests are never answered. A code nobody here knows is answered REQUEST_CODE_NOT_SUPPORTED, a request that cannot be
 carried out SYSTEM_ERROR, both with a remark that says why. Bytes that are no frame close their link.
 
+A registration that is refused takes nothing away: the one before stays good, and counts as heard.
+
 Time: a link nobody sent on for `connection_idle_ms` is closed, and a broker silent for `broker_expiry_ms` (or what it
 asked for itself) is dropped and its link closed. Both are looked at every 24th part of the shorter one, 5 s by default.
 
@@ -20,6 +22,7 @@ Source: docs/requests.md, "Name server"; RocketMQ DefaultRequestProcessor.
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from tandemq.boundary import Buffer, Closed, Disk, Event, JobDone, Now, Opened, Outbox, Turn
 from tandemq.codec.answered import Answered
@@ -31,9 +34,11 @@ from tandemq.config_file import as_properties, changed
 from tandemq.errors import ConfigError, ProtocolError, RemoteError, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import FLAG_ONEWAY, Command
+from tandemq.model.text import brief
 from tandemq.nameserver.kv import ORDER_NAMESPACE, KeyValues
 from tandemq.nameserver.registration import (
     boolean_field,
+    integer_field,
     name_field,
     read_queue_datas,
     read_registration,
@@ -272,11 +277,16 @@ class NameServer:
         try:
             return handler(request, link, now)
         except (RemoteError, StoreError) as error:
-            peer = self._links[link].peer
-            times = self._refused_requests.note(peer.rpartition(":")[0], now.mono_ms)
-            if times:
-                _log.warning("request refused code=%d peer=%s times=%d reason=%s", request.code, peer, times, error)
+            self._log_refused(request, link, error, now)
             return request.answer(error.code or ResponseCode.SYSTEM_ERROR, remark=str(error))
+
+    def _log_refused(self, request: Command, link: int, error: Exception, now: Now) -> None:
+        """One line per address, request code and minute."""
+        peer = self._links[link].peer
+        times = self._refused_requests.note(f"{peer.rpartition(':')[0]} {request.code}", now.mono_ms)
+        if times:
+            _log.warning("request refused code=%d peer=%s times=%d reason=%s", request.code, peer, times,
+                         brief(error, 1_000))  # fmt: skip
 
     def _turn_registry(self, registry: RegistryHost, turn: Turn, now: Now) -> None:
         registry.tick(turn, now)
@@ -336,12 +346,25 @@ class NameServer:
         return request.answer(ResponseCode.SUCCESS, body=body)
 
     def _register_broker(self, request: Command, link: int, now: Now) -> Command:
-        master = self._routes.register(read_registration(request), link, now.mono_ms)
+        try:
+            told = read_registration(request)
+        except ProtocolError:
+            self._keep_registered(request, now)
+            raise
+        master = self._routes.register(told, link, now.mono_ms)
         fields = {"haServerAddr": master.ha_address, "masterAddr": master.address} if master.address else {}
         order = self._kv.namespace(ORDER_NAMESPACE)
         return request.answer(
             ResponseCode.SUCCESS, fields=fields, body=b"" if order is None else dumps_java({"table": order})
         )
+
+    def _keep_registered(self, request: Command, now: Now) -> None:
+        """A registration cannot be read: the one before stays good, and its broker is known to live."""
+        names = ("clusterName", "brokerName", "brokerAddr")
+        cluster, name, address = (request.fields.get(key, "") for key in names)
+        with suppress(ProtocolError):
+            if self._routes.is_registered(cluster, name, integer_field(request, "brokerId"), address):
+                self._routes.heard(cluster, address, now.mono_ms)
 
     def _unregister_broker(self, request: Command, _link: int, _now: Now) -> Command:
         self._routes.unregister(required(request, "brokerName"), required(request, "brokerAddr"))

@@ -23,7 +23,7 @@ Source: docs/requests.md, "Name server"; RocketMQ RouteInfoManager.
 import json
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from tandemq.codec.fastjson import dumps_java
@@ -32,6 +32,8 @@ from tandemq.model.codes import ResponseCode
 from tandemq.model.topic import Permission
 
 BROKERS_MAX = 10_000
+GROUP_TOPICS_MAX = 100_000
+"""Topics of one broker name, in however many registrations."""
 TOPIC_PLACES_MAX = 500_000
 """(topic, broker name) pairs in the table."""
 MASTER_ID = 0
@@ -128,6 +130,9 @@ class _Group:
     members: dict[int, _Member] = field(default_factory=dict)
     topics: set[str] = field(default_factory=set)
     mappings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    is_changed: bool = False
+    """Whether permissions were changed here, by an operator or because the master left, since a member registered for
+    the first time or with a new data version."""
 
     def first(self) -> _Member:
         """The member with the smallest id: the master, if there is one."""
@@ -190,22 +195,42 @@ class RouteTable:
     def register(self, told: Registration, link: int, now_ms: int) -> MasterPlace:
         """Enter a broker, or hear from it again.
 
-        The topics told are merged into those known: a broker may tell of a single new one. They count if the broker
-        is its group's master, or stands in for a missing one (smallest id).
+        The topics told are merged into those known: a broker may tell of a single new one, or of many in several
+        pieces under one data version. They count if the broker is its group's master, or stands in for a missing one
+        (smallest id).
 
         Raises:
-            RemoteError: the place is taken by a broker that is present, or the table is full; nothing changed.
+            RemoteError: the place is taken by a broker that is present, or there are too many brokers: nothing changed.
+                Or there is no room for its new topics: none of them is entered, and the broker has its place with the
+                topics known before.
         """
         self._refuse_taken(told, link, now_ms)
+        if told.address not in self._members and len(self._members) >= BROKERS_MAX:
+            raise RemoteError(f"this name server is full: it holds {len(self._members)} brokers of {BROKERS_MAX}")
+        no_room = self._no_room(told)
+        if no_room is None:
+            return self._place(told, link, now_ms)
+        group, member = self._groups.get(told.broker_name), self._members.get(told.address)
+        known = {} if group is None else {name: told.topics[name] for name in told.topics.keys() & group.topics}
+        version = NO_VERSION if member is None else member.version
+        self._place(replace(told, topics=known, mappings={}, version=version), link, now_ms)
+        raise RemoteError(f"{no_room}; the broker is registered with the topics known before")
+
+    def _no_room(self, told: Registration) -> str | None:
+        """Why the new topics of a registration cannot be entered."""
         group = self._groups.get(told.broker_name)
+        present = 0 if group is None else len(group.topics)
         added = sum(1 for topic in told.topics if group is None or topic not in group.topics)
-        if self._places + added > TOPIC_PLACES_MAX or (
-            told.address not in self._members and len(self._members) >= BROKERS_MAX
-        ):
-            raise RemoteError(
-                f"this name server is full: it holds {len(self._members)} brokers of at most "
-                f"{BROKERS_MAX} and {self._places} topic places of at most {TOPIC_PLACES_MAX}"
+        if added and self._places + added > TOPIC_PLACES_MAX:
+            return f"this name server is full: it holds {self._places} topic places of at most {TOPIC_PLACES_MAX}"
+        if added and present + added > GROUP_TOPICS_MAX:
+            return (
+                f"broker {told.broker_name} has {present} topics here and tells of {added} more, at most "
+                f"{GROUP_TOPICS_MAX} are allowed"
             )
+        return None
+
+    def _place(self, told: Registration, link: int, now_ms: int) -> MasterPlace:
         former = self._members.get(told.address)
         if former is not None and (former.broker_name, former.broker_id) != (told.broker_name, told.broker_id):
             self._remove(
@@ -324,7 +349,10 @@ class RouteTable:
             del self._links[member.link]
 
     def _merge(self, group: _Group, told: Registration, *, everything: bool) -> None:
-        """Take over the topics told; those told as before keep a permission wiped meanwhile, unless `everything`."""
+        """Take over the topics told; those told as before keep a permission changed here meanwhile, until a member
+        registers with a new data version (`everything`), in one piece or more."""
+        if everything:
+            group.is_changed = False
         wipe = group.acting_master and told.broker_id != MASTER_ID
         for topic, declared in told.topics.items():
             places = self._topics.get(topic)
@@ -334,13 +362,13 @@ class RouteTable:
             if known is None:
                 self._places += 1
                 group.topics.add(topic)
-            elif known[0] == declared and not everything:
+            elif known[0] == declared and group.is_changed:
                 continue
             offered = declared._replace(perm=declared.perm & ~_WRITE) if wipe else declared
             if known != (declared, offered):
                 places[group.name] = (declared, offered)
                 self._answers.pop(topic, None)
-        if everything:
+        if told.mappings:
             mappings = {topic: value for topic, value in told.mappings.items() if topic in group.topics}
             if group.mappings | mappings != group.mappings:
                 group.mappings |= mappings
@@ -394,6 +422,13 @@ class RouteTable:
         change = MinIdChange(group.name, first.broker_id, first.address, offline, ha_address, links)
         self.min_id_changes.append(change)
 
+    def is_registered(self, cluster: str, broker_name: str, broker_id: int, address: str) -> bool:
+        """Whether this broker has its place here."""
+        member = self._members.get(address)
+        return member is not None and (member.cluster, member.broker_name, member.broker_id) == (
+            cluster, broker_name, broker_id
+        )  # fmt: skip
+
     def heard(self, cluster: str, address: str, now_ms: int) -> Version | None:
         """A broker gave a sign of life; its data version, or None if it is not registered."""
         member = self._members.get(address)
@@ -420,6 +455,7 @@ class RouteTable:
         return len(group.topics)
 
     def _offer(self, group: _Group, change: _PermissionChange) -> None:
+        group.is_changed = True
         for topic in group.topics:
             declared, offered = self._topics[topic][group.name]
             self._topics[topic][group.name] = (declared, offered._replace(perm=change(offered.perm)))
