@@ -1,5 +1,6 @@
 """The root command: help for everything, errors as one line with an exit code."""
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ import click
 import pytest
 
 from tandemq.cli import main
-from tandemq.cli.main import COMMANDS
+from tandemq.cli.main import COMMANDS, LINE_CHARACTERS_MAX, BoundedFormatter
 from tests.cli.conftest import Run
 
 
@@ -68,3 +69,11 @@ def test_reader_who_has_seen_enough_is_no_error(tmp_path: Path) -> None:
     words = f"{sys.executable} -m tandemq --help | head -c 10"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", words], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_log_line_is_bounded_whatever_text_of_a_client_is_in_it() -> None:
+    record = logging.makeLogRecord({"msg": "topic=%s", "args": ("x" * 1_000_000,), "levelname": "INFO"})
+    line = BoundedFormatter("%(levelname)s %(message)s").format(record)
+    assert line.startswith("INFO topic=xxx")
+    assert line.endswith("more characters)")
+    assert len(line) < LINE_CHARACTERS_MAX + 50

@@ -27,6 +27,7 @@ from tandemq.broker.peers import OnAnswer
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
+from tandemq.model.text import brief
 from tandemq.replication.authentication import NONCE_BYTES, Keyring, prove
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class _Asking(NamedTuple):
         times = self.broker.replication.unproven.note(self.address, now.mono_ms)
         if times:
             log.warning("member: %s does not prove that it knows haSecretFile: no answer times=%d code=%d %s",
-                        self.address, times, answer.code, (answer.remark or "")[:200])  # fmt: skip
+                        self.address, times, answer.code, brief(answer.remark or ""))  # fmt: skip
 
 
 class _Guard:

@@ -21,6 +21,7 @@ from tandemq.errors import TandemError
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
+from tandemq.model.text import brief
 from tandemq.storage.tables import DataVersion
 
 if TYPE_CHECKING:
@@ -63,13 +64,13 @@ class MetadataSync:
     ) -> Callable[[Command | None, Now], None]:
         def on_answer(answer: Command | None, now: Now) -> None:
             if answer is None or answer.code != ResponseCode.SUCCESS:
-                reason = "no answer" if answer is None else f"code {answer.code} {answer.remark}"
+                reason = "no answer" if answer is None else f"code {answer.code} {brief(answer.remark)}"
                 log.warning("metadata: %s from master=%s failed: %s", code.name, master, reason)
                 return
             try:
                 take(master, answer.body)
             except (TandemError, AttributeError, TypeError, ValueError) as error:
-                log.warning("metadata: %s from master=%s is unusable: %s", code.name, master, error)
+                log.warning("metadata: %s from master=%s is unusable: %s", code.name, master, brief(error, 1_000))
                 return
             self.synced_ms[code] = now.wall_ms
 

@@ -41,6 +41,7 @@ from tandemq.errors import DiskFull, ProtocolError, StoreError
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
+from tandemq.model.text import brief
 from tandemq.storage.epochs import Pairs, common_end
 
 if TYPE_CHECKING:
@@ -436,4 +437,4 @@ class Repairs:
 def _heard(answer: Command | None, _now: Now) -> None:
     if answer is None or answer.code != ResponseCode.SUCCESS:
         log.warning("repair: the master did not hear that its copy is suspect: %s",
-                    "no answer" if answer is None else answer.remark)  # fmt: skip
+                    "no answer" if answer is None else brief(answer.remark))  # fmt: skip

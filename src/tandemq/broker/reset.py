@@ -19,6 +19,7 @@ from tandemq.codec.requests import read_fields
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
+from tandemq.model.text import brief
 from tandemq.model.topic import group_name_error
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ class _Reset:
             broker.offsets.reset(fields.topic, fields.group, queue_id, offset)
         if group is not None:
             self._tell_members(group, fields, targets, is_cpp=command.language == CPP)
-        log.warning("reset: group=%s topic=%s by %s: %s", fields.group, fields.topic, link.peer, targets)
+        log.warning("reset: group=%s topic=%s by %s: %s", brief(fields.group), fields.topic, link.peer,
+                    brief(targets, 1_000))  # fmt: skip
         return command.answer(ResponseCode.SUCCESS, body=self._table(fields.topic, targets))
 
     def _all_targets(self, fields: ResetOffsetFields, queues: int) -> tuple[dict[int, int], str | None]:
@@ -162,5 +164,6 @@ class _Reset:
                 continue
             for queue_id, offset in broker.offsets.of_group(topic, fields.src_group).items():
                 broker.offsets.reset(topic, fields.dest_group, queue_id, offset)
-        log.warning("reset: group=%s got the offsets of %s by %s", fields.dest_group, fields.src_group, link.peer)
+        log.warning("reset: group=%s got the offsets of %s by %s", fields.dest_group, brief(fields.src_group),
+                    link.peer)  # fmt: skip
         return command.answer(ResponseCode.SUCCESS)

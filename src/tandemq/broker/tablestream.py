@@ -23,6 +23,7 @@ from tandemq.broker.topics import parse_topics
 from tandemq.codec.fastjson import dumps, dumps_java, loads
 from tandemq.codec.ha import KIND_DELAYS, KIND_GROUPS, KIND_OFFSETS, KIND_TOPICS
 from tandemq.errors import ProtocolError, StoreDamaged
+from tandemq.model.text import brief
 from tandemq.replication.master import MasterSession, State
 from tandemq.storage.tables import DataVersion
 
@@ -206,7 +207,7 @@ class TableStream:
             if table.get(WHOLE):
                 self._taken.add(kind)
         except (ProtocolError, StoreDamaged) as error:
-            log.warning("replication: tables that the master told are unusable: %s", error)
+            log.warning("replication: tables that the master told are unusable: %s", brief(error, 1_000))
 
     def _take_topics(self, table: dict[str, Any]) -> None:
         topics, version = self._broker.topics, DataVersion.from_json(table.get("dataVersion"))

@@ -11,6 +11,7 @@ import click
 
 from tandemq import __version__
 from tandemq.errors import ConfigError, TandemError
+from tandemq.model.text import brief
 
 COMMANDS = {
     "bench": ("tandemq.cli.bench:bench", "Put load on one broker and measure what it takes."),
@@ -33,6 +34,7 @@ COMMANDS = {
 }
 """Where each command is, and what the list of commands says of it, so that the list needs none of them loaded."""
 
+LINE_CHARACTERS_MAX = 8_192
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_FAULTS = 3
@@ -64,6 +66,15 @@ class _Commands(MutableMapping[str, click.Command]):
 
     def __len__(self) -> int:
         return len(COMMANDS)
+
+
+class BoundedFormatter(logging.Formatter):
+    """Log lines of at most `LINE_CHARACTERS_MAX`, whatever text of others is in them; a traceback behind it may be
+    longer."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # overridden
+        """The line without traceback."""
+        return brief(super().formatMessage(record), LINE_CHARACTERS_MAX)
 
 
 class _Root(click.Group):
@@ -111,8 +122,6 @@ def main(verbose: bool) -> None:
 
     Exit codes: 0 done, 1 it did not work, 2 wrong usage or configuration, 3 a check found faults.
     """
-    logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.INFO,
-        format="%(asctime)s %(levelname)s %(message)s",
-        stream=sys.stderr,
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(BoundedFormatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
