@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from tandemq.boundary import JobDone, LinkKind
-from tandemq.broker import replicate
+from tandemq.broker import offsetgate, replicate
 from tandemq.coordination.records import Mode
 from tandemq.errors import DiskFailed, DiskFull, StoreDamaged
 from tandemq.model.codes import RequestCode as Code
@@ -330,7 +330,7 @@ def test_commits_that_a_full_disk_did_not_take_are_kept_as_soon_as_there_is_room
     for _ in range(3):
         group.send(group.brokers[0])
     disks[0].fail("pwrite", times=-1, error=DiskFull, prefix="config/")
-    group.brokers[0].commit(3)
+    group.brokers[0].tell(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": 3})
     assert after_room_and_kill(group, disks).node.offsets.get("TopicA", "group", 0) == 3
 
 
@@ -374,3 +374,64 @@ def test_held_pull_whose_queue_cannot_be_read_is_answered_and_the_broker_goes_on
     answer = master.pull("TopicA", 1)
     assert answer is not None
     assert [message.body for message in messages_in(answer)] == [b"1"]
+
+
+@pytest.mark.parametrize("mode", [Mode.ELECT, Mode.SLAVE_CONSUME])
+def test_offset_that_a_full_disk_did_not_take_is_reported_to_nobody_before_it_is_kept(
+    tmp_path: Path, mode: Mode
+) -> None:
+    """Chaos run 101005: full disk, killed right after, master again within its session: offsets went back by 150."""
+    disks = {number: SimDisk(Random(number)) for number in range(2)}
+    group = ElectedGroup(tmp_path, mode, disks=disks, offsets_persist_ms=60_000)
+    group.pass_time(2_000)
+    master = group.brokers[0]
+    for _ in range(3):
+        group.send(master)
+    master.commit(1)
+    group.pass_time(200)
+    disks[0].fail("pwrite", times=-1, error=DiskFull, prefix="config/")
+    commit = master.tell(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": 3})
+    query = master.tell(Code.QUERY_CONSUMER_OFFSET, OFFSET)
+    group.pass_time(300)
+    assert (master.answer_to(commit), master.answer_to(query)) == (None, None)
+    later = master.tell(Code.QUERY_CONSUMER_OFFSET, OFFSET)
+    group.pass_time(100)
+    assert master.answer_to(later) is None
+    group.kill(0)
+    disks[0].kill()
+    again = group.start(0)
+    group.pass_time(200)
+    assert again.node.offsets.get("TopicA", "group", 0) == 1, "nobody was told of another"
+
+
+def test_offsets_are_reported_again_as_soon_as_the_full_disk_has_room(tmp_path: Path) -> None:
+    disks = {number: SimDisk(Random(number)) for number in range(2)}
+    group = ElectedGroup(tmp_path, Mode.ELECT, disks=disks, offsets_persist_ms=60_000)
+    group.pass_time(2_000)
+    master = group.brokers[0]
+    for _ in range(3):
+        group.send(master)
+    disks[0].fail("pwrite", times=-1, error=DiskFull, prefix="config/")
+    waiting = [master.tell(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": 3}) for _ in range(3)]
+    group.pass_time(300)
+    assert [master.answer_to(asked) for asked in waiting] == [None] * 3
+    disks[0].heal()
+    group.pass_time(300)
+    answers = [master.answer_to(asked) for asked in waiting]
+    assert [answer.code for answer in answers if answer is not None] == [ResponseCode.SUCCESS] * 3
+    assert master.committed() == 3
+
+
+def test_requests_that_wait_for_a_full_disk_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offsetgate, "WAITING_MAX", 2)
+    disks = {number: SimDisk(Random(number)) for number in range(2)}
+    group = ElectedGroup(tmp_path, Mode.ELECT, disks=disks, offsets_persist_ms=60_000)
+    group.pass_time(2_000)
+    master = group.brokers[0]
+    group.send(master)
+    disks[0].fail("pwrite", times=-1, error=DiskFull, prefix="config/")
+    master.tell(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": 1})
+    asked = [master.tell(Code.QUERY_CONSUMER_OFFSET, OFFSET) for _ in range(3)]
+    group.pass_time(100)
+    answers = [master.answer_to(number) for number in asked]
+    assert [answer.code for answer in answers if answer is not None] == [ResponseCode.SYSTEM_BUSY]

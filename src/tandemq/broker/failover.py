@@ -342,6 +342,7 @@ class Failover:
         is_holder = self.is_holder
         # The holder may be forbidden to take commits; whoever hands over still takes some, and is the holder no more.
         self._stream.pump(turn, now, is_holder=is_holder, is_leading=self.is_master and (is_holder or self._may[2]))
+        self._gate.noted = self._stream.noted
         if self._gate.is_waited_at:
             self._gate.release(self._followers(), turn)
         if self._gate.needs_beat:
@@ -362,7 +363,9 @@ class Failover:
 
     def holds(self, link: int, request: Command, answer: Command) -> bool:
         """Whether an answer has to wait; it is sent, or refused, later. A refusal tells nothing, and leaves at once."""
-        if request.code not in GATED or not self.is_master or self.refusal(request.code) is not None:
+        if request.code not in GATED or self.refusal(request.code) is not None:
+            return False
+        if not (self.is_master or self.is_holder):
             return False
         return self._gate.holds(self._next_version(), self._followers(), link, request, answer)
 

@@ -1,10 +1,11 @@
-"""In `elect` a consumer hears of an offset when every member that could be the next master has it, so that no offset it
-has heard of goes back: answers to commits and questions wait until then. A member becomes one of them when it has what
-was answered before that.
+"""An offset is reported to a consumer when it cannot go back any more: when the disk of the broker that reports it has
+taken it, so that this broker has it after a kill, and in `elect` when every member that could be the next master has it
+too. Answers to commits and queries wait until then; a full disk makes them wait until there is room. A member becomes
+one of those in sync when it has what was answered before that.
 
-    commit ─► table ─► told to the slaves, behind it a heartbeat ─► echoed by each: all before it was taken ─► answer
-                                                                 └► not the master any more: refused, so that the
-                                                                    consumer tells it to the next one
+    commit ─► table ─► disk ─► slaves, and behind it a heartbeat ─► echoed by each: all before it was taken ─► answer
+                                                          └► not the master any more: refused, so that the
+                                                             consumer commits it at the next one
 
 Owner: `Failover`. Source: docs/failover.md, "Tables"; invariant: offsets never go back.
 """
@@ -19,6 +20,8 @@ from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 
 GATED = frozenset({Code.UPDATE_CONSUMER_OFFSET, Code.QUERY_CONSUMER_OFFSET})
+WAITING_MAX = 10_000
+"""Answers that wait; beyond it the oldest requests are refused."""
 BEATS_KEPT = 2_048
 """Twenty seconds of heartbeats, one in 10 ms: an echo that comes later than that counts for nothing."""
 
@@ -42,6 +45,8 @@ class OffsetGate:
         self._waiting: list[_Waiting] = []
         self._beaten = -1
         """The version the last heartbeat followed."""
+        self.noted = 0
+        """The version that the disk of this broker has; set by the owner."""
 
     @property
     def is_waited_at(self) -> bool:
@@ -51,7 +56,7 @@ class OffsetGate:
     @property
     def needs_beat(self) -> bool:
         """Whether something waits that no heartbeat has followed yet."""
-        return bool(self._waiting) and self._waiting[-1].version > self._beaten
+        return bool(self._waiting) and self._beaten < self._waiting[-1].version <= self.noted
 
     def beat(self, number: int, version: int, links: Collection[int]) -> None:
         """A heartbeat leaves behind this version of the table, which was told on these links."""
@@ -74,10 +79,10 @@ class OffsetGate:
         return all(self.has(link, version) for link in links)
 
     def holds(self, version: int, links: Collection[int | None], link: int, request: Command, answer: Command) -> bool:
-        """Keep an answer to one of `GATED` that tells of this version until the slaves on `links` have it; False if
-        they have. A slave without a link has nothing.
+        """Keep an answer to one of `GATED` that tells of this version until the disk and the slaves on `links` have it;
+        False if they have. A slave without a link has nothing.
         """
-        if self._is_known(version, links):
+        if version <= self.noted and self._is_known(version, links):
             return False
         self._waiting.append(_Waiting(version, link, request, answer))
         return True
@@ -86,11 +91,14 @@ class OffsetGate:
         """Send the answers that all slaves on `links` have the offsets of."""
         kept: list[_Waiting] = []
         for waiting in self._waiting:
-            if self._is_known(waiting.version, links):
+            if waiting.version <= self.noted and self._is_known(waiting.version, links):
                 turn.send(waiting.link, encode_command(waiting.answer))
             else:
                 kept.append(waiting)
-        self._waiting = kept
+        for waiting in kept[:-WAITING_MAX]:
+            remark = "too many requests wait for offsets to be kept"
+            turn.send(waiting.link, encode_command(waiting.request.answer(ResponseCode.SYSTEM_BUSY, remark=remark)))
+        self._waiting = kept[-WAITING_MAX:]
 
     def refuse(self, why: str, turn: Turn) -> None:
         """Another member serves, or nobody: whoever waits is to ask there. What slaves have is to be learned anew."""

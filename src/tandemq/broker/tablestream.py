@@ -53,6 +53,8 @@ class TableStream:
         """Links that have got all offsets and delays since we serve, offsets up to `version`."""
         self.version = 0
         """How often offsets changed."""
+        self.noted = 0
+        """The version that our disk has, if ours are the offsets that count."""
         self._again_ms = 0
         self._untold: list[tuple[int, bytes]] = []
         """Changes of offsets that no link has got yet."""
@@ -146,6 +148,8 @@ class TableStream:
             if is_holder:
                 broker.offsets.note(changes)
                 self._untold.append((KIND_OFFSETS, changes))
+        if not (is_holder and broker.offsets.is_unnoted):
+            self.noted = self.version
         if not is_leading:
             self.told.clear()
             self._untold.clear()

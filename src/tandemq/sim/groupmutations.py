@@ -113,6 +113,17 @@ def offsets_replaced() -> AbstractContextManager[Any]:
     return patched(offsets.ConsumerOffsets, "merge_positions", merge)
 
 
+def unnoted_offsets_reported() -> AbstractContextManager[Any]:
+    """Offsets that the disk has not taken are reported to consumers."""
+    note = offsets.ConsumerOffsets.note
+
+    def pretend(self: offsets.ConsumerOffsets, changes: bytes) -> None:
+        note(self, changes)
+        self.is_unnoted = False
+
+    return patched(offsets.ConsumerOffsets, "note", pretend)
+
+
 def refused_pulls_served() -> AbstractContextManager[Any]:
     """Pulls are answered by whoever is asked."""
     return _always(pull.PullPath, "refusal", None)
@@ -269,6 +280,7 @@ GROUP_MUTATIONS: dict[str, tuple[Mutation, frozenset[str]]] = {
     "slave-reports-unsynced": (slave_reports_unsynced, SAFE),
     "hand-over-not-merged": (hand_over_not_merged, frozenset({"I7"})),
     "offsets-replaced": (offsets_replaced, frozenset({"I7"})),
+    "unnoted-offsets-reported": (unnoted_offsets_reported, frozenset({"I7"})),
     "refused-pulls-served": (refused_pulls_served, frozenset({"I6"})),
     "refused-sends-served": (refused_sends_served, frozenset({"I6"})),
     "refused-commits-served": (refused_commits_served, frozenset({"I6"})),
