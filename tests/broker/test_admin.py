@@ -131,8 +131,8 @@ def test_topic_that_is_listed_twice_is_what_the_second_entry_says(broker: Harnes
     [
         ({"attributes": {"+k": "x" * 200_000}}, "at most 16384"),
         ({"attributes": {"+k": "1"}}, "unsupported key"),
-        ({"retryMaxTimes": 1 << 40}, "retry_max_times"),
-        ({"brokerId": 10**400}, "broker_id"),
+        ({"retryMaxTimes": 1 << 40}, "$.retryMaxTimes"),
+        ({"brokerId": 10**400}, "$.brokerId"),
     ],
 )
 def test_group_that_is_too_large_is_refused(broker: Harness, changes: dict[str, object], reason: str) -> None:

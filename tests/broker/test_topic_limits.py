@@ -63,7 +63,7 @@ class Registered:
     def restart(self) -> None:
         """The broker stops and comes back on its store."""
         self.server.turn([], [Closed(1, "the peer closed it")], self.broker.now)
-        self.broker = self.broker.restart(name_servers=(NAME_SERVER,), **FRAME)
+        self.broker = self.broker.restart(name_servers=(NAME_SERVER,), frame_bytes_max=FRAME["frame_bytes_max"])
         self.carry()
 
     def ask(self, code: int, **fields: str) -> Command:

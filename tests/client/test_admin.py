@@ -185,8 +185,8 @@ async def test_name_servers_keep_values_and_permissions(tandemq_broker: LocalClu
 
 async def test_settings_are_changed_while_running(tandemq_broker: LocalCluster) -> None:
     async with Admin(tandemq_broker.name_servers) as admin:
-        await admin.update_broker_config(tandemq_broker.address, {"maxMessageSize": "1000"})
-        assert (await admin.broker_config(tandemq_broker.address))["maxMessageSize"] == "1000"
+        await admin.update_broker_config(tandemq_broker.address, {"maxMessageSize": "2000"})
+        assert (await admin.broker_config(tandemq_broker.address))["maxMessageSize"] == "2000"
         async with Producer(tandemq_broker.name_servers, group="p", compress_above_bytes=1 << 30) as producer:
             with pytest.raises(RemoteError) as refused:
                 await producer.send(Message("T", bytes(2_000)))

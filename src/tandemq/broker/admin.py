@@ -16,6 +16,7 @@ import msgspec
 from tandemq.boundary import Now
 from tandemq.broker.link import Link
 from tandemq.codec.admin_requests import CreateTopicFields, DeleteGroupFields, GroupNameFields, TopicFields
+from tandemq.codec.bodies import convert, decode_body
 from tandemq.codec.fastjson import dumps, loads
 from tandemq.codec.requests import read_fields
 from tandemq.errors import ProtocolError
@@ -174,7 +175,7 @@ class _Admin:
 
     def create_group(self, link: Link, command: Command, now: Now) -> Command | None:
         return self._slave_refusal(command) or self._create_groups(
-            link, command, [_convert(loads(command.body), SubscriptionGroupConfig)], now
+            link, command, [decode_body(command.body, SubscriptionGroupConfig, "group")], now
         )
 
     def create_groups(self, link: Link, command: Command, now: Now) -> Command | None:
@@ -257,10 +258,6 @@ def _group_fault(config: SubscriptionGroupConfig) -> str | None:
         return wrong
     if not 0 <= config.retry_queue_nums <= QUEUES_MAX:
         return f"{brief(config.retry_queue_nums, 32)} retry queues cannot be had; 0 to {QUEUES_MAX} can"
-    for name in ("retry_max_times", "broker_id", "which_broker_when_consume_slowly", "group_sys_flag",
-                 "consume_timeout_minute"):  # fmt: skip
-        if abs(getattr(config, name)) > _INT32_MAX:
-            return f"{name} {brief(getattr(config, name), 32)} is outside {-_INT32_MAX} to {_INT32_MAX}"
     return None
 
 
@@ -276,13 +273,4 @@ def _parse_list(command: Command, name: str, kind: type[Any]) -> list[Any]:
     listed = body.get(name) if isinstance(body, dict) else None
     if not isinstance(listed, list) or len(listed) > LISTED_MAX:
         raise ProtocolError(f"an object with {name}, a list of at most {LISTED_MAX}, is expected")
-    return [_convert(item, kind) for item in listed]
-
-
-def _convert(value: Any, kind: type[Any]) -> Any:
-    if isinstance(value, dict):
-        value = {name: item for name, item in value.items() if item is not None}
-    try:
-        return msgspec.convert(value, kind, strict=False)
-    except msgspec.ValidationError as error:
-        raise ProtocolError(f"{kind.__name__}: {error}") from error
+    return [convert(item, kind, name) for item in listed]

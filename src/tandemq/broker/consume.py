@@ -11,6 +11,7 @@ from tandemq.boundary import Now
 from tandemq.broker.clients import CLIENT_ID_CHARACTERS_MAX, Member
 from tandemq.broker.link import Link
 from tandemq.broker.offsets import OFFSET_KEYS_MAX
+from tandemq.codec.bodies import decode_body
 from tandemq.codec.fastjson import dumps, loads
 from tandemq.codec.requests import (
     CommitOffsetFields,
@@ -26,6 +27,7 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.group import HeartbeatData
+from tandemq.model.javatypes import Int32
 from tandemq.model.topic import group_name_error, retry_topic
 from tandemq.storage.consumequeue import ConsumeQueue
 
@@ -60,10 +62,7 @@ class _Consume:
 
     def heartbeat(self, link: Link, command: Command, now: Now) -> Command | None:
         broker = self._broker
-        try:
-            beat = msgspec.convert(loads(command.body), HeartbeatData, strict=False)
-        except msgspec.ValidationError as error:
-            raise ProtocolError(f"heartbeat: {error}") from error
+        beat = decode_body(command.body, HeartbeatData, "heartbeat")
         member = Member(link.number, beat.client_id, link.peer, command.language, command.version, now.mono_ms)
         changed = broker.clients.heartbeat(beat, member)
         for consumer in beat.consumers:
@@ -205,23 +204,23 @@ class _Consume:
         return command.answer(ResponseCode.SUCCESS)
 
 
+class _Queue(msgspec.Struct, rename="camel"):
+    topic: str
+    queue_id: Int32
+    broker_name: str = ""
+
+
 class _LockBody(msgspec.Struct, rename="camel"):
     consumer_group: str
     client_id: str
-    mq_set: list[dict[str, Any]] = []
+    mq_set: list[_Queue] = []
 
 
 def _lock_body(command: Command) -> tuple[str, str, list[dict[str, Any]]]:
-    """Group, client and queues; each queue has a `topic` and a `queueId`, and goes back as it came."""
-    try:
-        body = msgspec.convert(loads(command.body), _LockBody, strict=False)
-    except msgspec.ValidationError as error:
-        raise ProtocolError(f"lock request: {error}") from error
-    for queue in body.mq_set:
-        if not isinstance(queue.get("topic"), str) or not isinstance(queue.get("queueId"), int):
-            raise ProtocolError("lock request: each queue of mqSet needs a topic and a queueId")
+    """Group, client and queues; each queue is an object with `topic`, `queueId` and `brokerName`."""
+    body = decode_body(command.body, _LockBody, "lock request")
     if (reason := group_name_error(body.consumer_group)) is not None:
         raise ProtocolError(f"lock request: {reason}")
     if len(body.client_id) > CLIENT_ID_CHARACTERS_MAX:
         raise ProtocolError(f"lock request: the client id has more than {CLIENT_ID_CHARACTERS_MAX} characters")
-    return body.consumer_group, body.client_id, body.mq_set
+    return body.consumer_group, body.client_id, msgspec.to_builtins(body.mq_set)

@@ -21,6 +21,7 @@ from tandemq.broker.damages import LOST, WAITS
 from tandemq.broker.link import pack_host
 from tandemq.broker.scrubber import A_DELAY
 from tandemq.broker.topics import Topic, internal_topic
+from tandemq.codec.bodies import integer
 from tandemq.codec.fastjson import loads
 from tandemq.codec.record import Record, decode_message, parse_record
 from tandemq.errors import DiskFailed, DiskFull, ProtocolError, StoreDamaged, StoreError
@@ -305,6 +306,7 @@ class DelayedMessages:
 
 def _progress_in(raw: dict[str, Any]) -> dict[int, int]:
     try:
-        return {int(level): int(offset) for level, offset in (raw.get("offsetTable") or {}).items()}
-    except (AttributeError, TypeError, ValueError) as error:
+        table = (raw.get("offsetTable") or {}).items()
+        return {int(level): integer(offset, f"level {level}") for level, offset in table if offset is not None}
+    except (AttributeError, TypeError, ValueError, ProtocolError) as error:
         raise StoreDamaged(f"delay offsets: {error}") from error

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from tandemq.broker.saver import Saver
+from tandemq.codec.bodies import convert
 from tandemq.config import BrokerConfig
 from tandemq.errors import ProtocolError, StoreDamaged
 from tandemq.model.group import SubscriptionGroupConfig
@@ -133,8 +134,9 @@ def parse_groups(raw: dict[str, Any]) -> dict[str, SubscriptionGroupConfig]:
     """
     try:
         return {
-            name: msgspec.convert(value, SubscriptionGroupConfig, strict=False)
+            name: convert({**value, "groupName": value.get("groupName") or name}, SubscriptionGroupConfig, name)
             for name, value in (raw.get("subscriptionGroupTable") or {}).items()
+            if value is not None
         }
-    except (msgspec.ValidationError, AttributeError) as error:
+    except (ProtocolError, AttributeError, TypeError) as error:
         raise StoreDamaged(f"group table: {error}") from error

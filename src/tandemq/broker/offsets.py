@@ -9,8 +9,9 @@ from typing import Any
 
 from tandemq.broker.offsetjournal import OffsetJournal
 from tandemq.broker.saver import Saver
+from tandemq.codec.bodies import integer
 from tandemq.codec.fastjson import dumps_java, loads
-from tandemq.errors import StoreDamaged
+from tandemq.errors import ProtocolError, StoreDamaged
 from tandemq.storage.tables import DataVersion, load_table
 
 log = logging.getLogger(__name__)
@@ -230,10 +231,10 @@ def parse_offsets(raw: dict[str, Any], name: str = "offsetTable") -> dict[str, d
     """
     try:
         return {
-            key: {int(queue_id): int(offset) for queue_id, offset in queues.items()}
+            key: {int(queue_id): integer(offset, key) for queue_id, offset in queues.items() if offset is not None}
             for key, queues in (raw.get(name) or {}).items()
         }
-    except (AttributeError, ValueError, TypeError) as error:
+    except (AttributeError, ValueError, TypeError, ProtocolError) as error:
         raise StoreDamaged(f"consumer offset table: {error}") from error
 
 

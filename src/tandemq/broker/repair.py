@@ -36,11 +36,12 @@ from tandemq.broker.scrubwork import (
     WeighWork,
 )
 from tandemq.codec.frame import encode_command
-from tandemq.codec.requests import Int64, read_fields
+from tandemq.codec.requests import read_fields
 from tandemq.errors import DiskFull, ProtocolError, StoreError
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
+from tandemq.model.javatypes import Int64
 from tandemq.model.text import brief
 from tandemq.storage.epochs import Pairs, common_end
 

@@ -15,8 +15,9 @@ import msgspec
 
 from tandemq.boundary import Disk
 from tandemq.broker.saver import Saver
+from tandemq.codec.bodies import convert
 from tandemq.config import BrokerConfig
-from tandemq.errors import StoreDamaged, StoreError
+from tandemq.errors import ProtocolError, StoreDamaged, StoreError
 from tandemq.model.attributes import (
     ATTRIBUTES_BYTES_MAX,
     BATCH_QUEUES,
@@ -257,9 +258,11 @@ def parse_topics(raw: dict[str, Any]) -> list[TopicConfig]:
     """
     try:
         found = [
-            msgspec.convert(value, TopicConfig, strict=False) for value in (raw.get("topicConfigTable") or {}).values()
+            convert({**value, "topicName": value.get("topicName") or name}, TopicConfig, name)
+            for name, value in (raw.get("topicConfigTable") or {}).items()
+            if value is not None
         ]
-    except (msgspec.ValidationError, AttributeError) as error:
+    except (ProtocolError, AttributeError, TypeError) as error:
         raise StoreDamaged(f"topic table: {error}") from error
     return [_bounded(config) for config in found]
 

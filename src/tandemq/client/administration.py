@@ -23,12 +23,13 @@ from tandemq.client.steps import (
     tell_now,
     wait,
 )
+from tandemq.codec.bodies import convert, integer
 from tandemq.codec.fastjson import loads
 from tandemq.errors import LocalError, NoRoute, ProtocolError, RemoteError, TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue
-from tandemq.model.topic import AUTO_CREATE_TOPIC, Permission, TopicConfig, topic_name_error
+from tandemq.model.topic import AUTO_CREATE_TOPIC, TopicConfig, topic_name_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,17 +182,7 @@ def topic_config(kit: Kit, topic: str) -> Steps[dict[str, TopicConfig]]:
     found: dict[str, TopicConfig] = {}
     for name in route.brokers:
         answer = yield from ask_member(kit, name, lambda: request(RequestCode.GET_TOPIC_CONFIG, topic=topic))
-        raw = json_object(checked(answer))
-        found[name] = TopicConfig(
-            topic,
-            int(raw.get("readQueueNums", 0)),
-            int(raw.get("writeQueueNums", 0)),
-            int(raw.get("perm", Permission.READ_WRITE)),
-            str(raw.get("topicFilterType", "SINGLE_TAG")),
-            int(raw.get("topicSysFlag", 0)),
-            bool(raw.get("order")),
-            {str(key): str(value) for key, value in (raw.get("attributes") or {}).items()},
-        )
+        found[name] = convert({**json_object(checked(answer)), "topicName": topic}, TopicConfig, "topic config")
     return found
 
 
@@ -206,9 +197,7 @@ def topic_stats(kit: Kit, topic: str) -> Steps[dict[MessageQueue, QueueStats]]:
     for name in route.brokers:
         answer = yield from ask_member(kit, name, lambda: request(RequestCode.GET_TOPIC_STATS_INFO, topic=topic))
         for queue, item in queue_table(json_object(checked(answer)), "offsetTable").items():
-            found[queue] = QueueStats(
-                int(item["minOffset"]), int(item["maxOffset"]), int(item.get("lastUpdateTimestamp", 0))
-            )
+            found[queue] = QueueStats(*numbers(item, "minOffset", "maxOffset", "lastUpdateTimestamp"))
     return dict(sorted(found.items()))
 
 
@@ -222,6 +211,15 @@ def queue_table(raw: dict[str, Any], name: str) -> dict[MessageQueue, Any]:
         return {queue_of(loads(key.encode())): value for key, value in (raw.get(name) or {}).items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ProtocolError(f"{name} is no table of queues: {error!r}") from error
+
+
+def numbers(item: dict[str, Any], *names: str) -> list[int]:
+    """Numbers of a JSON object; 0 where there is none.
+
+    Raises:
+        ProtocolError: something else stands there.
+    """
+    return [integer(item.get(name), name) for name in names]
 
 
 def broker_runtime(address: str) -> Steps[dict[str, str]]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from tandemq.client.administration import cluster_info, each_name_server, queue_table, topic_route
+from tandemq.client.administration import cluster_info, each_name_server, numbers, queue_table, topic_route
 from tandemq.client.kit import Kit
 from tandemq.client.offsets import ask_member, commit_request, queue_offset, time_offset
 from tandemq.client.routes import MASTER_ID
@@ -151,9 +151,7 @@ def progress(kit: Kit, group: str, topic: str | None) -> Steps[dict[MessageQueue
     question = partial(request, RequestCode.GET_CONSUME_STATS, consumerGroup=group, topic=topic)
     for answer in (yield from _ask_brokers(kit, group, topic, question)):
         for queue, item in queue_table(json_object(checked(answer)), "offsetTable").items():
-            found[queue] = Progress(
-                int(item["brokerOffset"]), int(item["consumerOffset"]), int(item.get("lastTimestamp", 0))
-            )
+            found[queue] = Progress(*numbers(item, "brokerOffset", "consumerOffset", "lastTimestamp"))
     return dict(sorted(found.items()))
 
 
@@ -204,7 +202,7 @@ def _connection(item: dict[str, Any]) -> Connection:
         str(item.get("clientId", "")),
         str(item.get("clientAddr", "")),
         str(item.get("language", "")),
-        int(item.get("version", 0)),
+        *numbers(item, "version"),
     )
 
 

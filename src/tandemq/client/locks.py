@@ -18,6 +18,7 @@ from tandemq.client.links import Answer
 from tandemq.client.offsets import offset_question
 from tandemq.client.settings import ConsumerOptions
 from tandemq.client.steps import Steps, ask_any_code, checked, json_object, tell_now
+from tandemq.codec.bodies import integer
 from tandemq.codec.fastjson import dumps
 from tandemq.errors import NotConnected, TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -32,7 +33,7 @@ def queue_json(queue: MessageQueue) -> dict[str, Any]:
 
 def queue_of(item: dict[str, Any]) -> MessageQueue:
     """A queue out of a JSON body."""
-    return MessageQueue(str(item["topic"]), str(item["brokerName"]), int(item["queueId"]))
+    return MessageQueue(str(item["topic"]), str(item["brokerName"]), integer(item.get("queueId"), "queueId"))
 
 
 class QueueLocks:

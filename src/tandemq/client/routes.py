@@ -26,6 +26,7 @@ from tandemq.client.links import Links
 from tandemq.client.settings import ClientConfig
 from tandemq.client.standing import Standing
 from tandemq.client.steps import Runner, Steps, ask_any_code, refusal, request, tell_now
+from tandemq.codec.bodies import integer
 from tandemq.codec.fastjson import loads
 from tandemq.errors import NetworkError, NoRoute, NotConnected, ProtocolError
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -180,7 +181,8 @@ def weight_of(value: object) -> int:
 
 
 def _queue_data(item: dict[str, Any]) -> QueueData:
-    return QueueData(item["brokerName"], int(item["readQueueNums"]), int(item["writeQueueNums"]), int(item["perm"]))
+    read, write, perm = (integer(item.get(name), name) for name in ("readQueueNums", "writeQueueNums", "perm"))
+    return QueueData(str(item["brokerName"]), read, write, perm)
 
 
 class Routes:

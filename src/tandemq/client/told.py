@@ -11,6 +11,7 @@ from tandemq.client.consuming import Delivery, PushCore
 from tandemq.client.kit import Kit
 from tandemq.client.locks import queue_json, queue_of
 from tandemq.client.shares import Share
+from tandemq.codec.bodies import integer
 from tandemq.codec.fastjson import Raw, dumps, dumps_java, key_text, loads
 from tandemq.codec.record import decode_message
 from tandemq.errors import ProtocolError
@@ -59,9 +60,9 @@ class Told:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark="no such consumer here")
         table = loads(command.body)["offsetTable"]
         if isinstance(table, dict):
-            offsets = {queue_of(loads(key.encode())): int(offset) for key, offset in table.items()}
+            offsets = {queue_of(loads(key.encode())): integer(offset, "offset") for key, offset in table.items()}
         else:
-            offsets = {queue_of(item): int(item["offset"]) for item in table}
+            offsets = {queue_of(item): integer(item.get("offset"), "offset") for item in table}
         consumer.reset_offsets(offsets, now)
         return command.answer(ResponseCode.SUCCESS)
 

@@ -5,16 +5,18 @@ Source: docs/requests.md, "administration"; RocketMQ's protocol.header classes.
 
 import msgspec
 
+from tandemq.model.javatypes import Int32, Int64
+
 
 class CreateTopicFields(msgspec.Struct, rename="camel"):
     """UPDATE_AND_CREATE_TOPIC (17). `attributes`: `+name=value,-name`, None leaves them as they are."""
 
     topic: str
-    read_queue_nums: int
-    write_queue_nums: int
-    perm: int
+    read_queue_nums: Int32
+    write_queue_nums: Int32
+    perm: Int32
     topic_filter_type: str = "SINGLE_TAG"
-    topic_sys_flag: int = 0
+    topic_sys_flag: Int32 = 0
     order: bool = False
     attributes: str | None = None
 
@@ -72,9 +74,9 @@ class QueueEntriesFields(msgspec.Struct, rename="camel"):
     """QUERY_CONSUME_QUEUE (321)."""
 
     topic: str
-    queue_id: int
-    index: int
-    count: int
+    queue_id: Int32
+    index: Int64
+    count: Int32
     consumer_group: str | None = None
 
 
@@ -90,10 +92,10 @@ class ResetOffsetFields(msgspec.Struct, rename="camel"):
 
     topic: str
     group: str
-    timestamp: int
+    timestamp: Int64
     is_force: bool = False
-    queue_id: int = -1
-    offset: int | None = None
+    queue_id: Int32 = -1
+    offset: Int64 | None = None
 
 
 class CorrectionFields(msgspec.Struct, rename="camel"):

@@ -14,8 +14,10 @@ from typing import Annotated
 
 import msgspec
 
+from tandemq.codec.bodies import convert
 from tandemq.errors import ProtocolError
 from tandemq.model.command import Command
+from tandemq.model.javatypes import ENUM, Int32
 
 FORM_JSON = 0
 FORM_BINARY = 1
@@ -42,17 +44,23 @@ _SHORT = Struct(">H")
 _UNKNOWN_LANGUAGE = "OTHER"
 
 _Scalar = str | int | float | bool | None
-_Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 
 
 class _JsonHeader(msgspec.Struct, gc=False):
-    code: _Int32
-    flag: _Int32 = 0
-    opaque: _Int32 = 0
-    version: _Int32 = 0
+    code: Int32
+    flag: Int32 = 0
+    opaque: Int32 = 0
+    version: Int32 = 0
     remark: str | None = None
     language: str | None = None
     extFields: dict[str, _Scalar] | None = None  # noqa: N815  # the name on the wire
+
+
+class _UnusualHeader(_JsonHeader, gc=False):
+    """What only the conversions of `codec.bodies` can read: null for a number, the position of a language …"""
+
+    language: Annotated[str | None, msgspec.Meta(extra={ENUM: LANGUAGES})] = None
+    extFields: dict[str, str] | None = None  # type: ignore[assignment]  # noqa: N815
 
 
 _decode_json = msgspec.json.Decoder(_JsonHeader, strict=False).decode
@@ -81,7 +89,10 @@ def encode_header(command: Command) -> bytes:
 
 
 def _from_json(header: bytes, body: bytes) -> Command:
-    raw = _decode_json(header)
+    try:
+        raw = _decode_json(header)
+    except msgspec.ValidationError:
+        raw = convert(msgspec.json.decode(header), _UnusualHeader, "header")
     fields = raw.extFields
     plain = {
         key: value if value.__class__ is str else _text(value)

@@ -1,19 +1,18 @@
 """Header fields of requests, typed: one struct per request, its field names those on the wire.
 
-Numbers come as text and are converted; a field that is missing and has no default makes `read_fields` raise.
+Numbers and booleans come as text and are converted as Java does; a field that is missing and has no default makes
+`read_fields` raise.
 
 Source: docs/requests.md; RocketMQ's protocol.header classes.
 """
 
-from typing import Annotated, TypeVar
+from functools import lru_cache
+from typing import TypeVar
 
 import msgspec
 
-from tandemq.errors import ProtocolError
-
-Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
-Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
-"""Java's int and long: what records and files have room for."""
+from tandemq.codec.bodies import convert
+from tandemq.model.javatypes import Int32, Int64
 
 
 def is_true(text: str) -> bool:
@@ -202,10 +201,20 @@ def read_fields(kind: type[_Fields], fields: dict[str, str]) -> _Fields:
     Raises:
         ProtocolError: a field is missing or is not what it should be; the text names it.
     """
+    values: dict[str, str | bool] = {**fields}
+    for name in _booleans(kind):
+        if name in fields:
+            values[name] = is_true(fields[name])
     try:
-        return msgspec.convert(fields, kind, strict=False)
-    except msgspec.ValidationError as error:
-        raise ProtocolError(f"header fields: {error}") from error
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError:  # numbers with a plus sign, or empty, which counts as missing
+        return convert(values, kind, "header fields")
+
+
+@lru_cache(maxsize=256)
+def _booleans(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    fields = msgspec.structs.fields(kind)
+    return tuple(field.encode_name for field in fields if field.type is bool)
 
 
 decode_send_frame = msgspec.json.Decoder(PlainSendFrame, strict=False).decode

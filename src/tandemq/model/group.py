@@ -6,6 +6,7 @@ Source: docs/requests.md, "heartbeat"; RocketMQ SubscriptionGroupConfig, Subscri
 import msgspec
 
 from tandemq.model.hashing import java_hash, java_hashes
+from tandemq.model.javatypes import ConsumeFromWhere, ConsumeType, Int32, Int64, MessageModel
 
 TAG_EXPRESSION = "TAG"
 SUBSCRIBE_ALL = "*"
@@ -21,13 +22,13 @@ class SubscriptionGroupConfig(msgspec.Struct, rename="camel"):
     consume_from_min_enable: bool = True
     consume_broadcast_enable: bool = True
     consume_message_orderly: bool = False
-    retry_queue_nums: int = 1
-    retry_max_times: int = 16
-    broker_id: int = 0
-    which_broker_when_consume_slowly: int = 1
+    retry_queue_nums: Int32 = 1
+    retry_max_times: Int32 = 16
+    broker_id: Int64 = 0
+    which_broker_when_consume_slowly: Int64 = 1
     notify_consumer_ids_changed_enable: bool = True
-    group_sys_flag: int = 0
-    consume_timeout_minute: int = 15
+    group_sys_flag: Int32 = 0
+    consume_timeout_minute: Int32 = 15
     attributes: dict[str, str] = {}
 
 
@@ -37,8 +38,8 @@ class SubscriptionData(msgspec.Struct, rename="camel"):
     topic: str
     sub_string: str = SUBSCRIBE_ALL
     tags_set: list[str] = []
-    code_set: list[int] = []
-    sub_version: int = 0
+    code_set: list[Int32] = []
+    sub_version: Int64 = 0
     class_filter_mode: bool = False
     expression_type: str | None = TAG_EXPRESSION
 
@@ -47,9 +48,9 @@ class ConsumerData(msgspec.Struct, rename="camel"):
     """One consumer group of a client, as in a heartbeat."""
 
     group_name: str
-    consume_type: str | None = "CONSUME_PASSIVELY"
-    message_model: str | None = "CLUSTERING"
-    consume_from_where: str | None = "CONSUME_FROM_LAST_OFFSET"
+    consume_type: ConsumeType = "CONSUME_PASSIVELY"
+    message_model: MessageModel = "CLUSTERING"
+    consume_from_where: ConsumeFromWhere = "CONSUME_FROM_LAST_OFFSET"
     subscription_data_set: list[SubscriptionData] = []
     unit_mode: bool = False
 
@@ -75,7 +76,7 @@ class HeartbeatData(
     client_id: str
     producers: list[ProducerData] = []
     consumers: list[ConsumerData] = []
-    fingerprint: int = 0
+    fingerprint: Int32 = 0
     without_sub: bool = False
 
 

@@ -8,6 +8,8 @@ from enum import IntFlag
 
 import msgspec
 
+from tandemq.model.javatypes import Int32, TopicFilterType
+
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 AUTO_CREATE_TOPIC = "TBW102"
@@ -64,11 +66,11 @@ class TopicConfig(msgspec.Struct, rename="camel", omit_defaults=False):
     """A topic on one broker; field names on the wire and in topics.json are RocketMQ's."""
 
     topic_name: str
-    read_queue_nums: int = 16
-    write_queue_nums: int = 16
-    perm: int = 6
-    topic_filter_type: str = "SINGLE_TAG"
-    topic_sys_flag: int = 0
+    read_queue_nums: Int32 = 16
+    write_queue_nums: Int32 = 16
+    perm: Int32 = 6
+    topic_filter_type: TopicFilterType = "SINGLE_TAG"
+    topic_sys_flag: Int32 = 0
     order: bool = False
     attributes: dict[str, str] = {}
 

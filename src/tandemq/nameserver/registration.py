@@ -25,6 +25,7 @@ from collections.abc import Iterable, Mapping
 from struct import Struct
 from typing import Any
 
+from tandemq.codec.bodies import convert, integer
 from tandemq.codec.fastjson import loads
 from tandemq.errors import ProtocolError
 from tandemq.model.command import Command
@@ -40,6 +41,9 @@ WEIGHT_MAX = 1_000_000
 MODES = frozenset({"slave-consume", "elect"})
 _VERSION_WITH_FULL_BODY = 37
 _VERSION_WITH_MAPPINGS = 413
+_NO_QUEUES = Queues(0, 0, 0)
+_TOPIC_DEFAULTS = Queues(6, 16, 16)
+"""Of a topic whose numbers are not there: RocketMQ's TopicConfig."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}\Z")
 _LENGTH = Struct(">i")
 _log = logging.getLogger(__name__)
@@ -177,7 +181,11 @@ def _read_body(request: Command) -> _Body:
     bare = request.version < _VERSION_WITH_FULL_BODY and "topicConfigTable" in outer
     wrapper = outer if bare else _table(outer.get("topicConfigSerializeWrapper") or {}, "topicConfigSerializeWrapper")
     table = _table(wrapper.get("topicConfigTable") or {}, "topicConfigTable")
-    topics = _topics((name, _queues(_table(value, "topicConfigTable"))) for name, value in table.items())
+    topics = _topics(
+        (name, _queues(_table(value, "topicConfigTable"), _TOPIC_DEFAULTS))
+        for name, value in table.items()
+        if value is not None
+    )
     mappings: dict[str, dict[str, Any]] = {}
     for value in _table(wrapper.get("topicQueueMappingInfoMap") or {}, "topicQueueMappingInfoMap").values():
         _add_mapping(mappings, _table(value, "topicQueueMappingInfoMap"))
@@ -247,14 +255,14 @@ def _parse_topic(text: str) -> tuple[str, Queues | None]:
     return parts[0], _in_range(perm, read, write, 0)
 
 
-def _queues(value: Mapping[str, Any]) -> Queues | None:
+def _queues(value: Mapping[str, Any], defaults: Queues = _NO_QUEUES) -> Queues | None:
     """The numbers of a topic, None if they are none or out of range."""
     try:
         return _in_range(
-            _integer(value, "perm"),
-            _integer(value, "readQueueNums"),
-            _integer(value, "writeQueueNums"),
-            _integer(value, "topicSysFlag"),
+            _integer(value, "perm", defaults.perm),
+            _integer(value, "readQueueNums", defaults.read_queue_nums),
+            _integer(value, "writeQueueNums", defaults.write_queue_nums),
+            _integer(value, "topicSysFlag", defaults.topic_sys_flag),
         )
     except ProtocolError:
         return None
@@ -294,8 +302,8 @@ def _add_mapping(mappings: dict[str, dict[str, Any]], value: Mapping[str, Any]) 
     ids = _table(value.get("currIdMap") or {}, "currIdMap")
     mappings[topic] = {
         "bname": broker_name,
-        "currIdMap": {_number(key, "currIdMap"): _number(item, "currIdMap") for key, item in ids.items()},
-        "dirty": value.get("dirty") is True,
+        "currIdMap": {integer(key, "currIdMap"): integer(item, "currIdMap") for key, item in ids.items()},
+        "dirty": convert(value.get("dirty") or False, bool, "dirty"),
         "epoch": _integer(value, "epoch"),
         "scope": scope if isinstance(scope, str) and _is_name(scope) else "__global__",
         "topic": topic,
@@ -304,7 +312,7 @@ def _add_mapping(mappings: dict[str, dict[str, Any]], value: Mapping[str, Any]) 
 
 
 def _servers(value: Any) -> tuple[str, ...]:
-    servers = _list(value, "filterServerList")
+    servers = [server for server in _list(value, "filterServerList") if server is not None]
     if not all(isinstance(server, str) and _is_name(server) for server in servers):
         raise ProtocolError("filterServerList: a list of addresses is expected")
     return tuple(servers)
@@ -328,15 +336,6 @@ def _list(value: Any, what: str) -> list[Any]:
     return value
 
 
-def _integer(table: Mapping[str, Any], key: str) -> int:
-    """A number, as fastjson takes it: a number, a string of digits, or 0 if it is not there."""
-    value = table.get(key)
-    return 0 if value is None else _number(value, key)
-
-
-def _number(value: Any, what: str) -> int:
-    if isinstance(value, str) and _INTEGER.match(value):
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63:
-        raise ProtocolError(f"{what}: an integer is expected, not {json.dumps(value)[:32]}")
-    return value
+def _integer(table: Mapping[str, Any], key: str, default: int = 0) -> int:
+    """A number, as fastjson takes it; `default` if it is not there."""
+    return integer(table.get(key), key, default)

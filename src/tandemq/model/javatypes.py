@@ -1,0 +1,35 @@
+"""Java's integers and RocketMQ's enums, as types of struct fields.
+
+An enum is kept as the name of its constant. Its annotation lists all names in the order of Java's declaration, because
+some peers send the position instead of the name (see `codec.bodies`).
+
+Source: docs/remoting.md, "JSON bodies"; RocketMQ ConsumeType, MessageModel, ConsumeFromWhere, TopicFilterType.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+"""Java's int and long: what records and files have room for."""
+ENUM = "enum"
+"""Key of the names in an enum's annotation."""
+
+ConsumeType = Annotated[
+    str | None, msgspec.Meta(extra={ENUM: ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")})
+]
+MessageModel = Annotated[str | None, msgspec.Meta(extra={ENUM: ("BROADCASTING", "CLUSTERING")})]
+ConsumeFromWhere = Annotated[
+    str | None,
+    msgspec.Meta(
+        extra={
+            ENUM: (
+                "CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+                "CONSUME_FROM_MIN_OFFSET", "CONSUME_FROM_MAX_OFFSET", "CONSUME_FROM_FIRST_OFFSET",
+                "CONSUME_FROM_TIMESTAMP",
+            )
+        }
+    ),
+]  # fmt: skip
+TopicFilterType = Annotated[str, msgspec.Meta(extra={ENUM: ("SINGLE_TAG", "MULTI_TAG")})]
