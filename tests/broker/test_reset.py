@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 
+from tandemq.broker.pendingresets import FOLLOW_MS, PENDING_MAX, PendingResets
+from tandemq.broker.reset import NOTICE_GAP_MS
 from tandemq.codec.fastjson import loads
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
-from tests.broker.harness import Harness
+from tests.broker.harness import CLIENT, Harness, messages_in
 from tests.spec import spec
 
 
@@ -90,6 +92,13 @@ def test_cpp_tool_gets_members_told_by_a_list(broker: Harness) -> None:
     }
 
 
+def test_cpp_member_is_notified_by_a_list_whoever_asks(broker: Harness) -> None:
+    broker.heartbeat("group", {"TopicA": "*"}, language="CPP")
+    reset(broker, 0)
+    [notice] = broker.take_requests(Code.RESET_CONSUMER_CLIENT_OFFSET)
+    assert [item["offset"] for item in loads(notice.body)["offsetTable"]] == [0, 0]
+
+
 @spec("G12")
 def test_offline_group_is_left_to_the_tools_which_set_offsets_one_by_one(broker: Harness) -> None:
     assert reset(broker, 0).code == ResponseCode.CONSUMER_NOT_ONLINE
@@ -133,11 +142,137 @@ def test_reset_that_cannot_be_changes_nothing(broker: Harness, fields: dict[str,
     assert (stored(broker, 0), stored(broker, 1)) == (3, 3)
 
 
-def test_group_without_an_offset_in_some_queue_is_not_reset(broker: Harness) -> None:
+@pytest.mark.parametrize("force", [True, False])
+@pytest.mark.parametrize(("timestamp", "expected"), [(0, [1, 0]), (-1, [5, 5])])
+def test_queue_that_the_group_has_no_offset_for_begins_at_its_minimum_or_maximum(
+    broker: Harness, timestamp: int, expected: list[int], force: bool
+) -> None:
     broker.heartbeat("other", {"TopicA": "*"})
-    commit(broker, 0, 1, group="other")
-    assert reset(broker, 0, group="other").code == ResponseCode.SYSTEM_ERROR
-    assert broker.take_requests(Code.RESET_CONSUMER_CLIENT_OFFSET) == []
+    commit(broker, 1, 5, group="other")
+    broker.node.store.queues["TopicA", 0].min_offset = 1
+    assert reset(broker, timestamp, group="other", isForce=force).code == ResponseCode.SUCCESS
+    assert [stored(broker, queue_id, "other") for queue_id in (0, 1)] == expected
+    [notice] = broker.take_requests(Code.RESET_CONSUMER_CLIENT_OFFSET)
+    assert loads(notice.body) == {"offsetTable": {key(0): expected[0], key(1): expected[1]}}
+
+
+# Until the consumer has followed.
+
+
+def pulled(broker: Harness, offset: int, *, link: int = CLIENT, wait_ms: int = 0, commit: int | None = None) -> Command:
+    answer = broker.pull("TopicA", offset, link=link, wait_ms=wait_ms, commit=commit)
+    assert answer is not None
+    return answer
+
+
+@spec("G12")
+def test_pull_after_a_reset_is_sent_to_the_new_offset_once(broker: Harness) -> None:
+    broker.heartbeat("group", {"TopicA": "*"})
+    reset(broker, at(broker, 1))
+    moved = pulled(broker, 3)
+    assert (moved.code, moved.remark) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET")
+    assert moved.fields["nextBeginOffset"] == "1"
+    assert pulled(broker, 3).code == ResponseCode.SUCCESS, "a client that does not follow is not asked for ever"
+    assert [message.queue_offset for message in messages_in(pulled(broker, 1))] == [1, 2, 3, 4]
+
+
+def test_pull_from_the_new_offset_ends_the_reset(broker: Harness) -> None:
+    broker.heartbeat("group", {"TopicA": "*"})
+    reset(broker, at(broker, 1))
+    assert pulled(broker, 1, commit=1).code == ResponseCode.SUCCESS
+    assert pulled(broker, 5, commit=4).code == ResponseCode.PULL_NOT_FOUND
+    assert stored(broker, 0) == 4
+    assert len(broker.node.offsets.pending) == 1, "queue 1 has not followed"
+
+
+@pytest.mark.parametrize("how", ["commit", "pull"])
+def test_commits_of_the_time_before_a_reset_are_ignored_until_the_consumer_has_followed(
+    broker: Harness, how: str
+) -> None:
+    def commit_as_member(offset: int) -> None:
+        if how == "pull":
+            pulled(broker, 4, commit=offset)
+        else:
+            commit(broker, 0, offset)
+
+    broker.heartbeat("group", {"TopicA": "*"})
+    reset(broker, at(broker, 1))
+    commit_as_member(4)
+    pulled(broker, 4)  # answered with the new offset, if no pull was before
+    commit_as_member(4)
+    assert stored(broker, 0) == 1
+    pulled(broker, 1)
+    commit_as_member(4)
+    assert stored(broker, 0) == 4
+
+
+def test_reset_that_nobody_follows_ends_after_a_minute(broker: Harness) -> None:
+    broker.heartbeat("group", {"TopicA": "*"})
+    reset(broker, at(broker, 1))
+    broker.pass_time(FOLLOW_MS - 1)
+    commit(broker, 0, 4)
+    assert stored(broker, 0) == 1
+    broker.pass_time(1)
+    commit(broker, 0, 4)
+    assert stored(broker, 0) == 4
+    assert pulled(broker, 4).code == ResponseCode.SUCCESS
+
+
+def test_operator_who_commits_for_the_group_overrides_a_reset(broker: Harness) -> None:
+    broker.heartbeat("group", {"TopicA": "*"}, link=CLIENT)
+    reset(broker, at(broker, 1))
+    broker.open(7)
+    fields = {"consumerGroup": "group", "topic": "TopicA", "queueId": 0, "commitOffset": 2}
+    broker.ask(Code.UPDATE_CONSUMER_OFFSET, fields, link=7)
+    assert stored(broker, 0) == 2
+    assert pulled(broker, 3).code == ResponseCode.SUCCESS
+
+
+def test_reset_ends_with_its_topic(broker: Harness) -> None:
+    broker.heartbeat("group", {"TopicA": "*"})
+    reset(broker, 0)
+    assert broker.ask(Code.DELETE_TOPIC_IN_BROKER, {"topic": "TopicA"}).code == ResponseCode.SUCCESS
+    assert len(broker.node.offsets.pending) == 0
+
+
+@spec("G12")
+def test_queues_reset_one_by_one_cost_a_member_one_notice_and_the_rest_follow_at_once(broker: Harness) -> None:
+    broker.open(7)
+    for link in (CLIENT, 7):
+        broker.heartbeat("group", {"TopicA": "*"}, link=link, client_id=f"client-{link}")
+    opaques = [
+        broker.tell(Code.PULL_MESSAGE, held_pull(queue_id, group), link=link)
+        for queue_id, group, link in ((0, "group", 7), (1, "group", 7), (1, "other", 7))
+    ]
+    for queue_id in (0, 1):
+        assert reset(broker, -1, queueId=queue_id, offset=2).code == ResponseCode.SUCCESS
+    for link in (CLIENT, 7):
+        [notice] = broker.take_requests(Code.RESET_CONSUMER_CLIENT_OFFSET, link=link)
+        assert loads(notice.body) == {"offsetTable": {key(0): 2}}
+    first, second, others = (broker.answer_to(opaque, link=7) for opaque in opaques)
+    assert first is None, "its member was notified"
+    assert second is not None
+    assert (second.code, second.fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "2")
+    assert others is None
+    broker.pass_time(NOTICE_GAP_MS)
+    reset(broker, -1, queueId=1, offset=3)
+    assert broker.take_requests(Code.RESET_CONSUMER_CLIENT_OFFSET, link=7)
+
+
+def held_pull(queue_id: int, group: str) -> dict[str, object]:
+    return {
+        "consumerGroup": group, "topic": "TopicA", "queueId": queue_id, "queueOffset": 5, "maxMsgNums": 32,
+        "sysFlag": 6, "commitOffset": 0, "suspendTimeoutMillis": 60_000, "subscription": "*", "subVersion": 0,
+    }  # fmt: skip
+
+
+def test_pending_resets_are_bounded_and_the_oldest_is_given_up() -> None:
+    pending = PendingResets()
+    for number in range(PENDING_MAX + 1):
+        pending.add("T", "g", number, 1, 0)
+    assert len(pending) == PENDING_MAX
+    assert not pending.ignores_commit("T", "g", 0, 0)
+    assert pending.ignores_commit("T", "g", PENDING_MAX, 0)
 
 
 def test_slave_does_not_reset(tmp_path: Path) -> None:

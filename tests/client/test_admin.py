@@ -189,5 +189,5 @@ async def test_settings_are_changed_while_running(tandemq_broker: LocalCluster) 
         assert (await admin.broker_config(tandemq_broker.address))["maxMessageSize"] == "2000"
         async with Producer(tandemq_broker.name_servers, group="p", compress_above_bytes=1 << 30) as producer:
             with pytest.raises(RemoteError) as refused:
-                await producer.send(Message("T", bytes(2_000)))
+                await producer.send(Message("T", bytes(3_000)))
         assert refused.value.code == 13

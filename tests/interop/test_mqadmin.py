@@ -12,7 +12,7 @@ from tests.interop.checks import Events, bodies, contains, exactly, lose_one, me
 from tests.interop.conftest import Pair
 from tests.interop.driver import JavaDriver
 from tests.interop.java import wait_until
-from tests.interop.wire import GET_ALL_GROUPS, GET_ROUTE, QUERY_OFFSET, ask, loads_lenient
+from tests.interop.wire import GET_ALL_GROUPS, GET_ROUTE, QUERY_OFFSET, RESET_OFFSET, ask, loads_lenient
 from tests.spec import spec
 
 _numbers = itertools.count(1)
@@ -263,6 +263,30 @@ def test_reset_offset_by_time_makes_an_online_group_read_again(
 
     def came_twice(events: Events) -> None:
         assert sorted(bodies(events)) == sorted([f"body-{index}" for index in range(6)] * 2)
+
+    prove(came_twice, consumer.end(), lose_one)
+
+
+@spec("G12")
+def test_queues_of_an_online_group_reset_one_by_one_are_read_again_after_one_standstill(
+    pair: Pair, java: JavaDriver
+) -> None:
+    """Java's consumer stops for ten seconds per notice: eight notices were 80 s and more, up to 122."""
+    topic, group = pair.make_topic(java, f"Admin{next(_numbers)}", queues=8), f"reset{next(_numbers)}"
+    java.call("produce", topic=topic, count=16, queues=8)
+    consumer = java.begin("push", topic=topic, group=group, deadline_ms=120000)
+    consumer.wait_for(lambda event: event["event"] == "message", 40, count=16)
+    wait_until(
+        lambda: [_stored(pair, topic, group, queue_id) for queue_id in range(8)] == [2] * 8,
+        what="offsets stored", within_s=20, every_s=0.5,
+    )  # fmt: skip
+    for queue_id in range(8):
+        fields = {"topic": topic, "group": group, "timestamp": "-1", "isForce": "true", "queueId": str(queue_id)}
+        assert ask(pair.broker.port, RESET_OFFSET, fields | {"offset": "0"}).fields["code"] == 0
+    consumer.wait_for(lambda event: event["event"] == "message", 50, count=32)
+
+    def came_twice(events: Events) -> None:
+        assert sorted(bodies(events)) == sorted([f"body-{index}" for index in range(16)] * 2)
 
     prove(came_twice, consumer.end(), lose_one)
 

@@ -120,7 +120,7 @@ class _Consume:
         far = self._broker.machine.memory_bytes * self._broker.config.memory_ratio_max // 100
         return self._broker.store.log.written_end - queue.entry(0).log_offset <= far
 
-    def commit_offset(self, link: Link, command: Command, _now: Now) -> Command | None:
+    def commit_offset(self, link: Link, command: Command, now: Now) -> Command | None:
         fields = read_fields(CommitOffsetFields, command.fields)
         offsets = self._broker.offsets
         if not self._is_queue(fields.topic, fields.queue_id):
@@ -139,9 +139,11 @@ class _Consume:
                 ResponseCode.SYSTEM_ERROR, remark=f"offsets of {OFFSET_KEYS_MAX} groups and topics are kept already"
             )
         group = self._broker.clients.consumers.get(fields.consumer_group)
-        is_reset = group is None or link.number not in group.members  # no consumer's own: an operator's tool
-        change = offsets.reset if is_reset else offsets.commit
-        change(fields.topic, fields.consumer_group, fields.queue_id, fields.commit_offset)
+        place = (fields.topic, fields.consumer_group, fields.queue_id, fields.commit_offset)
+        if group is None or link.number not in group.members:  # no consumer's own: an operator's tool
+            offsets.reset(*place)
+        elif not offsets.commit_of_member(*place, now.mono_ms):
+            return command.answer(ResponseCode.SUCCESS, remark="Offset has been previously reset")
         return command.answer(ResponseCode.SUCCESS)
 
     def _is_queue(self, topic: str, queue_id: int) -> bool:

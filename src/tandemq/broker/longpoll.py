@@ -125,6 +125,10 @@ class HeldPulls:
         self._codes_bytes -= CODE_BYTES * len(pull.codes or ())
         self.size -= 1
 
+    def of_link(self, link: int) -> "list[Pull]":
+        """The pulls held for a connection."""
+        return list(self._by_link.get(link, ()))
+
     def any(self, most: int) -> "list[Pull]":
         """Some of the pulls held anywhere; they are held no longer."""
         pulls = list(islice(chain.from_iterable(self._by_link.values()), most))

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tandemq.broker.offsetjournal import OffsetJournal
+from tandemq.broker.pendingresets import PendingResets
 from tandemq.broker.saver import Saver
 from tandemq.codec.bodies import integer
 from tandemq.codec.fastjson import dumps_java, loads
@@ -45,6 +46,7 @@ class ConsumerOffsets:
         """Queue ids by "topic@group" that changed since somebody looked; None: nobody looks."""
         self.corrected: list[tuple[str, int, int, int]] = []
         """What `correct` changed when it was called last."""
+        self.pending = PendingResets()
         self._commits = 0
         self._dirty = False
         raw = load_table(saver.disk, FILE)
@@ -76,8 +78,17 @@ class ConsumerOffsets:
         if self._commits % VERSION_STEP == 0:
             self.version.next(self.version.timestamp)
 
+    def commit_of_member(self, topic: str, group: str, queue_id: int, offset: int, now_ms: int) -> bool:
+        """Remember an offset that a consumer commits; False if it is ignored, because the offset was reset and the
+        consumer has not followed yet."""
+        if self.pending.ignores_commit(topic, group, queue_id, now_ms):
+            return False
+        self.commit(topic, group, queue_id, offset)
+        return True
+
     def reset(self, topic: str, group: str, queue_id: int, offset: int) -> None:
         """Set an offset for an operator; if it goes back it outranks higher ones when tables are merged."""
+        self.pending.drop(topic, group, queue_id)
         before = self.get(topic, group, queue_id)
         if before is not None and offset < before:
             self.count_reset(topic, group, queue_id)
@@ -117,7 +128,9 @@ class ConsumerOffsets:
             self._remove(f"{topic}{SEPARATOR}{group}")
 
     def _remove(self, key: str) -> None:
-        del self.table[key]
+        topic, _, group = key.rpartition(SEPARATOR)
+        for queue_id in self.table.pop(key):
+            self.pending.drop(topic, group, queue_id)
         self.resets.pop(key, None)
         if self.changed is not None:
             self.changed[key] = set()

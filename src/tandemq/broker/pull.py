@@ -275,8 +275,13 @@ class PullPath:
         except _Unsubscribed as error:
             return error.code, str(error)
         pull = Pull(link, opaque, fields, codes, self._queue(fields), group, binary=binary)
+        place = (fields.topic, fields.consumer_group, fields.queue_id)
+        moved = self._offsets.pending.note_pull(*place, fields.queue_offset, now.mono_ms)
+        if moved is not None:
+            self.move(pull, moved, turn)
+            return None
         if fields.sys_flag & COMMIT_OFFSET and self.takes_commits and self._takes_commit(fields):
-            self._offsets.commit(fields.topic, fields.consumer_group, fields.queue_id, fields.commit_offset)
+            self._offsets.commit_of_member(*place, fields.commit_offset, now.mono_ms)
         if self.answer(pull, turn, is_last=not fields.sys_flag & SUSPEND):
             return None
         wait_ms = fields.suspend_timeout_millis if self._config.long_polling else self._config.short_polling_ms
@@ -288,6 +293,10 @@ class PullPath:
 
     def _takes_commit(self, fields: PullFields) -> bool:
         return fields.commit_offset >= 0 and self._offsets.has_room(fields.topic, fields.consumer_group)
+
+    def move(self, pull: Pull, offset: int, turn: Turn) -> None:
+        """Send a consumer to an offset that an operator has set."""
+        self._send(pull, turn, _MOVED, "OFFSET_RESET", offset, pull.queue.max_offset)
 
     def _take_replica(
         self, link: int, opaque: int, fields: PullFields, turn: Turn, *, binary: bool

@@ -1,9 +1,11 @@
 """Operators set a group's offsets: back or forward by time, to an offset, or like another group's.
 
-Members that are online are told the new offsets and set them again, or they would overwrite what is set here; a queue
-that no member has just now, because they share anew, begins with what is set here. To a group that is offline the
-answer for a whole topic is CONSUMER_NOT_ONLINE, and the tools then set the offsets one by one.
-Source: docs/requests.md, "administration"; RocketMQ Broker2Client, ConsumerOffsetManager.
+The new offset is committed at once, and is pending until the consumer of the queue has followed (`pendingresets`).
+Online members are notified, as by a 4.9 broker, but at most once in NOTICE_GAP_MS: Java, Go and C++ clients stop for 10
+seconds per notice, one after the other, so that eight queues reset one by one would take 80. A member that is busy
+with a notice gets its held pulls answered with OFFSET_MOVED instead, as by a 5.x broker; these it follows at once. To a
+group that is offline the answer for a whole topic is CONSUMER_NOT_ONLINE: the tools then set the offsets one by one.
+Source: docs/requests.md, "Setting offsets back or forward"; RocketMQ Broker2Client, ConsumerOffsetManager.
 """
 
 import logging
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 JAVA_LONG_MAX = (1 << 63) - 1
 CPP = "CPP"
+NOTICE_GAP_MS = 10_000
 
 
 def handlers(broker: "Broker") -> "dict[Code, Handler]":
@@ -43,8 +46,10 @@ def handlers(broker: "Broker") -> "dict[Code, Handler]":
 class _Reset:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
+        self._noticed: dict[tuple[int, str], int] = {}
+        """When a member (link, group) was notified last, within NOTICE_GAP_MS."""
 
-    def reset(self, link: Link, command: Command, _now: Now) -> Command | None:
+    def reset(self, link: Link, command: Command, now: Now) -> Command | None:
         fields = read_fields(ResetOffsetFields, command.fields)
         broker = self._broker
         if not broker.is_master:
@@ -62,27 +67,28 @@ class _Reset:
             remark = f"Consumer not online, so can not reset offset, Group: {fields.group} Topic: {fields.topic}"
             return command.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark=f"{remark} Timestamp: {fields.timestamp}")
         else:
-            targets, wrong = self._all_targets(fields, topic.config.write_queue_nums)
+            targets, wrong = self._all_targets(fields, topic.config.write_queue_nums), None
         if wrong is not None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=wrong)
         for queue_id, offset in targets.items():
             broker.offsets.reset(fields.topic, fields.group, queue_id, offset)
+            broker.offsets.pending.add(fields.topic, fields.group, queue_id, offset, now.mono_ms)
         if group is not None:
-            self._tell_members(group, fields, targets, is_cpp=command.language == CPP)
+            others = self._notify_members(group, fields, targets, now, is_cpp=command.language == CPP)
+            self._move_held_pulls(others, fields, targets, now)
         log.warning("reset: group=%s topic=%s by %s: %s", brief(fields.group), fields.topic, link.peer,
                     brief(targets, 1_000))  # fmt: skip
         return command.answer(ResponseCode.SUCCESS, body=self._table(fields.topic, targets))
 
-    def _all_targets(self, fields: ResetOffsetFields, queues: int) -> tuple[dict[int, int], str | None]:
-        """New offsets; without force an offset only goes back."""
+    def _all_targets(self, fields: ResetOffsetFields, queues: int) -> dict[int, int]:
+        """New offsets. Without force an offset that is known only goes back; where none is known, because no consumer
+        has committed yet, the one of the time counts: at most the queue's end, at least its beginning."""
         targets: dict[int, int] = {}
         for queue_id in range(queues):
-            present = self._broker.offsets.get(fields.topic, fields.group, queue_id)
-            if present is None:
-                return {}, f"The consumer group <{fields.group}> has no offset for {fields.topic} queue {queue_id} yet"
             wanted = self._offset_at(fields.topic, queue_id, fields.timestamp)
-            targets[queue_id] = wanted if fields.is_force else min(wanted, present)
-        return targets, None
+            present = self._broker.offsets.get(fields.topic, fields.group, queue_id)
+            targets[queue_id] = wanted if fields.is_force or present is None else min(wanted, present)
+        return targets
 
     def _one_target(self, fields: ResetOffsetFields) -> tuple[dict[int, int], str | None]:
         """The offset given, or that of the time given, for one queue."""
@@ -103,16 +109,40 @@ class _Reset:
             return 0
         return queue.max_offset if wall_ms < 0 else self._broker.store.offset_by_time(queue, wall_ms)
 
-    def _tell_members(
-        self, group: ConsumerGroup, fields: ResetOffsetFields, targets: dict[int, int], *, is_cpp: bool
-    ) -> None:
-        body = self._list(fields.topic, targets) if is_cpp else self._table(fields.topic, targets)
+    def _notify_members(
+        self, group: ConsumerGroup, fields: ResetOffsetFields, targets: dict[int, int], now: Now, *, is_cpp: bool
+    ) -> set[int]:
+        """Notify the members that are not busy with an earlier notice; returns the links of those that are."""
+        since_ms = now.mono_ms - NOTICE_GAP_MS
+        self._noticed = {member: at_ms for member, at_ms in self._noticed.items() if at_ms > since_ms}
         header = {
             "topic": fields.topic, "group": fields.group, "timestamp": str(fields.timestamp),
             "isForce": str(fields.is_force).lower(),
         }  # fmt: skip
-        for link in group.members:
+        others: set[int] = set()
+        for link, member in group.members.items():
+            if (link, group.name) in self._noticed:
+                others.add(link)
+                continue
+            self._noticed[link, group.name] = now.mono_ms
+            takes_list = is_cpp or member.language == CPP
+            body = self._list(fields.topic, targets) if takes_list else self._table(fields.topic, targets)
             self._broker.request_client(link, Code.RESET_CONSUMER_CLIENT_OFFSET, header, self._broker.turn_out, body)
+        return others
+
+    def _move_held_pulls(self, links: set[int], fields: ResetOffsetFields, targets: dict[int, int], now: Now) -> None:
+        """Answer the pulls of a group that are held on these links, so that they follow at once."""
+        held, pending, turn = self._broker.pull.held, self._broker.offsets.pending, self._broker.turn_out
+        for link in links:
+            for pull in held.of_link(link):
+                asked = pull.fields
+                if (asked.topic, asked.consumer_group) != (fields.topic, fields.group) or asked.queue_id not in targets:
+                    continue
+                place = (asked.topic, asked.consumer_group, asked.queue_id)
+                offset = pending.note_pull(*place, asked.queue_offset, now.mono_ms)
+                if offset is not None:
+                    held.release(pull)
+                    self._broker.pull.move(pull, offset, turn)
 
     def _table(self, topic: str, targets: dict[int, int]) -> bytes:
         name = self._broker.config.broker_name
