@@ -63,6 +63,7 @@ class Housekeeping:
         idle_ms = broker.config.connection_idle_ms
         expired = broker.clients.expired(now.mono_ms, broker.config.client_expiry_ms)
         broker.locks.expire(now.mono_ms)
+        broker.send.dead_letters.report(now.mono_ms)
         for link in broker.links.values():
             if now.mono_ms - link.seen_ms > idle_ms or link.number in expired:
                 self.close(link, "silent for too long", turn, now)

@@ -66,8 +66,12 @@ class _SendBack:
             return command.answer(
                 ResponseCode.NO_PERMISSION, remark=f"the topic[{topic.config.topic_name}] sending message is forbidden"
             )
-        self._store(link, command, data, message, topic, queue_id, level, now)
+        log_offset = self._store(link, command, data, message, topic, queue_id, level, now)
         origin = message.properties.get("RETRY_TOPIC", message.topic)
+        if topic.config.topic_name == dead_letter_topic(fields.group):
+            broker.send.dead_letters.note(
+                fields.group, origin, message.properties, message.reconsume_times, log_offset, now.mono_ms
+            )
         broker.stats.add("SNDBCK_PUT_NUMS", f"{origin}@{fields.group}", 1, 1)
         return None
 
@@ -84,7 +88,8 @@ class _SendBack:
     def _store(
         self, link: Link, command: Command, data: bytes, message: StoredMessage, topic: Topic, queue_id: int,
         level: int, now: Now,
-    ) -> None:  # fmt: skip
+    ) -> int:  # fmt: skip
+        """Store the message anew; returns its log offset."""
         broker = self._broker
         properties = {key: value for key, value in message.properties.items() if key not in ("__CRC32#", "DELAY")}
         properties.setdefault("RETRY_TOPIC", message.topic)
@@ -104,3 +109,4 @@ class _SendBack:
         )  # fmt: skip
         answer = None if command.is_oneway else encode_command(command.answer(ResponseCode.SUCCESS))
         broker.send.acks.append((link.number, answer, offset + size, broker.is_elect, 1))
+        return offset

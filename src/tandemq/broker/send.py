@@ -15,6 +15,7 @@ import msgspec
 
 from tandemq.boundary import Now
 from tandemq.broker.batch import LEARNED_MAX, UNUSUAL_FLAGS, BatchPath
+from tandemq.broker.deadletters import DeadLetters
 from tandemq.broker.groups import Groups
 from tandemq.broker.link import NO_LIKENESS, Likeness, Link
 from tandemq.broker.together import Together
@@ -116,6 +117,7 @@ class SendPath:
         self.count = 0
         """Messages taken since the start; `bytes` their bodies."""
         self.bytes = 0
+        self.dead_letters = DeadLetters()
         self.set_store_host(store_host)
 
     def set_store_host(self, store_host: bytes) -> None:
@@ -421,6 +423,10 @@ class SendPath:
             reconsume_times=fields.reconsume_times,
         )  # fmt: skip
         self._count(command.body)
+        group = topic.config.topic_name.removeprefix(DLQ_PREFIX)
+        if group != topic.config.topic_name:
+            origin = properties.get("RETRY_TOPIC", name)
+            self.dead_letters.note(group, origin, properties, fields.reconsume_times, log_offset, now.mono_ms)
         ids = f"{self.store_host.hex().upper()}{log_offset:016X}"
         return self._ack(command, ids, asked, queue_offset, unique, log_offset + size, waits)
 
