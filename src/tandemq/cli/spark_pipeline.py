@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
+from tandemq.cli.paths import LocalPath
 from tandemq.cli.show import json_option, show_json
 from tandemq.cli.spark_session import clear_errors
 
@@ -15,11 +16,11 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("directory", type=LocalPath(file_okay=False, path_type=Path))
 @click.option("--namesrv", "-n", envvar="TANDEMQ_NAMESRV", show_envvar=True,
               help="Write a project that reads the cluster of these name servers, host:port;host:port.")  # fmt: skip
 @click.option("--subscribe", metavar="TOPICS", help="Topics it reads, separated by commas; all without this.")
-@click.option("--store", metavar="DIRECTORY", type=click.Path(exists=True, file_okay=False, path_type=Path),
+@click.option("--store", metavar="DIRECTORY", type=LocalPath(exists=True, file_okay=False, path_type=Path),
               help="Write a project that reads this store, or archived segments, instead of a cluster.")  # fmt: skip
 @click.option("--run", "runs", is_flag=True, help="Run the project, once it is there.")
 @click.option("--full-refresh", is_flag=True, help="With --run: make all tables anew.")

@@ -8,6 +8,7 @@ import click
 
 from tandemq.cli.ask import DEFAULT_NAME_SERVERS, quiet
 from tandemq.cli.members import ask_json
+from tandemq.cli.paths import LocalPath
 from tandemq.cli.spark_session import session_options, spark_session
 from tandemq.errors import ConfigError, NetworkError, RemoteError
 from tandemq.model.codes import RequestCode
@@ -17,16 +18,16 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("lake", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("lake", type=LocalPath(exists=True, file_okay=False, path_type=Path))
 @click.option("--to-topic", metavar="TOPIC", help="Send messages to this topic.")
 @click.option("--to-same-topics", is_flag=True, help="Send each message to the topic it was in.")
-@click.option("--to-store", metavar="DIRECTORY", type=click.Path(path_type=Path), help="Lay down a commit log here.")
+@click.option("--to-store", metavar="DIRECTORY", type=LocalPath(path_type=Path), help="Lay down a commit log here.")
 @click.option("--namesrv", "-n", default=DEFAULT_NAME_SERVERS, envvar="TANDEMQ_NAMESRV", show_default=True,
               show_envvar=True, help="Name servers of the cluster to send to, host:port;host:port.")  # fmt: skip
 @click.option("--where", metavar="SQL", help="Which messages to send, a condition on the lake's columns.")
 @click.option("--also", metavar="TOPIC", multiple=True,
               help="Send the messages of this topic too, though it is one of those left out; repeatable.")  # fmt: skip
-@click.option("--note", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+@click.option("--note", metavar="FILE", type=LocalPath(dir_okay=False, path_type=Path),
               help="Note here what is sent; the same command goes on from the note.")  # fmt: skip
 @click.option("--broker-name", default="broker-a", show_default=True, help="Whose log to lay down.")
 @click.option("--segment-bytes", type=click.IntRange(min=1024), default=1 << 30, show_default=True,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tandemq.cli.ask import quiet
+from tandemq.cli.paths import LocalPath
 from tandemq.cli.serve import set_option
 from tandemq.cli.show import show_json
 from tandemq.errors import ConfigError, LocalError
@@ -36,7 +37,7 @@ def ports_of(group: int, broker_id: int) -> tuple[int, int]:
     "--data",
     default="tandemq-data",
     show_default=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=LocalPath(file_okay=False, path_type=Path),
     help="Stores, configuration files and logs; what is there is used again.",
 )
 @click.option(

@@ -27,6 +27,7 @@ from tandemq.spark.lakequery import COMPACT_EVERY, Care, checkpoint_id, planned_
 from tandemq.spark.logfiles import LogReader, log_end, open_log
 from tandemq.spark.logoptions import parse_place
 from tandemq.spark.logsource import RocketMQLogDataSource
+from tandemq.spark.paths import local_path
 from tandemq.spark.tail import UNKNOWN, first_record, tail_checksum
 
 log = logging.getLogger(__name__)
@@ -103,6 +104,8 @@ class Archive:
             StoreDamaged: there is no log, or it is not the one any more that the lake holds the beginning of.
             ConfigError: the lake is none of ours, or was filled by `spark.collect`.
         """
+        if options.checkpoint is not None:
+            local_path(options.checkpoint, "the checkpoint")
         files = open_log(options.store, options.broker_name)
         self._options = options
         self._broker_name = files.broker_name

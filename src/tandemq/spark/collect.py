@@ -27,6 +27,7 @@ from tandemq.spark.lake import COLLECTED, VACUUM_HOURS, DataFile, DeltaLake, Lak
 from tandemq.spark.lakequery import COMPACT_EVERY, Care, checkpoint_id, planned_end, run_to_end, start_query
 from tandemq.spark.logparquet import lake_schema, write_file
 from tandemq.spark.logsource import FILES
+from tandemq.spark.paths import local_path
 from tandemq.spark.source import RocketMQDataSource
 
 CHECKPOINT = "collect"
@@ -79,6 +80,8 @@ class Collect:
         Raises:
             ConfigError: the lake is none of ours.
         """
+        if options.checkpoint is not None:
+            local_path(options.checkpoint, "the checkpoint")
         self._options = options
         self._lake: Lake = DeltaLake(options.lake, create=True)
         self._checkpoint = (options.checkpoint or self._lake.path / "_tandemq" / CHECKPOINT).absolute()

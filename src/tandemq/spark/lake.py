@@ -33,6 +33,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from tandemq.errors import ConfigError, LocalError, StoreLocked
 from tandemq.spark.logparquet import lake_schema
+from tandemq.spark.paths import local_path
 from tandemq.spark.schema import did_you_mean
 
 COLLECTED = "tandemq-collect"
@@ -85,9 +86,9 @@ class DeltaLake:
 
         Raises:
             ConfigError: there is none and `create` is not set, or it has other columns: it is left as it is. Or the
-                path looks percent-encoded, which the library would decode.
+                path is no local one, or looks percent-encoded, which the library would decode.
         """
-        self.path = Path(path).absolute()
+        self.path = local_path(path, "the lake").absolute()
         if unquote(str(self.path)) != str(self.path):
             raise ConfigError(f"{self.path}: a lake's path holds no % that is followed by two digits", hint="rename it")
         try:

@@ -18,6 +18,7 @@ from typing import Self, cast
 
 from tandemq.boundary import Disk
 from tandemq.errors import OffsetGone, StoreDamaged
+from tandemq.spark.paths import local_path
 from tandemq.storage.epochs import Pairs, load_epochs
 from tandemq.storage.scan import Walker, find_next_record
 
@@ -65,9 +66,10 @@ def open_log(path: str | Path, broker_name: str | None = None) -> LogFiles:
     Args:
         broker_name: what the column of that name says; by default the directory's name.
     Raises:
+        ConfigError: the path is no local one.
         StoreDamaged: no commit log is there, a file between two others is missing or has another length.
     """
-    root = Path(path).absolute()
+    root = local_path(path, "the log").absolute()
     directory = root / "commitlog" if (root / "commitlog").is_dir() else root
     names = sorted(p.name for p in directory.glob("[0-9]*") if p.name.isdigit() and len(p.name) == NAME_DIGITS)
     sizes = {name: _size(directory / name) for name in names}

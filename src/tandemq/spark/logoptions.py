@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from tandemq.errors import ConfigError
 from tandemq.spark.logranges import RANGE_BYTES
+from tandemq.spark.paths import local_path
 from tandemq.spark.schema import did_you_mean
 
 OPTIONS = {
@@ -84,6 +85,9 @@ def read_options(given: Mapping[str, str], *, streams: bool | None = None) -> Lo
         found[names[name.lower()]] = value
     if not found.get("path"):
         raise ConfigError("rocketmq-log needs a path", hint='.load("/var/lib/tandemq/store"), or option("path", …)')
+    for name in ("path", "writeTo"):
+        if name in found:
+            local_path(found[name], name)
     start, end = _offset(found, "startingOffsets", EARLIEST), _offset(found, "endingOffsets", LATEST)
     if streams and "endingOffsets" in found:
         raise ConfigError("endingOffsets is for batch queries", hint="a stream ends with trigger(availableNow=True)")

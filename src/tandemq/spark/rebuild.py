@@ -30,6 +30,7 @@ from tandemq.real.disk import RealDisk
 from tandemq.spark.entries import Scan
 from tandemq.spark.logfiles import LogFiles, LogReader, log_end, open_log
 from tandemq.spark.logranges import RANGE_BYTES, LogRange, split
+from tandemq.spark.paths import local_path
 from tandemq.spark.tasks import Job, Progress, run_tasks, silent
 from tandemq.storage.consumequeue import ConsumeQueue, QueueFiles
 from tandemq.storage.index import KeyIndex
@@ -80,8 +81,8 @@ def rebuild(
             raise; damage is passed over, as brokers do.
         OffsetGone: what was there when the rebuild was begun is no more: nothing is put in place.
     """
+    output = local_path(options.output, "the output").absolute()
     files = open_log(options.store)
-    output = options.output.absolute()
     work = output / WORK
     end = _begun(files, options, output)
     scan = Scan(files, str(work / "scan"), options.delays_ms, options.index)

@@ -30,6 +30,7 @@ from tandemq.model.message import SysFlag
 from tandemq.model.topic import DLQ_PREFIX, FORBIDDEN_FOR_SENDING, RETRY_PREFIX, SYSTEM_TOPICS
 from tandemq.real.disk import RealDisk
 from tandemq.spark.lake import DeltaLake
+from tandemq.spark.paths import local_path
 from tandemq.spark.rebuilt import COLUMNS, blank_at, fill_segment
 from tandemq.spark.source import RocketMQDataSource
 from tandemq.storage.epochs import save_epochs
@@ -85,11 +86,11 @@ def replay_to_topic(
         ConfigError: there is no lake, the note is of another replay, or brokers take nothing for a topic of `also`.
         StoreError: the note cannot be written; as at the beginning already, before anything is sent.
     """
-    spark.dataSource.register(RocketMQDataSource)
     refused = sorted(FORBIDDEN_FOR_SENDING & set(also)) if "topic" not in options else []
     if refused:
         raise ConfigError(f"brokers take no messages for {refused[0]}", hint="send its messages to a topic of your own")
     table = DeltaLake(lake)
+    spark.dataSource.register(RocketMQDataSource)
     note = _Note(noted, {
         "lake": str(table.path), "nameServer": options.get("nameServer"), "topic": options.get("topic"),
         "where": where, "also": sorted(also),
@@ -157,7 +158,7 @@ class _Note:
 
     def __init__(self, path: Path | None, replay: Mapping[str, Any]) -> None:
         """`replay`: what it is of; None for no file."""
-        self._path = path
+        self._path = path if path is None else local_path(path, "the note")
         self._replay = dict(replay)
 
     def read(self) -> dict[str, int]:
@@ -235,7 +236,7 @@ def replay_to_store(
         StoreDamaged: the lake lacks something, or holds it twice; no file that is wrong is left.
     """
     table = DeltaLake(lake)
-    store = store.absolute()
+    store = local_path(store, "the store").absolute()
     note = _Note(store / STORE_NOTE, {
         "lake": str(table.path), "table": table.identity(), "brokerName": broker_name, "segmentBytes": segment_bytes,
     })  # fmt: skip

@@ -30,6 +30,7 @@ from tandemq.errors import ConfigError
 from tandemq.spark.lake import DeltaLake
 from tandemq.spark.logfiles import LogFiles, LogReader, log_end, open_log
 from tandemq.spark.logranges import RANGE_BYTES, BatchMaker, LogRange, Reading, split
+from tandemq.spark.paths import local_path
 from tandemq.spark.tasks import LOST, Job, Progress, Result, lost_of, read_range, run_tasks, silent
 
 QUANTILES = (0.5, 0.9, 0.99)
@@ -79,6 +80,7 @@ def gather(
     Raises:
         ConfigError: the lake has no files yet. What `open_log`, `run_tasks` and reading raise.
     """
+    source = local_path(source, "the source")
     if (source / "_delta_log").is_dir():
         pieces = _lake_files(source)
         names = hashlib.sha256("\n".join(one.path for one in pieces).encode()).hexdigest()

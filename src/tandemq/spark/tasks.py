@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 from tandemq.errors import ConfigError
 from tandemq.spark.logfiles import LogFiles
 from tandemq.spark.logranges import LogRange, Reading, Rows, planned_rows
+from tandemq.spark.paths import local_path
 from tandemq.spark.worker import keep_modules
 
 WAVE_S = 1.0
@@ -138,6 +139,7 @@ class _State:
         self._path = path
         if path is None:
             return
+        local_path(path, "the state file")
         if not path.exists() or self._has_ended(path, job):
             path.write_text(json.dumps({"job": job}) + "\n", encoding="utf-8")
 

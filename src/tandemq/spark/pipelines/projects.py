@@ -20,6 +20,7 @@ import pyspark
 
 from tandemq.errors import ConfigError
 from tandemq.spark.java import find_java
+from tandemq.spark.paths import local_path
 from tandemq.spark.session import SETTINGS
 
 SPEC = "spark-pipeline.yml"
@@ -44,6 +45,7 @@ def write_project(directory: Path, project: Project) -> None:
     Raises:
         ConfigError: something is there already: it is left as it is.
     """
+    local_path(directory, "the project")
     if directory.exists() and any(directory.iterdir()):
         raise ConfigError(f"{directory} is not empty", hint="give a new directory, or run the project that is there")
     home = directory.absolute()
