@@ -25,10 +25,11 @@ _WEIGHTS = (0, 50, 10_000)
 class Administrator:
     """Keeps the group's configuration."""
 
-    def __init__(self, directory: Path, registry: str, group: str, mode: Mode, members: int) -> None:
+    def __init__(self, directory: Path, registry: str, group: str, mode: Mode, members: int, secret_file: Path) -> None:
         """The group is in the registry as `run.groups` configures it; now it is in the database too."""
         self._database = GroupDatabase(f"sqlite:///{directory / 'groups.db'}")
         self._registry = parse_address(registry)
+        self._secret_file = secret_file
         self._group = group
         self.first = self.config = new_group(mode, members)
         self._store(self.first)
@@ -48,7 +49,7 @@ class Administrator:
             RemoteError, NetworkError, OutcomeUnknown: registry or database could not be used.
         """
         self._store(config)
-        with RegistryClient(self._registry) as registry:
+        with RegistryClient(self._registry, secret_file=self._secret_file) as registry:
             done = carry_group(self._database, registry.do, CLUSTER, self._group)
         if done is None:
             raise LocalError(f"the database has forgotten group {self._group}")

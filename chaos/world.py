@@ -148,9 +148,9 @@ class World:
 
     def _name_server_words(self, told: Mapping[str, Any]) -> list[str]:
         port = told["address"].rpartition(":")[2] if told else "0"
-        data = f"kvConfigPath={self.directory / 'namesrv'}"
+        data, secret = f"kvConfigPath={self.directory / 'namesrv'}", f"haSecretFile={self._secret()}"
         return ["namesrv", "--port", port, "--set", f"bindAddress={LOOPBACK}", "--set", data,
-                "--set", "registryEnable=true"]  # fmt: skip
+                "--set", secret, "--set", "registryEnable=true"]  # fmt: skip
 
     def __enter__(self) -> Self:
         """Start everything; ready when the group serves and all are in sync."""
@@ -159,8 +159,10 @@ class World:
         where = ProxyLoop()
         self._stack.callback(where.stop)
         kind, target = ("zookeeper", self._zookeeper) if self._zookeeper else ("namesrv", self.name_server.address)
-        configure(f"{kind}://{target}", [GROUP], self.mode, self.members)
-        self.administrator = Administrator(self.directory, f"{kind}://{target}", GROUP, self.mode, self.members)
+        configure(f"{kind}://{target}", [GROUP], self.mode, self.members, secret_file=self._secret())
+        self.administrator = Administrator(
+            self.directory, f"{kind}://{target}", GROUP, self.mode, self.members, self._secret()
+        )
         self._stack.callback(self.administrator.close)
         host, _, port = target.rpartition(":")
         for number in range(self.members):

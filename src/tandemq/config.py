@@ -189,6 +189,8 @@ class NameServerConfig:
     order_message_enable: bool = _key("orderMessageEnable", False)
     registry_enable: bool = _key("registryEnable", False)
     """Whether this name server hosts the registry of the broker groups, durable in its data directory."""
+    ha_secret_file: str = _key("haSecretFile", "")
+    """File of the secrets that sessions at the registry prove, the one that brokers have; empty: they prove nothing."""
     notify_min_id: bool = _key("notifyMinBrokerIdChanged", False)
     """Tell the members of a group when another one has the smallest id, as 5.x with acting masters wants it."""
     connections_max: int = _key("maxConnections", 50_000)

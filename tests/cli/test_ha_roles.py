@@ -139,7 +139,7 @@ def test_master_is_forced_to_read_again_when_its_reader_is_gone_for_good(run: Ru
     reading.wait_until(lambda: node.failover is not None and node.failover.member.stage.value == "awaiting hand-back")
     # Nobody of the group is registered: the registry knows where they are.
     words = ["ha", "force-master", "--broker", "broker-a", "--id", 0, "-n", reading.name_servers]
-    with_registry = [*words, "--registry", reading.registry]
+    with_registry = [*words, "--registry", reading.registry, "--secret-file", reading.secret_file]
     assert reading.registry
     # The dead reader's live node must be gone before it may be forced.
     reading.wait_until(lambda: set(node.failover.member.view.live or {0, 1}) == {0} if node.failover else False)
@@ -169,7 +169,9 @@ def test_returning_master_that_nobody_registered_is_found_through_its_slave(run:
 
 
 def test_status_works_without_a_name_server_if_the_registry_is_told(run: Run, elected: LocalCluster) -> None:
-    words = ["status", "--registry", elected.registry, "--json", "-n", "127.0.0.1:1"]
+    refused = run("ha", "status", "--registry", elected.registry, "-n", "127.0.0.1:1", code=1)
+    assert "--secret-file" in refused.output
+    words = ["status", "--registry", elected.registry, "--secret-file", elected.secret_file, "--json", "-n", NOBODY]
     rows = json.loads(run("ha", *words).stdout)
     assert [row["id"] for row in rows] == [0, 1]
     assert not any(row["registered"] for row in rows)
@@ -183,7 +185,8 @@ def test_roles_are_moved_without_a_name_server_if_the_registry_or_one_broker_is_
     elected.wait_in_sync()
     target = 1 - elected.master().broker_id
     asked = elected.broker(broker_id=target).address  # the slave: the master is found through it
-    found = ["--registry", elected.registry, "--broker", "broker-a"] if way == "--registry" else ["--address", asked]
+    registry = ["--registry", elected.registry, "--secret-file", elected.secret_file, "--broker", "broker-a"]
+    found = registry if way == "--registry" else ["--address", asked]
     words = [*found, "-n", NOBODY]
     done = run("ha", "switch", "--to", target, "--json", *words)
     assert json.loads(done.stdout)["to"] == target

@@ -6,6 +6,7 @@ import pytest
 
 from tandemq.boundary import Closed, Event, JobDone, LinkKind, Now, Opened, Turn
 from tandemq.codec.frame import encode_command
+from tandemq.codec.proofs import Keyring
 from tandemq.config import tiny_name_server
 from tandemq.coordination import embedded as module
 from tandemq.coordination.embedded import EmbeddedRegistry, State
@@ -35,14 +36,23 @@ TIMEOUT_MS = 1_200
 STEP_MS = 10
 
 
+def keyring(secrets: tuple[bytes, ...], seed: int) -> Keyring | None:
+    return Keyring(lambda: secrets, Random(seed)) if secrets else None
+
+
 class Pair:
     """A machine and a name server; bytes and events pass at the end of each step, if the link lets them."""
 
-    def __init__(self, *, hosts_registry: bool = True) -> None:
+    def __init__(
+        self, *, hosts_registry: bool = True, ours: tuple[bytes, ...] = (), theirs: tuple[bytes, ...] = ()
+    ) -> None:
+        """`ours`: secrets of the machine; `theirs`: of the name server."""
         self.now = Now(50_000, 0)
-        self.server = NameServer(tiny_name_server(registry_enable=hosts_registry), SimDisk(Random(1)))
+        self.disk = SimDisk(Random(1))
+        self._hosts_registry = hosts_registry
+        self.start_server(theirs)
         self._links = 0
-        self.machine = EmbeddedRegistry("10.0.0.9:9876", "me", TIMEOUT_MS, self._next_link)
+        self.machine = EmbeddedRegistry("10.0.0.9:9876", "me", TIMEOUT_MS, self._next_link, keyring(ours, 1))
         self.told: list[RegistryEvent] = []
         self.is_silent = False
         """Bytes vanish both ways."""
@@ -53,6 +63,10 @@ class Pair:
         self._to_machine: list[tuple[int, bytes]] = []
         self._server_events: list[Event] = []
         self._machine_events: list[Event] = []
+
+    def start_server(self, secrets: tuple[bytes, ...] = ()) -> None:
+        config = tiny_name_server(registry_enable=self._hosts_registry)
+        self.server = NameServer(config, self.disk, keyring=keyring(secrets, 2))
 
     def _next_link(self) -> int:
         self._links -= 1
@@ -259,3 +273,82 @@ def test_operations_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     pair.step(*(Ask(n, Read("/a")) for n in range(10)))
     assert {a.outcome for a in pair.answers()} == {Unknown()}
     assert 6 <= len(pair.answers()) <= 8
+
+
+# Secrets.
+
+SECRET, OTHER = b"s" * 32, b"o" * 32
+
+
+def test_session_is_proven_both_ways_and_again_on_each_connection() -> None:
+    pair = Pair(ours=(SECRET,), theirs=(OTHER, SECRET)).up()
+    pair.step(Ask(1, Create("/a", b"x")))
+    pair.step(ms=20)
+    pair.step(ms=20)
+    assert [answer.outcome for answer in pair.answers()] == [Done(0)]
+    pair.told.clear()
+    pair.cut()
+    pair.until(SessionSuspended, SessionUp)
+    assert pair.machine.refusal == ""
+    pair.told.clear()
+    tree = pair.server.registry
+    assert tree is not None
+    tree._tree.close_session(pair.machine.session)
+    pair.until(SessionLost, SessionUp)
+
+
+@pytest.mark.parametrize(("ours", "said"), [((), "got no proof"), ((OTHER,), "got a wrong proof")])
+def test_session_without_the_secret_is_refused_and_hears_which_file_to_give(
+    caplog: pytest.LogCaptureFixture, ours: tuple[bytes, ...], said: str
+) -> None:
+    pair = Pair(ours=ours, theirs=(SECRET,))
+    for _ in range(1_000):
+        pair.step()
+    assert [event for event in pair.told if isinstance(event, SessionUp)] == []
+    assert said in pair.machine.refusal
+    assert "haSecretFile" in pair.machine.problem
+    assert "--secret-file" in pair.machine.problem
+    assert pair.server.registry is not None
+    assert pair.server.registry.session_count == 0
+    assert len([line for line in caplog.messages if "request refused" in line]) == 1
+    pair.start_server(ours)
+    pair.until(SessionUp)
+    assert pair.machine.refusal == ""
+
+
+def test_name_server_that_asks_for_no_proof_is_used_with_a_warning_until_it_has_proven_itself(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pair = Pair(ours=(SECRET,)).up()
+    assert len([line for line in caplog.messages if "does not prove that it knows haSecretFile" in line]) == 1
+    pair.start_server((SECRET,))
+    pair.cut()
+    pair.until(SessionSuspended, SessionUp)
+    pair.told.clear()
+    pair.start_server()
+    pair.cut()
+    for _ in range(500):
+        pair.step()
+    assert not any(isinstance(event, SessionUp) for event in pair.told)
+    assert "does not prove" in pair.machine.refusal
+
+
+def test_answer_of_a_session_that_is_not_proven_is_none() -> None:
+    pair = Pair(ours=(SECRET,), theirs=(SECRET,))
+    while not pair.machine._proven_with:
+        pair.step()
+    _, request = pair.machine._proven_with
+    fields = {"outcome": "connected", "sessionId": "7", "timeoutMs": "1200"}
+    pair.is_silent = True
+    pair._to_server.clear()
+    pair.forge(encode_command(Command(0, request.opaque, FLAG_RESPONSE, fields=fields)))
+    pair.step()
+    assert pair.machine.session == 0
+    assert "proves another haSecretFile than ours, or none" in pair.machine.refusal
+
+
+def test_name_server_without_a_registry_is_said_to_be_one() -> None:
+    pair = Pair(hosts_registry=False, ours=(SECRET,))
+    for _ in range(20):
+        pair.step()
+    assert "not supported" in pair.machine.problem

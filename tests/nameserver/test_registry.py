@@ -8,6 +8,7 @@ import pytest
 
 from tandemq.boundary import Closed, Job, JobDone, LinkKind, Now, Opened, Turn
 from tandemq.codec.frame import encode_command
+from tandemq.codec.proofs import Keyring
 from tandemq.codec.registry import encode_operation
 from tandemq.config import tiny_name_server
 from tandemq.coordination.registry import Create, Operation, Read, Write
@@ -25,10 +26,11 @@ TIMEOUT_MS = 1_000
 class Host:
     """A name server that hosts a registry; its fdatasync jobs run when told."""
 
-    def __init__(self, disk: SimDisk | None = None) -> None:
+    def __init__(self, disk: SimDisk | None = None, *secrets: bytes) -> None:
         self.disk = disk or SimDisk(Random(1))
         self.now = Now(10_000, 0)
-        self.node = NameServer(tiny_name_server(registry_enable=True), self.disk)
+        keyring = Keyring(lambda: secrets, Random(3)) if secrets else None
+        self.node = NameServer(tiny_name_server(registry_enable=True), self.disk, keyring=keyring)
         self.jobs: list[Job] = []
         self.answers: dict[int, list[Command]] = {}
         self._opaque = 0

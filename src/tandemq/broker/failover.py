@@ -82,7 +82,7 @@ class Failover:
         config = broker.config
         self._broker = broker
         client = f"{config.cluster}/{config.broker_name}/{config.broker_id}-{broker.random.getrandbits(48):012x}"
-        self.registry = BrokerRegistry(address, client, config.registry_session_ms, broker.next_link)
+        self.registry = BrokerRegistry(address, client, config.registry_session_ms, broker.next_link, broker.keyring)
         saved = load_table(broker.disk, FILE)
         is_noted = bool(saved["isLogWhole"]) if "isLogWhole" in saved else broker.store.log.written_end > 0
         self._is_whole = is_noted and not broker.recovered.may_have_lost

@@ -14,21 +14,22 @@ A nonce is forgotten when it is used, so that a recording proves nothing; at mos
 Owner: the node. Source: docs/ha.md 11; decision 0009; requirement H24.
 """
 
-import binascii
 import logging
-from base64 import b64decode, b64encode
 from functools import partial
-from hmac import compare_digest
 from typing import TYPE_CHECKING, NamedTuple
 
 from tandemq.boundary import Now, Turn
 from tandemq.broker.link import Link
 from tandemq.broker.peers import OnAnswer
+from tandemq.codec.proofs import CHALLENGE, NONCE, NONCE_BYTES, PROOF, Keyring, Roles, answer_proof, request_proof
+from tandemq.codec.proofs import carries as _is_of
+from tandemq.codec.proofs import from_text as _bytes
+from tandemq.codec.proofs import secret_of as _secret_by
+from tandemq.codec.proofs import to_text as _text
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.text import brief
-from tandemq.replication.authentication import NONCE_BYTES, Keyring, prove
 
 if TYPE_CHECKING:
     from tandemq.broker.node import Broker, Handler
@@ -37,8 +38,11 @@ log = logging.getLogger(__name__)
 PROVEN = frozenset({Code.TANDEM_LOG_RECORDS, Code.TANDEM_LOG_SUSPECT, Code.TANDEM_HAND_OFFSETS})
 """Requests of members only."""
 NONCES_MAX = 8
-NONCE, CHALLENGE, PROOF = "proofNonce", "proofChallenge", "proof"
-_ASKS, _ANSWERS = b"tandemq-call-1 member asks", b"tandemq-call-1 member answers"
+_ROLES = Roles(b"tandemq-call-1 member asks", b"tandemq-call-1 member answers")
+_request_proof = partial(request_proof, _ROLES)
+_answer_proof = partial(answer_proof, _ROLES)
+_secret_of = partial(_secret_by, _ROLES)
+__all__ = ["CHALLENGE", "NONCE", "NONCES_MAX", "PROOF", "PROVEN", "call", "guarded", "handlers", "sealed"]
 
 
 def handlers(broker: "Broker") -> "dict[Code, Handler]":
@@ -141,38 +145,3 @@ class _Guard:
             return command.answer(ResponseCode.NO_PERMISSION, remark=remark)
         answer = handler(link, command, now)
         return None if answer is None else sealed(self._broker, command, answer)
-
-
-def _secret_of(keyring: Keyring, request: Command) -> bytes | None:
-    """The secret a request is proven with; None: none of ours."""
-    return next((secret for secret in keyring.secrets() if _is_of(request, _request_proof(secret, request))), None)
-
-
-def _is_of(command: Command, proof: bytes) -> bool:
-    return compare_digest(_bytes(command.fields.get(PROOF, "")) or b"", proof)
-
-
-def _request_proof(secret: bytes, request: Command) -> bytes:
-    return prove(secret, _ASKS, *_parts(request))
-
-
-def _answer_proof(secret: bytes, request: Command, answer: Command) -> bytes:
-    asked = request.fields.get(PROOF, "").encode()
-    return prove(secret, _ANSWERS, asked, (answer.remark or "").encode(), *_parts(answer))
-
-
-def _parts(command: Command) -> list[bytes]:
-    """Code, body and all header fields but the proof, in one order."""
-    fields = [text.encode() for pair in sorted(command.fields.items()) if pair[0] != PROOF for text in pair]
-    return [command.code.to_bytes(8, "big", signed=True), bytes(command.body), *fields]
-
-
-def _text(data: bytes) -> str:
-    return b64encode(data).decode()
-
-
-def _bytes(text: str) -> bytes | None:
-    try:
-        return b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        return None

@@ -10,6 +10,7 @@ Source: docs/failover.md, "The registry".
 from collections.abc import Callable, Iterable
 
 from tandemq.boundary import Closed, Event, Now, Opened, Turn
+from tandemq.codec.proofs import Keyring
 from tandemq.coordination.embedded import EmbeddedRegistry
 from tandemq.coordination.registry import (
     Answer,
@@ -29,7 +30,10 @@ _EVENTS = (Answer, Changed, Confirmed, SessionLost, SessionSuspended, SessionUp)
 class BrokerRegistry:
     """One session at the registry of a broker's group."""
 
-    def __init__(self, address: RegistryAddress, client: str, timeout_ms: int, next_link: Callable[[], int]) -> None:
+    def __init__(
+        self, address: RegistryAddress, client: str, timeout_ms: int, next_link: Callable[[], int],
+        keyring: Keyring | None = None,
+    ) -> None:  # fmt: skip
         """A session that begins with the first `tick`, or that the shell begins.
 
         Args:
@@ -37,11 +41,14 @@ class BrokerRegistry:
             client: a name of this process' life that no other has.
             timeout_ms: of the session, as asked for.
             next_link: gives numbers for links the broker asks for.
+            keyring: what the session at a name server is proven with; ZooKeeper is not asked for it.
         """
         self.address = address
         self.is_up = False
         self._embedded = (
-            EmbeddedRegistry(address.hosts, client, timeout_ms, next_link) if address.kind == NAME_SERVER else None
+            EmbeddedRegistry(address.hosts, client, timeout_ms, next_link, keyring)
+            if address.kind == NAME_SERVER
+            else None
         )
         self._events: list[RegistryEvent] = []
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tandemq.cli import registries
 from tandemq.cli.ask import quiet
 from tandemq.cli.show import json_option, show_json, show_rows, time_text
 from tandemq.errors import ConfigError, NetworkError, RemoteError, TandemError
@@ -30,10 +31,9 @@ database_option = click.option(
     "--database", "database_url", envvar="TANDEMQ_DATABASE", metavar="URL", show_envvar=True,
     help=f"Of the database, as SQLAlchemy writes it; default: SQLite in {DATABASE_FILE}.",
 )  # fmt: skip
-registry_option = click.option(
-    "--registry", default="namesrv://127.0.0.1:9876", envvar="TANDEMQ_REGISTRY", metavar="ADDRESS", show_default=True,
-    show_envvar=True, help="zookeeper://host:2181,host:2181 or namesrv://host:9876.",
-)  # fmt: skip
+registry_option = registries.registry_option(
+    "zookeeper://host:2181,host:2181 or namesrv://host:9876.", default="namesrv://127.0.0.1:9876", show_default=True
+)
 cluster_option = click.option("--cluster", default="DefaultCluster", show_default=True, help="Of the brokers.")
 
 
@@ -251,40 +251,31 @@ def apply(cluster: str | None, follow: bool, registry: str, database_url: str | 
 
     A group is refused (exit code 3) if a broker that is master or serves reads now is not in its configuration.
     """
-    from tandemq.errors import LocalError  # noqa: PLC0415
-    from tandemq.registry import parse_address  # noqa: PLC0415
-
-    try:
-        address = parse_address(registry)
-    except LocalError as error:
-        raise ConfigError(str(error)) from error
     with _database(database_url) as database, quiet():
         if not follow:
-            done = _carry(database, address, cluster)
+            done = _carry(database, registry, cluster)
             show_rows([_carried_row(each) for each in done], as_json=as_json, empty="no group is configured")
             return EXIT_REFUSED if any(each.reason for each in done) else 0
-        _follow(database, address, cluster, as_json=as_json)
+        _follow(database, registry, cluster, as_json=as_json)
     return 0
 
 
-def _carry(database: "GroupDatabase", address: Any, cluster: str | None) -> "list[CarriedGroup]":
+def _carry(database: "GroupDatabase", registry: str, cluster: str | None) -> "list[CarriedGroup]":
     from tandemq.groupdb.carry import carry  # noqa: PLC0415
-    from tandemq.run.registry import RegistryClient  # noqa: PLC0415
 
-    with RegistryClient(address) as client:
+    with registries.open_registry(registry) as client:
         return carry(database, client.do, cluster)
 
 
-def _follow(database: "GroupDatabase", address: Any, cluster: str | None, *, as_json: bool) -> None:
+def _follow(database: "GroupDatabase", registry: str, cluster: str | None, *, as_json: bool) -> None:
     """Say what changes, once; a registry or a database that is away is waited for."""
     from tandemq.groupdb.carry import Carried, carry  # noqa: PLC0415
-    from tandemq.run.registry import RegistryClient  # noqa: PLC0415
 
     said: dict[tuple[str, str], str] = {}
     trouble = ""
     while True:
         try:
-            with RegistryClient(address) as client:
+            with registries.open_registry(registry) as client:
                 while True:
                     for done in carry(database, client.do, cluster):
                         name = (done.cluster, done.broker_name)

@@ -14,15 +14,15 @@ from typing import Any
 
 import click
 
+from tandemq.cli import registries
 from tandemq.cli.ask import quiet
 from tandemq.cli.nameservers import registered_brokers
 from tandemq.errors import ConfigError, LocalError, NetworkError, NotConnected, RemoteError, TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
 
-registry_option = click.option(
-    "--registry", envvar="TANDEMQ_REGISTRY", metavar="ADDRESS", show_envvar=True,
-    help="Find members there as well: zookeeper://host:2181,host:2181 or namesrv://host:9876.",
-)  # fmt: skip
+registry_option = registries.registry_option(
+    "Find members there as well: zookeeper://host:2181,host:2181 or namesrv://host:9876."
+)
 address_option = click.option(
     "--address", "addresses", multiple=True, metavar="HOST:PORT",
     help="Ask this broker itself, and look at its group only; may be repeated.",
@@ -263,14 +263,9 @@ def _living(registry: str) -> list[tuple[str, int, str]]:
         live_path,
     )
     from tandemq.registry import Found as Node  # noqa: PLC0415
-    from tandemq.registry import Missing, Names, Read, ReadChildren, parse_address  # noqa: PLC0415
-    from tandemq.run.registry import RegistryClient  # noqa: PLC0415
+    from tandemq.registry import Missing, Names, Read, ReadChildren  # noqa: PLC0415
 
-    try:
-        address = parse_address(registry)
-    except LocalError as error:
-        raise ConfigError(str(error)) from error
-    with quiet(), RegistryClient(address) as client:
+    with quiet(), registries.open_registry(registry) as client:
 
         def below(path: str) -> Iterable[str]:
             match client.do(ReadChildren(path)):

@@ -138,6 +138,7 @@ def _tell(cluster: "ChildCluster", *, as_json: bool) -> None:
             "nameServerPid": cluster.name_server.pid,
             "mode": cluster.mode.value,
             "registry": cluster.registry,
+            "secretFile": cluster.secret_file,
             "brokers": [
                 {"broker": b.broker_name, "id": b.broker_id, "address": b.address, "pid": b.pid, "store": str(b.store)}
                 for b in cluster.brokers
@@ -147,6 +148,7 @@ def _tell(cluster: "ChildCluster", *, as_json: bool) -> None:
     click.echo(f"name server  {cluster.name_servers}")
     if cluster.registry:
         click.echo(f"registry     {cluster.registry}, mode {cluster.mode.value}")
+        click.echo(f"secret file  {cluster.secret_file}")
     masters = cluster.masters()
     for broker in cluster.brokers:
         role = "master" if broker in masters else "slave"

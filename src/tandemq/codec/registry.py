@@ -7,9 +7,13 @@
     7312 TANDEM_REGISTRY_EVENTS      sessionId                                         -
     7313 TANDEM_REGISTRY_PING        sessionId                                         -
     7314 TANDEM_REGISTRY_CLOSE       sessionId                                         -
+    7315 TANDEM_REGISTRY_CHALLENGE   -                                                 -
 
 An answer has response code 0 and a field `outcome`; "over" says that the session is over, or is served on another
 connection now. A session belongs to the connection it was last connected on.
+
+Where the name server has a secret, CONNECT carries the proof of `codec.proofs`, over a nonce that CHALLENGE answered on
+the same connection, and its answer is proven too. The session's further requests travel on that connection as they are.
 
 Source: docs/requests.md, "The registry's requests".
 """
@@ -18,6 +22,7 @@ from typing import Annotated
 
 import msgspec
 
+from tandemq.codec.proofs import Roles
 from tandemq.codec.requests import read_fields
 from tandemq.errors import ProtocolError
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -40,6 +45,7 @@ from tandemq.registry import (
     Write,
 )
 
+ROLES = Roles(b"tandemq-registry-1 session asks", b"tandemq-registry-1 registry answers")
 OVER = "over"
 EVENTS = "events"
 CONNECTED = "connected"

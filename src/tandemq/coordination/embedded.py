@@ -10,6 +10,10 @@
           ▲                     │               if the session is another)      │
           └──── retry_ms ◄──────┴───────────── "over": SessionLost ◄────────────┘
 
+With a secret (`keyring`) CONNECT is proven with it, behind a CHALLENGE, and its answer has to be. A name server that
+asks for no proof is connected to all the same, with a warning, so that brokers can get their secret before the name
+server has it; but not once it has proven itself to this machine.
+
 A link is given up when nothing was answered on it for half the session's timeout; what was under way on it is Unknown.
 The name server carries nothing out that arrives on a link after the session moved to another.
 
@@ -24,11 +28,24 @@ from enum import Enum
 
 from tandemq.boundary import Connect, LinkKind, Now, Turn
 from tandemq.codec.frame import FrameDecoder, decode_command, encode_command
+from tandemq.codec.proofs import (
+    CHALLENGE,
+    NONCE,
+    NONCE_BYTES,
+    PROOF,
+    Keyring,
+    answer_proof,
+    carries,
+    from_text,
+    request_proof,
+    to_text,
+)
 from tandemq.codec.registry import (
     ALIVE,
     CONNECTED,
     EVENTS,
     OVER,
+    ROLES,
     decode_outcome,
     encode_operation,
     paths_of,
@@ -36,6 +53,7 @@ from tandemq.codec.registry import (
 from tandemq.errors import ProtocolError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
+from tandemq.model.text import brief
 from tandemq.registry import (
     Answer,
     Ask,
@@ -82,7 +100,9 @@ class _Sent:
 class EmbeddedRegistry:
     """A session at the registry that a name server hosts."""
 
-    def __init__(self, address: str, client: str, timeout_ms: int, next_link: Callable[[], int]) -> None:
+    def __init__(
+        self, address: str, client: str, timeout_ms: int, next_link: Callable[[], int], keyring: Keyring | None = None
+    ) -> None:
         """A machine that connects at its first `tick`.
 
         Args:
@@ -90,7 +110,15 @@ class EmbeddedRegistry:
             client: a name of this process' life that no other has; with it, and only with it, the session is resumed.
             timeout_ms: of the session, as asked for.
             next_link: gives numbers for links this node asks for.
+            keyring: what the session is proven with; None: nothing is proven.
         """
+        self._keyring = keyring
+        self._proven_with: tuple[bytes, Command] | None = None
+        """The secret and the CONNECT whose answer has to be proven."""
+        self._is_proof_known = False
+        """Whether the name server proved itself before."""
+        self.refusal = ""
+        """Why the name server does not let us in; empty if it does, or has not answered."""
         self.address = address
         self._client = client
         self._timeout_ms = timeout_ms
@@ -172,11 +200,39 @@ class EmbeddedRegistry:
         if self.state is State.CLOSED:
             return
         self.state = State.CONNECTING
+        if self._keyring is None:
+            self._ask_session(None, turn, now)
+        else:
+            self._send(Command(RequestCode.TANDEM_REGISTRY_CHALLENGE), turn, now)
+
+    def _ask_session(self, challenge: bytes | None, turn: Turn, now: Now) -> None:
+        """Send CONNECT, proven if there is a challenge."""
         request = Command(
             RequestCode.TANDEM_REGISTRY_CONNECT,
             fields={"client": self._client, "timeoutMs": str(self._timeout_ms), "sessionId": str(self.session)},
         )
+        self._proven_with = None
+        if challenge is not None:
+            assert self._keyring is not None, "there was a challenge"
+            secret = self._keyring.secrets()[0]
+            request.fields |= {CHALLENGE: to_text(challenge), NONCE: to_text(self._keyring.nonce())}
+            request.fields[PROOF] = to_text(request_proof(ROLES, secret, request))
+            self._proven_with = secret, request
         self._send(request, turn, now)
+
+    def _challenged(self, answer: Command, turn: Turn, now: Now) -> None:
+        """The name server told a nonce, or that it asks for no proof."""
+        challenge = from_text(answer.fields.get(CHALLENGE, "")) if answer.code == ResponseCode.SUCCESS else None
+        if challenge is not None and len(challenge) == NONCE_BYTES:
+            self._ask_session(challenge, turn, now)
+            return
+        why = f"the name server at {self.address} does not prove that it knows haSecretFile"
+        if self._is_proof_known:
+            self.refusal = f"{why} any more; give it the same haSecretFile"
+            raise ProtocolError(self.refusal)
+        if not self._failures:
+            _log.warning("registry: %s, so anybody may write into the registry; give it the same haSecretFile", why)
+        self._ask_session(None, turn, now)
 
     def closed(self, _link: int, reason: str, now: Now) -> None:
         """The link is gone, or could not be opened."""
@@ -249,8 +305,16 @@ class EmbeddedRegistry:
             if sent.code == RequestCode.TANDEM_REGISTRY_CLOSE and self._link is not None:
                 turn.closes.append((self._link, "the session is closed"))
             return
+        if sent.code == RequestCode.TANDEM_REGISTRY_CHALLENGE:
+            del self._under_way[answer.opaque]
+            self._heard_ms = now.mono_ms
+            self._challenged(answer, turn, now)
+            return
         if answer.code != ResponseCode.SUCCESS:
-            raise ProtocolError(f"the name server at {self.address} refused the registry: {answer.remark}")
+            trouble = f"the name server at {self.address} refused the registry: {brief(answer.remark, 1_000)}"
+            if answer.code == ResponseCode.NO_PERMISSION:
+                self.refusal = trouble
+            raise ProtocolError(trouble)
         outcome = answer.fields.get("outcome", "")
         if outcome == OVER:
             self._session_over(turn, now)
@@ -270,6 +334,7 @@ class EmbeddedRegistry:
         self._events.append(Confirmed(sent.sent_ms))
 
     def _session_up(self, answer: Command, turn: Turn, now: Now) -> None:
+        self._check_proof(answer)
         try:
             session, timeout_ms = int(answer.fields["sessionId"]), int(answer.fields["timeoutMs"])
         except (KeyError, ValueError) as error:
@@ -285,6 +350,20 @@ class EmbeddedRegistry:
         self._ping_ms = now.mono_ms
         self._events.append(SessionUp(session, timeout_ms))
         self._send(self._request(RequestCode.TANDEM_REGISTRY_EVENTS), turn, now)
+
+    def _check_proof(self, answer: Command) -> None:
+        """Whether whoever answers a proven CONNECT knows the secret.
+
+        Raises:
+            ProtocolError: it does not.
+        """
+        if self._proven_with is not None:
+            secret, request = self._proven_with
+            if not carries(answer, answer_proof(ROLES, secret, request, answer)):
+                self.refusal = f"the name server at {self.address} proves another haSecretFile than ours, or none"
+                raise ProtocolError(self.refusal)
+            self._is_proof_known = True
+        self.refusal = ""
 
     def _session_over(self, turn: Turn, now: Now) -> None:
         """The registry ended the session; another is asked for on the same link."""

@@ -129,6 +129,7 @@ class RequestCode(IntEnum):
     TANDEM_REGISTRY_PING = 7_313
     """TandemQ's own: the session lives."""
     TANDEM_REGISTRY_CLOSE = 7_314
+    TANDEM_REGISTRY_CHALLENGE = 7_315
     """TandemQ's own: end the session, and with it its ephemeral nodes."""
 
 

@@ -28,6 +28,7 @@ from tandemq.boundary import Buffer, Closed, Disk, Event, JobDone, Now, Opened, 
 from tandemq.codec.answered import Answered
 from tandemq.codec.fastjson import dumps_java, loads
 from tandemq.codec.frame import FrameDecoder, decode_command, encode_command
+from tandemq.codec.proofs import Keyring
 from tandemq.codec.unfinished import TooMuch, Unfinished
 from tandemq.config import NameServerConfig
 from tandemq.config_file import as_properties, changed
@@ -74,11 +75,13 @@ class _Link:
 class NameServer:
     """A name server; `boundary.Node` says how it is driven."""
 
-    def __init__(self, config: NameServerConfig, disk: Disk, outbox: Outbox | None = None) -> None:
+    def __init__(
+        self, config: NameServerConfig, disk: Disk, outbox: Outbox | None = None, keyring: Keyring | None = None
+    ) -> None:
         """A name server that has heard of no broker yet.
 
         `disk` holds kvConfig.json and the registry. `outbox` tells what links have not taken yet; without it only
-        what one turn produces is bounded.
+        what one turn produces is bounded. `keyring`: the registry's sessions prove that they know its secret.
 
         Raises:
             StoreDamaged: kvConfig.json or the registry cannot be read.
@@ -87,7 +90,7 @@ class NameServer:
         self._config = config
         self._outbox = outbox
         self._kv = KeyValues(disk)
-        self.registry = RegistryHost(disk) if config.registry_enable else None
+        self.registry = RegistryHost(disk, keyring) if config.registry_enable else None
         self._routes = RouteTable(config.broker_expiry_ms)
         self._links: dict[int, _Link] = {}
         self._unfinished = Unfinished()

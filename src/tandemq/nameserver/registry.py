@@ -11,6 +11,9 @@ once; they tell of nothing but the session's life.
 A session belongs to the link it was last connected on; what still arrives on an older link is answered "over" and not
 carried out. A link that closes leaves its sessions alone: they end when nothing was heard for their timeout.
 
+With a secret (`keyring`) nobody has a session, and so nobody reads or writes anything, without a proof of it: CONNECT
+carries one, made for a nonce of its connection. Everything else on a connection that has not proven it is refused.
+
 For one machine, and for tests: when this name server stops, the registry does. Whoever needs more uses ZooKeeper.
 
 Limits: those of the tree; one held EVENTS request per session; after a failed fdatasync nothing is answered until a
@@ -20,15 +23,18 @@ Owner: the name server's node. Source: docs/failover.md, "The registry in a name
 
 import logging
 from dataclasses import dataclass
+from hmac import compare_digest
 
 import msgspec
 
 from tandemq.boundary import Disk, Job, JobDone, Now, Turn
+from tandemq.codec.proofs import CHALLENGE, PROOF, Keyring, answer_proof, from_text, secret_of, to_text
 from tandemq.codec.registry import (
     ALIVE,
     CONNECTED,
     EVENTS,
     OVER,
+    ROLES,
     ConnectFields,
     SessionFields,
     decode_operation,
@@ -48,6 +54,7 @@ CODES = frozenset(
         RequestCode.TANDEM_REGISTRY_EVENTS,
         RequestCode.TANDEM_REGISTRY_PING,
         RequestCode.TANDEM_REGISTRY_CLOSE,
+        RequestCode.TANDEM_REGISTRY_CHALLENGE,
     }
 )
 CLIENT_CHARACTERS_MAX = 255
@@ -68,13 +75,18 @@ class _Held:
 class RegistryHost:
     """The embedded registry as part of a name server's node."""
 
-    def __init__(self, disk: Disk) -> None:
-        """Load what is on disk.
+    def __init__(self, disk: Disk, keyring: Keyring | None = None) -> None:
+        """Load what is on disk. `keyring`: sessions prove that they know one of its secrets.
 
         Raises:
             StoreDamaged: it cannot be read.
             StoreError: the disk failed.
         """
+        self._keyring = keyring
+        self._nonces: dict[int, bytes] = {}
+        """By link: the nonce that its next CONNECT has to be proven with."""
+        self._proven: set[int] = set()
+        """Links that have proven that they know a secret."""
         self._journal = Journal(disk)
         self._tree = self._journal.load()
         self._links: dict[int, int] = {}
@@ -112,8 +124,8 @@ class RegistryHost:
 
     # Requests.
 
-    def take(self, request: Command, link: int, now: Now) -> None:
-        """Take one request of CODES; its answer comes from `answers`, now or later.
+    def take(self, request: Command, link: int, now: Now) -> Command | None:
+        """Take one request of CODES. None: its answer comes from `answers`, now or later.
 
         Raises:
             RemoteError: the request is malformed, or the registry cannot answer any more.
@@ -124,9 +136,13 @@ class RegistryHost:
             raise ProtocolError("the registry's requests are not one-way")
         if len(self._held) >= WAITING_MAX:
             raise RemoteError(f"{WAITING_MAX} answers of the registry wait for the disk")
+        if request.code == RequestCode.TANDEM_REGISTRY_CHALLENGE:
+            return self._challenge(request, link)
         if request.code == RequestCode.TANDEM_REGISTRY_CONNECT:
             self._connect(request, link, now)
-            return
+            return None
+        if self._keyring is not None and link not in self._proven:
+            raise _unproven("a request without a session that was proven")
         if request.code == RequestCode.TANDEM_REGISTRY_OPERATE:
             session, operation = decode_operation(request)
         else:
@@ -145,8 +161,32 @@ class RegistryHost:
             self._forget(session)
             self._hold(link, _said(request, OVER))
         self._tell_fired()
+        return None
+
+    def _challenge(self, request: Command, link: int) -> Command:
+        if self._keyring is None:
+            raise RemoteError("this name server has no haSecretFile")
+        nonce = self._nonces[link] = self._keyring.nonce()
+        return request.answer(ResponseCode.SUCCESS, fields={CHALLENGE: to_text(nonce)})
+
+    def _secret_of(self, request: Command, link: int) -> bytes | None:
+        """The secret that a CONNECT is proven with, for this connection and now; None: no proof is asked for.
+
+        Raises:
+            RemoteError: it is not proven.
+        """
+        if self._keyring is None:
+            return None
+        nonce = self._nonces.pop(link, None)
+        is_fresh = nonce is not None and compare_digest(from_text(request.fields.get(CHALLENGE, "")) or b"", nonce)
+        secret = secret_of(ROLES, self._keyring, request) if is_fresh else None
+        if secret is None:
+            raise _unproven("no proof" if PROOF not in request.fields else "a wrong proof")
+        self._proven.add(link)
+        return secret
 
     def _connect(self, request: Command, link: int, now: Now) -> None:
+        secret = self._secret_of(request, link)
         asked = read_fields(ConnectFields, request.fields)
         if not 1 <= len(asked.client) <= CLIENT_CHARACTERS_MAX or not asked.client.isprintable():
             raise ProtocolError(f"client has 1 to {CLIENT_CHARACTERS_MAX} printable characters")
@@ -159,7 +199,10 @@ class RegistryHost:
             _log.info("registry session opened session=%d client=%s", session, asked.client)
         self._links[session] = link
         timeout_ms = self._tree.timeout_ms(session)
-        self._hold(link, _said(request, CONNECTED, sessionId=str(session), timeoutMs=str(timeout_ms)))
+        answer = _said(request, CONNECTED, sessionId=str(session), timeoutMs=str(timeout_ms))
+        if secret is not None:
+            answer.fields = {**answer.fields, PROOF: to_text(answer_proof(ROLES, secret, request, answer))}
+        self._hold(link, answer)
 
     def link_closed(self, link: int) -> None:
         """A link is gone; sessions that were on it wait for another."""
@@ -167,6 +210,8 @@ class RegistryHost:
             del self._links[session]
             self._listening.pop(session, None)
         self._held = [each for each in self._held if each.link != link]
+        self._nonces.pop(link, None)
+        self._proven.discard(link)
 
     def _forget(self, session: int) -> None:
         self._links.pop(session, None)
@@ -262,6 +307,14 @@ class RegistryHost:
     def close(self) -> None:
         """Give the files back."""
         self._journal.close()
+
+
+def _unproven(what: str) -> RemoteError:
+    return RemoteError(
+        f"the registry of this name server asks for a proof of its haSecretFile, and got {what}",
+        hint="give the same file to brokers as haSecretFile, and to tandemq ha as --secret-file",
+        code=ResponseCode.NO_PERMISSION,
+    )
 
 
 def _said(request: Command, outcome: str, **fields: str) -> Command:

@@ -122,6 +122,8 @@ class ZooKeeperRegistry:
         self.hosts = hosts
         self.problem = "not connected yet"
         """Why there is no session at present; empty while there is one."""
+        self.refusal = ""
+        """ZooKeeper is not asked for proofs, so it never refuses one."""
         self._wake = wake
         self._timeout_ms = timeout_ms
         self._events: deque[RegistryEvent] = deque()

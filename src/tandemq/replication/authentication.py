@@ -20,40 +20,16 @@ Owner: a session. Does not know: where secrets and nonces come from, the log, th
 Source: docs/ha.md 8; decision 0009; requirement H24.
 """
 
-from collections.abc import Callable, Sequence
-from hashlib import sha256
-from hmac import compare_digest, digest
-from random import Random
-from typing import NamedTuple
+from hmac import compare_digest
 
 from tandemq.codec.ha import Challenge, MasterProof, Opening, SlaveHello, SlaveProof, decode_step, encode_step
+from tandemq.codec.proofs import NONCE_BYTES, SECRET_BYTES_MIN, Keyring, prove
 from tandemq.errors import AuthenticationError, ProtocolError
 
-NONCE_BYTES = 32
-SECRET_BYTES_MIN = 16
-"""A shorter secret could be found by trying."""
+__all__ = ["MASTER", "NONCE_BYTES", "SECRET_BYTES_MIN", "SLAVE", "Keyring", "MasterProver", "SlaveProver", "prove"]
 SLAVE, MASTER = b"tandemq-ha-1 slave proves", b"tandemq-ha-1 master proves"
 _KEY = b"tandemq-ha-1 key"
 _SLAVE_HELLO, _MASTER_HELLO = b"tandemq-ha-1 slave hello", b"tandemq-ha-1 master hello"
-
-
-class Keyring(NamedTuple):
-    """What a broker proves itself with."""
-
-    secrets: Callable[[], Sequence[bytes]]
-    """The secrets as they are now, at least one: the first is proven with, all are taken."""
-    entropy: Random
-    """Where nonces come from; unpredictable outside of tests and the simulation."""
-
-    def nonce(self) -> bytes:
-        """A fresh one."""
-        return self.entropy.randbytes(NONCE_BYTES)
-
-
-def prove(secret: bytes, role: bytes, *frames: bytes) -> bytes:
-    """HMAC-SHA256 over a role and frames, each behind its length: 32 bytes."""
-    said = b"".join(len(part).to_bytes(8, "big") + part for part in (role, *frames))
-    return digest(secret, said, sha256)
 
 
 class MasterProver:

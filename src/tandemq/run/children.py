@@ -5,7 +5,7 @@
                   ├─ Child "broker-a-1"    …
                   └─ Child "broker-b-0"    …
 
-They share directory/replication.secret, which is made once.
+Brokers and name server share directory/replication.secret, which is made once.
 Each child is the program a user would start by hand, with a configuration file to look at. A child stops when its
 standard input closes, so that none outlives a parent that was killed. Ports: given, or any free ones, which the child
 tells in its first line and gets again when it is restarted. In the modes `slave-consume` and `elect` the name server
@@ -247,8 +247,8 @@ class ChildCluster:
     def _name_server_command(self, told: Mapping[str, Any], port: int) -> list[str]:
         if told:
             port = int(told["address"].rpartition(":")[2])
-        data = f"kvConfigPath={self.directory / 'namesrv'}"
-        words = ["namesrv", "--port", str(port), "--set", f"bindAddress={LOOPBACK}", "--set", data]
+        data, secret = f"kvConfigPath={self.directory / 'namesrv'}", f"haSecretFile={self.secret_file}"
+        words = ["namesrv", "--port", str(port), "--set", f"bindAddress={LOOPBACK}", "--set", data, "--set", secret]
         return [*words, "--set", "registryEnable=true"] if self._hosts_registry() else words
 
     def _hosts_registry(self) -> bool:
@@ -264,6 +264,11 @@ class ChildCluster:
     def registry(self) -> str:
         """Where the registry is, "namesrv://ip:port"; "" in mode static."""
         return "" if self._mode is Mode.STATIC else f"namesrv://{self.name_servers}"
+
+    @property
+    def secret_file(self) -> str:
+        """What the brokers and the name server prove to each other, and tools to the registry."""
+        return str(self._settings.get("haSecretFile", self.directory / SECRET_FILE_NAME))
 
     @property
     def name_servers(self) -> str:
@@ -294,7 +299,9 @@ class ChildCluster:
         groups, slaves = self._shape
         if self._hosts_registry():
             names = map(group_name, range(groups))
-            self._mode = configure(f"namesrv://{self.name_servers}", names, self._mode, slaves + 1)
+            self._mode = configure(
+                f"namesrv://{self.name_servers}", names, self._mode, slaves + 1, secret_file=self.secret_file
+            )
         for broker_id in range(slaves + 1):
             for number in range(groups):
                 broker = self._make(number, broker_id)
@@ -321,7 +328,7 @@ class ChildCluster:
             "namesrvAddr": self.name_servers,
             "listenPort": listen,
             "haListenPort": replication,
-            "haSecretFile": str(self.directory / SECRET_FILE_NAME),
+            "haSecretFile": self.secret_file,
             "brokerRole": "SLAVE" if broker_id else "SYNC_MASTER" if slaves else "ASYNC_MASTER",
         }
         if self.registry:

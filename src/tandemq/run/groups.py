@@ -46,7 +46,10 @@ def new_group(mode: Mode, members: int) -> GroupConfig:
     return GroupConfig(mode, (Member(MASTER_ID, Role.MASTER), *others))
 
 
-def configure(address: str, names: Iterable[str], mode: Mode | None, members: int, cluster: str = CLUSTER) -> Mode:
+def configure(
+    address: str, names: Iterable[str], mode: Mode | None, members: int, cluster: str = CLUSTER,
+    secret_file: str | Path = "",
+) -> Mode:  # fmt: skip
     """Write the groups' configurations into the registry; returns the mode that holds for them.
 
     Args:
@@ -54,6 +57,7 @@ def configure(address: str, names: Iterable[str], mode: Mode | None, members: in
         names: of the groups.
         mode: of all of them; None: the one they have, `elect` for new ones.
         members: brokers of each group; those that are configured and not among them stay configured.
+        secret_file: haSecretFile of the name server, if it has one.
 
     Raises:
         ConfigError: a group cannot go over to the mode as it stands, or the groups have different ones.
@@ -61,7 +65,7 @@ def configure(address: str, names: Iterable[str], mode: Mode | None, members: in
         RemoteError: the registry refuses.
     """
     modes: dict[str, Mode] = {}
-    with RegistryClient(parse_address(address)) as registry:
+    with RegistryClient(parse_address(address), secret_file=secret_file) as registry:
         for name in names:
             modes[name] = _configure_group(registry, cluster, name, mode, members)
     if len(set(modes.values())) > 1:

@@ -227,6 +227,11 @@ class LocalCluster:
         """Where the registry is, "namesrv://ip:port"; "" in mode static."""
         return "" if self.mode is Mode.STATIC else f"namesrv://{self.name_servers}"
 
+    @property
+    def secret_file(self) -> str:
+        """What the brokers and the name server prove to each other, and tools to the registry."""
+        return str(self._settings.get("haSecretFile", self.directory / SECRET_FILE_NAME))
+
     def start(self) -> None:
         """Start everything; return when all brokers are registered and all slaves in sync.
 
@@ -244,16 +249,18 @@ class LocalCluster:
         groups, slaves = self._shape
         self.directory.mkdir(parents=True, exist_ok=True)
         make_secret_file(self.directory / SECRET_FILE_NAME)
+        secret = self.secret_file
         data = self.directory / "namesrv"
         is_hosted = self.mode is not Mode.STATIC or has_registry(data)
-        server = NameServerProcess(
-            NameServerConfig(bind_address=LOOPBACK, listen_port=0, data_path=str(data), registry_enable=is_hosted)
+        config = NameServerConfig(
+            bind_address=LOOPBACK, listen_port=0, data_path=str(data), registry_enable=is_hosted, ha_secret_file=secret
         )
+        server = NameServerProcess(config)
         server.open()
         self._name_server, self._name_server_thread = server, _run(server.run, "name-server")
         names = [group_name(number) for number in range(groups)]
         if is_hosted:
-            configure(f"namesrv://{server.address}", names, self.mode, slaves + 1)
+            configure(f"namesrv://{server.address}", names, self.mode, slaves + 1, secret_file=secret)
         for broker_id in range(slaves + 1):
             members = [LocalBroker(self._config_of(name, broker_id)) for name in names]
             self.brokers += members
@@ -270,7 +277,7 @@ class LocalCluster:
     def _config_of(self, name: str, broker_id: int) -> BrokerConfig:
         _, slaves = self._shape
         settings: dict[str, Setting] = {**_SMALL, "brokerRole": "SYNC_MASTER" if slaves else "ASYNC_MASTER"}
-        settings["haSecretFile"] = str(self.directory / SECRET_FILE_NAME)
+        settings["haSecretFile"] = self.secret_file
         settings |= self._settings
         settings |= {
             "brokerName": name,

@@ -1,6 +1,8 @@
 """A name server in the real world."""
 
+import logging
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 
 from tandemq.boundary import LinkKind
@@ -8,6 +10,9 @@ from tandemq.config import NameServerConfig
 from tandemq.nameserver.node import NameServer
 from tandemq.real.disk import RealDisk
 from tandemq.real.loop import Loop
+from tandemq.run.secret import open_keyring
+
+log = logging.getLogger(__name__)
 
 
 class NameServerProcess:
@@ -31,7 +36,7 @@ class NameServerProcess:
         """Listen.
 
         Raises:
-            ConfigError: the port cannot be used.
+            ConfigError: the port cannot be used, or the file of secrets.
             DiskFailed: the data directory cannot be used.
             StoreLocked: another process has the directory.
             StoreDamaged: a file in it cannot be read.
@@ -46,12 +51,14 @@ class NameServerProcess:
         )
         try:
             self.port = self._loop.listen(self.config.bind_address, self.config.listen_port, LinkKind.REMOTING)
+            keyring = open_keyring(self.config.ha_secret_file)
             with disk.named():
-                self._node = NameServer(replace(self.config, listen_port=self.port), disk, self._loop)
+                self._node = NameServer(replace(self.config, listen_port=self.port), disk, self._loop, keyring)
             self._loop.accept()
         except BaseException:
             self.close()
             raise
+        say_what_is_open(self.config, self.port)
 
     @property
     def _present(self) -> NameServerConfig:
@@ -77,3 +84,11 @@ class NameServerProcess:
         if self._disk is not None:
             self._disk.unlock()
         self._loop = self._node = self._disk = None
+
+
+def say_what_is_open(config: NameServerConfig, port: int) -> None:
+    """A line if whoever reaches the port can write into the registry."""
+    is_open = config.registry_enable and not config.ha_secret_file
+    if is_open and not ip_address(config.bind_address).is_loopback:
+        log.warning("registry: no haSecretFile: whoever reaches port %d can write into the registry, and stop brokers",
+                    port)  # fmt: skip

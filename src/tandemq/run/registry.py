@@ -11,12 +11,14 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
 from tandemq.boundary import Closed, Event, Now, Opened, Turn
+from tandemq.codec.proofs import Keyring
 from tandemq.coordination.embedded import EmbeddedRegistry, State
-from tandemq.errors import ConfigError, NotConnected
+from tandemq.errors import ConfigError, NotConnected, RemoteError
 from tandemq.real.clock import read_clock
 from tandemq.real.loop import Loop
 from tandemq.registry import (
@@ -31,6 +33,7 @@ from tandemq.registry import (
     SessionUp,
     Unknown,
 )
+from tandemq.run.secret import open_keyring
 
 TIMEOUT_MS = 5_000
 """Of the session; such a client owns no ephemeral nodes, so nothing depends on it."""
@@ -42,6 +45,10 @@ _log = logging.getLogger(__name__)
 class ClosableSession(RegistrySession, Protocol):
     """A session that somebody ends."""
 
+    @property
+    def refusal(self) -> str:
+        """Why the registry does not let us in; empty if it does, or nobody answered."""
+
     def close(self) -> None:
         """End it; its ephemeral nodes go at once."""
 
@@ -49,10 +56,13 @@ class ClosableSession(RegistrySession, Protocol):
 class EmbeddedSession:
     """A session at the registry in a name server, on a thread of its own; a `boundary.Node` that does nothing else."""
 
-    def __init__(self, address: str, client: str, timeout_ms: int, wake: "threading.Event | None" = None) -> None:
-        """Begin to connect. `wake` is set when there are events."""
+    def __init__(
+        self, address: str, client: str, timeout_ms: int, wake: "threading.Event | None" = None,
+        keyring: Keyring | None = None,
+    ) -> None:  # fmt: skip
+        """Begin to connect. `wake` is set when there are events, or we are refused."""
         self._links = 0
-        self._machine = EmbeddedRegistry(address, client, timeout_ms, self._next_link)
+        self._machine = EmbeddedRegistry(address, client, timeout_ms, self._next_link, keyring)
         self._wake = wake
         self._asks: deque[Ask] = deque()
         self._told: deque[RegistryEvent] = deque()
@@ -66,6 +76,11 @@ class EmbeddedSession:
     def problem(self) -> str:
         """See `RegistrySession`."""
         return self._machine.problem
+
+    @property
+    def refusal(self) -> str:
+        """See `ClosableSession`."""
+        return self._machine.refusal
 
     def _next_link(self) -> int:
         self._links -= 1
@@ -89,7 +104,7 @@ class EmbeddedSession:
         machine.tick(turn, now)
         told = machine.take_events()
         self._told.extend(told)
-        if told and self._wake is not None:
+        if (told or machine.refusal) and self._wake is not None:
             self._wake.set()
         if machine.state is State.CLOSED and not machine.owns(self._links):
             self._is_over.set()
@@ -122,14 +137,16 @@ class EmbeddedSession:
         self._loop.close()
 
 
-def begin_session(address: RegistryAddress, timeout_ms: int, wake: threading.Event) -> ClosableSession:
+def begin_session(
+    address: RegistryAddress, timeout_ms: int, wake: threading.Event, keyring: Keyring | None = None
+) -> ClosableSession:
     """Begin a session; its events come later.
 
     Raises:
         ConfigError: ZooKeeper is asked for, and its client is not installed.
     """
     if address.kind != ZOOKEEPER:
-        return EmbeddedSession(address.hosts, f"tool-{secrets.token_hex(8)}", timeout_ms, wake)
+        return EmbeddedSession(address.hosts, f"tool-{secrets.token_hex(8)}", timeout_ms, wake, keyring)
     return open_zookeeper(address, timeout_ms, wake.set)
 
 
@@ -153,24 +170,30 @@ def open_zookeeper(address: RegistryAddress, timeout_ms: int, wake: Callable[[],
 class RegistryClient:
     """A registry that is asked, and waited for."""
 
-    def __init__(self, address: RegistryAddress, *, seconds: float = ANSWER_SECONDS) -> None:
+    def __init__(
+        self, address: RegistryAddress, *, seconds: float = ANSWER_SECONDS, secret_file: str | Path = ""
+    ) -> None:
         """Connect.
 
         Args:
             address: of the registry.
             seconds: longest wait for the session, and for each answer.
+            secret_file: what the session is proven with at a name server that asks for it: its haSecretFile.
 
         Raises:
             NotConnected: there is no session in time.
-            ConfigError: ZooKeeper's client is not installed.
+            RemoteError: the name server asks for a proof, and does not take ours.
+            ConfigError: ZooKeeper's client is not installed, or the file of secrets cannot be used.
         """
         self._seconds = seconds
         self._wake = threading.Event()
-        self._session = begin_session(address, TIMEOUT_MS, self._wake)
+        self._session = begin_session(address, TIMEOUT_MS, self._wake, open_keyring(str(secret_file)))
         self._token = 0
         if self._wait_for(SessionUp) is None:
-            reason = self._session.problem
+            reason, refusal = self._session.problem, self._session.refusal
             self.close()
+            if refusal:
+                raise RemoteError(refusal)
             raise NotConnected(f"the registry {address} does not answer within {seconds:g} s: {reason}")
 
     def do(self, operation: Operation) -> Outcome:
@@ -189,7 +212,7 @@ class RegistryClient:
                 if isinstance(event, kind) and (not isinstance(event, Answer) or event.token == self._token):
                     return event
             left_ms = until_ms - read_clock().mono_ms
-            if left_ms <= 0 or not self._wake.wait(left_ms / 1000):
+            if left_ms <= 0 or self._session.refusal or not self._wake.wait(left_ms / 1000):
                 return None
 
     def close(self) -> None:
