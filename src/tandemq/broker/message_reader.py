@@ -8,6 +8,7 @@ Source: docs/storage.md, "read rules".
 """
 
 from collections.abc import Container, Sequence
+from functools import lru_cache
 from itertools import compress
 from operator import add, ne
 from struct import Struct
@@ -149,25 +150,30 @@ class MessageReader:
         """Read what was selected, records that lie one behind the other as one piece; None if anything is not right."""
         starts, ends, queue_offsets = selection.starts, selection.ends, selection.queue_offsets
         gaps = list(compress(range(1, len(starts)), map(ne, ends, starts[1:])))
-        firsts, lasts = [0, *gaps], [*[gap - 1 for gap in gaps], len(starts) - 1]
+        firsts: Sequence[int] = range(len(starts))
+        lasts = firsts
+        if len(gaps) < len(starts) - 1:
+            firsts, lasts = [0, *gaps], [*[gap - 1 for gap in gaps], len(starts) - 1]
+            ranges = [(starts[first], ends[last]) for first, last in zip(firsts, lasts, strict=True)]
+        else:
+            ranges = list(zip(starts, ends, strict=True))
         try:
-            ranges = [(starts[first], ends[last]) for first, last in zip(firsts, lasts, strict=True)] if starts else []
             pieces = self._log.reader.read(ranges)
         except OffsetGone:
             return None
-        queue_id, topics = queue.queue_id, _stored_topics(queue.topic)
+        queue_id, topics, head_of, body_at = queue.queue_id, _stored_topics(queue.topic), _head_of, _BODY_AT
         topic = topics.get(MAGIC_V1, b"")
-        for first, last, data in zip(firsts, lasts, pieces, strict=False):
+        for first, last, data in zip(firsts, lasts, pieces, strict=True):
             start = starts[last]
             at = start - starts[first]
-            size, magic, stated_queue_id, queue_offset, log_offset, body_bytes = _head_of(data, at)
+            size, magic, stated_queue_id, queue_offset, log_offset, body_bytes = head_of(data, at)
             is_right = (
                 log_offset == start
                 and queue_offset == queue_offsets[last]
                 and stated_queue_id == queue_id
                 and size == ends[last] - start
                 and magic == MAGIC_V1
-                and data.startswith(topic, at + _BODY_AT + body_bytes)
+                and data.startswith(topic, at + body_at + body_bytes)
             )  # what `_is_record` says of nearly all records, without the call
             if not is_right and not _is_record(
                 data, at, queue_id, queue_offsets[last], start, ends[last] - start, topics
@@ -209,6 +215,7 @@ def _messages(pieces: list[bytes], count: int, selection: _Selection) -> Message
     return Messages(pieces, count, size, selection.next_offset, selection.mismatch, selection.waits_at)
 
 
+@lru_cache(maxsize=1024)
 def _stored_topics(topic: str) -> dict[int, bytes]:
     """Topic as records have it behind the body, its length before it, by their magic."""
     raw = topic.encode()

@@ -87,9 +87,9 @@ class LogReader:
             OffsetGone: a range is not held.
             DiskFailed: the device failed.
         """
-        found: list[bytes] = []
+        found = self._from_one_block(ranges)
         blocks, small_reads = self._blocks, self._small_reads
-        at, count = 0, len(ranges)
+        at, count = len(found), len(ranges)
         while at < count:
             start, end = ranges[at]
             number = start // BLOCK_BYTES
@@ -116,6 +116,17 @@ class LogReader:
         while len(small_reads) > COUNTED_BLOCKS_MAX:
             del small_reads[next(iter(small_reads))]
         return found
+
+    def _from_one_block(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """All ranges, if one block that is kept has them: so it is with few queues; else none."""
+        if not ranges:
+            return []
+        number = ranges[0][0] // BLOCK_BYTES
+        block, base = self._blocks.get(number), number * BLOCK_BYTES
+        if block is None or not base < ranges[-1][1] <= base + BLOCK_BYTES:
+            return []
+        found = [block[start - base : end - base] for start, end in ranges if base <= start < end <= base + BLOCK_BYTES]
+        return found if len(found) == len(ranges) else []
 
     def _merge(self, ranges: Sequence[tuple[int, int]], at: int) -> int:
         """Index behind the last range to be read together with the one at `at`; half of that read is asked for."""
