@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from tandemq.cli.ask import namesrv_option
+from tandemq.cli.ha_check import check
 from tandemq.cli.ha_config import config
 from tandemq.cli.ha_roles import force_master, history, switch
 from tandemq.cli.ha_status import status
@@ -33,7 +34,7 @@ def ha() -> None:
     """Show replication and roles, move them, compare twins, configure groups."""
 
 
-for _command in (config, force_master, history, scrub, status, switch):
+for _command in (check, config, force_master, history, scrub, status, switch):
     ha.add_command(_command)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from tandemq.cli.ask import namesrv_option
+from tandemq.cli.ha_health import faults_of, registry_trouble, verdict
 from tandemq.cli.members import Found, Group, address_option, ask_broker, ask_json, asked_at, groups_of, registry_option
 from tandemq.cli.scrub import damage_rows, health_columns, show_damages, try_log_health
 from tandemq.cli.show import json_option, show_json, show_rows, time_text
@@ -31,7 +32,8 @@ def status(
 ) -> int:  # fmt: skip
     """Show who may read and write and why, roles, log ends, lag, the two ends of each link, and damage in logs.
 
-    Exit code 1: no broker was found, or one that was asked with --address does not tell anything.
+    The first line says whether all is well, by the conditions of `tandemq ha check`; the exit code does not. Exit code
+    1: no broker was found, or one that was asked with --address does not tell anything.
     """
     asked = asked_at(addresses)
     if asked or not addresses:
@@ -40,10 +42,13 @@ def status(
 
 
 def _show(groups: list[Group], *, as_json: bool) -> None:
-    rows = [row for group in groups for row in _rows(group)]
+    by_group = {group.name: group_rows(group) for group in groups}
+    rows = [row for of_group in by_group.values() for row in of_group]
     if as_json:
         show_json(rows)
         return
+    faults = {group.name: faults_of(group, by_group[group.name]) for group in groups}
+    click.echo(f"{verdict(faults, len(rows))}\n")
     links = [{"broker": row["broker"]} | link for row in rows for link in row.pop("slaves")]
     damages = [damage for row in rows for damage in damage_rows(row["broker"], row["id"], row.pop("log"))]
     for row in rows:
@@ -58,7 +63,8 @@ def _show(groups: list[Group], *, as_json: bool) -> None:
     show_damages(damages)
 
 
-def _rows(group: Group) -> list[dict[str, Any]]:
+def group_rows(group: Group) -> list[dict[str, Any]]:
+    """Every member of a group: what it says of itself, its log and its links, and whoever is away; by id."""
     rows = [_row(found) for found in group.members]
     master = group.master
     end = next((row["logEnd"] for row in rows if master is not None and row["address"] == master.address), None)
@@ -171,7 +177,7 @@ def _show_group(group: Group) -> None:
         click.echo(f"broker {broker_id} is a member and does not live, or does not answer")
     for found in group.members:
         standing = found.standing or {}
-        for trouble in filter(None, (standing.get("trouble"), _registry_trouble(standing))):
+        for trouble in filter(None, (standing.get("trouble"), registry_trouble(standing))):
             click.echo(f"broker {found.broker_id}: {trouble}")
 
 
@@ -222,11 +228,3 @@ def _part(found: Found, lag: Mapping[str, Any]) -> dict[str, Any]:
         "registered": found.is_registered,
         "why": standing.get("why", ""),
     }
-
-
-def _registry_trouble(standing: Mapping[str, Any]) -> str:
-    if standing.get("isLonely"):
-        return "lonely: it has lost the registry and its slaves, and serves nobody"
-    if standing.get("registry") not in ("up", None):
-        return f"the registry {standing.get('registryAddress')} does not answer"
-    return ""
