@@ -73,9 +73,10 @@ def test_flood_of_dead_letters_is_a_few_lines_and_their_number(tmp_path: Path, l
 def test_flood_of_groups_is_bounded_too(lines: pytest.LogCaptureFixture) -> None:
     letters = DeadLetters()
     for number in range(3 * GROUPS_MAX):
-        letters.note(f"g{number}", "T", {"KEYS": "x" * 100_000}, 16, 0, 0)
+        letters.note(f"g{number}", "T\n" * 100_000, {"KEYS": "x" * 100_000}, 16, 0, 0)
     noted = told(lines)
     assert len(noted) == GROUPS_MAX
     assert max(map(len, noted)) < 300
+    assert not any("\n" in line for line in noted)
     letters.report(QUIET_MS)
     assert told(lines) == [f"dead letters: group=(others) {2 * GROUPS_MAX} more were not logged within 60 s"]

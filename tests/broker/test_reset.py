@@ -228,6 +228,13 @@ def test_operator_who_commits_for_the_group_overrides_a_reset(broker: Harness) -
     assert pulled(broker, 3).code == ResponseCode.SUCCESS
 
 
+def test_reset_ends_when_another_broker_answers_consumers(broker: Harness) -> None:
+    broker.heartbeat("group", {"TopicA": "*"})
+    reset(broker, 0)
+    broker.node.offsets.follow({"offsetTable": {"TopicA@group": {"0": 4}}}, b"{}")
+    assert len(broker.node.offsets.pending) == 0
+
+
 def test_reset_ends_with_its_topic(broker: Harness) -> None:
     broker.heartbeat("group", {"TopicA": "*"})
     reset(broker, 0)

@@ -184,6 +184,13 @@ def test_what_is_no_number_of_64_bits_is_an_error(value: Any) -> None:
         integer(value, "offset")
 
 
+def test_half_of_a_surrogate_pair_is_an_error_where_it_must_be_written() -> None:
+    with pytest.raises(ProtocolError, match=r"subscription: .*subString"):
+        decode_body(b'{"topic":"T","subString":{"a":"\\ud800"}}', SubscriptionData, "subscription")
+    with pytest.raises(ProtocolError, match="offset: an integer is expected"):
+        integer("\ud800", "offset")
+
+
 def test_numbers_are_bounded_as_in_java() -> None:
     for key in ("readQueueNums", "perm", "topicSysFlag"):
         with pytest.raises(ProtocolError, match=key):

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tandemq.model.message import KEYS
+from tandemq.model.topic import topic_name_error
 
 log = logging.getLogger(__name__)
 QUIET_MS = 60_000
@@ -41,7 +42,7 @@ class DeadLetters:
 
         Args:
             group: the consumer group.
-            topic: that the message was in at first.
+            topic: that the message was in at first, as its properties say.
             properties: of the message.
             reconsume_times: how often consumers failed with it.
             log_offset: where it is stored now.
@@ -54,8 +55,9 @@ class DeadLetters:
             counted.left_out += 1
             return
         counted.logged += 1
+        named = topic if topic_name_error(topic) is None else f"{topic[:64]!r}"
         log.warning(
-            "dead letter: group=%s topic=%s key=%.64r unique_key=%.64r reconsume_times=%d log_offset=%d", group, topic,
+            "dead letter: group=%s topic=%s key=%.64r unique_key=%.64r reconsume_times=%d log_offset=%d", group, named,
             properties.get(KEYS, ""), properties.get("UNIQ_KEY", ""), reconsume_times, log_offset,
         )  # fmt: skip
 

@@ -170,6 +170,7 @@ class ConsumerOffsets:
             StoreDamaged: it is no such table.
         """
         self._take(raw)
+        self.pending.clear()
         self.note(text)
 
     def _take(self, raw: dict[str, Any]) -> None:

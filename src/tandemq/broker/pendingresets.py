@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 FOLLOW_MS = 60_000
 """More than a Java consumer needs: ten seconds of standstill, then at most twenty until it rebalances."""
-PENDING_MAX = 100_000
+PENDING_MAX = 20_000
 """Queues; the resets that are pending longest are given up first."""
 
 
@@ -47,6 +47,10 @@ class PendingResets:
     def drop(self, topic: str, group: str, queue_id: int) -> None:
         """The offset was set in another way."""
         self._table.pop((topic, group, queue_id), None)
+
+    def clear(self) -> None:
+        """Another broker answers consumers now."""
+        self._table.clear()
 
     def ignores_commit(self, topic: str, group: str, queue_id: int, now_ms: int) -> bool:
         """Whether a commit of a member is of the time before the reset."""

@@ -64,7 +64,8 @@ def integer(value: Any, what: str, default: int = 0) -> int:
     if number is None:
         return default
     if not isinstance(number, int) or isinstance(number, bool) or not -(1 << 63) <= number < 1 << 63:
-        raise ProtocolError(f"{what}: an integer is expected, not {dumps(value)[:32].decode('utf-8', 'replace')}")
+        shown = repr(value)[:32] if isinstance(value, (str, int, float)) else type(value).__name__
+        raise ProtocolError(f"{what}: an integer is expected, not {shown}")
     return number
 
 
@@ -131,7 +132,10 @@ def _boolean(value: Any) -> Any:
 def _text(value: Any) -> Any:
     if value is None or isinstance(value, str):
         return value
-    return dumps(value).decode()
+    try:
+        return dumps(value).decode()
+    except (RecursionError, UnicodeEncodeError):  # nested too deep, or half of a surrogate pair
+        return value
 
 
 def _enum(names: Sequence[str], value: Any) -> Any:

@@ -201,10 +201,8 @@ def read_fields(kind: type[_Fields], fields: dict[str, str]) -> _Fields:
     Raises:
         ProtocolError: a field is missing or is not what it should be; the text names it.
     """
-    values: dict[str, str | bool] = {**fields}
-    for name in _booleans(kind):
-        if name in fields:
-            values[name] = is_true(fields[name])
+    booleans = _booleans(kind)
+    values = fields | {name: is_true(fields[name]) for name in booleans if name in fields} if booleans else fields
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError:  # numbers with a plus sign, or empty, which counts as missing
