@@ -25,7 +25,9 @@ _WEIGHTS = (0, 50, 10_000)
 class Administrator:
     """Keeps the group's configuration."""
 
-    def __init__(self, directory: Path, registry: str, group: str, mode: Mode, members: int, secret_file: Path) -> None:
+    def __init__(
+        self, directory: Path, registry: str, group: str, mode: Mode, members: int, secret_file: str | Path = ""
+    ) -> None:
         """The group is in the registry as `run.groups` configures it; now it is in the database too."""
         self._database = GroupDatabase(f"sqlite:///{directory / 'groups.db'}")
         self._registry = parse_address(registry)

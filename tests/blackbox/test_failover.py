@@ -225,7 +225,7 @@ def lose_registry(cluster: ChildCluster) -> None:
     cluster.name_server.kill()
     shutil.rmtree(cluster.directory / "namesrv")
     cluster.name_server.start()
-    configure(cluster.registry, [A], cluster.mode, 2)
+    configure(cluster.registry, [A], cluster.mode, 2, secret_file=cluster.secret_file)
 
 
 @spec("F09", "R11")

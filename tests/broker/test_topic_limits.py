@@ -25,15 +25,15 @@ from tests.broker.harness import ADDRESS, Harness
 from tests.nameserver.driver import answers_in
 
 NAME_SERVER = "10.0.0.9:9876"
-FRAME = {"frame_bytes_max": 16 << 20}
+FRAME_BYTES = 16 << 20
 
 
 class Registered:
     """A broker and a name server, joined by what the broker sends on the link it opens."""
 
-    def __init__(self, path: Path, **changes: Any) -> None:
+    def __init__(self, path: Path) -> None:
         self.server = NameServer(NameServerConfig(), SimDisk(Random(1)))
-        self.broker = Harness(path, name_servers=(NAME_SERVER,), **(FRAME | changes))
+        self.broker = Harness(path, name_servers=(NAME_SERVER,), frame_bytes_max=FRAME_BYTES)
         self.server_closes: list[tuple[int, str]] = []
         self._link = 0
         self.carry()
@@ -63,7 +63,7 @@ class Registered:
     def restart(self) -> None:
         """The broker stops and comes back on its store."""
         self.server.turn([], [Closed(1, "the peer closed it")], self.broker.now)
-        self.broker = self.broker.restart(name_servers=(NAME_SERVER,), frame_bytes_max=FRAME["frame_bytes_max"])
+        self.broker = self.broker.restart(name_servers=(NAME_SERVER,), frame_bytes_max=FRAME_BYTES)
         self.carry()
 
     def ask(self, code: int, **fields: str) -> Command:

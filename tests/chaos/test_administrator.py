@@ -15,7 +15,7 @@ from tandemq.run.local import LocalCluster
 def test_changes_are_refused_or_seen_by_the_brokers(tmp_path: Path) -> None:
     with LocalCluster(str(tmp_path / "cluster"), groups=1, slaves=1, mode=Mode.ELECT.value) as cluster:
         master = cluster.master().broker_id
-        administrator = Administrator(tmp_path, cluster.registry, "broker-a", Mode.ELECT, 2)
+        administrator = Administrator(tmp_path, cluster.registry, "broker-a", Mode.ELECT, 2, cluster.secret_file)
         try:
             first = administrator.first
             members = tuple(member for member in first.members if member.broker_id != master)

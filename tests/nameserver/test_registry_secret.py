@@ -11,6 +11,7 @@ from tandemq.coordination.registry import Create, Delete, Operation, Read, ReadC
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tests.nameserver.test_registry import TIMEOUT_MS, Host
+from tests.spec import spec
 
 SECRET, OTHER = b"s" * 32, b"o" * 32
 
@@ -131,6 +132,7 @@ def test_changed_connect_is_refused(host: Host, change: Callable[[Command], None
     assert refused(ask(host, 2, request))
 
 
+@spec("H24")
 def test_recorded_connect_proves_nothing_again_and_nothing_on_another_connection(host: Host) -> None:
     nonce = challenge(host, 2)
     recorded = connecting(nonce)

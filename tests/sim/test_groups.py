@@ -2,12 +2,15 @@
 
 import pytest
 
+from tandemq.nameserver import NameServer
+from tandemq.registry import NAME_SERVER
 from tandemq.sim.groupmutations import GROUP_MUTATIONS
 from tandemq.sim.groupsim import APPLICATIONS_GROUP, GroupSimulation
 from tandemq.sim.runner import run_one
 from tandemq.sim.simulation import GROUP_SEEDS, quiet, run_seed
 
 WITH_APPLICATIONS = GROUP_SEEDS + 11
+WITH_SECRET = GROUP_SEEDS + 3
 SEEDS = range(GROUP_SEEDS + 1, GROUP_SEEDS + 21)
 
 
@@ -33,6 +36,18 @@ def test_some_seeds_have_real_clients() -> None:
         simulation.run()
     assert simulation.applications
     assert simulation.shadow.given_keys[APPLICATIONS_GROUP]
+
+
+def test_some_seeds_have_a_secret_that_brokers_prove_to_the_registry_of_a_name_server() -> None:
+    simulation = GroupSimulation(WITH_SECRET)
+    assert simulation.plan.secret
+    assert simulation.plan.registry == NAME_SERVER
+    with quiet():
+        simulation.run()
+    node = simulation.cluster.name_servers[simulation.plan.name_servers[0]].node
+    assert isinstance(node, NameServer)
+    assert node.registry is not None
+    assert node.registry._proven
 
 
 FIRST = {

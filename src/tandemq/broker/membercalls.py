@@ -21,11 +21,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from tandemq.boundary import Now, Turn
 from tandemq.broker.link import Link
 from tandemq.broker.peers import OnAnswer
-from tandemq.codec.proofs import CHALLENGE, NONCE, NONCE_BYTES, PROOF, Keyring, Roles, answer_proof, request_proof
-from tandemq.codec.proofs import carries as _is_of
-from tandemq.codec.proofs import from_text as _bytes
-from tandemq.codec.proofs import secret_of as _secret_by
-from tandemq.codec.proofs import to_text as _text
+from tandemq.codec import proofs
+from tandemq.codec.proofs import NONCE_BYTES, Keyring, Roles
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
@@ -38,11 +35,12 @@ log = logging.getLogger(__name__)
 PROVEN = frozenset({Code.TANDEM_LOG_RECORDS, Code.TANDEM_LOG_SUSPECT, Code.TANDEM_HAND_OFFSETS})
 """Requests of members only."""
 NONCES_MAX = 8
+NONCE, CHALLENGE, PROOF = proofs.NONCE, proofs.CHALLENGE, proofs.PROOF
 _ROLES = Roles(b"tandemq-call-1 member asks", b"tandemq-call-1 member answers")
-_request_proof = partial(request_proof, _ROLES)
-_answer_proof = partial(answer_proof, _ROLES)
-_secret_of = partial(_secret_by, _ROLES)
-__all__ = ["CHALLENGE", "NONCE", "NONCES_MAX", "PROOF", "PROVEN", "call", "guarded", "handlers", "sealed"]
+_request_proof = partial(proofs.request_proof, _ROLES)
+_answer_proof = partial(proofs.answer_proof, _ROLES)
+_secret_of = partial(proofs.secret_of, _ROLES)
+_is_of, _text, _bytes = proofs.carries, proofs.to_text, proofs.from_text
 
 
 def handlers(broker: "Broker") -> "dict[Code, Handler]":

@@ -15,7 +15,8 @@ from collections.abc import Callable, Generator
 from random import Random
 from typing import NamedTuple
 
-from tandemq.codec.registry import decode_outcome, encode_operation
+from tandemq.codec.proofs import CHALLENGE, PROOF, Keyring, request_proof, to_text
+from tandemq.codec.registry import ROLES, decode_outcome, encode_operation
 from tandemq.coordination.records import (
     GroupConfig,
     check_config,
@@ -97,7 +98,7 @@ class Administrator:
         """Everything is as the seed drew it."""
         self._world = world
         if cluster.groups_plan.registry == NAME_SERVER:
-            wire = _Wire(cluster.plan.name_servers[0])
+            wire = _Wire(cluster.plan.name_servers[0], cluster.keyring(NAME))
             wire.seat = Seat(world, network, ADMINISTRATOR_IP, wire)
             self._do: Callable[[Operation, Then], None] = wire.do
         else:
@@ -185,8 +186,9 @@ class _Wire(Talker):
 
     seat: Seat
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, keyring: Keyring | None) -> None:
         super().__init__(NAME, Random(NAME), (address,))
+        self._keyring = keyring
         self._address = address
         self._session = 0
         self._asked: list[tuple[Operation, Then]] = []
@@ -200,9 +202,27 @@ class _Wire(Talker):
         """See `Talker`."""
         asked, self._asked = self._asked, []
         for operation, then in asked:
-            fields = {"client": NAME, "timeoutMs": str(SESSION_MS), "sessionId": str(self._session)}
-            connect = Command(RequestCode.TANDEM_REGISTRY_CONNECT, fields=fields)
-            self.ask(self._address, connect, ANSWER_MS, self._connected(operation, then))
+            if self._keyring is None:
+                self._connect({}, operation, then)
+            else:
+                challenge = Command(RequestCode.TANDEM_REGISTRY_CHALLENGE)
+                self.ask(self._address, challenge, ANSWER_MS, self._challenged(operation, then))
+
+    def _challenged(self, operation: Operation, then: Then) -> Callable[[Command | None], None]:
+        def answered(answer: Command | None) -> None:
+            if answer is None or CHALLENGE not in answer.fields:
+                then(Unknown())
+                return
+            self._connect({CHALLENGE: answer.fields[CHALLENGE]}, operation, then)
+
+        return answered
+
+    def _connect(self, proof: dict[str, str], operation: Operation, then: Then) -> None:
+        fields = {"client": NAME, "timeoutMs": str(SESSION_MS), "sessionId": str(self._session)}
+        connect = Command(RequestCode.TANDEM_REGISTRY_CONNECT, fields=fields | proof)
+        if self._keyring is not None:
+            connect.fields[PROOF] = to_text(request_proof(ROLES, self._keyring.secrets()[0], connect))
+        self.ask(self._address, connect, ANSWER_MS, self._connected(operation, then))
 
     def _connected(self, operation: Operation, then: Then) -> Callable[[Command | None], None]:
         def answered(answer: Command | None) -> None:

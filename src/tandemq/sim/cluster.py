@@ -12,6 +12,7 @@ from random import Random
 from tandemq.boundary import LinkKind
 from tandemq.broker.node import Broker
 from tandemq.broker.node import Machine as MachineFacts
+from tandemq.codec.proofs import Keyring
 from tandemq.config import BrokerConfig, parse_delay_levels
 from tandemq.errors import StoreDamaged, StoreError
 from tandemq.nameserver.node import NameServer
@@ -101,7 +102,8 @@ class Host:
         facts = MachineFacts(self.machine.boot_id, self._cluster.plan.memory_bytes)
         dice = Random(f"{self._cluster.world.seed}-{self.name}-{self._incarnation}")
         delays = parse_delay_levels(self.config.delay_levels)
-        return Broker(self.config, self.machine.disk, process, dice, facts, self.machine.now(), delays)
+        return Broker(self.config, self.machine.disk, process, dice, facts, self.machine.now(), delays,
+                      keyring=self._cluster.keyring(self.name))  # fmt: skip
 
     def _repair(self, error: StoreDamaged) -> None:
         """What the hint says: delete the table that cannot be read."""
@@ -225,7 +227,8 @@ class Cluster:
         machine = self._ns_machines[address]
         process = Process(self.world, self.network, machine, machine.name)
         self.network.listen(address, process, LinkKind.REMOTING)
-        process.start(NameServer(self.plan.name_server_config, machine.disk, process))
+        keyring = self.keyring(machine.name)
+        process.start(NameServer(self.plan.name_server_config, machine.disk, process, keyring))
         self.name_servers[address] = process
 
     def name_server_machine(self, address: str) -> Machine:
@@ -242,6 +245,10 @@ class Cluster:
 
     def prepare(self, host: Host, process: Process) -> None:
         """A broker's process is about to get its node."""
+
+    def keyring(self, _name: str) -> Keyring | None:
+        """What a node that starts proves itself with; None: nothing is proven."""
+        return None
 
     def has_rot(self, address: str) -> bool:
         """Whether bits were turned at rest on the host there."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from random import Random
 
 from tandemq.broker.node import Broker
+from tandemq.codec.proofs import Keyring
 from tandemq.config import BrokerConfig, NameServerConfig
 from tandemq.coordination.orders import Stage
 from tandemq.coordination.records import (
@@ -38,6 +39,9 @@ SESSION_MS = 2_000
 DRIFT_PPM = 15_000
 """How far clocks of machines run apart, at most, each way."""
 
+SECRETS = 0.25
+"""The part of the seeds in which members have a secret."""
+
 
 @dataclass(frozen=True, slots=True)
 class ManagedGroup(GroupPlan):
@@ -65,9 +69,11 @@ def mode_of(group: GroupPlan) -> Mode:
 
 @dataclass(frozen=True, slots=True)
 class GroupsPlan(Plan):
-    """One seed's world. `registry`: which kind."""
+    """One seed's world. `registry`: which kind. `secret`: what members prove to each other and to the registry of a
+    name server; empty: nothing is proven."""
 
     registry: str
+    secret: bytes = b""
 
     @property
     def registry_address(self) -> str:
@@ -112,6 +118,11 @@ def draw_groups(random: Random) -> GroupsPlan:
     return GroupsPlan(**same, registry=random.choice((NAME_SERVER, ZOOKEEPER)))
 
 
+def with_secret(plan: GroupsPlan, random: Random) -> GroupsPlan:
+    """A plan, with a secret now and then; by dice of their own, so that seeds without one stay as they are."""
+    return replace(plan, secret=random.randbytes(32)) if random.random() < SECRETS else plan
+
+
 class GroupCluster(Cluster):
     """Hosts, name servers and a registry."""
 
@@ -154,6 +165,11 @@ class GroupCluster(Cluster):
         if self.groups_plan.registry == ZOOKEEPER:
             client = f"{host.name}-{self.world.now_us}"
             process.registry = self.registry.open(process, client, SESSION_MS).ask
+
+    def keyring(self, name: str) -> Keyring | None:
+        """See `Cluster`."""
+        secret = self.groups_plan.secret
+        return Keyring(lambda: (secret,), Random(f"{self.world.seed}-{name}-{self.world.now_us}")) if secret else None
 
     def leader(self, group: GroupPlan) -> Host | None:
         """Who serves, or leads at least; None while nobody does."""

@@ -11,7 +11,7 @@ from tandemq.sim.groupapps import FOUND_US, GroupConsuming, GroupProducing
 from tandemq.sim.groupchecks import GroupChecks
 from tandemq.sim.groupclients import GroupConsumer, GroupProducer, Members
 from tandemq.sim.groupfaults import GroupFaults
-from tandemq.sim.groups import GroupCluster, draw_groups, mode_of
+from tandemq.sim.groups import GroupCluster, draw_groups, mode_of, with_secret
 from tandemq.sim.groupverdict import GroupVerdict
 from tandemq.sim.history import History
 from tandemq.sim.plan import client_ip
@@ -42,7 +42,7 @@ class GroupSimulation(History):
         """Nothing has begun."""
         super().__init__(seed)
         world = self.world
-        self.plan = draw_groups(world.random)
+        self.plan = with_secret(draw_groups(world.random), Random(f"{seed}-secret"))
         self.cluster = GroupCluster(world, self.network, self.plan)
         self.shadow.has_rot = self.cluster.has_rot
         self.checks = GroupChecks(world, self.cluster, self.shadow)
