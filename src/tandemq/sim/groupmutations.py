@@ -113,17 +113,6 @@ def offsets_replaced() -> AbstractContextManager[Any]:
     return patched(offsets.ConsumerOffsets, "merge_positions", merge)
 
 
-def unnoted_offsets_reported() -> AbstractContextManager[Any]:
-    """Offsets that the disk has not taken are reported to consumers."""
-    note = offsets.ConsumerOffsets.note
-
-    def pretend(self: offsets.ConsumerOffsets, changes: bytes) -> None:
-        note(self, changes)
-        self.is_unnoted = False
-
-    return patched(offsets.ConsumerOffsets, "note", pretend)
-
-
 def refused_pulls_served() -> AbstractContextManager[Any]:
     """Pulls are answered by whoever is asked."""
     return _always(pull.PullPath, "refusal", None)
@@ -146,12 +135,27 @@ def refused_commits_served() -> AbstractContextManager[Any]:
 
 
 def held_pulls_kept() -> AbstractContextManager[Any]:
-    """Pulls that wait when the right to be read ends go on waiting."""
+    """Pulls that wait when the right to be read ends go on waiting, and are answered with messages."""
 
-    def keep(self: pull.PullPath, why: str, _turn: Turn) -> None:
+    def refuse_new_ones(self: pull.PullPath, why: str, _turn: Turn) -> None:
         self.refusal = why
 
-    return patched(pull.PullPath, "refuse", keep)
+    def blind(name: str) -> AbstractContextManager[Any]:
+        original = getattr(pull.PullPath, name)
+
+        def serve(self: pull.PullPath, *arguments: Any) -> Any:
+            refusal, self.refusal = self.refusal, None
+            try:
+                return original(self, *arguments)
+            finally:
+                self.refusal = refusal
+
+        return patched(pull.PullPath, name, serve)
+
+    return both(
+        patched(pull.PullPath, "refuse", refuse_new_ones),
+        *(blind(name) for name in ("begin_turn", "waiting_ms", "answer_woken", "answer_due")),
+    )
 
 
 def loss_forgotten() -> AbstractContextManager[Any]:
@@ -280,7 +284,6 @@ GROUP_MUTATIONS: dict[str, tuple[Mutation, frozenset[str]]] = {
     "slave-reports-unsynced": (slave_reports_unsynced, SAFE),
     "hand-over-not-merged": (hand_over_not_merged, frozenset({"I7"})),
     "offsets-replaced": (offsets_replaced, frozenset({"I7"})),
-    "unnoted-offsets-reported": (unnoted_offsets_reported, frozenset({"I7"})),
     "refused-pulls-served": (refused_pulls_served, frozenset({"I6"})),
     "refused-sends-served": (refused_sends_served, frozenset({"I6"})),
     "refused-commits-served": (refused_commits_served, frozenset({"I6"})),
