@@ -9,6 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tandemq.client.outgoing import Outgoing
+from tandemq.model.codes import ResponseCode
+from tandemq.run.ask import line
 from tandemq.run.local import LocalCluster
 from tests.cli.conftest import Run
 
@@ -92,3 +97,26 @@ def test_text_for_people_shows_place_tag_and_body(tell: Callable[..., str], ask:
     [sent] = ask("message", "send", "People", "line\x07", "--tag", "t")
     told = tell("message", "query", "--id", sent["offsetId"])
     assert f"People/{sent['queue']}@{sent['offset']} {sent['id']} tag=t line·" in told
+
+
+def test_message_that_cannot_be_decompressed_hides_no_other(
+    run: Run, cluster: LocalCluster, ask: Ask, caplog: pytest.LogCaptureFixture
+) -> None:
+    ask("topic", "create", "Garbled", "--queues", 1, "--broker", "broker-a")
+    ask("message", "send", "Garbled", "before", "--key", "k")
+    key = "0" * 32
+    garbled = Outgoing("Garbled", b"no zlib", f"UNIQ_KEY\x01{key}\x02KEYS\x01k\x02", 1, 0, (key,))
+    with line(cluster.broker("broker-a").address) as opened:
+        answer = opened.ask(garbled.command("g", "broker-a", 0, 0, 1))
+    assert answer.code == ResponseCode.SUCCESS
+    ask("message", "send", "Garbled", "behind", "--key", "k")
+    words = ("message", "tail", "Garbled", "--from", "earliest", "--count", 2, "--json", "-n", cluster.name_servers)
+    assert [json.loads(text)["body"] for text in run(*words).stdout.splitlines()] == ["before", "behind"]
+    assert "unreadable message passed over" in caplog.text
+    found = ask("message", "query", "Garbled", "--key", "k")
+    assert [one["body"] for one in found] == ["before", "no zlib", "behind"]
+    assert ["fault" in one for one in found] == [False, True, False]
+    [one] = ask("message", "query", "--id", found[1]["offsetId"])
+    assert one == found[1]
+    told = run("message", "query", "--id", one["offsetId"], "-n", cluster.name_servers).stdout
+    assert "[the body cannot be decompressed: " in told

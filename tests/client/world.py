@@ -198,6 +198,7 @@ class Broker(Server):
         body: bytes,
         reconsume_times: int = 0,
         given: dict[str, str] | None = None,
+        sys_flag: int = 0,
         **more: str,
     ) -> int:
         """Put a message into a queue; returns its offset. Held pulls of the queue are answered."""
@@ -206,8 +207,8 @@ class Broker(Server):
         offset = queue.end
         record = encode_record(
             topic=topic.encode(), queue_id=queue_id, queue_offset=offset, log_offset=offset * 1000, body=body,
-            properties=encode_properties(properties).encode(), flag=0, sys_flag=0, born_ms=WALL_MS, born_host=HOST,
-            store_ms=WALL_MS, store_host=HOST, reconsume_times=reconsume_times,
+            properties=encode_properties(properties).encode(), flag=0, sys_flag=sys_flag, born_ms=WALL_MS,
+            born_host=HOST, store_ms=WALL_MS, store_host=HOST, reconsume_times=reconsume_times,
         )  # fmt: skip
         queue.records.append((record, properties.get("TAGS", "")))
         for member in self.group.members.values():

@@ -39,7 +39,7 @@ class LogWriter:
 
     def write(
         self, body: bytes | None = None, *, topic: str = "", sys_flag: int = 0, properties: bytes | None = None,
-        born_host: bytes = HOST_V4, is_java: bool = False,
+        born_host: bytes = HOST_V4, is_java: bool = False, born_ms: int | None = None,
     ) -> Made:  # fmt: skip
         """One record; by default of topic T0 or T1 in turn, with keys and a tag."""
         number = len(self.made)
@@ -52,7 +52,8 @@ class LogWriter:
         while True:
             raw = encode_record(
                 topic=topic.encode(), queue_id=queue_id, queue_offset=queue_offset, log_offset=self.end, body=body,
-                properties=properties, flag=number, sys_flag=sys_flag, born_ms=BORN_MS + 10 * number,
+                properties=properties, flag=number, sys_flag=sys_flag,
+                born_ms=BORN_MS + 10 * number if born_ms is None else born_ms,
                 born_host=born_host, store_ms=BORN_MS + 10 * number + number % 5, store_host=HOST_V4,
                 reconsume_times=number % 2,
             )  # fmt: skip

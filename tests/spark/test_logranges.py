@@ -15,9 +15,10 @@ from tandemq.errors import OffsetGone, StoreDamaged
 from tandemq.model.message import SysFlag
 from tandemq.spark.logfiles import LogReader, log_end, open_log
 from tandemq.spark.logranges import BatchMaker, RangeReader, Reading, split
+from tandemq.spark.records import MILLISECONDS_MAX
 from tandemq.spark.schema import message_schema
 from tests.golden import GOLDEN, unpack
-from tests.spark.logs import BORN_MS, HOST_V6, LogWriter
+from tests.spark.logs import BORN_MS, HOST_V4, HOST_V6, LogWriter
 from tests.spec import spec
 
 
@@ -218,3 +219,21 @@ def test_stores_of_java_brokers_are_read_as_their_client_reads_them(tmp_path: Pa
         assert row["body"].decode() == message["body"]
         assert row["size"] == message["storeSize"]
         assert row["bodyCrc"] == message["bodyCRC"]
+
+
+def test_time_beyond_all_timestamps_costs_no_other_row(writer: LogWriter) -> None:
+    for host in (HOST_V6, HOST_V4):  # taken one by one, and column by column
+        writer.write(b"late", born_host=host, born_ms=(1 << 63) - 1)
+        writer.write(b"early", born_host=host, born_ms=-(1 << 63))
+    writer.write(b"sound")
+    files = open_log(writer.store, "broker-a")
+    maker = BatchMaker(files, to_arrow_schema(message_schema(), timezone="UTC"))
+    with LogReader(files) as read:
+        reader = RangeReader(read, Reading(tuple(message_schema().names)))
+        (wanted,) = split(files, files.start, log_end(read), 1 << 30)
+        batches = [maker.batch(rows) for rows in reader.rows(wanted)]
+    bodies = [body.as_py() for batch in batches for body in batch.column("body")]
+    times = [time.value for batch in batches for time in batch.column("bornTimestamp")]
+    latest = MILLISECONDS_MAX * 1000
+    assert bodies == [b"late", b"early", b"late", b"early", b"sound"]
+    assert times == [latest, -latest, latest, -latest, (BORN_MS + 40) * 1000]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DEFAULT_NAME_SERVERS = "127.0.0.1:9876"
+_LEVELS = {"kazoo": logging.CRITICAL, "tandemq.client.unreadable": logging.WARNING}
 
 namesrv_option = click.option(
     "--namesrv", "-n", "name_servers", default=DEFAULT_NAME_SERVERS, envvar="TANDEMQ_NAMESRV", show_default=True,
@@ -23,13 +24,15 @@ namesrv_option = click.option(
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the log of clients to errors: what they say of their connections is for programs that live longer."""
+    """Keep the log of clients to errors: what they say of their connections is for programs that live longer. A message
+    that is passed over is still said."""
     loggers = [logging.getLogger("tandemq")]
     if not logging.getLogger().isEnabledFor(logging.DEBUG):  # tandemq -v: every attempt of ZooKeeper's client is shown
         loggers.append(logging.getLogger("kazoo"))
+    loggers.append(logging.getLogger("tandemq.client.unreadable"))
     before = [logger.level for logger in loggers]
     for logger in loggers:
-        logger.setLevel(logging.CRITICAL if logger.name == "kazoo" else logging.ERROR)
+        logger.setLevel(_LEVELS.get(logger.name, logging.ERROR))
     try:
         yield
     finally:

@@ -199,7 +199,8 @@ def query(
 
 
 def as_object(one: "StoredMessage") -> dict[str, Any]:
-    """A message for `--json`; a body that is no UTF-8 comes as hexadecimal digits."""
+    """A message for `--json`; a body that is no UTF-8 comes as hexadecimal digits, one that cannot be decompressed as
+    it is stored, with the reason as `fault`."""
     try:
         body = {"body": one.body.decode()}
     except UnicodeDecodeError:
@@ -208,7 +209,7 @@ def as_object(one: "StoredMessage") -> dict[str, Any]:
         "topic": one.topic, "queue": one.queue_id, "offset": one.queue_offset, "id": one.unique_key,
         "offsetId": one.message_id, "tag": one.tags, "keys": one.keys, "stored": one.store_ms, "born": one.born_ms,
         "bornHost": one.born_host, "storeHost": one.store_host, "reconsumeTimes": one.reconsume_times,
-        "properties": one.properties, **body,
+        "properties": one.properties, **body, **({"fault": one.fault} if one.fault else {}),
     }  # fmt: skip
 
 
@@ -217,6 +218,6 @@ def _line(one: "StoredMessage") -> str:
     shown = "".join(c if c.isprintable() else "·" for c in body) + ("…" if len(one.body) > 200 else "")
     keys = f" keys={','.join(one.keys)}" if one.keys else ""
     tag = f" tag={one.tags}" if one.tags else ""
-    return (
-        f"{time_text(one.store_ms)} {one.topic}/{one.queue_id}@{one.queue_offset} {one.unique_key}{tag}{keys} {shown}"
-    )
+    fault = f" [{one.fault}]" if one.fault else ""
+    place = f"{one.topic}/{one.queue_id}@{one.queue_offset}"
+    return f"{time_text(one.store_ms)} {place} {one.unique_key}{tag}{keys}{fault} {shown}"

@@ -1,7 +1,8 @@
 """The push consumer's machine: shares pull, deliveries come out, acknowledgements go in.
 
     shares ─► messages ─► next_delivery() ─► ack: the offset may pass it
-                                          └► retry: sent back, then as acknowledged; or delivered again
+                 │                        └► retry: sent back, then as acknowledged; or delivered again
+                 └► unreadable: retry at once, never delivered
 
 Concurrent: all that was pulled may be handed out at once, in any order of queues, in order within one.
 Orderly: of each queue one message at a time, under the queue's lock; one that failed comes again before the next.
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tandemq.boundary import Now
+from tandemq.client import unreadable
 from tandemq.client.calls import Ticket
 from tandemq.client.fetch import Subscription
 from tandemq.client.kit import Kit
@@ -185,16 +187,12 @@ class PushCore:
 
         self._kit.runner.start(story, now).then(ended)
 
-    def _redeliver(self, delivery: Delivery, _now: Now) -> None:
+    def _redeliver(self, delivery: Delivery, now: Now) -> None:
         share = delivery.share
         if share is None or not delivery.is_ours:
             return
         message = replace(delivery.message, reconsume_times=delivery.message.reconsume_times + 1)
-        again = Delivery(message, delivery.queue, share)
-        if self.options.orderly:
-            self._current[share] = again
-        self._ready.append(again)
-        self.on_ready()
+        self._hand_out(Delivery(message, delivery.queue, share), now)
 
     def _pass(self, delivery: Delivery, now: Now) -> None:
         share = delivery.share
@@ -230,9 +228,35 @@ class PushCore:
         if self.options.orderly:
             self._waiting.setdefault(share, deque()).extend(deliveries)
             self._offer(share, now)
+        elif any(message.fault for message in messages):
+            for delivery in deliveries:
+                self._hand_out(delivery, now)
         else:
             self._ready.extend(deliveries)
             self.on_ready()
+
+    def _hand_out(self, delivery: Delivery, now: Now) -> None:
+        """Let the user have a message, if it can be read; in orderly mode it is its queue's current one."""
+        if self.options.orderly and delivery.share is not None:
+            self._current[delivery.share] = delivery
+        if unreadable.is_rejected(delivery.queue, delivery.message):
+            self._kit.timers.at(now.mono_ms, lambda at: self._reject(delivery, at))
+            return
+        self._ready.append(delivery)
+        self.on_ready()
+
+    def _reject(self, delivery: Delivery, now: Now) -> None:
+        """An unreadable message counts as failed. An orderly queue would stand still while it is tried again, and its
+        bytes stay the same: there it is a dead letter at once."""
+        if not delivery.is_ours or self._is_closed:
+            return
+        is_broadcast = self.options.model is MessageModel.BROADCASTING
+        outcome = "passed over" if is_broadcast else "dead letter" if self.options.orderly else "sent back"
+        unreadable.warn(self.options.group, delivery.queue, delivery.message, outcome)
+        if is_broadcast:
+            self.ack(delivery, now)
+        else:
+            self.retry(delivery, now, DEAD_LETTER_LEVEL if self.options.orderly else 0)
 
     def _offer(self, share: Share, now: Now) -> None:
         """Hand out an orderly queue's next message, if none is out and the lock holds."""
@@ -246,9 +270,7 @@ class PushCore:
             return
         if not self.shares.may_consume(share, now):
             return
-        delivery = self._current[share] = waiting.popleft()
-        self._ready.append(delivery)
-        self.on_ready()
+        self._hand_out(waiting.popleft(), now)
 
     def _dropped(self, share: Share) -> None:
         self._waiting.pop(share, None)

@@ -14,6 +14,10 @@ The position moves with the consumer: another member is asked from where the las
 before that position is believed of a master only, and of a new one only if it says so twice, a pause apart.
 
 Nothing is pulled while the window is full; who makes room calls `pull`.
+
+An answer is taken message by message. A body that cannot be decompressed is handed on with its `fault`; it costs the
+other messages nothing. A damaged record (its checksum is wrong) ends the answer: what lies before it is delivered, and
+the queue waits there for sound bytes, of another member or repaired.
 Source: docs/requests.md, "pull"; RocketMQ PullAPIWrapper.
 """
 
@@ -31,7 +35,7 @@ from tandemq.client.routes import MASTER_ID
 from tandemq.client.settings import ConsumerOptions
 from tandemq.client.steps import refusal
 from tandemq.client.window import Window
-from tandemq.codec.record import decode_messages
+from tandemq.codec.record import decode_pulled
 from tandemq.errors import ProtocolError, TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
@@ -45,6 +49,8 @@ EMPTY_ANSWERS_MAX = 3
 """After so many empty answers that came at once the queue rests: the broker does not hold pulls."""
 EMPTY_AT_ONCE_MS = 50
 EMPTY_PAUSE_MS = 200
+DAMAGE_LOG_MS = 60_000
+"""How often a queue that waits at a damaged record says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,8 @@ class Fetch:
         """Called when the broker says from where to go on: an offset that has not left does not hold any more."""
         self._served_by = ""
         self._told_back: tuple[str, int] | None = None
+        self._damage_logged: tuple[int, int] | None = None
+        """The offset of the damaged record that was logged last, and when."""
 
     def stop(self) -> None:
         """Pull no more; what arrives is dropped."""
@@ -188,7 +196,7 @@ class Fetch:
     def _take(self, address: str, answer: Command, now: Now) -> None:
         code = answer.code
         if code == ResponseCode.SUCCESS:
-            self._found(answer, now)
+            self._found(address, answer, now)
         elif code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
             self._nothing(answer, now)
         elif code == ResponseCode.PULL_OFFSET_MOVED:
@@ -205,19 +213,34 @@ class Fetch:
             return
         self._suggested_id = int(answer.fields.get("suggestWhichBrokerId", MASTER_ID))
 
-    def _found(self, answer: Command, now: Now) -> None:
+    def _found(self, address: str, answer: Command, now: Now) -> None:
         self._empty_answers = 0
         self._served_by = self.read_from
         window = self._window
-        messages = decode_messages(answer.body)
+        messages, end, damage = decode_pulled(answer.body)
         next_offset = int(answer.fields["nextBeginOffset"])
         expected = window.next_offset
+        if end < len(answer.body):
+            next_offset = messages[-1].queue_offset + 1 if messages else expected
         matching = [m for m in messages if m.queue_offset >= expected and self.subscription.matches(m)]
         for message in matching:
             window.add(message)
         window.next_offset = max(next_offset, expected)
+        if damage:
+            self._damaged(address, damage, now)
         if matching:
             self._on_messages(matching, now)
+
+    def _damaged(self, address: str, damage: str, now: Now) -> None:
+        """The next record is not what was stored: ask another member, and this one again after a while."""
+        self._refused(address, now)
+        offset = self._window.next_offset
+        if self._damage_logged is None or self._damage_logged[0] != offset or (
+            now.mono_ms - self._damage_logged[1] >= DAMAGE_LOG_MS
+        ):  # fmt: skip
+            self._damage_logged = (offset, now.mono_ms)
+            log.warning("damaged record, the queue waits for sound bytes queue=%s offset=%d address=%s reason=%s",
+                        self._window.queue, offset, address, damage)  # fmt: skip
 
     def _nothing(self, answer: Command, now: Now) -> None:
         next_offset = int(answer.fields.get("nextBeginOffset", self._window.next_offset))

@@ -144,7 +144,11 @@ class PullConsumer:
         return core.position(queue)
 
     async def poll(self, count_max: int = POLL_MESSAGES_MAX, *, timeout_s: float | None = None) -> list[StoredMessage]:
-        """Messages that are there, at most `count_max`, as soon as there is one; empty after the time."""
+        """Messages that are there, at most `count_max`, as soon as there is one; empty after the time.
+
+        One whose body cannot be decompressed is passed over, with a warning in the log; only from a dead letter topic
+        it comes, with its `fault`.
+        """
         return [message for _, message in await self.poll_queues(count_max, timeout_s=timeout_s)]
 
     async def poll_queues(

@@ -3,7 +3,8 @@
     assign ─► start offset ─► fetch ─► window ─► take() ─► commit tells up to what was taken
                      seek ────┘
 
-Nothing is shared out among members, and a message counts as consumed when it was taken.
+Nothing is shared out among members, and a message counts as consumed when it was taken. An unreadable one
+(`client.unreadable`) is logged and passed over.
 
 Owner: the node. Source: docs/requests.md, "consuming".
 """
@@ -13,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from tandemq.boundary import Now
+from tandemq.client import unreadable
 from tandemq.client.calls import Ticket
 from tandemq.client.consuming import make_subscription
 from tandemq.client.fetch import Fetch, Subscription
@@ -152,7 +154,12 @@ class PullCore:
         return taken
 
     def _arrived(self, reading: _Reading, messages: list[StoredMessage]) -> None:
-        self._ready.extend((reading, reading.window.generation, message) for message in messages)
+        for message in messages:
+            if unreadable.is_rejected(reading.window.queue, message):
+                unreadable.warn(self.options.group, reading.window.queue, message, "passed over")
+                reading.window.ack(message.queue_offset)
+            else:
+                self._ready.append((reading, reading.window.generation, message))
         self.on_ready()
 
     def commit(self) -> Steps[None]:

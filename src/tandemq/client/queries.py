@@ -1,18 +1,24 @@
 """Finding messages: by id, by key, by unique key, by where they lie.
 
+A message whose body cannot be decompressed is found like any other, with its `fault`.
+
 Source: docs/requests.md, "all codes".
 """
+
+import logging
+from dataclasses import replace
 
 from tandemq.client.administration import topic_route
 from tandemq.client.kit import Kit
 from tandemq.client.offsets import ask_member
 from tandemq.client.steps import Ask, Steps, ask, ask_all, checked, request, text_of
-from tandemq.codec.record import decode_message, decode_messages, parse_message_id
-from tandemq.errors import TandemError
+from tandemq.codec.record import decode_messages, decode_pulled, parse_message_id, read_message
+from tandemq.errors import ProtocolError, TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import UNIQ_KEY, MessageQueue, StoredMessage
 
+log = logging.getLogger(__name__)
 TOOLS_GROUP = "TOOLS_CONSUMER"
 _SUBSCRIPTION = 4
 FAR_FUTURE_MS = (1 << 63) - 1
@@ -22,12 +28,12 @@ def message_by_id(text: str) -> Steps[StoredMessage]:
     """The message with an offset message id, asked of the broker that the id names.
 
     Raises:
-        ProtocolError: it is no such id.
+        ProtocolError: it is no such id, or what lies there is damaged.
         NetworkError, RemoteError: the broker cannot be reached, or does not have it.
     """
     address, log_offset = parse_message_id(text)
     answer = yield from ask(address, request(RequestCode.VIEW_MESSAGE_BY_ID, offset=log_offset))
-    return decode_message(answer.body, 0, len(answer.body))
+    return read_message(answer.body, 0, len(answer.body))
 
 
 def messages_by_key(
@@ -47,6 +53,7 @@ def messages_by_key(
     Raises:
         NoRoute: the topic is unknown.
         NetworkError: nobody answers.
+        ProtocolError: all that was found is damaged.
     """
     route = yield from topic_route(kit, topic)
     fields: dict[str, object] = {
@@ -59,15 +66,32 @@ def messages_by_key(
     answers = yield from ask_all(asks)
     found: dict[tuple[str, int, int], StoredMessage] = {}
     names = {address: name for name, group in route.brokers.items() for address in group.members.values()}
+    damages: list[ProtocolError] = []
     for address, answer in zip(addresses, answers, strict=True):
         if isinstance(answer, Command) and answer.code == ResponseCode.SUCCESS:
-            for message in decode_messages(answer.body):
+            for message in _read(answer.body, address, damages):
                 if message.topic == topic and _has_key(message, key, unique=unique):
                     found.setdefault((names[address], message.queue_id, message.queue_offset), message)
     errors = [answer for answer in answers if isinstance(answer, TandemError)]
     if len(errors) == len(answers) and errors:
         raise errors[0]
+    if damages and not found:
+        raise damages[0]
     return sorted(found.values(), key=lambda message: (message.store_ms, message.log_offset))[:count_max]
+
+
+def _read(body: bytes, address: str, damages: list[ProtocolError]) -> list[StoredMessage]:
+    """The messages of an answer up to the first damaged one; bodies beyond the budget of an answer stay compressed."""
+    messages, end, damage = decode_pulled(body)
+    try:
+        if damage:
+            raise ProtocolError(damage)
+        left_out = "not decompressed: the bodies of this answer are too large together; ask for this message alone"
+        messages += [replace(one, fault=left_out) for one in decode_messages(body[end:], inflates=False)]
+    except ProtocolError as error:
+        damages.append(ProtocolError(f"{address} sent a damaged record: {error}"))
+        log.warning("damaged record in the answer to a query address=%s reason=%s", address, error)
+    return messages
 
 
 def _command(fields: dict[str, object]) -> Command:
@@ -83,6 +107,7 @@ def message_at(kit: Kit, queue: MessageQueue, offset: int) -> Steps[StoredMessag
 
     Raises:
         NoRoute, NetworkError, RemoteError: it cannot be learnt.
+        ProtocolError: it is damaged.
     """
     if not kit.routes.members(queue.broker_name):
         yield from topic_route(kit, queue.topic)
@@ -93,8 +118,10 @@ def message_at(kit: Kit, queue: MessageQueue, offset: int) -> Steps[StoredMessag
         ResponseCode.PULL_OFFSET_MOVED,
     ):
         return None
-    messages = decode_messages(checked(answer).body)
-    return messages[0] if messages and messages[0].queue_offset == offset else None
+    pulled = decode_pulled(checked(answer).body)
+    if pulled.damage and not pulled.messages:
+        raise ProtocolError(f"the message at offset {offset} of {queue}: {pulled.damage}")
+    return pulled.messages[0] if pulled.messages and pulled.messages[0].queue_offset == offset else None
 
 
 def _pull(queue: MessageQueue, offset: int) -> Command:

@@ -35,7 +35,8 @@ RECONSUME_TIMES_DEFAULT = 16
 DEAD_LETTER_LEVEL = -1
 SEND_BACK_TIMEOUT_MS = 5_000
 FIRST_RETRY_LEVEL = 3
-_NOT_ITS_FLAGS = int(SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+_HOST_FLAGS = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+_COMPRESSION_FLAGS = int(SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK)
 _NOT_PASSED_ON = (DELAY, TRAN_MSG, RECORD_CRC, "CLUSTER", "MIN_OFFSET", "MAX_OFFSET")
 
 
@@ -69,15 +70,16 @@ def send_back(
             return True
     try:
         now = yield from tell_now()
-        stored = yield from wait(producer.send_prepared(_again(kit, options, message, level), now))
+        stored = yield from wait(producer.send_prepared(_again(kit, options, message, level, now.wall_ms), now))
     except TandemError as error:
         log.warning("retry failed group=%s queue=%s reason=%s", options.group, queue, error)
         return False
     return stored.status is SendStatus.SEND_OK or not kit.routes.is_elected(stored.queue.broker_name)
 
 
-def _again(kit: Kit, options: ConsumerOptions, message: StoredMessage, level: int) -> Outgoing:
-    """The message as a new one for the retry topic; which brokers make a dead letter when its times are over.
+def _again(kit: Kit, options: ConsumerOptions, message: StoredMessage, level: int, wall_ms: int) -> Outgoing:
+    """The message as a new one for the retry topic; which brokers make a dead letter when its times are over. A body
+    that could not be decompressed goes as it is stored, with its flags.
 
     Of a message sent back brokers compare how often it came before, of a new one how often it will have come: 4.x takes
     it for dead when that has reached the limit, 5.x when it is beyond. The limit told makes all of them agree.
@@ -94,9 +96,9 @@ def _again(kit: Kit, options: ConsumerOptions, message: StoredMessage, level: in
         retry_topic(options.group),
         message.body,
         encode_properties(properties),
-        message.sys_flag & ~_NOT_ITS_FLAGS,
+        message.sys_flag & ~(_HOST_FLAGS if message.fault else _HOST_FLAGS | _COMPRESSION_FLAGS),
         message.flag,
-        (message.unique_key or kit.keys.next(message.born_ms),),
+        (message.unique_key or kit.keys.next(wall_ms),),
         reconsume_times=times,
         max_reconsume_times=times_max if is_dead else times_max + 1,
     )

@@ -25,8 +25,9 @@ class Window:
         self._bytes_max = bytes_max
 
     def add(self, message: StoredMessage) -> None:
-        """A pulled message that somebody will acknowledge."""
-        size = message.size
+        """A pulled message that somebody will acknowledge; it counts with the larger of its record and its body, which
+        may have been compressed."""
+        size = max(message.size, len(message.body))
         self._unacked[message.queue_offset] = size
         self._bytes += size
 

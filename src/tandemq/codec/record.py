@@ -349,21 +349,38 @@ def decode_message(data: Buffer, start: int, end: int, *, inflates: bool = True)
     Raises:
         ProtocolError: it is no whole record, its checksum is wrong, or its body cannot be decompressed.
     """
+    message = read_message(data, start, end, inflates=inflates)
+    if message.fault:
+        raise ProtocolError(message.fault)
+    return message
+
+
+def read_message(data: Buffer, start: int, end: int, *, inflates: bool = True) -> StoredMessage:
+    """As `decode_message`; but a body that cannot be decompressed stays as it is stored, and `fault` says why.
+
+    Raises:
+        ProtocolError: it is no whole record, or its checksum is wrong.
+    """
     record = parse_record(data, start, end)
     if isinstance(record, str):
         raise ProtocolError(f"unreadable record: {record}")
     head = _HEADS[record.sys_flag & 0x30].unpack_from(data, start)
     flag, born_host, store_host, reconsume_times, prepared_offset = head[4], head[9], head[11], head[12], head[13]
-    fault = record_fault(data, start, record.size, record.body_start, record.body_end, record.body_crc)
-    if fault is not None:
-        raise ProtocolError(fault)
-    body = bytes(data[record.body_start : record.body_end])
+    damage = record_fault(data, start, record.size, record.body_start, record.body_end, record.body_crc)
+    if damage is not None:
+        raise ProtocolError(damage)
+    body, fault = bytes(data[record.body_start : record.body_end]), ""
+    if inflates and record.sys_flag & _COMPRESSED:
+        try:
+            body = inflate(body, record.sys_flag)
+        except ProtocolError as error:
+            fault = str(error)
     return StoredMessage(
         topic=record.topic.decode("utf-8", "replace"),
         queue_id=record.queue_id,
         queue_offset=record.queue_offset,
         log_offset=record.log_offset,
-        body=inflate(body, record.sys_flag) if inflates and record.sys_flag & _COMPRESSED else body,
+        body=body,
         properties=decode_properties(record.properties.decode("utf-8", "replace")),
         flag=flag,
         sys_flag=record.sys_flag,
@@ -375,10 +392,11 @@ def decode_message(data: Buffer, start: int, end: int, *, inflates: bool = True)
         prepared_offset=prepared_offset,
         size=record.size,
         message_id=message_id(store_host, record.log_offset),
+        fault=fault,
     )
 
 
-def decode_messages(data: Buffer) -> list[StoredMessage]:
+def decode_messages(data: Buffer, *, inflates: bool = True) -> list[StoredMessage]:
     """All messages of a pull answer's body.
 
     Raises:
@@ -387,9 +405,39 @@ def decode_messages(data: Buffer) -> list[StoredMessage]:
     messages: list[StoredMessage] = []
     position, end = 0, len(data)
     while position < end:
-        messages.append(decode_message(data, position, end))
+        messages.append(decode_message(data, position, end, inflates=inflates))
         position += messages[-1].size
     return messages
+
+
+class Pulled(NamedTuple):
+    """What a pull answer's body holds, as far as it was read."""
+
+    messages: list[StoredMessage]
+    """Those before `end`. One whose body cannot be decompressed is among them, with its `fault`."""
+    end: int
+    """Bytes read: all of them, unless a record is damaged or the bodies together are too large."""
+    damage: str
+    """What is wrong with the record at `end`, "" if nothing is."""
+
+
+def decode_pulled(data: Buffer, inflated_max: int = INFLATED_BYTES_MAX) -> Pulled:
+    """The messages of a pull answer's body, up to the first damaged record, and no more than `inflated_max` bytes of
+    decompressed bodies (or one message): an answer of 1 MiB can inflate to 1 GiB."""
+    messages: list[StoredMessage] = []
+    position, end, inflated = 0, len(data), 0
+    while position < end:
+        try:
+            message = read_message(data, position, end)
+        except ProtocolError as error:
+            return Pulled(messages, position, str(error))
+        if message.sys_flag & _COMPRESSED:
+            inflated += len(message.body)
+            if inflated > inflated_max and messages:
+                break
+        messages.append(message)
+        position += message.size
+    return Pulled(messages, position, "")
 
 
 def inflate(body: bytes, sys_flag: int) -> bytes:

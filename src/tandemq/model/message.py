@@ -114,6 +114,8 @@ class StoredMessage:
     prepared_offset: int
     size: int
     message_id: str
+    fault: str = ""
+    """Why `body` is as it was stored although the record says that it is compressed; "" if nothing is wrong."""
 
     @property
     def tags(self) -> str:

@@ -18,9 +18,8 @@ from tandemq.errors import ProtocolError
 from tandemq.model.message import StoredMessage
 from tandemq.spark.layout import Epochs
 from tandemq.spark.reader import Pulled
+from tandemq.spark.records import TIMESTAMP, microseconds
 from tandemq.spark.schema import KAFKA_SOURCES
-
-TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +50,8 @@ _MAKERS: dict[str, tuple[Any, Callable[[_Row], Any]]] = {
     "queueId": (pa.int32(), lambda row: row.message.queue_id),
     "queueOffset": (pa.int64(), lambda row: row.message.queue_offset),
     "commitLogOffset": (pa.int64(), lambda row: row.message.log_offset),
-    "bornTimestamp": (TIMESTAMP, lambda row: row.message.born_ms * 1000),
-    "storeTimestamp": (TIMESTAMP, lambda row: row.message.store_ms * 1000),
+    "bornTimestamp": (TIMESTAMP, lambda row: microseconds(row.message.born_ms)),
+    "storeTimestamp": (TIMESTAMP, lambda row: microseconds(row.message.store_ms)),
     "bornHost": (pa.string(), lambda row: row.message.born_host),
     "reconsumeTimes": (pa.int32(), lambda row: row.message.reconsume_times),
     "properties": (pa.string(), lambda row: row.record.properties.decode("utf-8", "replace")),

@@ -255,7 +255,7 @@ def _first_from(queue: MessageQueue, offset: int, addresses: Sequence[str]) -> S
             if answer.code == ResponseCode.NO_PERMISSION and code is RequestCode.PULL_MESSAGE:
                 code = RequestCode.TANDEM_REPLICA_PULL
             elif answer.code == ResponseCode.SUCCESS:
-                return decode_messages(answer.body)[0]
+                return decode_messages(answer.body, inflates=False)[0]
             elif answer.code in PASSING_CODES and following > at:
                 at = following
             else:
@@ -284,7 +284,7 @@ def _ask_moment(kit: Kit, queue: MessageQueue, wall_ms: int, start: int, end: in
                 return at
             at = following
             continue
-        for message in decode_messages(answer.body):
+        for message in decode_messages(answer.body, inflates=False):
             if message.store_ms >= wall_ms:
                 return min(message.queue_offset, end)
         at = number(answer, "nextBeginOffset")

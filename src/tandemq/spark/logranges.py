@@ -35,7 +35,7 @@ from tandemq.codec.record import (
 from tandemq.errors import OffsetGone, ProtocolError, StoreDamaged
 from tandemq.model.message import SysFlag, decode_properties
 from tandemq.spark.logfiles import LogFiles, LogReader, find_record
-from tandemq.spark.records import Heads, read_heads, regular_columns
+from tandemq.spark.records import Heads, microseconds, read_heads, regular_columns
 
 WINDOW_BYTES = 8 << 20
 RECORD_BYTES_MAX = 128 << 20
@@ -283,7 +283,7 @@ class RangeReader:
         columns = {name: [row.get(name) for row in rows] for name in self._reading.columns}
         for name in ("bornTimestamp", "storeTimestamp"):
             if name in columns:
-                columns[name] = [None if ms is None else ms * 1000 for ms in columns[name]]
+                columns[name] = [None if ms is None else microseconds(ms) for ms in columns[name]]
         offsets = np.array([row["commitLogOffset"] for row in rows], dtype=np.int64)
         return Rows(columns, offsets, [row.get("verdict") for row in rows])
 

@@ -53,6 +53,13 @@ _WORD_BYTES = 8
 _V6 = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 _size_at = Struct(">i").unpack_from
 TIMESTAMP = pa.timestamp("us", tz="UTC")
+MILLISECONDS_MAX = ((1 << 63) - 1) // 1000
+"""The latest time, and negated the earliest, that a timestamp holds; a producer may have set any other."""
+
+
+def microseconds(ms: int) -> int:
+    """A time of a record as timestamps hold it; one beyond their range is the last within it."""
+    return max(-MILLISECONDS_MAX, min(ms, MILLISECONDS_MAX)) * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +201,8 @@ class Columns:
 
     def time(self, field: str) -> Any:
         """A field of milliseconds as timestamps."""
-        return pa.array(self._heads.fields[field].astype(np.int64) * 1000).cast(TIMESTAMP)
+        times = self._heads.fields[field].astype(np.int64)
+        return pa.array(np.clip(times, -MILLISECONDS_MAX, MILLISECONDS_MAX) * 1000).cast(TIMESTAMP)
 
     def host(self, field: str) -> Any:
         """A host as text: each is formatted once, as there are few."""
