@@ -9,7 +9,7 @@ from tandemq.client.blocking import BlockingConsumer, BlockingProducer
 def main(name_servers: str) -> None:
     """Send a message and read what is there."""
     with BlockingProducer(name_servers, group="shop") as producer:
-        print(producer.send(Message("Orders", b"42 paid", tags="paid", keys=["42"])).message_id)
+        print(producer.send(Message("Orders", b"42 paid", tags="paid", keys=["42"])).unique_key)
     with BlockingConsumer(
         name_servers, group="script", topics={"Orders": "*"}, consume_from=ConsumeFrom.FIRST
     ) as consumer:

@@ -13,7 +13,7 @@ async def main(name_servers: str) -> None:
             customer = f"customer-{number % 5}"
             order = Message("Orders", b"order %d of %s" % (number, customer.encode()), tags="paid", keys=[f"{number}"])
             result = await producer.send(order, by_key=customer)
-            print(number, result.status.value, result.queue.queue_id, result.queue_offset, result.message_id)
+            print(number, result.status.value, result.queue.queue_id, result.queue_offset, result.unique_key)
 
 
 if __name__ == "__main__":

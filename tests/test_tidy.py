@@ -99,6 +99,7 @@ OUTERMOST = frozenset(
         "src/tandemq/broker/node.py",
         "src/tandemq/cli/__init__.py",
         "src/tandemq/client/push.py",
+        "src/tandemq/client/shell.py",
         "src/tandemq/run/broker.py",
         "src/tandemq/run/nameserver.py",
     }

@@ -3,6 +3,7 @@
 TandemError
 ├── LocalError        the caller's own mistake: bad argument, wrong state, bad configuration
 │   ├── ConfigError
+│   ├── InvalidMessage    a ValueError
 │   └── ClosedError
 ├── RemoteError       the peer answered, and the answer is no
 │   ├── NoRoute       no name server knows the topic, or nobody offers what is needed of it
@@ -46,6 +47,10 @@ class LocalError(TandemError):
 
 class ConfigError(LocalError):
     """A setting is unknown, malformed, or contradicts another."""
+
+
+class InvalidMessage(LocalError, ValueError):
+    """A message that cannot be sent, found where it is made."""
 
 
 class ClosedError(LocalError):

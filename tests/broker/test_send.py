@@ -62,7 +62,7 @@ def test_answer_names_where_the_message_lies(tmp_path: Path, code: RequestCode, 
     record = broker.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": offset})
     (message,) = messages_in(record)
     assert message.body == b"second"
-    assert message.message_id == answer.fields["msgId"]
+    assert message.offset_message_id == answer.fields["msgId"]
     assert message.properties == {"UNIQ_KEY": "0A0B", "TAGS": "t", "CLUSTER": "DefaultCluster"} | {
         "__CRC32#": message.properties["__CRC32#"]
     }
@@ -220,7 +220,7 @@ def test_batch_is_stored_as_messages_one_behind_the_other(tmp_path: Path, code: 
     assert [(message.body, message.queue_offset, message.flag) for message in messages] == [
         (b"one", 1, 7), (b"two", 2, 7), (b"", 3, 7)
     ]  # fmt: skip
-    assert [message.message_id for message in messages] == ids
+    assert [message.offset_message_id for message in messages] == ids
     assert {message.tags for message in messages} == {"t"}
     assert {message.properties["K"] for message in messages} == {"v"}
 

@@ -107,11 +107,11 @@ async def test_messages_are_found_by_id_key_and_place(tandemq_broker: LocalClust
         assert [message.body for message in await admin.messages_by_key("T", "k3")] == [b"3"]
         assert len(await admin.messages_by_key("T", "all")) == 5
         assert len(await admin.messages_by_key("T", "all", count_max=2)) == 2
-        assert [m.body for m in await admin.messages_by_key("T", one.message_id, unique=True)] == [b"2"]
+        assert [m.body for m in await admin.messages_by_key("T", one.unique_key, unique=True)] == [b"2"]
         assert await admin.messages_by_key("T", "nothing") == []
         found = await admin.message_at(one.queue, one.queue_offset)
         assert found is not None
-        assert found.unique_key == one.message_id
+        assert found.unique_key == one.unique_key
         assert await admin.message_at(one.queue, 1_000) is None
 
 

@@ -42,7 +42,7 @@ async def send_some(cluster: LocalCluster, count: int, topic: str = "T") -> list
     async with Producer(cluster.name_servers, group="p") as producer:
         results = await asyncio.gather(*[producer.send(Message(topic, b"%d" % n)) for n in range(count)])
     assert {result.status for result in results} == {SendStatus.SEND_OK}
-    return [result.message_id for result in results]
+    return [result.unique_key for result in results]
 
 
 async def take(consumer: PushConsumer, count: int) -> list[ReceivedMessage]:
@@ -241,7 +241,7 @@ async def test_oneway_and_batch_arrive(tandemq_broker: LocalCluster) -> None:
         for n in range(100):
             await producer.send_oneway(Message("T", b"o%d" % n))
         results = await producer.send_batch([Message("T", b"b%d" % n, tags="x") for n in range(100)])
-    assert len({result.message_id for result in results}) == 100
+    assert len({result.unique_key for result in results}) == 100
     async with PushConsumer(ns, group="g", topics={"T": "*"}, consume_from=FIRST) as consumer:
         bodies = {message.body for message in await take(consumer, 200)}
     assert len(bodies) == 200
@@ -338,11 +338,11 @@ async def test_whoever_sends_chooses_the_queue_whichever_way_it_is_sent(tandemq_
 def test_blocking_facade_sends_and_consumes(tandemq_broker: LocalCluster) -> None:
     ns = tandemq_broker.name_servers
     with BlockingProducer(ns, group="p") as producer:
-        sent = [producer.send(Message("T", b"%d" % n)).message_id for n in range(7)]
+        sent = [producer.send(Message("T", b"%d" % n)).unique_key for n in range(7)]
         batch = producer.send_batch([Message("T", b"7"), Message("T", b"8")], select=_fourth)
         assert {result.queue.queue_id for result in batch} == {3}
-        sent += [result.message_id for result in batch]
-        sent.append(producer.send(Message("T", b"9"), by_key="customer-7").message_id)
+        sent += [result.unique_key for result in batch]
+        sent.append(producer.send(Message("T", b"9"), by_key="customer-7").unique_key)
     with BlockingConsumer(ns, group="g", topics={"T": "*"}, consume_from=FIRST) as consumer:
         seen: list[str] = []
         while len(seen) < 10 and (message := consumer.receive(10)) is not None:

@@ -38,7 +38,7 @@ def test_send_is_answered_with_where_it_lies() -> None:
     sent = broker.of(RequestCode.SEND_MESSAGE_V2)[0]
     properties = decode_properties(sent.fields["i"])
     assert (properties["TAGS"], properties["KEYS"], properties["WAIT"]) == ("paid", "k1 k2", "true")
-    assert properties["UNIQ_KEY"] == result.message_id
+    assert properties["UNIQ_KEY"] == result.unique_key
     assert (sent.fields["a"], sent.version) == ("orders", 409)
 
 
@@ -65,7 +65,7 @@ def test_killed_broker_is_left_for_another_with_the_same_unique_key() -> None:
     assert took < 100
     assert {ticket.result().queue.broker_name for ticket in tickets} == {"b"}
     keys_at_a = {decode_properties(c.fields["i"])["UNIQ_KEY"] for c in a.of(RequestCode.SEND_MESSAGE_V2)}
-    assert len(keys_at_a & {ticket.result().message_id for ticket in tickets}) == 2
+    assert len(keys_at_a & {ticket.result().unique_key for ticket in tickets}) == 2
 
 
 @spec("G02")
@@ -269,7 +269,7 @@ def test_batch_gives_a_result_for_each_message() -> None:
     results = [result for ticket in tickets for result in ticket.result()]
     assert [result.queue_offset for result in results] == [0, 1, 2, 3, 4]
     assert [result.offset_message_id for result in results] == ["ID0", "ID1", "ID2", "ID3", "ID4"]
-    assert len({result.message_id for result in results}) == 5
+    assert len({result.unique_key for result in results}) == 5
     assert broker.of(RequestCode.SEND_BATCH_MESSAGE)[0].fields["m"] == "true"
 
 

@@ -61,7 +61,7 @@ def test_no_send_fails_while_a_new_master_is_found_within_eight_seconds(death: s
     took = world.until(lambda: all(ticket.done for ticket in tickets), 4_000)
     assert [ticket.error for ticket in tickets] == [None] * 80
     assert took <= (3_100 if death == "silent" else 700)
-    assert {ticket.result().message_id for ticket in tickets} <= set(keys_of(new))
+    assert {ticket.result().unique_key for ticket in tickets} <= set(keys_of(new))
 
 
 @spec("V18", "V19")
@@ -76,7 +76,7 @@ def test_after_a_planned_switch_messages_are_stored_by_the_new_master_within_hal
     assert all(ticket.error is None for ticket in tickets)
     more = [producer.send(Message("T", b"y"), world.now) for _ in range(50)]
     assert world.until(lambda: all(ticket.done for ticket in more)) <= 20
-    assert {ticket.result().message_id for ticket in more} <= set(keys_of(new))
+    assert {ticket.result().unique_key for ticket in more} <= set(keys_of(new))
 
 
 def test_without_retries_a_send_fails_at_once() -> None:

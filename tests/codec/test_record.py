@@ -207,7 +207,7 @@ def test_message_is_decoded_whole() -> None:
     assert (message.body, message.tags, message.flag, message.reconsume_times) == (b"body", "a", 3, 10)
     assert (message.born_ms, message.born_host) == (5, "1.2.3.4:6")
     assert (message.store_ms, message.store_host) == (7, "5.6.7.8:9")
-    assert message.message_id == "0506070800000009" + "0000000000001000"
+    assert message.offset_message_id == "0506070800000009" + "0000000000001000"
 
 
 def test_messages_of_a_pull_answer_are_decoded_in_order_and_damage_is_an_error() -> None:

@@ -75,14 +75,14 @@ def test_single_batch_and_oneway_messages_come_as_they_were_sent(namesrv: str) -
             messages = {message.unique_key: message for message in await take(consumer, 22)}
             for message in messages.values():
                 await message.ack()
-            first = messages[one.message_id]
+            first = messages[one.unique_key]
             assert (first.body, first.keys, first.properties["colour"]) == (big, ["k"], "red")
-            assert first.message_id == one.offset_message_id
+            assert first.unique_key == one.offset_message_id
             for result in batch:
-                found = messages[result.message_id]
+                found = messages[result.unique_key]
                 assert (found.queue, found.queue_offset) == (result.queue, result.queue_offset)
-                assert found.message_id == result.offset_message_id
-            assert other.message_id not in messages
+                assert found.unique_key == result.offset_message_id
+            assert other.unique_key not in messages
         async with PushConsumer(namesrv, group="SentG", topics={"Sent": "a || c"}) as consumer:
             assert await consumer.receive(1.5) is None
 
@@ -99,11 +99,11 @@ def test_rejected_message_comes_again_until_it_is_a_dead_letter(namesrv: str) ->
         ) as consumer:
             for times in range(3):
                 (message,) = await take(consumer, 1)
-                assert (message.topic, message.reconsume_times, message.unique_key) == ("Bad", times, sent.message_id)
+                assert (message.topic, message.reconsume_times, message.unique_key) == ("Bad", times, sent.unique_key)
                 await message.retry()
             async with PushConsumer(namesrv, group="Undertaker", topics={"%DLQ%BadG": "*"}, consume_from=FIRST) as dead:
                 (message,) = await take(dead, 1)
-                assert message.unique_key == sent.message_id
+                assert message.unique_key == sent.unique_key
 
     run(story())
 
@@ -287,7 +287,7 @@ async def _kill_while_reading(namesrv: str, master: JavaBroker, slave: JavaBroke
 
         await until(is_copied, 60)
         results = [await producer.send_batch([Message("Dying", b"%d" % n) for n in range(40)]) for _ in range(5)]
-    keys = {result.message_id for batch in results for result in batch}
+    keys = {result.unique_key for batch in results for result in batch}
     async with PushConsumer(
         namesrv, group="DyingG", topics={"Dying": "*"}, consume_from=FIRST, prefetch_messages=10
     ) as consumer:

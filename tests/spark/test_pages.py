@@ -218,7 +218,7 @@ def test_pipeline_is_written_and_run_and_brought_up_to_date(
     for end in (40, 70):
         if end > 40:
             second = send(names, numbered("Orders", 40, end, "b"))
-            again = spark.createDataFrame([(b"7", first[7].message_id)], "body binary, uniqueKey string")
+            again = spark.createDataFrame([(b"7", first[7].unique_key)], "body binary, uniqueKey string")
             again.write.format("rocketmq").options(nameServer=names, topic="Orders").mode("append").save()
             copies += 1
         if end == 40:
@@ -230,7 +230,7 @@ def test_pipeline_is_written_and_run_and_brought_up_to_date(
         assert table(project, "gold_lag") == [
             {"group": "readers", "topic": "Orders", "lag": end + copies - 5, "consumed": 5, "queues": 2}
         ]
-    assert kept_keys(spark, project) == {one.message_id for one in second}
+    assert kept_keys(spark, project) == {one.unique_key for one in second}
     minutes = table(project, "gold_minutes")
     assert sum(row["messages"] for row in minutes) == 70
     assert sum(row["bytes"] for row in minutes) == sum(len(str(number)) for number in range(70))

@@ -95,7 +95,7 @@ def test_lake_is_sent_to_a_topic_and_goes_on_from_its_note(
     assert (done.rows, done.skipped) == (51, 0)
     source = spark.read.format("rocketmq").options(nameServer=names, subscribe="Again", propertiesAs="map").load()
     rows = source.collect()
-    assert {row.properties[UNIQ_KEY] for row in rows} == {result.message_id for result in sent}
+    assert {row.properties[UNIQ_KEY] for row in rows} == {result.unique_key for result in sent}
     (first,) = [row for row in rows if row.tags == "t"]
     assert (first.body, first.key, first.properties["who"]) == (big, "k", "me")
     again = replay_to_topic(spark, lake, options, where="topic = 'Orders'", noted=note)

@@ -93,7 +93,7 @@ class _SendBack:
         broker = self._broker
         properties = {key: value for key, value in message.properties.items() if key not in ("__CRC32#", "DELAY")}
         properties.setdefault("RETRY_TOPIC", message.topic)
-        properties.setdefault("ORIGIN_MESSAGE_ID", message.message_id)
+        properties.setdefault("ORIGIN_MESSAGE_ID", message.offset_message_id)
         properties["WAIT"] = "false"
         if level:
             properties["DELAY"] = str(level)

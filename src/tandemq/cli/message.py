@@ -62,7 +62,7 @@ def send(
     with quiet(), explained(name_servers):
         results = asyncio.run(_send(name_servers, group, messages))
     rows = [
-        {"status": result.status.value, "id": result.message_id, "broker": result.queue.broker_name,
+        {"status": result.status.value, "id": result.unique_key, "broker": result.queue.broker_name,
          "queue": result.queue.queue_id, "offset": result.queue_offset, "offsetId": result.offset_message_id}
         for result in results
     ]  # fmt: skip
@@ -207,9 +207,10 @@ def as_object(one: "StoredMessage") -> dict[str, Any]:
         body = {"bodyHex": one.body.hex()}
     return {
         "topic": one.topic, "queue": one.queue_id, "offset": one.queue_offset, "id": one.unique_key,
-        "offsetId": one.message_id, "tag": one.tags, "keys": one.keys, "stored": one.store_ms, "born": one.born_ms,
-        "bornHost": one.born_host, "storeHost": one.store_host, "reconsumeTimes": one.reconsume_times,
-        "properties": one.properties, **body, **({"fault": one.fault} if one.fault else {}),
+        "offsetId": one.offset_message_id, "tag": one.tags, "keys": one.keys, "stored": one.store_ms,
+        "born": one.born_ms, "bornHost": one.born_host, "storeHost": one.store_host,
+        "reconsumeTimes": one.reconsume_times, "properties": one.properties,
+        **body, **({"fault": one.fault} if one.fault else {}),
     }  # fmt: skip
 
 

@@ -20,9 +20,9 @@ from typing import Any, Self, TypeVar, Unpack
 from tandemq.client.options import ConsumerKeywords, ProducerKeywords, QueueChoice
 from tandemq.client.producer import Producer
 from tandemq.client.push import PushConsumer
-from tandemq.client.received import ReceivedMessage
+from tandemq.client.received import MessageView, ReceivedMessage
 from tandemq.errors import ClosedError
-from tandemq.model.message import Message, MessageQueue, SendResult, StoredMessage
+from tandemq.model.message import Message, SendResult
 
 T = TypeVar("T")
 
@@ -95,27 +95,21 @@ class BlockingProducer:
         self.close()
 
 
-class BlockingMessage:
-    """A message to consume, ended by `ack` or `retry`."""
+class BlockingMessage(MessageView):
+    """A message to consume, ended by `ack` or `retry`; its attributes are those of the asyncio client's message."""
 
-    __slots__ = ("_message", "_thread", "stored")
+    __slots__ = ("_message", "_thread")
 
     def __init__(self, message: ReceivedMessage, thread: LoopThread) -> None:
         """Around the asyncio client's message."""
+        super().__init__(message.stored, message.queue)
         self._message = message
         self._thread = thread
-        self.stored: StoredMessage = message.stored
-        """All that the broker stored: topic, body, tags, keys, properties, offsets, times."""
 
     @property
-    def body(self) -> bytes:
-        """Its bytes."""
-        return self.stored.body
-
-    @property
-    def queue(self) -> MessageQueue:
-        """The queue it was read from."""
-        return self._message.queue
+    def is_ended(self) -> bool:
+        """Whether `ack` or `retry` was called."""
+        return self._message.is_ended
 
     def ack(self) -> None:
         """It is consumed."""

@@ -68,7 +68,8 @@ class Ticket(Generic[T]):
         """
         assert self.done, "ask for the result of a settled ticket only"
         if self._error is not None:
-            raise self._error
+            self._error.__cause__ = self._error.__context__ = None
+            raise self._error.with_traceback(None)  # the caller's frames, not those of the operation inside
         return self._value  # type: ignore[return-value]  # settled without an error means with a value
 
 

@@ -69,13 +69,17 @@ def make_subscription(topic: str, expression: str, version: int) -> Subscription
     Raises:
         ConfigError: topic or expression cannot be.
     """
+    if not isinstance(topic, str) or not isinstance(expression, str):
+        raise ConfigError(f"a topic and an expression must be str, not {topic!r:.64} and {expression!r:.64}")
     fault = topic_name_error(topic)
     if fault is not None:
         raise ConfigError(fault)
     try:
         tags = parse_tag_expression(expression)
     except ValueError as error:
-        raise ConfigError(str(error)) from error
+        raise ConfigError(str(error)) from None
+    if any("|" in tag for tag in tags or ()):
+        raise ConfigError(f"the subscription {expression[:64]!r} is none", hint="write `*` or `a || b`")
     data = SubscriptionData(
         topic, expression.strip() or "*", sorted(tags or ()), sorted(tag_codes(tags or [])), version
     )

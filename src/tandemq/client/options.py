@@ -30,6 +30,7 @@ class ProducerKeywords(TypedDict, total=False):
     body_bytes_max: int
     batch_bytes_max: int
     queues_per_new_topic: int
+    delay_levels: int
     latency_aware: bool
     zone: str
 
@@ -39,6 +40,7 @@ class ConsumerKeywords(TypedDict, total=False):
 
     model: MessageModel
     orderly: bool
+    start_timeout_ms: int
     consume_from: ConsumeFrom
     consume_from_ms: int
     max_reconsume_times: int

@@ -13,13 +13,23 @@ from tandemq.codec.record import BatchPart, encode_batch
 from tandemq.errors import LocalError, RecordTooLarge
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
-from tandemq.model.message import DELAY, KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY, WAIT, Message, SysFlag, encode_properties
+from tandemq.model.message import (
+    DELAY,
+    KEY_SEPARATOR,
+    KEYS,
+    SET_BY_CLIENT,
+    TAGS,
+    UNIQ_KEY,
+    WAIT,
+    Message,
+    SysFlag,
+    encode_properties,
+)
 from tandemq.model.topic import AUTO_CREATE_TOPIC, FORBIDDEN_FOR_SENDING, RETRY_PREFIX, topic_name_error
 
 PROPERTIES_BYTES_MAX = 32_000
 """What the record's properties may take, with room for those the broker adds."""
 _PART_OVERHEAD = 22
-_RESERVED = frozenset({KEYS, TAGS, DELAY, WAIT, UNIQ_KEY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +89,13 @@ def _properties(message: Message, unique_key: str, options: ProducerOptions) -> 
     fault = topic_name_error(message.topic)
     if fault is not None or message.topic in FORBIDDEN_FOR_SENDING:
         raise LocalError(fault or f"the topic {message.topic} is reserved")
+    if type(message.body) is not bytes:
+        raise LocalError(f"the body is no longer bytes but {type(message.body).__name__}")
     if len(message.body) > options.body_bytes_max:
         raise RecordTooLarge(f"the body has {len(message.body)} bytes, at most {options.body_bytes_max} are allowed")
     properties: dict[str, str] = {}
     if message.properties:
-        clash = _RESERVED.intersection(message.properties)
+        clash = SET_BY_CLIENT.intersection(message.properties)
         if clash:
             raise LocalError(f"the property {min(clash)} is set by the client", hint="use the message's own field")
         properties.update(message.properties)
@@ -98,8 +110,11 @@ def _properties(message: Message, unique_key: str, options: ProducerOptions) -> 
         if keys:
             properties[KEYS] = KEY_SEPARATOR.join(keys)
     if message.delay_level:
-        if message.delay_level < 0:
-            raise LocalError(f"the delay level is {message.delay_level}; 0 is none, 1 the first")
+        if not 0 < message.delay_level <= options.delay_levels:
+            raise LocalError(
+                f"the delay level is {message.delay_level}; 0 is none, 1 the first, {options.delay_levels} the last",
+                hint="delay_levels of the producer says how many the brokers' messageDelayLevel has",
+            )
         properties[DELAY] = str(message.delay_level)
     text = encode_properties(properties)
     if text.count("\x01") != len(properties) or text.count("\x02") != len(properties):

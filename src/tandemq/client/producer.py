@@ -56,8 +56,11 @@ class Producer:
 
     async def close(self) -> None:
         """Wait for what is under way as long as its timeouts say, leave, close. Harmless a second time."""
+        await self._close(after_error=False)
+
+    async def _close(self, *, after_error: bool) -> None:
         if self._shell is not None and not self._shell.is_closed:
-            await self._shell.close()
+            await self._shell.close(after_error=after_error)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -66,7 +69,7 @@ class Producer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        await self._close(after_error=error is not None)
 
     def _running(self) -> tuple[Shell, ProducerCore]:
         if self._shell is None or self._core is None:

@@ -21,6 +21,7 @@ from tandemq.client.steps import Steps
 from tandemq.errors import ClosedError
 from tandemq.model.codes import RequestCode
 from tandemq.model.message import MessageQueue, StoredMessage
+from tandemq.model.topic import AUTO_CREATE_TOPIC
 
 T = TypeVar("T")
 POLL_MESSAGES_MAX = 500
@@ -49,19 +50,29 @@ class PullConsumer:
         self._arrival: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
-        """Get ready; connections are made when needed.
+        """Get ready.
 
         Raises:
             ConfigError: an address is none.
+            NetworkError: no name server answers within `start_timeout_ms`.
+            RemoteError: who answers is no name server.
         """
         self._shell = Shell(make_config(self._name_servers, self._client_id))
         self._core = self._shell.node.pull_consumer(self._options)
         self._core.on_ready = self._arrived
+        try:
+            await self._shell.reach_name_server(self._options.start_timeout_ms, AUTO_CREATE_TOPIC)
+        except BaseException:
+            await self._close(after_error=True)
+            raise
 
     async def close(self) -> None:
         """Leave and close; offsets are not told. Harmless a second time."""
+        await self._close(after_error=False)
+
+    async def _close(self, *, after_error: bool) -> None:
         if self._shell is not None and not self._shell.is_closed:
-            await self._shell.close()
+            await self._shell.close(after_error=after_error)
             self._arrived()
 
     async def __aenter__(self) -> Self:
@@ -71,7 +82,7 @@ class PullConsumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        await self._close(after_error=error is not None)
 
     def _running(self) -> tuple[Shell, PullCore]:
         if self._shell is None or self._core is None:

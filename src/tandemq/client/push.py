@@ -20,13 +20,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Self, Unpack
 
-from tandemq.client.consuming import Delivery, PushCore
+from tandemq.client.consuming import Delivery, PushCore, make_subscription
 from tandemq.client.options import ConsumerKeywords
 from tandemq.client.received import ReceivedMessage
 from tandemq.client.settings import ConsumerOptions
 from tandemq.client.shell import Shell, make_config
 from tandemq.errors import ClosedError
 from tandemq.model.message import MessageQueue
+from tandemq.model.topic import AUTO_CREATE_TOPIC
 
 log = logging.getLogger(__name__)
 Handler = Callable[[ReceivedMessage], Awaitable[None]]
@@ -55,12 +56,14 @@ class PushConsumer:
             client_id: how brokers call this member; empty for one that nobody else has.
             options: see `ConsumerOptions`.
         Raises:
-            ConfigError: the group or an option cannot be.
+            ConfigError: the group, a topic, an expression or an option cannot be.
         """
         self._options = ConsumerOptions(group=group, **options)
         self._name_servers = name_servers
         self._client_id = client_id
         self._topics = dict(topics or {})
+        for topic, expression in self._topics.items():
+            make_subscription(topic, expression, 0)
         self._shell: Shell | None = None
         self._core: PushCore | None = None
         self._takers: deque[asyncio.Future[None]] = deque()
@@ -72,6 +75,8 @@ class PushConsumer:
 
         Raises:
             ConfigError: an address, a topic or an expression cannot be.
+            NetworkError: no name server answers within `start_timeout_ms`.
+            RemoteError: who answers is no name server.
         """
         shell = self._shell = Shell(make_config(self._name_servers, self._client_id))
         core = self._core = shell.node.push_consumer(self._options, shell.now)
@@ -79,6 +84,11 @@ class PushConsumer:
         for topic, expression in self._topics.items():
             core.subscribe(topic, expression, shell.now)
         shell.wake()
+        try:
+            await shell.reach_name_server(self._options.start_timeout_ms, next(iter(self._topics), AUTO_CREATE_TOPIC))
+        except BaseException:
+            await self._close(after_error=True)
+            raise
 
     async def subscribe(self, topic: str, expression: str = "*") -> None:
         """Read another topic, or other tags of one.
@@ -92,8 +102,11 @@ class PushConsumer:
 
     async def close(self) -> None:
         """Commit, leave the group, close. Harmless a second time."""
+        await self._close(after_error=False)
+
+    async def _close(self, *, after_error: bool) -> None:
         if self._shell is not None and not self._shell.is_closed:
-            await self._shell.close()
+            await self._shell.close(after_error=after_error)
             while self._takers:
                 self._wake_taker()
 
@@ -106,7 +119,7 @@ class PushConsumer:
     ) -> None:
         if error is not None and self._last is not None and not self._last.is_ended and not self._is_over():
             await self._last.retry()
-        await self.close()
+        await self._close(after_error=error is not None)
 
     def _is_over(self) -> bool:
         return self._shell is None or self._shell.is_closed

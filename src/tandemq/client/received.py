@@ -1,6 +1,7 @@
 """A message as a consumer hands it to the user: what it is, and how to end it."""
 
 from typing import Protocol
+from warnings import warn
 
 from tandemq.client.consuming import Delivery
 from tandemq.model.message import MessageQueue, StoredMessage
@@ -16,35 +17,17 @@ class Ender(Protocol):
         """It shall come again."""
 
 
-class ReceivedMessage:
-    """A message to consume. End it by `ack` or `retry`; one that is not ended comes again, here or elsewhere."""
+class MessageView:
+    """The attributes of a message to consume, the same for asyncio and for threads."""
 
-    __slots__ = ("_delivery", "_ender", "stored")
+    __slots__ = ("queue", "stored")
 
-    def __init__(self, delivery: Delivery, ender: Ender) -> None:
-        """Of a delivery."""
-        self._delivery = delivery
-        self._ender = ender
-        self.stored: StoredMessage = delivery.message
+    def __init__(self, stored: StoredMessage, queue: MessageQueue) -> None:
+        """Of what a broker stored, read from a queue."""
+        self.stored = stored
         """All that the broker stored."""
-
-    async def ack(self) -> None:
-        """It is consumed: its offset is told to the broker with the next commit. Does not wait."""
-        self._ender.ack(self._delivery)
-
-    async def retry(self, delay_level: int = 0) -> None:
-        """It could not be consumed: have it come again later.
-
-        Args:
-            delay_level: 1…18 for a delay of the broker's table, 0 for one that grows with each time, -1 for the dead
-                letter topic at once.
-        """
-        await self._ender.retry(self._delivery, delay_level)
-
-    @property
-    def is_ended(self) -> bool:
-        """Whether `ack` or `retry` was called."""
-        return self._delivery.is_ended
+        self.queue = queue
+        """The queue it was read from."""
 
     @property
     def topic(self) -> str:
@@ -77,14 +60,15 @@ class ReceivedMessage:
         return self.stored.unique_key
 
     @property
-    def message_id(self) -> str:
-        """Where it lies: the offset message id."""
-        return self.stored.message_id
+    def offset_message_id(self) -> str:
+        """The place where it lies."""
+        return self.stored.offset_message_id
 
     @property
-    def queue(self) -> MessageQueue:
-        """The queue it was read from."""
-        return self._delivery.queue
+    def message_id(self) -> str:
+        """Deprecated name of `offset_message_id`."""
+        warn("message_id is called offset_message_id", DeprecationWarning, stacklevel=2)
+        return self.stored.offset_message_id
 
     @property
     def queue_offset(self) -> int:
@@ -108,6 +92,36 @@ class ReceivedMessage:
 
     def __repr__(self) -> str:
         return (
-            f"ReceivedMessage(topic={self.topic!r}, queue={self.queue.broker_name}-{self.queue.queue_id}, "
+            f"{type(self).__name__}(topic={self.topic!r}, queue={self.queue.broker_name}-{self.queue.queue_id}, "
             f"offset={self.queue_offset}, tags={self.tags!r}, bytes={len(self.body)})"
         )
+
+
+class ReceivedMessage(MessageView):
+    """A message to consume. End it by `ack` or `retry`; one that is not ended comes again, here or elsewhere."""
+
+    __slots__ = ("_delivery", "_ender")
+
+    def __init__(self, delivery: Delivery, ender: Ender) -> None:
+        """Of a delivery."""
+        super().__init__(delivery.message, delivery.queue)
+        self._delivery = delivery
+        self._ender = ender
+
+    async def ack(self) -> None:
+        """It is consumed: its offset is committed with the next commit. Does not wait."""
+        self._ender.ack(self._delivery)
+
+    async def retry(self, delay_level: int = 0) -> None:
+        """It could not be consumed: have it come again later.
+
+        Args:
+            delay_level: 1…18 for a delay of the broker's table, 0 for one that grows with each time, -1 for the dead
+                letter topic at once.
+        """
+        await self._ender.retry(self._delivery, delay_level)
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether `ack` or `retry` was called."""
+        return self._delivery.is_ended

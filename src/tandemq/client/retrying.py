@@ -59,7 +59,7 @@ def send_back(
     if address is not None and not kit.links.is_down(address):
         command = request(
             RequestCode.CONSUMER_SEND_MSG_BACK, offset=message.log_offset, group=options.group, delayLevel=level,
-            originMsgId=message.message_id, originTopic=message.topic, unitMode=False,
+            originMsgId=message.offset_message_id, originTopic=message.topic, unitMode=False,
             maxReconsumeTimes=reconsume_times_max(options), bname=queue.broker_name,
         )  # fmt: skip
         try:
@@ -89,7 +89,7 @@ def _again(kit: Kit, options: ConsumerOptions, message: StoredMessage, level: in
     times = times_max + 1 if is_dead else message.reconsume_times + 1
     properties = {name: value for name, value in message.properties.items() if name not in _NOT_PASSED_ON}
     properties.setdefault(RETRY_TOPIC, message.topic)
-    properties.setdefault(ORIGIN_MESSAGE_ID, message.message_id)
+    properties.setdefault(ORIGIN_MESSAGE_ID, message.offset_message_id)
     properties[DELAY] = str(level if level > 0 else FIRST_RETRY_LEVEL + message.reconsume_times)
     properties["WAIT"] = "true"
     return Outgoing(

@@ -28,13 +28,14 @@ from tandemq.client.standing import Standing
 from tandemq.client.steps import Runner, Steps, ask_any_code, refusal, request, tell_now
 from tandemq.codec.bodies import integer
 from tandemq.codec.fastjson import loads
-from tandemq.errors import NetworkError, NoRoute, NotConnected, ProtocolError
+from tandemq.errors import NetworkError, NoRoute, NotConnected, ProtocolError, RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue
 from tandemq.model.topic import AUTO_CREATE_TOPIC, Permission
 
 log = logging.getLogger(__name__)
+WHERE = "a name server usually listens at port 9876"
 MASTER_ID = 0
 REFRESH_GAP_MS = 200
 """Between two questions that errors made necessary, at most; at random up to a half less."""
@@ -365,6 +366,9 @@ class Routes:
         )
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             raise NoRoute(f"no name server knows the topic {topic}", code=answer.code)
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            address = self._config.name_servers[self._name_server]
+            raise RemoteError(f"{address} is no name server; is it a broker?", hint=WHERE, code=answer.code)
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer)
         route = decode_route(topic, answer.body)
@@ -388,7 +392,7 @@ class Routes:
             else:
                 self._name_server = position
                 return answer
-        raise last
+        raise type(last)(f"no name server answers: {last.args[0]}", hint=last.hint or WHERE)
 
     def _learn(self, route: TopicRoute, now: Now) -> None:
         known = self._routes.get(route.topic)

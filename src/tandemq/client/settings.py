@@ -40,6 +40,9 @@ class ClientConfig:
             raise ConfigError("no name server is given", hint='for instance "127.0.0.1:9876"')
         for address in self.name_servers:
             host, _, port = address.rpartition(":")
+            if "://" in address:
+                scheme, _, rest = address.partition("://")
+                raise ConfigError(f"{address!r} is no address", hint=f"leave out the scheme {scheme}://: {rest}")
             if not host or not port.isdigit() or not 0 < int(port) < 65536:
                 raise ConfigError(f"{address!r} is no address", hint='write "host:port", several separated by ";"')
 
@@ -69,6 +72,8 @@ class ProducerOptions:
     batch_bytes_max: int = MEBIBYTE
     """A list of messages is cut into requests of at most this size."""
     queues_per_new_topic: int = 4
+    delay_levels: int = 18
+    """How many delays the brokers' `messageDelayLevel` has; 18 by default."""
     latency_aware: bool = True
     """Whether brokers that answer slowly are left alone for a while."""
     zone: str = ""
@@ -109,6 +114,8 @@ class ConsumerOptions:
     group: str
     model: MessageModel = MessageModel.CLUSTERING
     orderly: bool = False
+    start_timeout_ms: int = 10_000
+    """How long `start` waits for a name server that answers; 0: it does not wait."""
     consume_from: ConsumeFrom = ConsumeFrom.LAST
     consume_from_ms: int = 0
     """Calendar time at which TIMESTAMP starts."""

@@ -37,10 +37,12 @@ from tandemq.client.window import Window
 from tandemq.errors import NetworkError, NoRoute, ProtocolError, StoreError, TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.message import MessageQueue, StoredMessage
+from tandemq.model.topic import RETRY_PREFIX
 
 log = logging.getLogger(__name__)
 RETRY_MS = 200
 RETRY_MAX_MS = 5_000
+WARN_EVERY_MS = 60_000
 OPEN_RETRY_MS = 500
 MEMBERS_GRACE_MS = 5_000
 """For this long after its link was opened a broker may not know all members of a group."""
@@ -97,6 +99,8 @@ class Shares:
         self._is_wanted_again = False
         self._round = 0
         self._is_closed = False
+        self._warned: dict[str, int] = {}
+        """Topics that cannot be consumed, and when that was logged."""
         self._is_committing = False
         self._members: set[str] = set()
         self._is_looking_again = False
@@ -161,6 +165,14 @@ class Shares:
                 failures += 1
                 yield from pause(min(RETRY_MAX_MS, RETRY_MS << min(failures - 1, 10)))
 
+    def _warn_of(self, topic: str, error: TandemError, now: Now) -> None:
+        """A topic cannot be consumed now: said at once and once a minute. The group's retry topic is made later."""
+        said_ms = self._warned.get(topic)
+        is_due = said_ms is None or now.mono_ms - said_ms >= WARN_EVERY_MS
+        if is_due and not (topic.startswith(RETRY_PREFIX) and isinstance(error, NoRoute)):
+            self._warned[topic] = now.mono_ms
+            log.warning("nothing is consumed group=%s topic=%s reason=%s", self._options.group, topic, error)
+
     def _balance(self) -> Steps[bool]:
         """One pass over all topics; False if something could not be asked."""
         complete = True
@@ -172,7 +184,7 @@ class Shares:
                     route = yield from wait(self._kit.routes.fetch(topic, now))
                 mine = yield from self._share_of(route)
             except (NoRoute, NetworkError, ProtocolError) as error:
-                log.info("rebalance postponed group=%s topic=%s reason=%s", self._options.group, topic, error)
+                self._warn_of(topic, error, now)
                 complete = False
                 continue
             if mine is None:

@@ -23,12 +23,16 @@ from tandemq.boundary import Closed, Event, LinkKind, Now, Opened, Turn
 from tandemq.client.calls import Ticket
 from tandemq.client.filed import FileOffsets
 from tandemq.client.node import ClientNode
+from tandemq.client.routes import WHERE
 from tandemq.client.settings import ClientConfig, split_addresses
-from tandemq.errors import ClosedError
+from tandemq.errors import ClosedError, NetworkError, NoRoute, NotConnected
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 WRITE_BUFFER_MAX = 1 << 20
+START_PAUSE_MS = 200
+"""Between two attempts to reach a name server at the start."""
+CLOSE_AFTER_ERROR_S = 0.8
 _serial = itertools.count(1)
 
 
@@ -100,6 +104,9 @@ class Shell:
         self._writable: list[asyncio.Future[None]] = []
         self._is_awake = False
         self._is_closed = False
+        self._has_failed = False
+        """Whether the last operation found a peer that does not answer: then nothing is waited for at the end."""
+        self._waiting: set[asyncio.Future[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -125,8 +132,39 @@ class Shell:
             self.wake()
             future: asyncio.Future[None] = self._loop.create_future()
             ticket.then(lambda _ticket: None if future.done() else future.set_result(None))
-            await future
+            self._waiting.add(future)
+            try:
+                await future
+            finally:
+                self._waiting.discard(future)
+        self._has_failed = isinstance(ticket.error, NetworkError)
         return ticket.result()
+
+    async def reach_name_server(self, timeout_ms: int, topic: str) -> None:
+        """Wait for the answer of a name server, whatever it knows of a topic; try again until the time is over.
+
+        Raises:
+            NetworkError: none answered in time.
+            RemoteError: who answers is no name server.
+        """
+        started = self.now.mono_ms
+        while timeout_ms:
+            left_ms = started + timeout_ms - self.now.mono_ms
+            try:
+                async with asyncio.timeout(max(left_ms, 1) / 1000):
+                    await self.done(self.node.kit.routes.fetch(topic, self.now))
+            except NoRoute:
+                return
+            except TimeoutError:
+                self._has_failed = True
+                servers = ";".join(self.node.config.name_servers)
+                raise NotConnected(f"no name server answers within {timeout_ms} ms: {servers}", hint=WHERE) from None
+            except NetworkError:
+                if self.now.mono_ms + START_PAUSE_MS >= started + timeout_ms:
+                    raise
+                await asyncio.sleep(START_PAUSE_MS / 1000)
+            else:
+                return
 
     async def writable(self) -> None:
         """Wait while the network takes less than it is given."""
@@ -149,11 +187,20 @@ class Shell:
         if self._is_closed:
             raise ClosedError("the client is closed")
 
-    async def close(self) -> None:
-        """Leave all groups and close all links."""
+    async def close(self, *, after_error: bool = False) -> None:
+        """Leave all groups and close all links.
+
+        Waits for what is in flight, as long as its timeouts say; no longer than CLOSE_AFTER_ERROR_S if the last
+        operation found nobody, nothing is connected, or the caller ends because of an error.
+        """
         if self._is_closed:
             return
-        await self.done(self.node.close(self.now))
+        is_short = after_error or self._has_failed or not self._links
+        try:
+            async with asyncio.timeout(CLOSE_AFTER_ERROR_S if is_short else None):
+                await self.done(self.node.close(self.now))
+        except TimeoutError:
+            log.info("closed without the answers that were in flight")
         self._drive()
         self._is_closed = True
         if self._timer is not None:
@@ -176,8 +223,23 @@ class Shell:
             return
         received, self._received = self._received, []
         events, self._events = self._events, []
-        self._perform(self.node.turn(received, events, self.now))
+        try:
+            self._perform(self.node.turn(received, events, self.now))
+        except Exception as error:  # an error of ours: nothing can be trusted to go on, and nobody waits for ever
+            log.exception("the client failed and is closed")
+            self._fail(ClosedError(f"the client failed: {error!r}"))
+            return
         self._arm()
+
+    def _fail(self, error: ClosedError) -> None:
+        self._is_closed = True
+        for future in list(self._waiting):
+            if not future.done():
+                future.set_exception(error)
+        for link in list(self._links.values()):
+            if link.transport is not None:
+                link.transport.abort()
+        self._free_writers()
 
     def _arm(self) -> None:
         deadline_ms = self.node.deadline_ms()

@@ -391,7 +391,7 @@ def read_message(data: Buffer, start: int, end: int, *, inflates: bool = True) -
         reconsume_times=reconsume_times,
         prepared_offset=prepared_offset,
         size=record.size,
-        message_id=message_id(store_host, record.log_offset),
+        offset_message_id=message_id(store_host, record.log_offset),
         fault=fault,
     )
 

@@ -147,7 +147,7 @@ class Sender:
             group = results[0].queue.broker_name
             book.statuses[results[0].status.value] += len(results)
             self._stored(group, begun)
-            self._ledger.acknowledged([result.message_id for result in results], group)
+            self._ledger.acknowledged([result.unique_key for result in results], group)
 
 
 @dataclass(slots=True)

@@ -6,6 +6,10 @@ Source: docs/storage.md, "record"; RocketMQ MessageConst, MessageSysFlag.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum, IntFlag
+from warnings import warn
+
+from tandemq.errors import InvalidMessage
+from tandemq.model.topic import topic_name_error
 
 KEYS = "KEYS"
 TAGS = "TAGS"
@@ -33,6 +37,8 @@ TIMER_OUT = "TIMER_OUT_MS"
 KEY_SEPARATOR = " "
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
+SET_BY_CLIENT = frozenset({KEYS, TAGS, DELAY, WAIT, UNIQ_KEY})
+"""Properties that a message has fields for."""
 
 
 class SysFlag(IntFlag):
@@ -71,7 +77,7 @@ class Message:
 
     Args:
         topic: where it goes, 1 to 127 characters of `[%|a-zA-Z0-9_-]`.
-        body: any bytes, at most the broker's `maxMessageSize` (4 MiB by default).
+        body: any bytes, at most the broker's `maxMessageSize` (4 MiB by default); also a bytearray or a memoryview.
         tags: one tag by which consumers may filter, "" for none.
         keys: words under which `queryMsgByKey` finds it; no spaces inside one.
         properties: further name/value pairs, stored with it.
@@ -89,13 +95,86 @@ class Message:
     flag: int = 0
     wait_store_ok: bool = True
 
+    def __post_init__(self) -> None:
+        """Check what cannot be sent anywhere, here, where the message is made.
+
+        Raises:
+            TypeError: a field has another type, for instance a body that is text.
+            InvalidMessage: a value cannot be; a ValueError.
+        """
+        if type(self.body) is not bytes:
+            self.body = _bytes_of(self.body)
+        fault = topic_name_error(_text("topic", self.topic))
+        if fault is not None:
+            raise InvalidMessage(fault)
+        if self.tags:
+            _check_tag(_text("tags", self.tags))
+        if self.keys:
+            self.keys = _keys_of(self.keys)
+        if self.properties:
+            _check_properties(self.properties)
+        if type(self.delay_level) is not int or type(self.flag) is not int:
+            raise TypeError("delay_level and flag must be int")
+        if self.delay_level < 0:
+            raise InvalidMessage(f"the delay level is {self.delay_level}; 0 is none, 1 the first")
+        if not -(1 << 31) <= self.flag < 1 << 31:
+            raise InvalidMessage(f"the flag {self.flag} does not fit into 32 bits")
+
+
+def _bytes_of(body: object) -> bytes:
+    if isinstance(body, (bytes, bytearray, memoryview)):
+        return bytes(body)
+    hint = "; encode it: text.encode()" if isinstance(body, str) else ""
+    raise TypeError(f"body must be bytes, not {type(body).__name__}{hint}")
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        hint = "; a message has one tag" if name == "tags" else ""
+        raise TypeError(f"{name} must be a str, not {type(value).__name__}{hint}")
+    return value
+
+
+def _check_tag(tag: str) -> None:
+    if "|" in tag or tag != tag.strip():
+        raise InvalidMessage(f"the tag {tag[:64]!r}: a message has one tag, without | and spaces around it")
+    _check_separators("the tag", tag)
+
+
+def _keys_of(keys: object) -> tuple[str, ...]:
+    if not isinstance(keys, Iterable):
+        raise TypeError(f"keys must be a str or several, not {type(keys).__name__}")
+    found = (keys,) if isinstance(keys, str) else tuple(keys)
+    for key in found:
+        if KEY_SEPARATOR in _text("a key", key):
+            raise InvalidMessage(f"the key {key[:64]!r} has a space in it, which separates keys")
+        _check_separators("a key", key)
+    return found
+
+
+def _check_properties(properties: object) -> None:
+    if not isinstance(properties, dict):
+        raise TypeError(f"properties must be a dict, not {type(properties).__name__}")
+    for name, value in properties.items():
+        if not _text("the name of a property", name):
+            raise InvalidMessage("a property has no name")
+        if name in SET_BY_CLIENT:
+            raise InvalidMessage(f"the property {name} is set by the client", hint="use the message's own field")
+        _check_separators("a property's name", name)
+        _check_separators(f"the property {name[:64]}", _text(f"the property {name[:64]}", value))
+
+
+def _check_separators(what: str, text: str) -> None:
+    if NAME_VALUE_SEPARATOR in text or PROPERTY_SEPARATOR in text:
+        raise InvalidMessage(f"{what} has a byte 0x01 or 0x02 in it, which separate properties")
+
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
     """A message as a broker stored it and a consumer receives it.
 
     `body` is decompressed when the record said so. `properties` are those of the record. Hosts are "ip:port".
-    `message_id` is the offset message id: where it lies; `unique_key` is the producer's id, "" if it set none.
+    `offset_message_id` names the place where it lies; `unique_key` is the producer's id, "" if it set none.
     """
 
     topic: str
@@ -113,7 +192,7 @@ class StoredMessage:
     reconsume_times: int
     prepared_offset: int
     size: int
-    message_id: str
+    offset_message_id: str
     fault: str = ""
     """Why `body` is as it was stored although the record says that it is compressed; "" if nothing is wrong."""
 
@@ -132,6 +211,12 @@ class StoredMessage:
         """The id the producer gave it, "" if none."""
         return self.properties.get(UNIQ_KEY, "")
 
+    @property
+    def message_id(self) -> str:
+        """Deprecated name of `offset_message_id`."""
+        warn("message_id is called offset_message_id", DeprecationWarning, stacklevel=2)
+        return self.offset_message_id
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class MessageQueue:
@@ -144,13 +229,20 @@ class MessageQueue:
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """The broker's answer to a send. `message_id` is the unique key; `offset_message_id` tells where it lies."""
+    """The broker's answer to a send. `unique_key` is the id that the producer gave the message, `offset_message_id` the
+    place where it lies."""
 
     status: SendStatus
-    message_id: str
+    unique_key: str
     offset_message_id: str
     queue: MessageQueue
     queue_offset: int
+
+    @property
+    def message_id(self) -> str:
+        """Deprecated name of `unique_key`."""
+        warn("message_id is called unique_key", DeprecationWarning, stacklevel=2)
+        return self.unique_key
 
 
 def encode_properties(properties: dict[str, str]) -> str:

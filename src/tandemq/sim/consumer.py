@@ -315,7 +315,7 @@ class Consumer(Talker):
             return
         fields = {
             "offset": str(message.log_offset), "group": self.group, "delayLevel": "1",
-            "originMsgId": message.message_id, "originTopic": message.topic, "unitMode": "false",
+            "originMsgId": message.offset_message_id, "originTopic": message.topic, "unitMode": "false",
             "maxReconsumeTimes": str(RECONSUME_MAX),
         }  # fmt: skip
         self.ask(master[1], Command(RequestCode.CONSUMER_SEND_MSG_BACK, fields=fields), 1_500,

@@ -160,7 +160,7 @@ def _says(attempt: Attempt, at: int, wanted: Wanted, result: SendResult) -> bool
         == ("SUCCESS" if result.status.name == "SEND_OK" else result.status.name)
         and (attempt.group, attempt.queue_id, attempt.queue_offset + at)
         == (queue.broker_name, queue.queue_id, result.queue_offset)
-        and (queue.topic, result.message_id) == (wanted.topic, wanted.key)
+        and (queue.topic, result.unique_key) == (wanted.topic, wanted.key)
     )
 
 

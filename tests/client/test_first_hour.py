@@ -1,0 +1,118 @@
+"""What somebody meets who begins: wrong addresses, missing topics, mistakes; nothing is silent or hangs."""
+
+import asyncio
+import logging
+import socket
+import time
+import traceback
+from collections.abc import Iterator
+
+import pytest
+
+from tandemq.client import shares
+from tandemq.client.blocking import BlockingConsumer
+from tandemq.client.node import ClientNode
+from tandemq.client.producer import Producer
+from tandemq.client.pull import PullConsumer
+from tandemq.client.push import PushConsumer
+from tandemq.errors import ClosedError, ConfigError, NetworkError, RemoteError
+from tandemq.model.message import Message
+from tandemq.run.local import LocalCluster
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """An address where connections are accepted and nothing is answered."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture
+def nobody() -> str:
+    """An address where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("where", ["silent", "nobody"])
+@pytest.mark.parametrize("kind", [PushConsumer, PullConsumer])
+async def test_consumer_without_a_name_server_says_so_within_its_time(
+    where: str, kind: type[PushConsumer] | type[PullConsumer], request: pytest.FixtureRequest
+) -> None:
+    consumer = kind(request.getfixturevalue(where), group="g", start_timeout_ms=500)
+    began = time.monotonic()
+    with pytest.raises(NetworkError, match="no name server answers"):
+        await consumer.start()
+    assert time.monotonic() - began < 2.5, "half a second, and at most one to close"
+
+
+def test_blocking_consumer_without_a_name_server_says_so_too(nobody: str) -> None:
+    with pytest.raises(NetworkError, match="usually listens at port 9876"):
+        BlockingConsumer(nobody, group="g", topics={"T": "*"}, start_timeout_ms=300)
+
+
+async def test_broker_given_as_name_server_is_named(tandemq_broker: LocalCluster) -> None:
+    with pytest.raises(RemoteError, match="is no name server; is it a broker"):
+        await PushConsumer(tandemq_broker.address, group="g", topics={"T": "*"}).start()
+
+
+def test_bad_expression_is_refused_where_the_consumer_is_made() -> None:
+    with pytest.raises(ConfigError, match="write `"):
+        PushConsumer("127.0.0.1:1", group="g", topics={"T": "a | b"})
+
+
+async def test_topic_that_nobody_knows_is_a_warning_at_once_and_once_a_minute(
+    tandemq_broker: LocalCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shares, "RETRY_MS", 5)
+    caplog.set_level(logging.WARNING)
+
+    def said() -> list[str]:
+        return [record.getMessage() for record in caplog.records if "nothing is consumed" in record.getMessage()]
+
+    async with PushConsumer(tandemq_broker.name_servers, group="g", topics={"Missing": "*"}) as consumer:
+        async with asyncio.timeout(10):
+            while not said():
+                await consumer.receive(0.01)
+        await consumer.receive(0.3)
+    (line,) = said()
+    assert "group=g topic=Missing reason=no name server knows the topic Missing" in line
+
+
+async def test_error_of_a_send_shows_the_callers_frames_and_close_does_not_wait(nobody: str) -> None:
+    producer = Producer(nobody, group="g", timeout_ms=300, retries=0, retry_ms=0)
+    await producer.start()
+    with pytest.raises(NetworkError) as raised:
+        await producer.send(Message("T", b"x"))
+    files = {frame.filename.rpartition("/")[2] for frame in traceback.extract_tb(raised.value.__traceback__)}
+    assert files <= {"test_first_hour.py", "producer.py", "shell.py", "calls.py"}
+    assert raised.value.__cause__ is None
+    assert raised.value.__context__ is None
+    began = time.monotonic()
+    await producer.close()
+    assert time.monotonic() - began < 1
+
+
+async def test_client_ends_within_a_second_when_the_body_fails_while_sends_are_in_flight(silent: str) -> None:
+    began = 0.0
+    with pytest.raises(KeyError):
+        async with Producer(silent, group="g") as producer:
+            producer.begin(Message("T", b"x"))
+            await asyncio.sleep(0)
+            began = time.monotonic()
+            raise KeyError("the user's")
+    assert time.monotonic() - began < 1
+
+
+async def test_mistake_of_ours_ends_what_waits_instead_of_letting_it_hang(
+    tandemq_broker: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Producer(tandemq_broker.name_servers, group="g") as producer:
+        await producer.send(Message("T", b"x"))
+
+        def broken(*_: object) -> None:
+            raise RuntimeError("a mistake")
+
+        monkeypatch.setattr(ClientNode, "turn", broken)
+        with pytest.raises(ClosedError, match="the client failed: RuntimeError"):
+            await producer.send(Message("T", b"y"))

@@ -1,0 +1,112 @@
+"""Messages are checked where they are made, and tell the same names everywhere."""
+
+from typing import Any
+
+import pytest
+
+from tandemq.client.blocking import BlockingMessage
+from tandemq.client.consuming import make_subscription
+from tandemq.client.outgoing import prepare
+from tandemq.client.received import MessageView, ReceivedMessage
+from tandemq.client.settings import ClientConfig, ProducerOptions
+from tandemq.errors import ConfigError, InvalidMessage, LocalError
+from tandemq.model.message import Message, MessageQueue, SendResult, SendStatus
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"body": "hello"}, "body must be bytes, not str; encode it"),
+        ({"body": None}, "body must be bytes, not NoneType"),
+        ({"body": [1, 2]}, "body must be bytes, not list"),
+        ({"topic": 7}, "topic must be a str"),
+        ({"tags": ["a"]}, "a message has one tag"),
+        ({"keys": 7}, "keys must be a str or several"),
+        ({"keys": [7]}, "a key must be a str"),
+        ({"properties": ["a"]}, "properties must be a dict"),
+        ({"properties": {"a": 1}}, "the property a must be a str"),
+        ({"properties": {1: "a"}}, "the name of a property must be a str"),
+        ({"delay_level": "1"}, "delay_level and flag must be int"),
+        ({"flag": 1.5}, "delay_level and flag must be int"),
+    ],
+)
+def test_field_of_another_type_is_a_type_error_where_the_message_is_made(fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(TypeError, match=reason):
+        Message(**({"topic": "Orders", "body": b"x"} | fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"topic": ""}, "topic name is empty"),
+        ({"topic": "a b"}, "illegal characters"),
+        ({"topic": "x" * 128}, "at most 127"),
+        ({"tags": "a||b"}, "one tag, without |"),
+        ({"tags": " a"}, "spaces around it"),
+        ({"tags": "a\x01b"}, "0x01 or 0x02"),
+        ({"keys": "a b"}, "has a space in it"),
+        ({"keys": ["a\x02"]}, "0x01 or 0x02"),
+        ({"properties": {"": "x"}}, "has no name"),
+        ({"properties": {"TAGS": "x"}}, "use the message's own field"),
+        ({"properties": {"a\x01": "x"}}, "0x01 or 0x02"),
+        ({"properties": {"a": "x\x02"}}, "0x01 or 0x02"),
+        ({"delay_level": -1}, "the delay level is -1"),
+        ({"flag": 1 << 31}, "does not fit into 32 bits"),
+    ],
+)
+def test_value_that_cannot_be_is_a_value_error_where_the_message_is_made(fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason) as raised:
+        Message(**({"topic": "Orders", "body": b"x"} | fields))
+    assert isinstance(raised.value, InvalidMessage)
+
+
+def test_bytes_of_any_kind_and_keys_of_any_kind_are_taken() -> None:
+    for body in (b"x", bytearray(b"x"), memoryview(b"x")):
+        assert Message("T", body).body == b"x"  # type: ignore[arg-type]
+    assert list(Message("T", b"", keys="one").keys) == ["one"]
+    assert list(Message("T", b"", keys=(key for key in ("a", "b"))).keys) == ["a", "b"]
+
+
+def test_delay_level_is_one_of_the_brokers_table() -> None:
+    options = ProducerOptions(group="g")
+    assert "DELAY\x0118\x02" in prepare(Message("T", b"", delay_level=18), "k", options).properties
+    with pytest.raises(LocalError, match="the delay level is 19; 0 is none, 1 the first, 18 the last"):
+        prepare(Message("T", b"", delay_level=19), "k", options)
+    more = ProducerOptions(group="g", delay_levels=20)
+    assert "DELAY\x0119\x02" in prepare(Message("T", b"", delay_level=19), "k", more).properties
+
+
+def test_body_that_was_replaced_by_text_is_refused_when_it_is_sent() -> None:
+    message = Message("T", b"x")
+    message.body = "text"  # type: ignore[assignment]
+    with pytest.raises(LocalError, match="no longer bytes but str"):
+        prepare(message, "k", ProducerOptions(group="g"))
+
+
+def test_former_names_of_ids_hold_for_one_release() -> None:
+    result = SendResult(SendStatus.SEND_OK, "unique", "place", MessageQueue("T", "b", 0), 7)
+    with pytest.warns(DeprecationWarning, match="unique_key"):
+        assert result.message_id == "unique"
+
+
+def test_message_of_the_blocking_consumer_has_the_attributes_of_the_other() -> None:
+    def public(kind: type) -> set[str]:
+        return {name for name in dir(kind) if not name.startswith("_")}
+
+    assert public(BlockingMessage) == public(ReceivedMessage) > public(MessageView)
+
+
+@pytest.mark.parametrize("expression", ["||", "a | b", " | ", "a|||b|"])
+def test_expression_that_is_none_is_refused_at_once(expression: str) -> None:
+    with pytest.raises(ConfigError, match="write `"):
+        make_subscription("T", expression, 0)
+
+
+def test_expression_of_another_type_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="must be str"):
+        make_subscription("T", ["a"], 0)  # type: ignore[arg-type]
+
+
+def test_address_with_a_scheme_is_told_what_to_do() -> None:
+    with pytest.raises(ConfigError, match="leave out the scheme http://: 127"):
+        ClientConfig(name_servers=("http://127.0.0.1:9876",), client_id="c")
