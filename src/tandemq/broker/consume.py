@@ -118,7 +118,8 @@ class _Consume:
         if queue.min_offset > 0:
             return False
         far = self._broker.machine.memory_bytes * self._broker.config.memory_ratio_max // 100
-        return self._broker.store.log.written_end - queue.entry(0).log_offset <= far
+        place = queue.place(0)  # None if the entry is damaged
+        return self._broker.store.log.written_end - (place or 0) <= far
 
     def commit_offset(self, link: Link, command: Command, now: Now) -> Command | None:
         fields = read_fields(CommitOffsetFields, command.fields)
@@ -182,8 +183,7 @@ class _Consume:
         queue = self._queue(fields.topic, fields.queue_id)
         time_ms = -1
         if queue is not None and queue.min_offset < queue.max_offset:
-            first = queue.entry(queue.min_offset)
-            time_ms = self._broker.store.store_time(first.log_offset, first.size)
+            time_ms = self._broker.store.stored_ms(queue, queue.min_offset)
         return command.answer(ResponseCode.SUCCESS, fields={"timestamp": str(time_ms)})
 
     # Locks.

@@ -94,8 +94,7 @@ class _Inspect:
         queue = self._queue(topic, queue_id)
         if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
             return default
-        entry = queue.entry(queue_offset)
-        return self._broker.store.store_time(entry.log_offset, entry.size) or default
+        return self._broker.store.stored_ms(queue, queue_offset) or default
 
     # Groups.
 
@@ -200,6 +199,7 @@ class _Inspect:
         body["queueData"] = [
             {"eval": False, "physicOffset": log_offset, "physicSize": size, "tagsCode": code}
             | ({"msg": "nothing is known of this message"} if size == PREFILL_SIZE else {})
+            | ({"msg": "this entry is damaged"} if size <= 0 or log_offset < 0 else {})
             for log_offset, size, code in self._broker.store.entries(queue, fields.index, count)
         ]
         return command.answer(ResponseCode.SUCCESS, body=dumps(body))

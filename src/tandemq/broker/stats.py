@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tandemq.boundary import Now
 from tandemq.errors import StoreError
 from tandemq.metrics import Histogram, Series, Summary
-from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue
+from tandemq.storage.consumequeue import ConsumeQueue
 
 if TYPE_CHECKING:
     from tandemq.broker.node import Broker
@@ -148,7 +148,8 @@ class Stats:
         """Bytes of a queue's newest records; see SIZES_READ_MAX."""
         start = queue.max_offset - min(count, SIZES_READ_MAX)
         try:
-            sizes = [size for size in self._sizes(queue, start) if size != PREFILL_SIZE]
+            largest = self._broker.store.config.segment_bytes  # holes and damaged entries claim others
+            sizes = [size for size in self._sizes(queue, start) if 0 < size <= largest]
         except StoreError as error:
             log.warning("stats: sizes in queue %s/%d were not counted: %s", queue.topic, queue.queue_id, error)
             return 0

@@ -3,14 +3,19 @@
 Entries of 20 bytes: log offset, record size, tags code. New entries are kept in memory and written by `flush()`;
 after a crash they are rebuilt from the log. Entry n lies at byte 20·n of the queue's byte space.
 
+An entry may be damaged on the device. Searches by log offset pass over entries that cannot be right (`place`), so that
+one of them moves neither end of the queue; the scrubber rebuilds them from the log.
+
 Source: docs/storage.md, "consume queue"; RocketMQ ConsumeQueue.
 """
 
+from collections.abc import Iterator
 from functools import lru_cache
+from itertools import pairwise
 from struct import Struct
 from typing import NamedTuple
 
-from tandemq.boundary import Disk
+from tandemq.boundary import Disk, File
 from tandemq.codec.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record import RECORD_BYTES_MIN
 from tandemq.storage.seglog import FileCache, SegmentLog
@@ -19,6 +24,11 @@ PREFILL_SIZE = 0x7FFFFFFF
 AHEAD_ENTRIES = 256
 AHEAD_QUEUES_MAX = 4096
 """Queues for which entries read in advance are kept: 20 MiB for all."""
+LOOK_ENTRIES = 256
+"""How many entries behind the first empty one are looked at: if one is written, the empty ones are damage."""
+_SEARCH_ENTRIES = 3
+"""What a search reads at a time."""
+_EMPTY = bytes(QUEUE_ENTRY_BYTES)
 _pack = QUEUE_ENTRY.pack
 _unpack = QUEUE_ENTRY.unpack_from
 
@@ -29,6 +39,11 @@ class Entry(NamedTuple):
     log_offset: int
     size: int
     tags_code: int
+
+    @property
+    def log_end(self) -> int:
+        """Log offset behind the record."""
+        return self.log_offset if self.size == PREFILL_SIZE else self.log_offset + self.size
 
 
 class QueueFiles(FileCache):
@@ -93,24 +108,37 @@ class ConsumeQueue:
         """End of the newest record entered."""
         self.held: object | None = None
         """Pulls waiting for this queue; owned by the broker's long polling."""
-        if self.max_offset > self.min_offset:
-            self.last_log_end = self._log_end_of(self.max_offset - 1)
+        self.last_log_end = self.log_end_before(self.max_offset)
 
-    def _log_end_of(self, queue_offset: int) -> int:
-        log_offset, size, _ = self.entry(queue_offset)
-        return log_offset if size == PREFILL_SIZE else log_offset + size
+    def log_end_before(self, queue_offset: int) -> int:
+        """End of the record of the last entry before an offset that can be right, 0 if there is none."""
+        step = 1
+        while (at := queue_offset - step) >= self._held_from:
+            if self.place(at) is not None:
+                return self.entry(at).log_end
+            step *= 2
+        return 0
 
     def _written_entries(self) -> int:
-        """Bisect for the first empty entry of the last file that has any."""
+        """Bisect for the first empty entry of the last file that has any; entries zeroed by damage do not count."""
+        per_file = self._file_bytes // QUEUE_ENTRY_BYTES
         for start in reversed(self._segments.starts):
-            low, high = 0, self._file_bytes // QUEUE_ENTRY_BYTES
-            while low < high:
-                middle = (low + high) // 2
-                _, size, _ = _unpack(self._segments.read(start + middle * QUEUE_ENTRY_BYTES, QUEUE_ENTRY_BYTES), 0)
-                low, high = (middle + 1, high) if size > 0 else (low, middle)
+            low = 0
+            while (low := self._first_empty(start, low, per_file)) < per_file:
+                behind = self._segments.read(start + low * QUEUE_ENTRY_BYTES, LOOK_ENTRIES * QUEUE_ENTRY_BYTES)
+                if not (written := len(behind.rstrip(b"\0"))):
+                    break
+                low += -(-written // QUEUE_ENTRY_BYTES)
             if low:
                 return start // QUEUE_ENTRY_BYTES + low
         return self._segments.start // QUEUE_ENTRY_BYTES
+
+    def _first_empty(self, start: int, low: int, high: int) -> int:
+        while low < high:
+            middle = (low + high) // 2
+            found = self._segments.read(start + middle * QUEUE_ENTRY_BYTES, QUEUE_ENTRY_BYTES)
+            low, high = (middle + 1, high) if found != _EMPTY else (low, middle)
+        return low
 
     def append(self, log_offset: int, size: int, tags_code: int) -> None:
         """Enter the next message."""
@@ -202,26 +230,34 @@ class ConsumeQueue:
         return True
 
     def correct(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> None:
-        """Replace an entry between `min_offset` and `max_offset` that is not what the log says.
+        """Replace one entry, on the device too; blocking. Raises as `rewrite`."""
+        for file in self.rewrite(queue_offset, _pack(log_offset, size, tags_code)):
+            file.datasync()
 
-        On the device too: nobody else would sync an entry of so old a record.
+    def rewrite(self, queue_offset: int, packed: bytes) -> list[File]:
+        """Replace entries between `min_offset` and `max_offset` that are not what the log says.
+
+        Returns the files that are to be synced: nobody else syncs entries of records so old.
 
         Raises:
-            DiskFailed, DiskFull: it could not be written.
+            DiskFailed, DiskFull: they could not be written.
         """
-        assert self.min_offset <= queue_offset < self.max_offset, "an entry that is there"
-        packed = _pack(log_offset, size, tags_code)
-        if queue_offset >= self._tail_start:
-            at = (queue_offset - self._tail_start) * QUEUE_ENTRY_BYTES
-            self._tail[at : at + QUEUE_ENTRY_BYTES] = packed
-        else:
-            at = queue_offset * QUEUE_ENTRY_BYTES
-            self._files.ahead.pop(self, None)
-            self._segments.write(packed, at)
-            for file in self._segments.files_between(at, at + QUEUE_ENTRY_BYTES):
-                file.datasync()
-        if queue_offset == self.max_offset - 1:
+        end = queue_offset + len(packed) // QUEUE_ENTRY_BYTES
+        assert self.min_offset <= queue_offset and end <= self.max_offset, "entries that are there"
+        start, stop = queue_offset * QUEUE_ENTRY_BYTES, min(end, self._tail_start) * QUEUE_ENTRY_BYTES
+        at = start
+        self._files.ahead.pop(self, None)
+        while at < stop:
+            size = min(stop - at, self._file_bytes - at % self._file_bytes)
+            self._segments.write(packed[at - start : at - start + size], at)
+            at += size
+        if end > self._tail_start:
+            place = at - self._tail_start * QUEUE_ENTRY_BYTES
+            self._tail[place : place + len(packed) - (at - start)] = packed[at - start :]
+        if end == self.max_offset:
+            log_offset, size, _ = _unpack(packed, len(packed) - QUEUE_ENTRY_BYTES)
             self.last_log_end = log_offset + size
+        return self._segments.files_between(start, stop)
 
     def _begin_anew(self, queue_offset: int, log_offset: int) -> None:
         """A first message behind all others: the topic was deleted on the master and created again."""
@@ -261,7 +297,7 @@ class ConsumeQueue:
         ahead_start, ahead = self._files.ahead.get(self, (0, b""))
         ahead_end = ahead_start + len(ahead) // QUEUE_ENTRY_BYTES
         if not (ahead_start <= start and end <= ahead_end):
-            if end - start == 1:
+            if end - start <= _SEARCH_ENTRIES:
                 return self._from_files(start * QUEUE_ENTRY_BYTES, end * QUEUE_ENTRY_BYTES)
             if ahead_start <= start <= ahead_end:
                 stop = min(max(end, start + AHEAD_ENTRIES), self._tail_start)
@@ -277,6 +313,39 @@ class ConsumeQueue:
             data += piece
             position += len(piece)
         return data
+
+    @property
+    def _held_from(self) -> int:
+        """The first entry of the files, or in memory if there are none."""
+        return self._segments.start // QUEUE_ENTRY_BYTES if self._segments.starts else self._tail_start
+
+    def place(self, queue_offset: int) -> int | None:
+        """Log offset that an entry names; None if it cannot be right: no size, or its record overlaps a neighbour's.
+
+        -1 for an entry before the queue's first message. What is in order may be wrong all the same: only the log
+        tells (`Store.record_of`).
+        """
+        first = max(queue_offset - 1, self._held_from)
+        entries = [Entry(*one) for one in QUEUE_ENTRY.iter_unpack(self.read(first, queue_offset + 2 - first))]
+        found = entries[queue_offset - first]
+        possible = [one for one in entries if one.size > 0 and one.log_offset >= 0]
+        if found not in possible or any(one.log_end > other.log_offset for one, other in pairwise(possible)):
+            return None
+        return -1 if found.size == PREFILL_SIZE and not found.log_offset else found.log_offset
+
+    def first_behind(self, log_offset: int, low: int, high: int) -> int:
+        """First of the entries `[low, high)` of a record at or behind a log offset; `high` if there is none.
+
+        Entries that cannot be right are passed over: where none beside them can be, the first of them is returned.
+        """
+        while low < high:
+            for at in around(low, high):
+                if (place := self.place(at)) is not None:
+                    low, high = (at + 1, high) if place < log_offset else (low, at)
+                    break
+            else:
+                return low
+        return low
 
     @property
     def written_entries(self) -> int:
@@ -304,10 +373,7 @@ class ConsumeQueue:
 
     def paths_behind(self, log_offset: int) -> list[str]:
         """Files with written entries of records at or behind a log offset."""
-        low, high = self._segments.start // QUEUE_ENTRY_BYTES, self._tail_start
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (middle + 1, high) if self._is_before(middle, log_offset) else (low, middle)
+        low = self.first_behind(log_offset, self._segments.start // QUEUE_ENTRY_BYTES, self._tail_start)
         return [
             self._segments.path(start)
             for start in self._segments.starts
@@ -322,12 +388,12 @@ class ConsumeQueue:
         later start would take them for entries of what was written in their place.
         """
         first = self._segments.start // QUEUE_ENTRY_BYTES
-        low, high = first, self.max_offset
-        if not wipes and low < high and self._is_before(high - 1, log_end) and self._continues(high - 1, first):
+        high = self.max_offset
+        if not wipes and first < high and self._is_before(high - 1, log_end) and self._continues(high - 1, first):
             return
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (middle + 1, high) if self._is_before(middle, log_end) else (low, middle)
+        low = self.first_behind(log_end, first, high)
+        while low < high and self._is_before(low, log_end) and self._continues(low, first):
+            low += 1  # it is next to one that cannot be right
         while low > first and not (self._is_before(low - 1, log_end) and self._continues(low - 1, first)):
             low -= 1
         self._files.ahead.pop(self, None)
@@ -341,13 +407,11 @@ class ConsumeQueue:
             self._tail_start = low
         self.max_offset = self.next_offset = low
         self.min_offset = min(self.min_offset, low)
-        self.last_log_end = 0
-        if low > self._segments.start // QUEUE_ENTRY_BYTES:
-            self.last_log_end = self._log_end_of(low - 1)
+        self.last_log_end = self.log_end_before(low)
 
     def _is_before(self, queue_offset: int, log_end: int) -> bool:
         found = self.entry(queue_offset)
-        return found.size > 0 and found.log_offset < log_end
+        return found.size > 0 and 0 <= found.log_offset < log_end
 
     def _continues(self, queue_offset: int, first: int) -> bool:
         """Whether an entry follows the one before it in the log: a torn one, or one behind a gap, does not."""
@@ -360,13 +424,7 @@ class ConsumeQueue:
 
     def correct_min(self, log_start: int) -> None:
         """Move `min_offset` to the first entry at or behind `log_start`; delete files wholly before it."""
-        low, high = self.min_offset, self.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            found = self.entry(middle)
-            never_was = found.size == PREFILL_SIZE and found.log_offset == 0
-            low, high = (middle + 1, high) if never_was or found.log_offset < log_start else (low, middle)
-        self.min_offset = low
+        low = self.min_offset = self.first_behind(log_start, self.min_offset, self.max_offset)
         while len(self._segments.starts) > 1 and self._segments.starts[1] <= low * QUEUE_ENTRY_BYTES:
             self._segments.drop_first()
 
@@ -382,6 +440,19 @@ def unpack_entries(entries: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Log offsets and sizes of entries; cost: two objects per entry."""
     numbers = _packer(len(entries) // QUEUE_ENTRY_BYTES).unpack_from(entries)
     return numbers[0::3], numbers[1::3]
+
+
+def around(low: int, high: int) -> Iterator[int]:
+    """Numbers of `[low, high)` from the middle outwards, at growing distances, and both ends; some may come twice.
+
+    They are about twice the logarithm of `high - low`.
+    """
+    middle, step = (low + high) // 2, 1
+    yield middle
+    while step < high - low:
+        yield from (at for at in (middle + step, middle - step) if low <= at < high)
+        step *= 2
+    yield from (low, high - 1)
 
 
 @lru_cache(maxsize=1024)

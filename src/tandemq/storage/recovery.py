@@ -56,7 +56,12 @@ def open_store(disk: Disk, config: StoreConfig) -> tuple[Store, Recovered]:
     begin = _begin(store, marks, unclean=unclean, machine_stayed_up=machine_stayed_up)
     machine_went_down = unclean and marks is not None and not machine_stayed_up
     tail_from = _tail_from(store, marks, begin) if machine_went_down else None
-    _forget_behind(store, begin, unclean=unclean)
+    is_exact = not machine_went_down and _has_entries_of(store, marks, begin)
+    if not is_exact:
+        ends = {queue: queue.max_offset for queue in store.queues.values()}
+        _forget_behind(store, begin, unclean=unclean)
+        if marks is None and not unclean:
+            begin = _begin_of_cut(store, ends, begin)
     if unclean and store.index is not None and not store.index.recover(begin):
         _note_rebuild(store, marks)
         store.index.drop_all()
@@ -92,11 +97,13 @@ def open_store(disk: Disk, config: StoreConfig) -> tuple[Store, Recovered]:
     if unclean:
         store.log.wipe(end)
     store.log.open_at(end, flushed=synced if unclean else end)
-    _forget_behind(store, end, unclean=False)
+    if not is_exact:
+        _forget_behind(store, end, unclean=False)
     store.write_queues()
     for queue in store.queues.values():
         queue.next_offset = queue.max_offset
         queue.correct_min(store.log.start)
+        _check_last(store, queue)
     _sync_from(store, min(synced, begin))
     store.marks = Marks(end, end, store.entries_total(), boot_id=config.boot_id)
     store.sync_marks()
@@ -156,13 +163,13 @@ def _tail_from(store: Store, marks: Marks | None, begin: int) -> int:
 
 
 def _begin_by_checkpoint(store: Store, starts: list[int], *, unclean: bool) -> int:
-    if not unclean and store.queues:
-        newest = max(queue.last_log_end for queue in store.queues.values())
-        if newest >= store.log.start and _is_boundary(store, newest):
-            return newest
+    capacity_end = starts[-1] + store.config.segment_bytes
+    ends = [queue.last_log_end for queue in store.queues.values()]
+    entered = max((end for end in ends if end <= capacity_end), default=0)  # a damaged last entry may name any place
+    if not unclean and store.queues and entered >= store.log.start and _is_boundary(store, entered):
+        return entered
     checkpoint = read_checkpoint(store.disk)
     trusted_ms = min(checkpoint.log_ms, checkpoint.queue_ms) - 3000
-    entered = max((queue.last_log_end for queue in store.queues.values()), default=0)
     for start in reversed(starts):
         head = _first_store_time(store, start)
         if 0 < head <= trusted_ms and start <= entered:
@@ -206,6 +213,32 @@ def _index_missing(store: Store, begin: int) -> bool:
     return any(queue.max_offset > queue.min_offset for queue in store.queues.values())
 
 
+def _has_entries_of(store: Store, marks: Marks | None, begin: int) -> bool:
+    """Whether queues have exactly the entries that were noted when the log ended at `begin`.
+
+    Nothing is to be cut then, and damaged entries stay in place for the scrubber.
+    """
+    return marks is not None and begin == marks.written and store.entries_total() == marks.entries
+
+
+def _begin_of_cut(store: Store, ends: dict[ConsumeQueue, int], begin: int) -> int:
+    """Offset from which the log must be walked, since queues lost entries of records before `begin`: damaged ones."""
+    cut = [queue.last_log_end for queue, end in ends.items() if queue.max_offset < end]
+    return max(store.log.start, min([begin, *cut]))
+
+
+def _check_last(store: Store, queue: ConsumeQueue) -> None:
+    """Note a damaged last entry; its log offset must not be taken for the end of the queue's records."""
+    last = queue.max_offset - 1
+    if last < queue.min_offset:
+        return
+    if queue.last_log_end > store.log.end or queue.place(last) is None:
+        store.suspect_entries.append((queue, last))
+        log.error("store: the last entry of topic=%s queue=%d, %d, is damaged; it stays for the scrubber",
+                  queue.topic, queue.queue_id, last)  # fmt: skip
+    queue.last_log_end = min(queue.last_log_end, store.log.end)
+
+
 def _must_rebuild(store: Store, marks: Marks | None, begin: int) -> bool:
     """Whether queues have other entries than at `begin`, or were about to be rebuilt when that was interrupted."""
     if marks is None:
@@ -217,15 +250,18 @@ def _lacks_beginning(store: Store, queue: ConsumeQueue) -> bool:
     """Whether a queue lacks a beginning that the log still has: its first file was deleted."""
     if not queue.min_offset or queue.max_offset <= queue.min_offset:
         return False
-    first = queue.entry(queue.min_offset)
-    return first.size != PREFILL_SIZE and first.log_offset - store.log.start >= store.config.segment_bytes
+    first, place = queue.entry(queue.min_offset), queue.place(queue.min_offset)
+    if place is None or first.size == PREFILL_SIZE:  # damaged, or a hole
+        return False
+    starts, segment = store.log.segment_starts, store.config.segment_bytes
+    return store.log.start + segment <= place < (starts[-1] + segment if starts else 0)
 
 
 def _begins_late(store: Store, queue: ConsumeQueue, begin: int) -> bool:
     """Whether the walk from `begin` met a queue for the first time in its middle: its files were deleted."""
     if begin <= store.log.start or not queue.min_offset or queue.max_offset <= queue.min_offset:
         return False
-    return queue.entry(queue.min_offset).log_offset >= begin
+    return begin <= (queue.place(queue.min_offset) or 0) < store.log.end
 
 
 def _note_rebuild(store: Store, marks: Marks | None) -> None:

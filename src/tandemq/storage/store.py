@@ -23,7 +23,7 @@ from tandemq.errors import OffsetGone, StoreError
 from tandemq.model.message import SysFlag
 from tandemq.model.topic import SCHEDULE_TOPIC, topic_name_error
 from tandemq.storage.commitlog import CommitLog
-from tandemq.storage.consumequeue import ConsumeQueue, QueueFiles
+from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue, QueueFiles, around
 from tandemq.storage.index import PENDING_MAX, KeyIndex
 from tandemq.storage.marks import Checkpoint, Marks, open_marks, write_checkpoint, write_marks
 from tandemq.storage.rows import AlikeRows, Row, encode_alike
@@ -89,6 +89,8 @@ class Store:
         """Store time of the last record whose queue entries are written."""
         self.damaged: list[tuple[int, int, str]] = []
         """(start, end, reason) of log ranges found damaged and left in place."""
+        self.suspect_entries: list[tuple[ConsumeQueue, int]] = []
+        """Queue entries that recovery found wrong and left in place: their queues and queue offsets."""
         self._layouts = Layouts()
         self._touched: list[ConsumeQueue] = []
         self._staged_keys: list[tuple[str, bytes, int, int]] = []
@@ -412,17 +414,36 @@ class Store:
         record = parse_record(data, 0, len(data))
         return 0 if isinstance(record, str) else record.store_ms
 
+    def record_of(self, queue: ConsumeQueue, queue_offset: int) -> tuple[Record, bytes] | None:
+        """The record that a queue entry names, and its bytes; None for a hole, and if entry or record is damaged.
+
+        Structure, place, topic, queue and queue offset are checked, not the checksums. Cost: reads the record.
+        """
+        log_offset, size, _ = queue.entry(queue_offset)
+        data = self.record_at(log_offset, size) if 0 < size < PREFILL_SIZE else None
+        record = parse_record(data, 0, len(data)) if data is not None else "none"
+        if data is None or isinstance(record, str):
+            return None
+        named = record.size, record.queue_id, record.queue_offset, record.topic
+        return (record, data) if named == (size, queue.queue_id, queue_offset, queue.topic.encode()) else None
+
+    def stored_ms(self, queue: ConsumeQueue, queue_offset: int) -> int:
+        """Store time of a message of a queue, 0 if it cannot be read."""
+        found = self.record_of(queue, queue_offset)
+        return found[0].store_ms if found is not None else 0
+
     def offset_by_time(self, queue: ConsumeQueue, wall_ms: int, *, upper: bool = False) -> int:
         """Queue offset of the first message stored at or after a time (`upper`: the last at or before it).
 
-        Later than all: max offset. Earlier than all: min offset. Cost: log2(n) records read.
+        Later than all: max offset. Earlier than all: min offset. Messages that cannot be read are passed over.
+        Cost: log2(n) records read.
         """
         low, high = queue.min_offset, queue.max_offset
         limit = wall_ms + 1 if upper else wall_ms
         while low < high:
-            middle = (low + high) // 2
-            found = queue.entry(middle)
-            low, high = (middle + 1, high) if self.store_time(found.log_offset, found.size) < limit else (low, middle)
+            read = ((at, self.stored_ms(queue, at)) for at in around(low, high))
+            at, stored_ms = next((one for one in read if one[1]), ((low + high) // 2, 0))
+            low, high = (at + 1, high) if stored_ms < limit else (low, at)
         return max(queue.min_offset, low - 1) if upper else low
 
     def entries(self, queue: ConsumeQueue, queue_offset: int, count: int) -> Iterator[tuple[int, int, int]]:
