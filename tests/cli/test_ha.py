@@ -108,6 +108,23 @@ def test_scrub_finds_damage_and_repairs_it_from_the_twin(run: Run, pair: LocalCl
     assert "verified" in run("ha", "scrub", "--rate", "1000", "-n", pair.name_servers).stdout
 
 
+@pytest.mark.parametrize("broker_id", [0, 1])
+def test_scrub_rebuilds_damaged_queue_entries(run: Run, pair: LocalCluster, broker_id: int) -> None:
+    queues = pair.broker(broker_id=broker_id).store / "consumequeue"
+
+    def written() -> list[Path]:
+        return [path for path in queues.rglob("0" * 20) if path.read_bytes()[40:80].strip(b"\0")]
+
+    pair.wait_until(lambda: bool(written()))
+    [path, *_] = written()
+    before = path.read_bytes()[:80]
+    for at in (1, 20 + 8, 40 + 19):  # log offset, sign of the size, tags code
+        flip(path, at)
+    rows = {row["id"]: row for row in rows_of(run, pair, "scrub")}
+    assert [rows[number]["rebuiltEntries"] for number in (broker_id, 1 - broker_id)] == [3, 0]
+    assert path.read_bytes()[:80] == before
+
+
 def test_damage_that_both_have_is_shown_and_ends_with_3(run: Run, pair: LocalCluster) -> None:
     for number in (0, 1):
         flip(pair.broker(broker_id=number).store / "commitlog" / f"{0:020d}", 1_234_567)

@@ -23,11 +23,11 @@ from tandemq.broker.scrubber import A_DELAY
 from tandemq.broker.topics import Topic, internal_topic
 from tandemq.codec.bodies import integer
 from tandemq.codec.fastjson import loads
-from tandemq.codec.record import Record, decode_message, parse_record
+from tandemq.codec.record import Record, decode_message
 from tandemq.errors import DiskFailed, DiskFull, ProtocolError, StoreDamaged, StoreError
 from tandemq.model.message import StoredMessage, encode_properties
 from tandemq.model.topic import SCHEDULE_TOPIC
-from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue
+from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue, Entry
 from tandemq.storage.tables import DataVersion, load_table
 
 if TYPE_CHECKING:
@@ -166,7 +166,8 @@ class DelayedMessages:
                 continue
             at = max(self.progress.get(level, 0), queue.min_offset)
             if at < queue.max_offset:
-                log_offset = queue.entry(at).log_offset
+                found = self._broker.store.record_of(queue, at)  # of a damaged entry: it lies behind the one before it
+                log_offset = found[0].log_offset if found is not None else queue.log_end_before(at)
                 oldest = log_offset if oldest is None else min(oldest, log_offset)
         return oldest
 
@@ -191,7 +192,7 @@ class DelayedMessages:
         for log_offset, size, due_ms in self._broker.store.entries(queue, start, min(room, queue.max_offset - start)):
             if size != PREFILL_SIZE and not self._is_due(level, delay_ms, at, due_ms, queue.max_offset, now):
                 break
-            if not self._deliver_one(level, log_offset, size, now):
+            if not self._deliver_one(queue, at, Entry(log_offset, size, due_ms), now):
                 break
             at += 1
         else:  # a file of the queue ends here, or the room
@@ -200,10 +201,10 @@ class DelayedMessages:
             self._pending[level] = at
         return at - start
 
-    def _deliver_one(self, level: int, log_offset: int, size: int, now: Now) -> bool:
+    def _deliver_one(self, queue: ConsumeQueue, queue_offset: int, entry: Entry, now: Now) -> bool:
         """Put a message, or pass over it; False if its level has to wait for it."""
-        damages = self._broker.damages
-        fate = damages.fate_of(log_offset, size) if damages.ranges else ""
+        damages, level, log_offset, size = self._broker.damages, queue.queue_id + 1, entry.log_offset, entry.size
+        fate = damages.fate_of(log_offset, size) if damages.ranges and queue.place(queue_offset) is not None else ""
         if fate == WAITS:
             self._say_waits(level, log_offset, "it is damaged, and waits for its repair", now)
             return False
@@ -212,12 +213,12 @@ class DelayedMessages:
         if fate == LOST or size == PREFILL_SIZE:
             return True
         try:
-            message, record, data = self._read(log_offset, size)
+            message, record, data = self._read(queue, queue_offset, entry.tags_code)
         except DiskFailed as error:
             self._say_waits(level, log_offset, str(error), now)
             return False
         except (ProtocolError, StoreError) as error:
-            return self._is_given_up(level, log_offset, str(error), now)
+            return self._is_given_up(queue, queue_offset, log_offset, str(error), now)
         try:
             self._put(message, data[record.body_start : record.body_end], now)
         except (DiskFailed, DiskFull) as error:
@@ -227,18 +228,23 @@ class DelayedMessages:
             log.error("delay: the message at log offset %d is not delivered: %s", log_offset, error)
         return True
 
-    def _is_given_up(self, level: int, log_offset: int, reason: str, now: Now) -> bool:
+    def _is_given_up(self, queue: ConsumeQueue, queue_offset: int, log_offset: int, reason: str, now: Now) -> bool:
         """Whether a message that does not verify is passed over: only if the scrubber, asked to look, finds no damage.
 
-        What it finds is known as damage from then on. If the log is sound there, the queue is not, and is corrected.
+        What it finds is known as damage from then on. If its queue entry is wrong it is rebuilt, however long the
+        search for its record takes.
         """
+        level, scrubber = queue.queue_id + 1, self._broker.scrubber
+        searches = not scrubber.entries.is_right(queue, queue_offset) and scrubber.suspect_entry(
+            queue, queue_offset, f"{A_DELAY} found {reason}"
+        )
         doubted, since_ms = self._doubted.get(level, (-1, 0))
         if doubted != log_offset:
             self._doubted[level] = (log_offset, now.mono_ms)
             self._say_waits(level, log_offset, reason, now)
-            self._broker.scrubber.look_at(log_offset, A_DELAY, reason, now)
+            scrubber.look_at(log_offset, A_DELAY, reason, now)
             return False
-        if now.mono_ms - since_ms < DOUBT_MS:
+        if now.mono_ms - since_ms < DOUBT_MS or searches:
             return False
         log.error("delay: the message at log offset %d is not delivered: %s", log_offset, reason)
         return True
@@ -275,15 +281,15 @@ class DelayedMessages:
         self._pending.clear()
         self._is_behind = False
 
-    def _read(self, log_offset: int, size: int) -> tuple[StoredMessage, Record, bytes]:
+    def _read(self, queue: ConsumeQueue, queue_offset: int, due_ms: int) -> tuple[StoredMessage, Record, bytes]:
         """A message as it was stored. Raises ProtocolError if it does not verify, StoreError if it cannot be read."""
-        data = self._broker.store.record_at(log_offset, size)
-        if data is None:
-            raise ProtocolError("no record begins there")
-        message = decode_message(data, 0, len(data), inflates=False)
-        record = parse_record(data, 0, len(data))
-        assert not isinstance(record, str), "the store returned a whole record"
-        return message, record, data
+        found = self._broker.store.record_of(queue, queue_offset)
+        if found is None:
+            raise ProtocolError(f"no record of queue offset {queue_offset} where its entry says")
+        record, data = found
+        if due_ms < record.store_ms:
+            raise ProtocolError(f"a delivery at {due_ms} of a message stored at {record.store_ms}")
+        return decode_message(data, 0, len(data), inflates=False), record, data
 
     def _put(self, message: StoredMessage, body: bytes, now: Now) -> None:
         broker = self._broker

@@ -156,6 +156,7 @@ class _Runtime:
             "logDamagedRanges": ";".join(f"{one.start}-{one.end}" for one in ranges[:SHOWN_RANGES_MAX]),
             "logDamagedRangesTotal": str(len(ranges)),
             "logRepairedRangesTotal": str(self._broker.damages.repaired_total),
+            "queueEntriesRebuiltTotal": str(scrubber.entries.rebuilt),
         }
 
     def _earliest_ms(self, now: Now) -> int:

@@ -3,10 +3,11 @@
     begin a pass ── step ── step ── … ── end of the log as it was then ── wait until the next pass is due
                      │ a worker reads and verifies (scrubwork.CheckWork); what it found comes back to a turn
                      ├─ damage: noted in `damages`, said once, handed to `repair`
-                     └─ queue entries that are not what the log says: corrected from it
+                     └─ queue entries that are not what the log says: rebuilt from it (`entryrepair`)
 
 A pass goes on where it stood after a restart. A slave that got the same bad record from us three times, and a pull that
-met what cannot be a record, have that place looked at before all else.
+met what cannot be a record, have that place looked at before all else. So does the record of a queue entry that cannot
+be right (`suspect_entry`), whether or not passes are made.
 
 Source: docs/storage.md, "scrubbing".
 """
@@ -18,18 +19,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from tandemq.boundary import Job, JobDone, Now, Turn
+from tandemq.broker.entryrepair import EntryRepairs
 from tandemq.broker.link import Link
 from tandemq.broker.repair import Repairs
-from tandemq.broker.scrubwork import Checked, CheckWork, Entries, entries_in
-from tandemq.codec.entries import QUEUE_ENTRY_BYTES
+from tandemq.broker.scrubwork import Checked, CheckWork, Entries, SyncWork
 from tandemq.codec.fastjson import dumps
-from tandemq.codec.record import Record, parse_record
 from tandemq.codec.requests import is_true, read_fields
-from tandemq.errors import StoreDamaged, StoreError
+from tandemq.errors import StoreDamaged
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
-from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.storage.consumequeue import ConsumeQueue
 from tandemq.storage.tables import load_table
 
@@ -50,7 +49,9 @@ SAVE_MS = 30_000
 A_PULL = "a pull"
 A_DELAY = "delivery after a delay"
 SUSPECTS_MAX = 16
-CORRECTED_SAID_MAX = 20
+SEARCH_STEP_BYTES = 128 << 10
+SEARCH_BYTES_PER_SECOND = 16 << 20
+"""How fast the record of a damaged queue entry is searched for at least: consumers wait for it."""
 
 
 class ScrubFields(msgspec.Struct, rename="camel"):
@@ -108,8 +109,7 @@ class Scrubber:
         self.position = 0
         self.this = Pass()
         self.last = Pass()
-        self.corrected = 0
-        """Queue entries that were not what the log says."""
+        self.entries = EntryRepairs(broker)
         self.suspicion: Suspicion | None = None
         self._suspects: list[int] = []
         self._is_boundary = False
@@ -117,10 +117,14 @@ class Scrubber:
         self._job: Job | None = None
         self._asked_rate = 0
         self._saved_ms = now.mono_ms
+        self._unsynced_from: int | None = None
+        """Where the step of a pass began whose rewritten queue entries are not on the device yet."""
         self._due_ms: int | None = None
         self._load(now)
         broker.pull.suspects = self._suspected
         self._plan(now.mono_ms + min(FIRST_MS, broker.config.scrub_interval_ms), now)
+        for queue, queue_offset in broker.store.suspect_entries:
+            self.suspect_entry(queue, queue_offset, "recovery found it so")
 
     # What is kept.
 
@@ -136,7 +140,7 @@ class Scrubber:
         except msgspec.ValidationError as error:
             log.warning("scrub: begins anew: config/%s: %s", FILE, error)
             kept = _Kept()
-        self.position, self.this, self.last, self.corrected = kept.position, kept.this, kept.last, kept.corrected
+        self.position, self.this, self.last, self.entries.rebuilt = kept.position, kept.this, kept.last, kept.corrected
         if self.damages.ranges:
             log.warning("scrub: %d damaged ranges of the log are known from before", len(self.damages.ranges))
             self.repairs.plan(now.mono_ms)
@@ -148,7 +152,8 @@ class Scrubber:
 
     def as_json(self) -> dict[str, Any]:
         """As the file has it."""
-        kept = _Kept(self.position, self.this, self.last, self.corrected)
+        position = self.position if self._unsynced_from is None else min(self.position, self._unsynced_from)
+        kept = _Kept(position, self.this, self.last, self.entries.rebuilt)
         return msgspec.to_builtins(kept) | self.damages.as_json()  # type: ignore[no-any-return]
 
     def save(self) -> None:
@@ -163,7 +168,7 @@ class Scrubber:
             "state": "running" if self._runs else "waiting" if rate else "off",
             "bytesPerSecond": rate, "logStart": store_log.start, "logEnd": store_log.written_end,
             "nextPassMs": max(due, now.wall_ms) if rate and not self._runs else 0,
-            "suspicion": msgspec.to_builtins(self.suspicion),
+            "suspicion": msgspec.to_builtins(self.suspicion), "suspectEntries": self.entries.waiting,
         }  # fmt: skip
 
     # When.
@@ -204,6 +209,18 @@ class Scrubber:
             self._suspects.append(log_offset)
         self._plan(now.mono_ms, now)
 
+    def suspect_entry(self, queue: ConsumeQueue, queue_offset: int, reason: str) -> bool:
+        """An entry of a queue cannot be right: search the log for its record and rebuild it, before all else.
+
+        For whoever meets one: harmless if it is right, was suspected before, or does not exist. At most
+        `entryrepair.SUSPECTS_MAX` wait. Returns whether its search is still to end: its messages may come back.
+        """
+        is_new = not self.entries.waiting
+        waits = self.entries.suspect(queue, queue_offset, reason)
+        if waits and is_new:
+            self._broker.schedule.at(0, lambda now: self._plan(now.mono_ms, now))
+        return waits
+
     def _suspected(self, log_offset: int, reason: str) -> None:
         """A pull met what can be no record; if the log is sound there, the queue is not, and a pass finds that."""
         self._broker.schedule.at(0, lambda now: self.look_at(log_offset, A_PULL, reason, now))
@@ -219,6 +236,10 @@ class Scrubber:
     def _next(self, now: Now) -> None:
         """Begin a step if there is one to make."""
         store_log = self._broker.store.log
+        self.entries.forget_missed(now)
+        if self.entries.has_files:
+            self._start(SyncWork(self.entries.take_files()))
+            return
         if self.damages.forget_outside(store_log.start, store_log.written_end):
             self.save()
         while self._suspects:
@@ -226,6 +247,10 @@ class Scrubber:
             if store_log.start <= offset < store_log.written_end:
                 self._check(offset, store_log.written_end, near=True)
                 return
+        search = self.entries.next_range(now)
+        if search is not None:
+            self._check(search.position, store_log.written_end, searches=True)
+            return
         if not self._runs and self._rate() and self._is_due(now):
             self._begin_pass(now)
         if not self._runs or not self._rate():
@@ -241,14 +266,16 @@ class Scrubber:
         since = now.wall_ms - self.this.began_ms
         return not 0 <= since < self._broker.config.scrub_interval_ms
 
-    def _check(self, position: int, limit: int, *, near: bool = False) -> None:
+    def _check(self, position: int, limit: int, *, near: bool = False, searches: bool = False) -> None:
         broker = self._broker
         least, most = STEP_BYTES
-        size = min(max(self._rate() // STEPS_PER_SECOND, least), most)
+        size = min(max(self._rate() // STEPS_PER_SECOND, SEARCH_STEP_BYTES if searches else least), most)
         segment = broker.store.config.segment_bytes
-        work = CheckWork(broker.disk, segment, position, limit, size, broker.store.log.cut_count, near)
-        self._job = Job("scrub", work.run, work)
-        broker.turn_out.jobs.append(self._job)
+        self._start(CheckWork(broker.disk, segment, position, limit, size, broker.store.log.cut_count, near, searches))
+
+    def _start(self, work: CheckWork | SyncWork) -> None:
+        self._job = Job("scrub" if isinstance(work, CheckWork) else "sync queue entries", work.run, work)
+        self._broker.turn_out.jobs.append(self._job)
 
     def _end_pass(self, now: Now) -> None:
         self.this.ended_ms = now.wall_ms
@@ -266,23 +293,37 @@ class Scrubber:
             return self.repairs.job_done(event, turn, now)
         self._job = None
         work = event.job.token
+        if isinstance(work, SyncWork):
+            self._synced(event, now)
+            return True
         assert isinstance(work, CheckWork), "our job carries our work"
         if isinstance(event.result, Checked) and work.cut_count == self._broker.store.log.cut_count:
             self._take(work, event.result, now)
         elif event.error is not None:
             self._unread(work, event.error, now)
-        else:
-            self._is_boundary = False  # the log was cut meanwhile
+        else:  # the log was cut meanwhile
+            self._is_boundary = False
+            if work.searches:
+                self.entries.searched(None, now)
         size = work.size
         if isinstance(event.result, Checked):  # a record is read whole, however large
             size = max(event.result.end, event.result.resumes) - event.result.start
-        wait_ms = size * 1000 // max(self._rate(), 1)
-        if self._runs or self._suspects:
-            self._plan(now.mono_ms + (0 if work.near else wait_ms), now)
+        rate = max(self._rate(), SEARCH_BYTES_PER_SECOND if work.searches else 1)
+        if self.entries.has_files:
+            self._plan(now.mono_ms, now)
+        elif self._runs or self._suspects or self.entries.waiting:
+            self._plan(now.mono_ms + (0 if work.near else size * 1000 // rate), now)
         if now.mono_ms - self._saved_ms >= SAVE_MS:
             self._saved_ms = now.mono_ms
             self.save()
         return True
+
+    def _synced(self, event: JobDone, now: Now) -> None:
+        if event.error is not None:
+            log.error("scrub: rebuilt queue entries may be lost with a power loss, and are found again by the pass "
+                      "after it: %s", event.error)  # fmt: skip
+        self._unsynced_from = None
+        self._plan(now.mono_ms, now)
 
     def _unread(self, work: CheckWork, error: Exception, now: Now) -> None:
         """A file could not be opened: retention took it, or the disk is not what it was."""
@@ -291,24 +332,33 @@ class Scrubber:
         if file >= self._broker.store.log.start:
             log.error("scrub: the log file %020d cannot be read: %s", file, error)
             self._note(file, min(file + segment, work.limit), f"it cannot be read: {error}", now, is_unread=True)
-        if not work.near:
+        if work.searches:
+            self.entries.searched(max(file + segment, self._broker.store.log.start), now)
+        elif not work.near:
             self.position, self._is_boundary = file + segment, True
 
     def _take(self, work: CheckWork, found: Checked, now: Now) -> None:
         segment = self._broker.store.config.segment_bytes
-        if found.fault and not work.near and not self._is_boundary and found.end == found.start:
+        is_pass = not work.near and not work.searches
+        if found.fault and is_pass and not self._is_boundary and found.end == found.start:
             self.position, self._is_boundary = found.start - found.start % segment, True
             return
         was_damaged = self._sound(found.start, found.end, now)
         for entries in found.entries:
-            self._compare(entries, enters=was_damaged)
+            self.entries.compare(entries, enters=was_damaged)
         if found.fault:
             self._note(found.end, found.resumes, found.fault, now, is_unread=found.is_unread)
+        position = found.resumes if found.fault else found.end
+        if work.searches:
+            self.entries.searched(position, now)
+            return
         if work.near:
             self._answer_suspicion(work.position, found, now)
             return
         self._is_boundary = True
-        self.position = found.resumes if found.fault else found.end
+        self.position = position
+        if self.entries.has_files and self._unsynced_from is None:
+            self._unsynced_from = found.start
         self.this.bytes += self.position - found.start
         self.this.records += found.records
         self.this.damaged += bool(found.fault)
@@ -343,57 +393,12 @@ class Scrubber:
         self.save()
         self.repairs.plan(now.mono_ms)
 
-    # What is derived.
-
     def _settled(self, entries: list[Entries]) -> None:
         """Records are good again: queues learn of them."""
         for one in entries:
-            self._compare(one, enters=True)
-
-    def _compare(self, entries: Entries, *, enters: bool = False) -> None:
-        """Correct queue entries that are not what the log says. `enters`: those behind a queue's end too."""
-        topic = entries.topic.decode("utf-8", "replace")
-        queue = self._broker.store.queues.get((topic, entries.queue_id))
-        if queue is None:
-            return
-        first = max(entries.queue_offset, queue.min_offset)
-        packed = entries.packed[(first - entries.queue_offset) * QUEUE_ENTRY_BYTES :]
-        try:
-            if _held(queue, first, len(packed) // QUEUE_ENTRY_BYTES) == packed:
-                return
-            for queue_offset, log_offset, size, code in entries_in(entries):
-                self._correct(queue, queue_offset, (log_offset, size, code), enters=enters)
-        except StoreError as error:
-            log.error("scrub: entries of topic=%s queue=%d cannot be corrected: %s", topic, entries.queue_id, error)
-
-    def _correct(self, queue: ConsumeQueue, queue_offset: int, wanted: tuple[int, int, int], *, enters: bool) -> None:
-        is_delayed = queue.topic == SCHEDULE_TOPIC
-        is_behind = queue_offset >= queue.max_offset
-        if queue_offset < queue.min_offset or (is_behind and not (enters and wanted[0] >= queue.last_log_end)):
-            return
-        held = (-1, 0, 0) if is_behind else queue.entry(queue_offset)
-        if held == wanted or (is_delayed and held[:2] == wanted[:2]):
-            return
-        store = self._broker.store
-        record = _parsed(store.record_at(*wanted[:2]))
-        if record is None:
-            return
-        log_offset, size, code = wanted[0], wanted[1], store.entry_code(queue.topic, record.properties, record.store_ms)
-        if is_behind:
-            if queue.enter(queue_offset, log_offset, size, code):
-                store.dirty_queues[queue] = None
-            return
-        there = _parsed(store.record_at(*held[:2])) if held[0] != log_offset else None
-        if there is not None and (there.topic, there.queue_id, there.queue_offset) == (
-            record.topic, record.queue_id, record.queue_offset
-        ):  # fmt: skip
-            return  # the topic was deleted and created again: that is the newer message
-        queue.correct(queue_offset, log_offset, size, code)
-        store.dirty_queues[queue] = None
-        self.corrected += 1
-        if self.corrected <= CORRECTED_SAID_MAX:
-            log.warning("scrub: entry of topic=%s queue=%d offset=%d was (%d, %d), corrected from the log",
-                        queue.topic, queue.queue_id, queue_offset, held[0], held[1])  # fmt: skip
+            self.entries.compare(one, enters=True)
+        if self.entries.has_files:
+            self._broker.schedule.at(0, lambda now: self._plan(now.mono_ms, now))
 
 
 class _Kept(msgspec.Struct, rename="camel"):
@@ -403,18 +408,3 @@ class _Kept(msgspec.Struct, rename="camel"):
     this: Pass = msgspec.field(default_factory=Pass)
     last: Pass = msgspec.field(default_factory=Pass)
     corrected: int = 0
-
-
-def _parsed(data: bytes | None) -> Record | None:
-    record = parse_record(data, 0, len(data)) if data is not None else "gone"
-    return None if isinstance(record, str) else record
-
-
-def _held(queue: ConsumeQueue, queue_offset: int, count: int) -> bytes:
-    """Up to `count` entries from an offset on, whatever files they lie in."""
-    pieces: list[bytes] = []
-    end = min(queue_offset + count, queue.max_offset)
-    while queue_offset < end and (data := queue.read(queue_offset, end - queue_offset)):
-        pieces.append(data)
-        queue_offset += len(data) // QUEUE_ENTRY_BYTES
-    return b"".join(pieces)

@@ -4,6 +4,7 @@
     ServeWork    records for a twin: whole ones that verify here, or why there are none
     WeighWork    a twin's bytes for a damaged range: what of them is fit to be written, or why nothing is
     SettleWork   what was written in place: synced, read again, compared
+    SyncWork     files of queues whose entries were rewritten: synced
 
 Nothing is written here. Files are read by handles of their own; what lies between `start` and `limit` does not change
 meanwhile, but for a cut of the log, after which the owner drops the result.
@@ -17,7 +18,7 @@ from typing import NamedTuple
 from isal.isal_zlib import crc32
 
 from tandemq.boundary import Disk, File
-from tandemq.codec.entries import BLANK_BYTES_MIN, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from tandemq.codec.entries import BLANK_BYTES_MIN, QUEUE_ENTRY
 from tandemq.codec.record import peek, tags_code
 from tandemq.errors import DiskFailed
 from tandemq.model.topic import SCHEDULE_TOPIC
@@ -178,13 +179,13 @@ def walk_bytes(data: bytes, start: int, segment_bytes: int) -> tuple[list[Piece]
 
 
 def entries_of(pieces: list[Piece]) -> list[Entries]:
-    """What queues must hold of some records; in the schedule topic without the time of delivery: settings decide it."""
+    """What queues must hold of some records; in the schedule topic with the store time as code: settings decide it."""
     found: dict[tuple[bytes, int], tuple[int, list[bytes]]] = {}
     done: list[Entries] = []
     for piece in pieces:
         data = bytes(piece.data)
         rows = piece.run.rows()
-        for size, queue_id, queue_offset, log_offset, sys_flag, _, start, stop, properties, end in rows:
+        for size, queue_id, queue_offset, log_offset, sys_flag, store_ms, start, stop, properties, end in rows:
             if sys_flag & _TRANSACTION_BITS in _UNQUEUED:
                 continue
             topic = data[start:stop]
@@ -192,18 +193,11 @@ def entries_of(pieces: list[Piece]) -> list[Entries]:
             if queue_offset != first + len(packed):
                 done.append(Entries(topic, queue_id, first, b"".join(packed)))
                 first, packed = queue_offset, []
-            packed.append(_pack(log_offset, size, 0 if topic == _SCHEDULE else tags_code(data[properties:end])))
+            code = store_ms if topic == _SCHEDULE else tags_code(data[properties:end])
+            packed.append(_pack(log_offset, size, code))
             found[topic, queue_id] = first, packed
     done += [Entries(topic, number, first, b"".join(packed)) for (topic, number), (first, packed) in found.items()]
     return done
-
-
-def entries_in(entries: Entries) -> list[tuple[int, int, int, int]]:
-    """(Queue offset, log offset, size, tags code) of each."""
-    return [
-        (entries.queue_offset + at // QUEUE_ENTRY_BYTES, *QUEUE_ENTRY.unpack_from(entries.packed, at))
-        for at in range(0, len(entries.packed), QUEUE_ENTRY_BYTES)
-    ]
 
 
 class CheckWork(NamedTuple):
@@ -216,6 +210,8 @@ class CheckWork(NamedTuple):
     size: int
     cut_count: int
     near: bool = False
+    searches: bool = False
+    """Not a pass, but the search for the record of a damaged queue entry."""
 
     def run(self) -> Checked:
         """Raises DiskFailed if there is no such file."""
@@ -346,3 +342,14 @@ class SettleWork(NamedTuple):
             reader.close()
         if found != self.data:
             raise DiskFailed(f"commitlog: what was written at {self.offset} is not what is read there")
+
+
+class SyncWork(NamedTuple):
+    """Make rewritten queue entries safe."""
+
+    files: list[File]
+
+    def run(self) -> None:
+        """Raises DiskFailed."""
+        for file in self.files:
+            file.datasync()

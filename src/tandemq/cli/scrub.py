@@ -74,7 +74,8 @@ def damage_rows(broker: str, broker_id: int, found: dict[str, Any] | None) -> li
 def scrub(broker: str | None, rate: int | None, no_wait: bool, name_servers: str, as_json: bool) -> None:
     """Have all brokers verify their whole commit log now and repair damage from their twins.
 
-    Exit code 3 if damage is left. A pass that runs already goes on, at the new rate.
+    Queue entries that are not what the log says are rebuilt from it. Exit code 3 if damage is left. A pass that runs
+    already goes on, at the new rate.
     """
     members = [member for member in members_of(name_servers) if broker in (None, member.broker)]
     wanted = {"begin": True} | ({"bytesPerSecond": rate * MEBIBYTE} if rate else {})
@@ -116,14 +117,15 @@ def _is_done(found: dict[str, Any] | None) -> bool:
 
 def _row(name: str, number: int, found: dict[str, Any] | None) -> dict[str, Any]:
     row: dict[str, Any] = {"broker": name, "id": number, "state": "no TandemQ broker", "bytes": None, "records": None,
-                           "found": None, "damaged": None, "repaired": None}  # fmt: skip
+                           "found": None, "damaged": None, "repaired": None,
+                           "rebuiltEntries": None}  # fmt: skip
     if found is None:
         return row
     shown = found["this"]
     return row | {
         "state": "running" if found["state"] == "running" else "verified", "bytes": shown["bytes"],
         "records": shown["records"], "found": shown["damaged"], "damaged": len(found["damaged"]),
-        "repaired": found["repairedTotal"],
+        "repaired": found["repairedTotal"], "rebuiltEntries": found["corrected"],
     }  # fmt: skip
 
 

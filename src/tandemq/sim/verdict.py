@@ -227,7 +227,7 @@ class Verdict:
 
     def _judge_derived(self, host: Host) -> None:
         assert host.broker is not None, "it runs"
-        store, corrected = host.broker.store, host.broker.scrubber.corrected
+        store, corrected = host.broker.store, host.broker.scrubber.entries.rebuilt
         if corrected and not host.flips:
             raise Violation("I9", f"{host.name}: {corrected} queue entries were wrong before the scrubber met them")
         expected: dict[tuple[str, int], list[tuple[int, int, int, int]]] = {}
