@@ -16,8 +16,9 @@ from tandemq.cli.show import json_option, show_facts, show_json, time_text
 from tandemq.errors import StoreError
 
 if TYPE_CHECKING:
-    from tandemq.cli.derivedcheck import Derived
+    from tandemq.cli.indexcheck import Indexed
     from tandemq.cli.logcheck import Segment, SegmentReport
+    from tandemq.cli.queuecheck import Compared, Finding, Queues, Settings
     from tandemq.codec.record import Record
 
 EXIT_FAULTS = 3
@@ -66,54 +67,80 @@ class _Progress:
 @log.command()
 @store_argument
 @click.option("--jobs", type=click.IntRange(1), help="Processes that check at a time; as many as there are cores.")
-@click.option("--derived", is_flag=True, help="Check consume queues and key index against the log too: slower.")
+@click.option("--queues/--no-queues", default=True, help="Whether entries of consume queues are checked too.")
+@click.option("--derived", is_flag=True, help="Check the key index against the log too: slower.")
 @slots_option
 @entries_option
 @json_option
-def verify(store: Path, jobs: int | None, derived: bool, slots: int, entries: int, as_json: bool) -> None:
-    """Check every record of the commit log of STORE, RocketMQ's or ours; exit code 3 on damage.
+def verify(store: Path, jobs: int | None, queues: bool, derived: bool, slots: int, entries: int, as_json: bool) -> None:
+    """Check every record of the commit log of STORE, RocketMQ's or ours, and its queue entry; exit code 3 on damage.
 
-    Nothing is changed. A torn tail, which a broker cuts when it starts, is told and is no damage.
+    Nothing is changed. A torn tail, which a broker cuts when it starts, is told and is no damage. A running broker
+    rebuilds wrong queue entries itself.
     """
     from tandemq.cli.logcheck import seconds_since, segments_of  # noqa: PLC0415  # numpy is not loaded for --help
     from tandemq.cli.logcheck import verify as check  # noqa: PLC0415
+    from tandemq.cli.queuecheck import Compared, settings_of  # noqa: PLC0415
 
     began = time.monotonic()
     segments = segments_of(store)
+    asked = (settings_of(store), Compared()) if queues else None
     reports = []
-    for report in check(segments, jobs=jobs or os.cpu_count() or 1, progress=_Progress("verify", silent=as_json)):
+    for report in check(
+        segments, jobs=jobs or os.cpu_count() or 1, progress=_Progress("verify", silent=as_json), queues=asked
+    ):
         reports.append(report)
         if not as_json:
             _tell_segment(report)
+    damaged = [(damage.start, damage.end) for report in reports for damage in report.damages]
+    entered = _judge_queues(segments, asked, damaged) if asked is not None else None
     seconds = seconds_since(began)
-    damages = [damage for report in reports for damage in report.damages if not damage.is_tail]
+    damages = sum(not damage.is_tail for report in reports for damage in report.damages)
     size = sum(report.bytes for report in reports)
     facts = {
         "segments": len(reports), "records": sum(report.records for report in reports), "bytes": size,
-        "damages": len(damages), "seconds": round(seconds, 3), "MB/s": round(size / 1e6 / seconds, 1),
+        "damages": damages, "seconds": round(seconds, 3), "MB/s": round(size / 1e6 / seconds, 1),
     }  # fmt: skip
     facts |= _noted(store)
-    found = None
-    if derived:
-        damaged = [(damage.start, damage.end) for report in reports for damage in report.damages]
-        found = _check_derived(store, segments, damaged, slots, entries, silent=as_json)
-        facts |= {
-            "queues": found.queues, "queueEntries": found.queue_entries, "indexEntries": found.index_entries,
-            "notYetEntered": found.not_yet, "derivedFaults": found.faults,
-        }  # fmt: skip
+    indexed = _check_index(store, segments, damaged, slots, entries, silent=as_json) if derived else None
+    derived_facts, findings, notes = _derived_facts(entered, indexed)
+    facts |= derived_facts
     if as_json:
         told: dict[str, Any] = {**facts, "reports": [_as_object(report) for report in reports]}
-        if found is not None:
-            told["derived"] = [asdict(finding) for finding in found.listed]
-            told["notes"] = found.notes
-        show_json(told)
+        show_json(told | {"derived": [asdict(finding) for finding in findings], "notes": notes})
     else:
-        for line in () if found is None else _lines_of(found):
+        for line in _lines_of(findings, derived_facts.get("derivedFaults", 0), notes):
             click.echo(line)
         click.echo()
         show_facts(facts, as_json=False)
-    if damages or (found is not None and found.faults):
+    if damages or facts.get("derivedFaults"):
         raise click.exceptions.Exit(EXIT_FAULTS)
+
+
+def _judge_queues(
+    segments: "list[Segment]", asked: "tuple[Settings, Compared]", damaged: list[tuple[int, int]]
+) -> "Queues":
+    from tandemq.cli.queuecheck import judge  # noqa: PLC0415  # see verify
+
+    with closing(_Reader(segments)) as read:
+        return judge(*asked, read, segments[0].start, damaged)
+
+
+def _derived_facts(
+    entered: "Queues | None", indexed: "Indexed | None"
+) -> "tuple[dict[str, int], list[Finding], list[str]]":
+    """What is to be shown of queues and index: figures, what is wrong, and what was not checked."""
+    checked = [one for one in (entered, indexed) if one is not None]
+    facts: dict[str, int] = {}
+    if entered is not None:
+        facts |= {"queues": entered.queues, "queueEntries": entered.entries}
+    if indexed is not None:
+        facts["indexEntries"] = indexed.entries
+    if checked:
+        facts["notYetEntered"] = sum(one.not_yet for one in checked)
+        facts["derivedFaults"] = sum(one.findings.faults for one in checked)
+    listed = [finding for one in checked for finding in one.findings.listed]
+    return facts, listed, [note for one in checked for note in one.notes]
 
 
 def _noted(store: Path) -> dict[str, int]:
@@ -132,16 +159,16 @@ def _noted(store: Path) -> dict[str, int]:
     return {"knownDamages": len(damages.ranges), "repaired": damages.repaired_total}
 
 
-def _check_derived(
+def _check_index(
     store: Path, segments: "list[Segment]", damaged: list[tuple[int, int]], slots: int, entries: int, *, silent: bool
-) -> "Derived":
-    from tandemq.cli.derivedcheck import check_derived  # noqa: PLC0415  # see verify
+) -> "Indexed":
+    from tandemq.cli.indexcheck import check_index  # noqa: PLC0415  # see verify
 
     start, total = segments[0].start, segments[-1].end - segments[0].start
-    progress = _Progress("derived", silent=silent)
+    progress = _Progress("index", silent=silent)
     with closing(_Reader(segments)) as read:
         records = (record for record, _ in _walked(read, segments, None, silent=True))
-        found = check_derived(
+        found = check_index(
             store, records, start, damaged, slots=slots, entries=entries,
             progress=lambda offset: progress(offset - start, total),
         )  # fmt: skip
@@ -149,12 +176,13 @@ def _check_derived(
     return found
 
 
-def _lines_of(found: "Derived") -> "Iterator[str]":
-    for finding in found.listed:
-        yield f"{finding.where}  log offset {finding.log_offset}: {finding.reason}"
-    if found.faults > len(found.listed):
-        yield f"… and {found.faults - len(found.listed)} more"
-    yield from found.notes
+def _lines_of(findings: "list[Finding]", faults: int, notes: list[str]) -> "Iterator[str]":
+    for finding in findings:
+        held = f"; it says {finding.held}" if finding.held else ""
+        yield f"{finding.where}  log offset {finding.log_offset}: {finding.reason}{held}"
+    if faults > len(findings):
+        yield f"… and {faults - len(findings)} more"
+    yield from notes
 
 
 def _tell_segment(report: "SegmentReport") -> None:

@@ -6,7 +6,7 @@
 A worker begins at the first valid record of its range and ends with the record that reaches the range's end; neighbours
 must meet there, what lies between them is damage. What ends without a valid record behind it is the log's end. Records
 are checked many at a time where they are regular (`codec.run`), else one by one: sizes, magic, own offset, CRC of the
-body, CRC of the whole record where there is one.
+body, CRC of the whole record where there is one. On the way their queue entries may be compared (`queuecheck`).
 
 Source: docs/storage.md, "recovery"; works on RocketMQ's stores as on ours.
 """
@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 
+from tandemq.cli.queuecheck import Compared, QueueCheck, Settings
 from tandemq.codec.entries import BLANK_BYTES_MIN, BLANK_MAGIC
 from tandemq.codec.record import peek
 from tandemq.errors import StoreDamaged
@@ -73,6 +74,8 @@ class Checked:
     records: int = 0
     bytes: int = 0
     damages: list[Damage] = field(default_factory=list)
+    compared: Compared | None = None
+    """What its records say of queue entries, if that was asked for."""
 
 
 @dataclass(slots=True)
@@ -108,8 +111,14 @@ def segments_of(store: Path) -> list[Segment]:
     return segments
 
 
-def verify(segments: list[Segment], *, jobs: int, progress: Callable[[int, int], None]) -> Iterator[SegmentReport]:
-    """Check every file; yields each as soon as it is known what becomes of its end. `progress`: bytes done, to do."""
+def verify(
+    segments: list[Segment], *, jobs: int, progress: Callable[[int, int], None],
+    queues: tuple[Settings, Compared] | None = None,
+) -> Iterator[SegmentReport]:  # fmt: skip
+    """Check every file; yields each as soon as it is known what becomes of its end. `progress`: bytes done, to do.
+
+    `queues`: compare queue entries too, and add what is found.
+    """
     ranges = [
         (segment, at, min(at + RANGE_BYTES_MIN, segment.end))
         for segment in segments
@@ -121,7 +130,9 @@ def verify(segments: list[Segment], *, jobs: int, progress: Callable[[int, int],
     left = {segment.start: -(-segment.size // RANGE_BYTES_MIN) for segment in segments}
     waiting = list(segments)
     unended: list[_Joined] = []
-    for checked, size in _results(ranges, jobs):
+    for checked, size in _results(ranges, jobs, queues[0] if queues is not None else None):
+        if queues is not None and checked.compared is not None:
+            queues[1].merge(checked.compared)
         done_bytes += size
         progress(done_bytes, total)
         parts[checked.segment].append(checked)
@@ -149,17 +160,23 @@ def _end_of_log(unended: "list[_Joined]") -> Iterator[SegmentReport]:
         yield one.report
 
 
-def _results(ranges: list[tuple[Segment, int, int]], jobs: int) -> Iterator[tuple[Checked, int]]:
+def _results(
+    ranges: list[tuple[Segment, int, int]], jobs: int, queues: Settings | None
+) -> Iterator[tuple[Checked, int]]:
     for empty in (one for one in ranges if not _has_data(*one)):
         yield Checked(empty[0].start, empty[1]), empty[2] - empty[1]
     ranges = [one for one in ranges if _has_data(*one)]
     if jobs == 1 or len(ranges) < 2:
+        check = QueueCheck(queues) if queues is not None else None
         for one in ranges:
-            yield check_range(*one), one[2] - one[1]
+            yield check_range(*one, check), one[2] - one[1]
         return
     # A fresh interpreter per worker: forking would copy whatever threads and locks the caller has.
-    with ProcessPoolExecutor(min(jobs, len(ranges)), mp_context=get_context("spawn")) as pool:
-        futures = {pool.submit(check_range, *one): one[2] - one[1] for one in ranges}
+    context = get_context("spawn")
+    with ProcessPoolExecutor(
+        min(jobs, len(ranges)), mp_context=context, initializer=_begin_worker, initargs=(queues,)
+    ) as pool:
+        futures = {pool.submit(_check_in_worker, *one): one[2] - one[1] for one in ranges}
         for future in as_completed(futures):
             yield future.result(), futures[future]
 
@@ -216,13 +233,28 @@ def _is_blank(segment: Segment, offset: int) -> bool:
     return len(head) == BLANK_BYTES_MIN and peek(head, 0) == (segment.end - offset, BLANK_MAGIC)
 
 
-def check_range(segment: Segment, start: int, end: int) -> Checked:
-    """Check the records that begin in `[start, end)` of a file; runs in a worker process."""
-    return _Range(segment, start, end).check()
+_worker: list[QueueCheck] = []
+"""Of a worker process: what it knows of queues, if they are to be compared."""
+
+
+def _begin_worker(queues: Settings | None) -> None:
+    _worker[:] = [QueueCheck(queues)] if queues is not None else []
+
+
+def _check_in_worker(segment: Segment, start: int, end: int) -> Checked:
+    return check_range(segment, start, end, _worker[0] if _worker else None)
+
+
+def check_range(segment: Segment, start: int, end: int, queues: QueueCheck | None) -> Checked:
+    """Check the records that begin in `[start, end)` of a file."""
+    found = _Range(segment, start, end, queues).check()
+    found.compared = queues.end() if queues is not None else None
+    return found
 
 
 class _Range:
-    def __init__(self, segment: Segment, start: int, end: int) -> None:
+    def __init__(self, segment: Segment, start: int, end: int, queues: QueueCheck | None) -> None:
+        self._queues = queues
         self._segment = segment
         self._start = start
         self._end = end
@@ -287,6 +319,8 @@ class _Range:
             for piece in pieces:
                 found.records += len(piece.run)
                 found.bytes += len(piece.data)
+            if self._queues is not None:
+                self._queues.take(pieces)
             if corrupt is not None:
                 return corrupt.log_offset, corrupt.reason
         return stream.position, None

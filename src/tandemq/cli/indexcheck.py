@@ -1,12 +1,11 @@
-"""Checking consume queues and key index of a store directory against its log: read only, no broker needed.
+"""Checking the key index of a store directory against its log: read only, no broker needed.
 
-Every record must have its queue entry (log offset, size, tag's hash) and its keys in the index; every entry of a queue
-or of the index must name a record. Not faults: what lies before the log's start or in damaged ranges of it; what a
-topic that was deleted, or deleted and created again, left in the log; and, where `abort` says that the broker runs or
-was killed, what was not written yet or not put into the slots: a start enters it.
+Every record must have its keys in the index, and every entry of the index must name a record. Not faults: what lies
+before the log's start or in damaged ranges of it; and, where `abort` says that the broker runs or was killed, what was
+not written yet or not put into the slots: a start enters it.
 
-Memory: one byte per queue entry, one batch of records, the entries of one index file.
-Source: docs/storage.md, "consume queue", "index"; works on RocketMQ's stores as on ours.
+Memory: one batch of records, the entries of one index file.
+Source: docs/storage.md, "index"; works on RocketMQ's stores as on ours.
 """
 
 from collections import Counter
@@ -17,100 +16,39 @@ from typing import Any
 
 import numpy as np
 
+from tandemq.cli.queuecheck import Finding, Findings
 from tandemq.codec.entries import INDEX_ENTRY_BYTES, INDEX_HEADER, INDEX_HEADER_BYTES, INDEX_SLOT_BYTES
-from tandemq.codec.record import Record, record_keys, tags_code
-from tandemq.model.topic import SCHEDULE_TOPIC
-from tandemq.storage.consumequeue import PREFILL_SIZE
+from tandemq.codec.record import Record, record_keys
 from tandemq.storage.index import hash_keys
 
 BATCH_RECORDS = 50_000
-LISTED_MAX = 100
-_QUEUE_ENTRY = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
 _INDEX_ENTRY = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
-_PREPARED, _ROLLBACK, _TRANSACTION_BITS = 0x4, 0xC, 0xC
-"""Half messages and roll-backs enter no queue, roll-backs no index."""
-_EXTENDED_BELOW = -(1 << 31)
-"""Java's extended queue entries hold an address, and no hash, as their code."""
+_ROLLBACK, _TRANSACTION_BITS = 0xC, 0xC
+"""Roll-backs enter no index."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What is wrong, and where: "T/0@17" or the name of an index file."""
-
-    where: str
-    log_offset: int
-    reason: str
-
-
 @dataclass(slots=True)
-class Derived:
-    """The outcome. At most `LISTED_MAX` findings are listed, all are counted."""
+class Indexed:
+    """The outcome."""
 
-    queues: int = 0
-    queue_entries: int = 0
-    index_entries: int = 0
+    entries: int = 0
     not_yet: int = 0
-    """Records whose entries are still to be written by the next start."""
-    faults: int = 0
-    listed: list[Finding] = field(default_factory=list)
+    """Records whose keys are still to be entered by the next start."""
+    findings: Findings = field(default_factory=Findings)
     notes: list[str] = field(default_factory=list)
 
     def add(self, where: str, log_offset: int, reason: str) -> None:
         """Note a fault."""
-        self.faults += 1
-        if len(self.listed) < LISTED_MAX:
-            self.listed.append(Finding(where, log_offset, reason))
-
-
-class _Queue:
-    """The entries of one queue, and which of them were found to name their record."""
-
-    def __init__(self, directory: Path) -> None:
-        self.name = f"{directory.parent.name}/{directory.name}"
-        files = sorted(path for path in directory.iterdir() if path.name.isdigit() and path.stat().st_size)
-        self.first = int(files[0].name) // _QUEUE_ENTRY.itemsize if files else 0
-        parts = [np.fromfile(path, dtype=_QUEUE_ENTRY) for path in files]
-        entries = np.concatenate(parts) if parts else np.zeros(0, dtype=_QUEUE_ENTRY)
-        used = np.flatnonzero(entries["size"])
-        self.entries: Array = entries[: int(used[-1]) + 1 if len(used) else 0]
-        self.matched = np.zeros(len(self.entries), dtype=bool)
-        self.missed: list[tuple[int, int]] = []
-        """(place, log offset) of records whose entry is another one, or none."""
-
-    def take(self, expected: list[tuple[int, int, int, int | None]]) -> None:
-        """Compare with records: (queue offset, log offset, size, code or None)."""
-        for queue_offset, log_offset, size, code in expected:
-            place = queue_offset - self.first
-            if 0 <= place < len(self.entries):
-                found_offset, found_size, found_code = self.entries[place].item()
-                is_same = (found_offset, found_size) == (log_offset, size)
-                if is_same and (code is None or found_code == code or found_code < _EXTENDED_BELOW):
-                    self.matched[place] = True
-                    continue
-            self.missed.append((place, log_offset))
-
-    def judge(self, found: Derived, log_start: int, damaged: list[tuple[int, int]], *, is_unclean: bool) -> None:
-        """What is wrong, once the whole log was walked."""
-        for place, log_offset in self.missed:
-            if place >= len(self.entries) and is_unclean:
-                found.not_yet += 1
-            elif not (0 <= place < len(self.entries) and self.matched[place]):
-                found.add(f"{self.name}@{place + self.first}", log_offset, "the record has no such queue entry")
-        real = (self.entries["size"] != PREFILL_SIZE) & (self.entries["size"] != 0)
-        unnamed = np.flatnonzero(real & ~self.matched & (self.entries["log_offset"] >= log_start))
-        for place in unnamed.tolist():
-            log_offset = int(self.entries["log_offset"][place])
-            if not _lies_in(log_offset, damaged):
-                found.add(f"{self.name}@{place + self.first}", log_offset, "the entry names no such record")
+        self.findings.add(Finding(where, log_offset, reason))
 
 
 class _Index:
     """All index files as one row of entries in log order."""
 
     def __init__(
-        self, store: Path, slots: int, entries: int, found: Derived, damaged: list[tuple[int, int]], *, is_unclean: bool
+        self, store: Path, slots: int, entries: int, found: Indexed, damaged: list[tuple[int, int]], *, is_unclean: bool
     ) -> None:
         total = INDEX_HEADER_BYTES + INDEX_SLOT_BYTES * slots + INDEX_ENTRY_BYTES * entries
         directory = store / "index"
@@ -148,7 +86,7 @@ class _Index:
                 table = np.fromfile(file, dtype=">i4", count=self._slots)
                 entries = np.fromfile(file, dtype=_INDEX_ENTRY, count=count)[1:]
             self._check_chains(f"index/{path.name}", table, entries, is_last=path == self._files[-1][0])
-            self._found.index_entries += len(entries)
+            self._found.entries += len(entries)
             yield from zip(entries["offset"].tolist(), entries["hash"].tolist(), strict=True)
 
     def _check_chains(self, name: str, table: Array, entries: Array, *, is_last: bool) -> None:
@@ -205,55 +143,29 @@ class _Index:
                 self._found.add("index", offset, "an entry names no record")
 
 
-def check_derived(
+def check_index(
     store: Path, records: Iterable[Record], log_start: int, damaged: list[tuple[int, int]], *, slots: int, entries: int,
     progress: Callable[[int], None],
-) -> Derived:  # fmt: skip
-    """Compare queues and index with the valid records of the log, in log order.
+) -> Indexed:  # fmt: skip
+    """Compare the index with the valid records of the log, in log order.
 
     `damaged`: ranges of the log. `slots`, `entries`: the size of index files. `progress` is told log offsets.
     """
-    found = Derived()
-    is_unclean = (store / "abort").exists()
-    queues = {
-        (topic.name, int(number.name)): _Queue(number)
-        for topic in sorted((store / "consumequeue").glob("*")) if topic.is_dir()
-        for number in topic.iterdir() if number.name.isdigit()
-    }  # fmt: skip
-    index = _Index(store, slots, entries, found, damaged, is_unclean=is_unclean)
-    unknown: set[str] = set()
+    found = Indexed()
+    index = _Index(store, slots, entries, found, damaged, is_unclean=(store / "abort").exists())
     position = log_start
     for batch in _batches(records):
-        expected: dict[tuple[str, int], list[tuple[int, int, int, int | None]]] = {}
         keys: list[tuple[str, bytes, int]] = []
         for record in batch:
-            topic = record.topic.decode("utf-8", "replace")
-            transaction = record.sys_flag & _TRANSACTION_BITS
-            if transaction != _ROLLBACK:
+            if record.sys_flag & _TRANSACTION_BITS != _ROLLBACK:
+                topic = record.topic.decode("utf-8", "replace")
                 keys += [(topic, key, record.log_offset) for key in record_keys(record.properties)]
-            if transaction not in (_PREPARED, _ROLLBACK):
-                code = None if topic == SCHEDULE_TOPIC else tags_code(record.properties)
-                row = (record.queue_offset, record.log_offset, record.size, code)
-                expected.setdefault((topic, record.queue_id), []).append(row)
             position = record.log_offset + record.size
-        for name, rows in expected.items():
-            if name in queues:
-                queues[name].take(rows)
-            else:
-                unknown.add(f"{name[0]}/{name[1]}")
         index.take(keys, position, log_start)
         progress(position)
-    for queue in queues.values():
-        queue.judge(found, log_start, damaged, is_unclean=is_unclean)
     index.finish(log_start)
     if not index.is_there:
         found.notes.append("there is no index")
-    if unknown:
-        found.notes.append(
-            f"records of {len(unknown)} queues that are not there (deleted topics): {sorted(unknown)[:5]}"
-        )
-    found.queues = len(queues)
-    found.queue_entries = sum(len(queue.entries) for queue in queues.values())
     return found
 
 
