@@ -12,7 +12,7 @@ from tandemq.broker import entryrepair
 from tandemq.broker.scrubber import SEARCH_STEP_BYTES
 from tandemq.broker.scrubwork import CheckWork, SyncWork
 from tandemq.codec.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
-from tandemq.model.codes import RequestCode
+from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.sim.disk import SimDisk
 from tandemq.storage.consumequeue import ConsumeQueue, Entry
@@ -41,7 +41,7 @@ def queue_of(broker: Harness, topic: str = "TopicA", queue_id: int = 0) -> Consu
 
 
 def all_of(queue: ConsumeQueue) -> bytes:
-    return queue.read_across(queue.min_offset, queue.max_offset - queue.min_offset)
+    return queue.read(queue.min_offset, queue.max_offset - queue.min_offset)
 
 
 def overwrite(queue: ConsumeQueue, queue_offset: int, packed: bytes) -> None:
@@ -153,6 +153,57 @@ def test_a_suspect_is_rebuilt_at_once_without_any_pass(
     assert messages_in(answer)[0].body == bytes([number]) * 100
 
 
+def read_all(broker: Harness, offset: int) -> tuple[list[int], int]:
+    """Queue offsets of the messages that a consumer gets who pulls on and asks again when refused; and refusals."""
+    topic, found, refusals = "TopicA", list[int](), 0
+    end = queue_of(broker).max_offset
+    while offset < end:
+        answer = broker.pull(topic, offset)
+        assert answer is not None
+        if answer.code == ResponseCode.SYSTEM_ERROR:
+            refusals += 1
+            assert refusals < 10, answer.remark
+            broker.pass_time(1_000)
+            continue
+        if answer.code == ResponseCode.SUCCESS:
+            found += [message.queue_offset for message in messages_in(answer)]
+        assert int(answer.fields["nextBeginOffset"]) > offset
+        offset = int(answer.fields["nextBeginOffset"])
+    return found, refusals
+
+
+@pytest.mark.parametrize("damage", [damage for damage in DAMAGES if damage is not another_tag])
+@pytest.mark.parametrize("number", [0, WRONG, COUNT - 1])
+def test_consumers_get_every_message_whatever_an_entry_says(damage: Damage, number: int) -> None:
+    """The pull names the entry to the scrubber, and goes no further until it is rebuilt; no pass is made."""
+    broker = filled(scrub_bytes_per_second=0)
+    queue = queue_of(broker)
+    overwrite(queue, number, QUEUE_ENTRY.pack(*damage(broker, queue.entry(number))))
+    start = number - number % 40
+    found, refusals = read_all(broker, start)
+    assert found == list(range(start, COUNT))
+    assert (refusals, rebuilt(broker)) == (int(start == number), 1)
+
+
+@pytest.mark.parametrize("damage", [zeroed, high_bit, negative_size, low_bit])
+def test_only_the_entry_whose_record_is_not_in_the_log_is_passed_over(
+    damage: Damage, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = filled(scrub_bytes_per_second=0)
+    queue = queue_of(broker)
+    right = queue.entry(WRONG)
+    broker.disk.open(f"commitlog/{right.log_offset - right.log_offset % 32_768:020d}").pwrite(
+        (9).to_bytes(4, "big"), right.log_offset % 32_768 + 12
+    )  # it is of another queue now
+    overwrite(queue, WRONG, QUEUE_ENTRY.pack(*damage(broker, right)))
+    found, refusals = read_all(broker, 0)
+    assert found == [number for number in range(COUNT) if number != WRONG]
+    assert read_all(broker, WRONG) == (list(range(WRONG + 1, COUNT)), 0)
+    assert refusals == 0
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert any(f"topic=TopicA queue=0 offset={WRONG} stays wrong" in one for one in said)
+
+
 @pytest.mark.parametrize("side", ["master", "slave"])
 def test_masters_and_slaves_rebuild_alike(tmp_path: Path, side: str) -> None:
     group = Group(tmp_path, role="SYNC_MASTER")
@@ -240,7 +291,8 @@ def test_suspects_are_bounded_and_logged_a_few_at_a_time(caplog: pytest.LogCaptu
         told = [broker.node.scrubber.suspect_entry(queue, number, "a test says so") for number in range(count)]
     finally:
         entryrepair.SUSPECTS_MAX = most
-    assert told == [True] * 50 + [False] * (count - 50)
+    assert told == [True] * count, "a message whose search must wait is not lost"
+    assert broker.node.scrubber.entries.waiting == 50
     assert len([record for record in caplog.records if "a test says so" in record.getMessage()]) == 20
     broker.pass_time(1_000)
     assert broker.node.scrubber.entries.waiting == 0

@@ -189,6 +189,31 @@ def test_messages_wait_for_their_repair_and_are_given_whole(tmp_path: Path) -> N
     assert messages_in(found)[0].body == bytes([5]) * 700
 
 
+@spec("T19")
+def test_message_whose_entry_is_damaged_as_well_waits_too(tmp_path: Path) -> None:
+    """The entry names no place in damage, yet damage that waits for its repair may hold its record."""
+    group = filled(tmp_path)
+    master = group.master
+    group.refuses = True
+    group.cut()
+    queue = master.node.store.queues["TopicA", 0]
+    right, (at, _) = queue.entry(5), places(master)[5]
+    flip(paths(group)["master"], at + 200)
+    queue.correct(5, 0, 0, 0)
+    for _ in range(3):
+        waits = master.pull("TopicA", 5)
+        assert waits is not None
+        assert waits.code == ResponseCode.SYSTEM_ERROR
+        group.pass_time(10_000)
+    assert queue.entry(5) == (0, 0, 0)
+    group.refuses = False
+    group.pass_time(30_000)
+    assert queue.entry(5) == right
+    found = master.pull("TopicA", 5)
+    assert found is not None
+    assert messages_in(found)[0].body == bytes([5]) * 700
+
+
 def test_what_no_twin_has_is_said_doubted_and_passed_over(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

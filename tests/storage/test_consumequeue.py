@@ -73,7 +73,7 @@ def test_entries_in_memory_and_in_files_are_read_alike() -> None:
             queue.flush()
     for number in range(37):
         assert queue.entry(number) == (number * 1000, SIZE, number)
-        expected = [(at * 1000, SIZE, at) for at in range(number, min(number + FILE_BYTES // 20, 37))]
+        expected = [(at * 1000, SIZE, at) for at in range(number, 37)]
         assert list(QUEUE_ENTRY.iter_unpack(queue.read(number, 100))) == expected
     assert queue.read(37, 5) == b""
 

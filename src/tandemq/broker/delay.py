@@ -195,7 +195,7 @@ class DelayedMessages:
             if not self._deliver_one(queue, at, Entry(log_offset, size, due_ms), now):
                 break
             at += 1
-        else:  # a file of the queue ends here, or the room
+        else:  # the room ends here
             self._is_behind = self._is_behind or start < at < queue.max_offset
         if at > start:
             self._pending[level] = at

@@ -10,7 +10,8 @@ nobody writes to queues; workers read the log and sync files.
 
 The record of a suspect lies in the log between those of the sound entries around it, since entries are in the order of
 the log. What a search does not find (the record is damaged, or gone from the log) is not searched for again within
-`RETRY_MS`; repairs and passes of the scrubber go on to rebuild such an entry once its record is good.
+`RETRY_MS`; repairs and passes of the scrubber go on to rebuild such an entry once its record is good. Consumers pass
+over the entry, unless damage that waits for its repair may hold the record.
 
 Source: docs/storage.md, "scrubbing".
 """
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from tandemq.boundary import File, Now
+from tandemq.broker.damages import WAITS
 from tandemq.broker.scrubwork import Entries
 from tandemq.codec.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record import parse_record
@@ -58,7 +60,16 @@ class Search:
 
     key: Key
     queue: ConsumeQueue
+    start: int
     position: int
+    end: int
+
+
+class Missed(NamedTuple):
+    """A part of the log where a suspect's record was not found, and when (monotonic ms)."""
+
+    mono_ms: int
+    start: int
     end: int
 
 
@@ -71,8 +82,8 @@ class EntryRepairs:
         self.rebuilt = 0
         """Entries that were not what the log says, in the whole life of the store."""
         self._suspects: dict[Key, ConsumeQueue] = {}
-        self._missed: dict[Key, int] = {}
-        """When a search ended without the record (monotonic ms), oldest first."""
+        self._missed: dict[Key, Missed] = {}
+        """Searches that ended without the record, oldest first."""
         self._search: Search | None = None
         self._files: dict[int, File] = {}
         self._logged = 0
@@ -87,12 +98,15 @@ class EntryRepairs:
         return len(self._suspects)
 
     def suspect(self, queue: ConsumeQueue, queue_offset: int, reason: str) -> bool:
-        """Queue an entry for its search; whether it waits for one now. Cost: none if it does already."""
+        """Queue an entry for its search; whether its message may still be found: then, or when damage is repaired."""
         key = Key(queue.topic, queue.queue_id, queue_offset)
-        if key in self._suspects:
+        missed = self._missed.get(key)
+        if missed is not None:
+            return self._broker.damages.fate_of(missed.start, missed.end - missed.start) == WAITS
+        if key in self._suspects or not _holds(queue, queue_offset):
+            return key in self._suspects
+        if len(self._suspects) >= SUSPECTS_MAX:
             return True
-        if key in self._missed or len(self._suspects) >= SUSPECTS_MAX or not _holds(queue, queue_offset):
-            return False
         self._suspects[key] = queue
         self._log(logging.ERROR, "scrub: entry of topic=%s queue=%d offset=%d is %s and does not name its "
                   "record: %s; the log is searched for it", *key, tuple(queue.entry(queue_offset)), reason)  # fmt: skip
@@ -100,7 +114,7 @@ class EntryRepairs:
 
     def forget_missed(self, now: Now) -> None:
         """Let entries be suspected again whose last search is long ago; and log how many were not logged."""
-        while self._missed and now.mono_ms - next(iter(self._missed.values())) >= RETRY_MS:
+        while self._missed and now.mono_ms - next(iter(self._missed.values())).mono_ms >= RETRY_MS:
             del self._missed[next(iter(self._missed))]
         if now.mono_ms - self._logged_since_ms >= LOGGED_MS:
             self._logged_since_ms, self._logged = now.mono_ms, 0
@@ -116,7 +130,7 @@ class EntryRepairs:
                 self._search = self._searched(key, queue)
             except StoreError as error:
                 log.error("scrub: entry of topic=%s queue=%d offset=%d cannot be looked at: %s", *key, error)
-                self._missed[key] = now.mono_ms
+                self._miss(key, Missed(now.mono_ms, 0, self._broker.store.log.written_end))
             if self._search is None:
                 del self._suspects[key]
         return self._search
@@ -134,11 +148,14 @@ class EntryRepairs:
             search.position = position
         else:
             del self._suspects[search.key]
-            if len(self._missed) >= SUSPECTS_MAX:
-                del self._missed[next(iter(self._missed))]
-            self._missed[search.key] = now.mono_ms
+            self._miss(search.key, Missed(now.mono_ms, search.start, search.end))
             self._log(logging.ERROR, "scrub: entry of topic=%s queue=%d offset=%d stays wrong: its record is damaged, "
                       "or is not in the log", *search.key)  # fmt: skip
+
+    def _miss(self, key: Key, missed: Missed) -> None:
+        if len(self._missed) >= SUSPECTS_MAX:
+            del self._missed[next(iter(self._missed))]
+        self._missed[key] = missed
 
     def _searched(self, key: Key, queue: ConsumeQueue) -> Search | None:
         """Where to search for a suspect; None if there is no need."""
@@ -149,7 +166,7 @@ class EntryRepairs:
         start, end = max(before, store.log.start), min(behind, store.log.written_end)
         if start >= end:
             start, end = store.log.start, store.log.written_end
-        return Search(key, queue, start, end) if start < end else None
+        return Search(key, queue, start, start, end) if start < end else None
 
     def is_right(self, queue: ConsumeQueue, queue_offset: int) -> bool:
         """Whether an entry names its record with the tags code the record has; also if the entry is gone."""
@@ -193,7 +210,7 @@ class EntryRepairs:
         first = max(entries.queue_offset, queue.min_offset)
         wanted = entries.packed[(first - entries.queue_offset) * QUEUE_ENTRY_BYTES :]
         try:
-            held = queue.read_across(first, len(wanted) // QUEUE_ENTRY_BYTES)
+            held = queue.read(first, len(wanted) // QUEUE_ENTRY_BYTES)
             if held != wanted[: len(held)]:
                 self._rewrite(queue, first, held, wanted[: len(held)])
             if enters and len(held) < len(wanted):

@@ -18,7 +18,7 @@ from tandemq.broker.clients import Clients
 from tandemq.broker.damages import Damages
 from tandemq.broker.groups import Groups
 from tandemq.broker.longpoll import HeldPulls
-from tandemq.broker.message_reader import MessageReader, Messages
+from tandemq.broker.message_reader import MessageReader, Messages, Mismatch
 from tandemq.broker.offsets import ConsumerOffsets
 from tandemq.broker.subscriptions import TagExpressions
 from tandemq.broker.topics import Topics
@@ -137,8 +137,8 @@ class PullPath:
         self._reader = MessageReader(store.log, damages)
         self._expressions = TagExpressions()
         store.log.reader.limit_memory(memory_bytes // KEPT_MEMORY_PART)
-        self.suspects: Callable[[int, str], None] | None = None
-        """Told where a record should begin and none can: log offset, and why."""
+        self.suspects: Callable[[ConsumeQueue, Mismatch], bool] | None = None
+        """Called with an entry that names no record of its own; whether the message may still be found."""
         self._spent = 0
         self._sent: dict[int, int] = {}
         """Bytes of answers built in this turn: all, and by link."""
@@ -422,12 +422,11 @@ class PullPath:
         except StoreError as error:
             self._cannot_read(pull, turn, error)
             return True
-        if mismatch is not None and self.suspects is not None:
-            self.suspects(mismatch.log_offset, mismatch.reason)
+        is_lost = mismatch is not None and self.suspects is not None and not self.suspects(pull.queue, mismatch)
+        following += is_lost
         if not count and (mismatch is not None or waits_at is not None):
-            place = mismatch.log_offset if mismatch is not None else waits_at
-            why = f"is damaged: {mismatch.reason}" if mismatch is not None else "is damaged and waits for its repair"
-            self._send(pull, turn, _FAILED, f"the message at log offset {place} {why}", following, high)
+            why = mismatch.reason if mismatch is not None else f"the message at {waits_at} waits for its repair"
+            self._send(pull, turn, _AGAIN if is_lost else _FAILED, f"damaged: {why}", following, high)
             return True
         if not count:
             pull.scan_offset = following

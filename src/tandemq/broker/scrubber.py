@@ -21,6 +21,7 @@ import msgspec
 from tandemq.boundary import Job, JobDone, Now, Turn
 from tandemq.broker.entryrepair import EntryRepairs
 from tandemq.broker.link import Link
+from tandemq.broker.message_reader import Mismatch
 from tandemq.broker.repair import Repairs
 from tandemq.broker.scrubwork import Checked, CheckWork, Entries, SyncWork
 from tandemq.codec.fastjson import dumps
@@ -213,7 +214,7 @@ class Scrubber:
         """An entry of a queue cannot be right: search the log for its record and rebuild it, before all else.
 
         For whoever meets one: harmless if it is right, was suspected before, or does not exist. At most
-        `entryrepair.SUSPECTS_MAX` wait. Returns whether its search is still to end: its messages may come back.
+        `entryrepair.SUSPECTS_MAX` wait. Returns whether its message may still be found.
         """
         is_new = not self.entries.waiting
         waits = self.entries.suspect(queue, queue_offset, reason)
@@ -221,9 +222,11 @@ class Scrubber:
             self._broker.schedule.at(0, lambda now: self._plan(now.mono_ms, now))
         return waits
 
-    def _suspected(self, log_offset: int, reason: str) -> None:
-        """A pull met what can be no record; if the log is sound there, the queue is not, and a pass finds that."""
-        self._broker.schedule.at(0, lambda now: self.look_at(log_offset, A_PULL, reason, now))
+    def _suspected(self, queue: ConsumeQueue, found: Mismatch) -> bool:
+        """A pull met an entry that names no record of its own: verify the log there, or search it for the record."""
+        if queue.place(found.queue_offset) is not None:
+            self._broker.schedule.at(0, lambda now: self.look_at(found.log_offset, A_PULL, found.reason, now))
+        return self.suspect_entry(queue, found.queue_offset, f"{A_PULL} found {found.reason}")
 
     def adopt_config(self, now: Now) -> None:
         """The settings changed: the rate, and when a pass is due."""

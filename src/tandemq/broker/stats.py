@@ -12,7 +12,7 @@ Source: docs/requests.md, "statistics"; RocketMQ StoreStatsService, BrokerStatsM
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -149,20 +149,12 @@ class Stats:
         start = queue.max_offset - min(count, SIZES_READ_MAX)
         try:
             largest = self._broker.store.config.segment_bytes  # holes and damaged entries claim others
-            sizes = [size for size in self._sizes(queue, start) if 0 < size <= largest]
+            entries = self._broker.store.entries(queue, start, queue.max_offset - start)
+            sizes = [size for _, size, _ in entries if 0 < size <= largest]
         except StoreError as error:
             log.warning("stats: sizes in queue %s/%d were not counted: %s", queue.topic, queue.queue_id, error)
             return 0
         return sum(sizes) * count // len(sizes) if sizes else 0
-
-    def _sizes(self, queue: ConsumeQueue, start: int) -> Iterator[int]:
-        while start < queue.max_offset:
-            before = start
-            for _, size, _ in self._broker.store.entries(queue, start, queue.max_offset - start):
-                start += 1
-                yield size
-            if start == before:
-                return
 
     def _count_gets(self) -> None:
         gets = 0

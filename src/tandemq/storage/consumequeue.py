@@ -23,7 +23,7 @@ from tandemq.storage.seglog import FileCache, SegmentLog
 PREFILL_SIZE = 0x7FFFFFFF
 AHEAD_ENTRIES = 256
 AHEAD_QUEUES_MAX = 4096
-"""Queues for which entries read in advance are kept: 20 MiB for all."""
+"""Queues for which entries are kept, so many of each: 20 MiB for all."""
 LOOK_ENTRIES = 256
 """How many entries behind the first empty one are looked at: if one is written, the empty ones are damage."""
 _SEARCH_ENTRIES = 3
@@ -282,8 +282,8 @@ class ConsumeQueue:
         return Entry(*_unpack(self.read(queue_offset, 1), 0))
 
     def read(self, queue_offset: int, count: int) -> bytes:
-        """Up to `count` entries from `queue_offset` on, from files and memory; no more than a file can hold."""
-        end = min(queue_offset + min(count, self._file_bytes // QUEUE_ENTRY_BYTES), self.max_offset)
+        """Up to `count` entries from `queue_offset` on, from files and memory."""
+        end = min(queue_offset + count, self.max_offset)
         written_end = min(end, self._tail_start)
         data = self._written(queue_offset, written_end) if queue_offset < written_end else b""
         queue_offset += len(data) // QUEUE_ENTRY_BYTES
@@ -304,7 +304,8 @@ class ConsumeQueue:
             else:
                 stop = end
             ahead_start, ahead = start, self._from_files(start * QUEUE_ENTRY_BYTES, stop * QUEUE_ENTRY_BYTES)
-            self._files.keep_ahead(self, start, ahead)
+            if stop - start <= AHEAD_ENTRIES:
+                self._files.keep_ahead(self, start, ahead)
         return ahead[(start - ahead_start) * QUEUE_ENTRY_BYTES : (end - ahead_start) * QUEUE_ENTRY_BYTES]
 
     def _from_files(self, position: int, stop: int) -> bytes:
