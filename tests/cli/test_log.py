@@ -162,6 +162,42 @@ def test_wrong_queue_entry_is_told_from_both_sides(run: Run, store: Path) -> Non
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize(
+    "wrong", [bytes(20), b"\xff" * 20, b"\x40", b"\0" * 8 + b"\x80"], ids=["zeroed", "ones", "offset", "size"]
+)
+def test_queue_entries_are_checked_unless_they_are_left_out(run: Run, store: Path, wrong: bytes, jobs: int) -> None:
+    file = next(path for path in (store / "consumequeue" / "T").rglob("0" * 20) if path.stat().st_size)
+    before = file.read_bytes()[100:120]
+    change(file, 5 * 20, wrong)
+    found = verified(run, store, code=3, jobs=jobs)
+    place = f"T/{file.parent.name}@5"
+    assert {finding["where"] for finding in found["derived"]} == {place}
+    assert (found["queueEntries"], found["damages"]) == (COUNT, 0)
+    text = run("log", "verify", store, "--jobs", jobs, code=3).output
+    held = int.from_bytes((wrong + before[len(wrong) :])[:8], "big", signed=True)
+    assert f"{place}  log offset" in text
+    assert f"it says ({held}, " in text
+    assert "derived" not in run("log", "verify", store, "--jobs", jobs, "--no-queues").output
+
+
+def test_records_of_topics_deleted_or_made_again_are_no_faults(run: Run, tmp_path: Path) -> None:
+    with LocalCluster(tmp_path / "cluster", settings={"mappedFileSizeCommitLog": 128 << 10}) as cluster:
+        with BlockingProducer(cluster.name_servers, group="g", queues_per_new_topic=1) as producer:
+            for topic in ("Gone", "Again"):
+                for _ in range(100):
+                    producer.send(Message(topic, b"x" * 1_000))
+                run("topic", "delete", topic, "--yes", "-n", cluster.name_servers)
+            for _ in range(50):
+                producer.send(Message("Again", b"y" * 700))
+        store = cluster.broker().store
+    found = verified(run, store)
+    assert found["derivedFaults"] == 0
+    assert "of 1 queues that are not there (deleted topics): ['Gone/0']" in found["notes"][0]
+    change(store / "consumequeue" / "Again" / "0" / ("0" * 20), 20 * 30, bytes(20))
+    assert {one["where"] for one in verified(run, store, code=3)["derived"]} == {"Again/0@30"}
+
+
 def test_missing_queue_entries_are_faults_unless_the_broker_had_no_time_to_write_them(run: Run, store: Path) -> None:
     file = next(path for path in (store / "consumequeue" / "T").rglob("0" * 20) if path.stat().st_size)
     entries = file.read_bytes().rstrip(b"\0")

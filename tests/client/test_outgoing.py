@@ -86,3 +86,9 @@ def test_batch_parts_keep_their_own_properties() -> None:
 def test_impossible_batches_are_refused(messages: list[Message]) -> None:
     with pytest.raises(LocalError):
         prepare_batches(messages, ["K"] * len(messages), OPTIONS)
+
+
+@pytest.mark.parametrize("wrong", [[Message("T", b"x")], "text", b"bytes", None])
+def test_what_is_no_message_is_refused_by_its_type(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="several at once: send_batch"):
+        prepare(wrong, "ID", OPTIONS)

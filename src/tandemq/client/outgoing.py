@@ -73,9 +73,12 @@ def prepare(message: Message, unique_key: str, options: ProducerOptions) -> Outg
     """One message.
 
     Raises:
+        TypeError: it is no message.
         LocalError: something about the message is not allowed.
         RecordTooLarge: body or properties are over their limit.
     """
+    if not isinstance(message, Message):
+        raise TypeError(f"send a Message, not a {type(message).__name__}; several at once: send_batch")
     properties = _properties(message, unique_key, options)
     body, sys_flag = message.body, 0
     if len(body) >= options.compress_above_bytes:
