@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 HELD_MAX = 131_072
 HELD_PER_LINK_MAX = 4096
-CODES_BYTES_MAX = 64 << 20
+CODES_BYTES_MAX = 32 << 20
 """Memory of all held pulls' tags codes."""
 PART = 2048
 """Number of cheap steps, which answer nothing, within one turn."""

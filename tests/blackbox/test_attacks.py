@@ -1,0 +1,113 @@
+"""What one client can make a broker keep: long subscriptions, held pulls, locks, offsets, groups. Counts are in the
+thousands, bodies as large as a frame; what the broker holds meanwhile and afterwards is what it held before, within
+64 MiB.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+import pytest
+
+from tandemq.model.codes import RequestCode, ResponseCode
+from tests.blackbox.pair import Start
+from tests.blackbox.programs import Caller, wait_until
+
+SLACK_KIB = 64 << 10
+IN_FLIGHT = 50
+Request = tuple[int, dict[str, object], bytes]
+Attack = Callable[[], Iterator[Request]]
+
+
+def pull_with(subscription: str, wait_ms: int, number: int) -> Request:
+    fields: dict[str, object] = {
+        "consumerGroup": f"g{number}", "topic": "TopicA", "queueId": 0, "queueOffset": 1, "maxMsgNums": 32,
+        "sysFlag": 6, "commitOffset": 0, "suspendTimeoutMillis": wait_ms, "subscription": subscription, "subVersion": 0,
+    }  # fmt: skip
+    return RequestCode.PULL_MESSAGE, fields, b""
+
+
+def subscriptions_of_a_whole_frame() -> Iterator[Request]:
+    """Fifteen megabytes each were kept once."""
+    return (pull_with("||".join([f"{number}tag" + "x" * 5_000] * 2_900), 0, number) for number in range(20))
+
+
+def held_pulls_of_long_subscriptions() -> Iterator[Request]:
+    return (pull_with("a||" * 1_300_000 + f"t{number}", 20_000, number) for number in range(60))
+
+
+def held_pulls_of_the_longest_subscription_allowed() -> Iterator[Request]:
+    return (pull_with(f"{number}||" + "||".join(f"{at:0100d}" for at in range(600)), 20_000, 0)
+            for number in range(2_000))  # fmt: skip
+
+
+def locks_of_topics_that_do_not_exist() -> Iterator[Request]:
+    for number in range(12):
+        queues = [{"topic": f"Nothing{number}-{at}", "brokerName": "broker-a", "queueId": at} for at in range(50_000)]
+        body = {"consumerGroup": "g", "clientId": "c", "mqSet": queues}
+        yield RequestCode.LOCK_BATCH_MQ, {}, json.dumps(body).encode()
+
+
+def offsets_of_queues_that_do_not_exist() -> Iterator[Request]:
+    for number in range(20_000):
+        fields: dict[str, object] = {
+            "consumerGroup": f"g{number}", "topic": f"T{number}", "queueId": -5, "commitOffset": -7,
+        }  # fmt: skip
+        yield RequestCode.UPDATE_CONSUMER_OFFSET, fields, b""
+
+
+def groups_by_heartbeat() -> Iterator[Request]:
+    for number in range(100):
+        groups = [
+            {"groupName": f"group-{number}-{at}", "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
+             "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "unitMode": False, "subscriptionDataSet": []}
+            for at in range(2_000)
+        ]  # fmt: skip
+        body = {"clientID": f"c{number}", "producerDataSet": [], "consumerDataSet": groups}
+        yield RequestCode.HEART_BEAT, {}, json.dumps(body).encode()
+
+
+def subscriptions_by_heartbeat() -> Iterator[Request]:
+    for number in range(100):
+        tags = [f"{number}-{at}-" + "x" * 80 for at in range(600)]
+        subscriptions = [
+            {"topic": f"T{topic}", "subString": "||".join(tags), "tagsSet": tags, "codeSet": list(range(600)),
+             "subVersion": number, "classFilterMode": False}
+            for topic in range(60)
+        ]  # fmt: skip
+        group = {"groupName": f"group-{number}", "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
+                 "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "subscriptionDataSet": subscriptions}  # fmt: skip
+        body = {"clientID": f"c{number}", "producerDataSet": [], "consumerDataSet": [group]}
+        yield RequestCode.HEART_BEAT, {}, json.dumps(body).encode()
+
+
+ATTACKS: list[tuple[Attack, set[int]]] = [
+    (subscriptions_of_a_whole_frame, {ResponseCode.SUBSCRIPTION_PARSE_FAILED}),
+    (held_pulls_of_long_subscriptions, {ResponseCode.SUBSCRIPTION_PARSE_FAILED}),
+    (held_pulls_of_the_longest_subscription_allowed, {ResponseCode.SYSTEM_BUSY}),
+    (locks_of_topics_that_do_not_exist, {ResponseCode.SUCCESS}),
+    (offsets_of_queues_that_do_not_exist, {ResponseCode.TOPIC_NOT_EXIST}),
+    (groups_by_heartbeat, {ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR}),
+    (subscriptions_by_heartbeat, {ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR}),
+]
+
+
+@pytest.mark.parametrize(("attack", "codes"), ATTACKS, ids=[attack.__name__ for attack, _ in ATTACKS])
+def test_attack_leaves_a_broker_with_the_memory_it_had(attack: Attack, codes: set[int], start: Start) -> None:
+    broker = start("broker")
+    with Caller(broker.port) as other:
+        assert other.send(b"before") == ResponseCode.SUCCESS
+        before = broker.memory_kib()
+        requests, seen, most = attack(), set[int](), 0
+        with Caller(broker.port) as attacker:
+            while some := list(islice(requests, IN_FLIGHT)):
+                for request in some:
+                    attacker.tell(*request)
+                fence = attacker.tell(RequestCode.TANDEM_PEER_INFO)
+                while (answer := attacker.next_answer()).opaque != fence or not answer.is_response:
+                    seen |= {answer.code} if answer.is_response else set()
+                most = max(most, broker.memory_kib())
+            assert most - before < SLACK_KIB
+        assert seen == codes
+        wait_until(lambda: broker.memory_kib() - before < SLACK_KIB, "its memory is what it was")
+        assert other.send(b"after") == ResponseCode.SUCCESS
