@@ -1,13 +1,15 @@
 """Java's JSON dialect: what it writes is read; what is nobody's JSON is refused in bounded time."""
 
 import json
+import time
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemq.codec.fastjson import Raw, dumps, dumps_java, key_text, loads
+from tandemq.codec import fastjson
+from tandemq.codec.fastjson import DIALECT_BYTES_MAX, Raw, dumps, dumps_java, key_text, loads
 from tandemq.errors import ProtocolError
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -132,3 +134,58 @@ def test_garbage_bytes_raise_nothing_but_protocol_errors(raw: bytes) -> None:
         loads(raw)
     except ProtocolError:
         pass
+
+
+KEYS = TEXT.filter(lambda t: t != "$ref") | st.integers(-99, 99) | st.builds(
+    lambda value: Raw(key_text(value)),
+    st.dictionaries(TEXT.filter(lambda t: t != "$ref"), st.integers() | TEXT, max_size=2),
+)  # fmt: skip
+DIALECT = st.recursive(
+    st.none() | st.integers(-9, 9) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(DIALECT, st.booleans())
+def test_quoting_keys_gives_what_the_slow_reader_gives(value: Any, spaces: bool) -> None:
+    text = dumps_java(value)
+    if spaces:
+        text = text.replace(b"{", b"{ ").replace(b":", b" : ")
+    assert loads(text) == fastjson._Reader(text.decode()).document()
+
+
+@given(st.text(alphabet='{}[]:,"\\01a- ', max_size=30))
+def test_whatever_is_read_after_quoting_is_what_the_slow_reader_reads(text: str) -> None:
+    try:
+        found = loads(text.encode())
+    except ProtocolError:
+        return
+    assert found == fastjson._Reader(text).document()
+
+
+OTHERS = [b'{0:"%s"}', b"{'a':'%s'}", b'[{"$ref":"$[1]"},"%s"]']
+
+
+@pytest.mark.parametrize("form", OTHERS)
+def test_strangers_may_use_the_dialect_in_small_bodies_only(form: bytes) -> None:
+    room = DIALECT_BYTES_MAX - len(form % b"")
+    assert loads(form % (b"x" * room))
+    with pytest.raises(ProtocolError, match="above 262144"):
+        loads(form % (b"x" * (room + 1)))
+    assert loads(form % (b"x" * (room + 1)), is_trusted=True)
+    assert loads(b'["%s"]' % (b"x" * 1_000_000)), "strict JSON has no limit here"
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [b"[],", b"[{", b',{"', b',{"a",', b'"",{', b"\\", b"-", b'\\"', b",{ ", b"0:0,", b'{"a":1}:1,', b" ", b"'',"],
+)
+def test_no_text_takes_more_steps_than_it_has_bytes(piece: bytes) -> None:
+    """The pattern looks at no byte more than a few times: ten times the text takes ten times as long, not a hundred."""
+    for opening in (b"", b"[", b"{", b'["'):
+        text = (opening + piece * DIALECT_BYTES_MAX)[: DIALECT_BYTES_MAX - 1]
+        began = time.process_time()
+        with pytest.raises(ProtocolError):
+            loads(text + b"x")
+        assert time.process_time() - began < 5, "quadratic time would be minutes"

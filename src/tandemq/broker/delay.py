@@ -108,7 +108,7 @@ class DelayedMessages:
         Raises:
             ProtocolError: it cannot be read.
         """
-        raw = loads(body)
+        raw = loads(body, is_trusted=True)
         if not isinstance(raw, dict):
             raise ProtocolError("delay offsets: an object is expected")
         self.adopt(raw)

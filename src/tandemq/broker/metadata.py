@@ -77,7 +77,7 @@ class MetadataSync:
         return on_answer
 
     def _topics(self, master: str, body: bytes) -> None:
-        raw = loads(body)
+        raw = loads(body, is_trusted=True)
         version, configs = DataVersion.from_json(raw.get("dataVersion")), parse_topics(raw)
         self._told = (master, frozenset(config.topic_name for config in configs))
         if version != self._broker.topics.version:
@@ -85,7 +85,7 @@ class MetadataSync:
             log.info("metadata: took over %d topics", len(self._broker.topics.table))
 
     def _groups(self, _master: str, body: bytes) -> None:
-        raw = loads(body)
+        raw = loads(body, is_trusted=True)
         version = DataVersion.from_json(raw.get("dataVersion"))
         if version != self._broker.groups.version:
             self._broker.groups.replace(parse_groups(raw), version)

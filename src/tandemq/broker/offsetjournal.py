@@ -46,7 +46,7 @@ class OffsetJournal:
                 continue
             for line in (self._disk.read(f"config/{PREFIX}{number}") or b"").splitlines():
                 try:
-                    table = loads(line)
+                    table = loads(line, is_trusted=True)
                 except ProtocolError:
                     break
                 if isinstance(table, dict):

@@ -258,6 +258,6 @@ def parse_offsets_body(body: bytes) -> tuple[dict[str, dict[int, int]], DataVers
     Raises:
         ProtocolError, StoreDamaged: it cannot be read.
     """
-    raw = loads(body)
+    raw = loads(body, is_trusted=True)
     version = raw.get("dataVersion") if isinstance(raw, dict) else None
     return parse_offsets(raw if isinstance(raw, dict) else {}), DataVersion.from_json(version) if version else None

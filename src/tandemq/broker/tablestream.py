@@ -197,7 +197,7 @@ class TableStream:
         """The master told something; what cannot be read is said and left, the next whole table mends it."""
         broker = self._broker
         try:
-            table = loads(payload)
+            table = loads(payload, is_trusted=True)
             if not isinstance(table, dict):
                 raise ProtocolError("an object is expected")
             if kind == KIND_TOPICS:

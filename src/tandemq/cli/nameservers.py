@@ -33,7 +33,7 @@ def registered_brokers(name_servers: str) -> dict[str, Any]:
             raise RemoteError(f"{address} is no name server; is it a broker?", hint=WHERE, code=answer.code)
         if answer.code != ResponseCode.SUCCESS:
             raise RemoteError(f"name server {address}: {answer.remark or f'refused with code {answer.code}'}")
-        table: dict[str, Any] = loads(answer.body).get("brokerAddrTable") or {}
+        table: dict[str, Any] = loads(answer.body, is_trusted=True).get("brokerAddrTable") or {}
         return table
     raise NotConnected(f"no name server: {'; '.join(silent) or 'none is given'}", hint=WHERE)
 

@@ -41,7 +41,7 @@ class FileOffsets:
         except OSError as error:
             raise DiskFailed(f"{path}: {error}") from error
         try:
-            return {queue_of(item): int(item["offset"]) for item in loads(data)["offsets"]}
+            return {queue_of(item): int(item["offset"]) for item in loads(data, is_trusted=True)["offsets"]}
         except (ProtocolError, KeyError, TypeError, ValueError) as error:
             raise DiskFailed(f"{path} is damaged: {error!r}", hint="remove it to start anew") from error
 

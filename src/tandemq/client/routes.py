@@ -158,7 +158,7 @@ def decode_route(topic: str, body: bytes) -> TopicRoute:
         ProtocolError: it is no route.
     """
     try:
-        raw = loads(body)
+        raw = loads(body, is_trusted=True)
         queues = sorted((_queue_data(item) for item in raw.get("queueDatas") or ()), key=lambda data: data.broker_name)
         brokers = {item["brokerName"]: decode_group(item) for item in raw.get("brokerDatas") or ()}
         return TopicRoute(topic, brokers, tuple(queues), raw.get("orderTopicConf") or "")

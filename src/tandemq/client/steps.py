@@ -161,7 +161,7 @@ def json_object(answer: Command) -> dict[str, Any]:
     Raises:
         ProtocolError: the body is none.
     """
-    value = loads(answer.body)
+    value = loads(answer.body, is_trusted=True)
     if not isinstance(value, dict):
         raise ProtocolError("the answer's body is no JSON object")
     return value

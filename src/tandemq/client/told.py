@@ -58,7 +58,7 @@ class Told:
         consumer = self._consumers.get(command.fields["group"])
         if consumer is None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark="no such consumer here")
-        table = loads(command.body)["offsetTable"]
+        table = loads(command.body, is_trusted=True)["offsetTable"]
         if isinstance(table, dict):
             offsets = {queue_of(loads(key.encode())): integer(offset, "offset") for key, offset in table.items()}
         else:

@@ -1,12 +1,15 @@
 """The JSON dialect of RocketMQ's Java side (fastjson 1.x), read and written.
 
 Java leaves numeric map keys unquoted, writes objects as map keys, and replaces repeated objects by `{"$ref": path}`.
-`loads` takes all of that besides strict JSON; `dumps` writes maps with int keys the way asked for.
+`loads` takes all of that besides strict JSON: keys are quoted, so that the strict decoder reads the rest; what it does
+not read then, for instance single quotes, a slow reader of our own reads. `dumps` writes maps with int keys the way
+asked for.
 
 Source: docs/remoting.md, "JSON bodies".
 """
 
 import json
+import re
 from math import isfinite
 from typing import Any
 
@@ -17,17 +20,27 @@ from tandemq.errors import ProtocolError
 _strict = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
+DIALECT_BYTES_MAX = 256 << 10
+_STRING = rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)'
+_QUOTABLE = re.compile(
+    _STRING + rb"|([{,][ \t\r\n]*+)(?:(-?\d++)|(\{(?:[^{}\"]++|" + _STRING + rb")*+\}))(?=[ \t\r\n]*+:)", re.DOTALL
+)
+"""Strings, which are passed over; and keys that are numbers or flat objects. Each byte is looked at a few times."""
 _SPACE = " \t\r\n"
 _DEPTH_MAX = 64
 _COPIES_MAX = 200_000
 """Values that references may bring in altogether: a few bytes of references to references could ask for billions."""
 
 
-def loads(data: bytes) -> Any:
+def loads(data: bytes, *, is_trusted: bool = False) -> Any:
     """Decode JSON in Java's dialect or the strict one.
 
     Unquoted numeric keys become strings; an object used as a key becomes its own canonical JSON text
     (sorted names, no spaces), which `loads` reads again.
+
+    Args:
+        is_trusted: from a file or a broker. Others may use the dialect in bodies of up to `DIALECT_BYTES_MAX` only,
+            because reading it takes up to a microsecond per byte. Strict JSON of any size is read quickly.
 
     Raises:
         ProtocolError: it is neither; or, where it is not strict JSON or holds references, nests deeper than 64.
@@ -38,14 +51,42 @@ def loads(data: bytes) -> Any:
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         pass
     else:
-        return _Resolver(value).resolve(value, 0) if b'"$ref"' in data else value
+        return _resolved(value, data, is_trusted=is_trusted) if b'"$ref"' in data else value
+    if not is_trusted and len(data) > DIALECT_BYTES_MAX:
+        raise ProtocolError(
+            f"a JSON body of {len(data)} bytes is not strict JSON, above {DIALECT_BYTES_MAX} it must be"
+        )
+    try:
+        value = _strict(_QUOTABLE.sub(_quoted, data))
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        pass
+    else:
+        return _resolved(value, data, is_trusted=is_trusted) if b'"$ref"' in data else value
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise ProtocolError(f"a JSON body is not UTF-8: {error}") from error
     reader = _Reader(text)
     value = reader.document()
-    return _Resolver(value).resolve(value, 0) if reader.references else value
+    return _resolved(value, data, is_trusted=is_trusted) if reader.references else value
+
+
+def _resolved(value: Any, data: bytes, *, is_trusted: bool) -> Any:
+    if not is_trusted and len(data) > DIALECT_BYTES_MAX:
+        raise ProtocolError(
+            f"a JSON body of {len(data)} bytes has references, above {DIALECT_BYTES_MAX} none are taken"
+        )
+    return _Resolver(value).resolve(value, 0)
+
+
+def _quoted(found: re.Match[bytes]) -> bytes:
+    """A number or an object that is a key, as a string; a string as it is."""
+    before, number, key = found.groups()
+    if number is not None:
+        return b'%b"%b"' % (before, number)
+    if key is not None:
+        return before + _encode(_encode_sorted(_strict(key)).decode())
+    return found[0]
 
 
 def dumps(value: object) -> bytes:

@@ -69,7 +69,7 @@ def load_table(disk: Disk, name: str) -> dict[str, Any]:
         if not data or not data.strip(b"\x00 \r\n\t"):
             continue
         try:
-            value = loads(data)
+            value = loads(data, is_trusted=True)
         except ProtocolError as error:
             broken = f"{path}: {error}"
             continue
