@@ -51,7 +51,7 @@ def test_clients_leave_descriptors_for_the_others(monkeypatch: pytest.MonkeyPatc
     places = Admission(lambda: 50_000, lambda host: host == MEMBER)
     for _ in range(200 - RESERVED_LINKS):
         places.opened(LinkKind.REMOTING)
-    assert "connections of clients are open" in places.refusal(LinkKind.REMOTING, CLIENT, 136)
+    assert "136 clients are connected; files need" in places.refusal(LinkKind.REMOTING, CLIENT, 136)
     assert places.refusal(LinkKind.REMOTING, MEMBER, 136) == ""
     assert places.refusal(LinkKind.HA_MASTER, CLIENT, 199) == ""
     assert "files need the other descriptors" in places.refusal(LinkKind.HA_MASTER, CLIENT, 200)

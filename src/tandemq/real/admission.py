@@ -15,6 +15,7 @@ from tandemq.real.descriptors import links_max
 
 RESERVED_LINKS = 64
 REPLICAS_MAX = 1_024
+_SHORT = "files need the other descriptors; raise the limit (ulimit -n)"
 
 
 class Admission:
@@ -31,7 +32,7 @@ class Admission:
         """Why a connection from an IP address is not kept; "" if it is. `open_links`: all that are open."""
         most = links_max()
         if open_links >= most:
-            return f"{most} connections are open, and files need the other descriptors; raise the limit (ulimit -n)"
+            return f"{most} connections are open; {_SHORT}"
         if kind is LinkKind.HA_MASTER:
             return f"{REPLICAS_MAX} connections on the replication port" if self._replicas >= REPLICAS_MAX else ""
         limit = self._connections_max()
@@ -41,7 +42,7 @@ class Admission:
         is_reserved = kind is LinkKind.FAST or self._is_member(host)
         if is_reserved and self._clients < places + RESERVED_LINKS:
             return ""
-        return f"maxConnections={limit} reached" if places == limit else f"{places} connections of clients are open"
+        return f"maxConnections={limit} reached" if places == limit else f"{places} clients are connected; {_SHORT}"
 
     def opened(self, kind: LinkKind) -> None:
         """A connection was kept."""
