@@ -77,11 +77,11 @@ def test_single_batch_and_oneway_messages_come_as_they_were_sent(namesrv: str) -
                 await message.ack()
             first = messages[one.unique_key]
             assert (first.body, first.keys, first.properties["colour"]) == (big, ["k"], "red")
-            assert first.unique_key == one.offset_message_id
+            assert first.offset_message_id == one.offset_message_id
             for result in batch:
                 found = messages[result.unique_key]
                 assert (found.queue, found.queue_offset) == (result.queue, result.queue_offset)
-                assert found.unique_key == result.offset_message_id
+                assert found.offset_message_id == result.offset_message_id
             assert other.unique_key not in messages
         async with PushConsumer(namesrv, group="SentG", topics={"Sent": "a || c"}) as consumer:
             assert await consumer.receive(1.5) is None
