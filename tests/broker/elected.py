@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from tandemq.boundary import Closed, Disk, LinkKind, Now, Turn
-from tandemq.broker.failover import Failover
+from tandemq.broker.failover.service import Failover
 from tandemq.broker.node import Machine
 from tandemq.config import tiny
 from tandemq.coordination import records

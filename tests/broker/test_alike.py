@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemq.broker import send, together
-from tandemq.broker.batch import LEARNED_MAX
+from tandemq.broker.send import fast_path as together
+from tandemq.broker.send import processor as send
+from tandemq.broker.send.batch import LEARNED_MAX
 from tandemq.codec.frame import encode_command
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import FLAG_ONEWAY, Command

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemq.broker import batch
-from tandemq.broker.send import SendPath
+from tandemq.broker.send import batch
+from tandemq.broker.send.processor import SendPath
 from tandemq.codec.frame import encode_command
 from tandemq.codec.record import BatchPart, encode_batch
 from tandemq.errors import DiskFull

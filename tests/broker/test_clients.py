@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from tandemq.boundary import LinkKind
-from tandemq.broker import clients, offsets
-from tandemq.broker.clients import Clients, Member
+from tandemq.broker.state import clients
+from tandemq.broker.state import consumer_offsets as offsets
+from tandemq.broker.state.clients import Clients, Member
 from tandemq.codec.fastjson import dumps, loads
 from tandemq.errors import ProtocolError
 from tandemq.model.codes import RequestCode, ResponseCode

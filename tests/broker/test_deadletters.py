@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.broker.deadletters import GROUPS_MAX, LINES_MAX, QUIET_MS, DeadLetters
+from tandemq.broker.send.dead_letters import GROUPS_MAX, LINES_MAX, QUIET_MS, DeadLetters
 from tandemq.model.codes import RequestCode, ResponseCode
 from tests.broker.harness import Harness, send_fields
 
 
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    caplog.set_level(logging.WARNING, "tandemq.broker.deadletters")
+    caplog.set_level(logging.WARNING, "tandemq.broker.send.dead_letters")
     return caplog
 
 
 def told(lines: pytest.LogCaptureFixture) -> list[str]:
-    found = [r.getMessage() for r in lines.records if r.name == "tandemq.broker.deadletters"]
+    found = [r.getMessage() for r in lines.records if r.name == "tandemq.broker.send.dead_letters"]
     lines.clear()
     return found
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tandemq.broker import entryrepair
-from tandemq.broker.scrubber import SEARCH_STEP_BYTES
-from tandemq.broker.scrubwork import CheckWork, SyncWork
+from tandemq.broker.integrity import entry_repair as entryrepair
+from tandemq.broker.integrity.scrubber import SEARCH_STEP_BYTES
+from tandemq.broker.integrity.verify_job import CheckWork, SyncWork
 from tandemq.codec.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.topic import SCHEDULE_TOPIC

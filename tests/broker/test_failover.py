@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.broker import failover
-from tandemq.broker.offsets import ConsumerOffsets
-from tandemq.broker.saver import Saver
+from tandemq.broker.failover import service as failover
+from tandemq.broker.state.consumer_offsets import ConsumerOffsets
+from tandemq.broker.state.persistence import Saver
 from tandemq.codec.fastjson import loads
 from tandemq.coordination.records import Mode, Permission
 from tandemq.errors import DiskFull

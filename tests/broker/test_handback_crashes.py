@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import pytest
 
-from tandemq.broker.offsets import ConsumerOffsets
-from tandemq.broker.saver import Saver
+from tandemq.broker.state.consumer_offsets import ConsumerOffsets
+from tandemq.broker.state.persistence import Saver
 from tandemq.coordination.member import Member
 from tandemq.coordination.orders import Stage
 from tandemq.coordination.records import GroupMode, Mode

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from tandemq.boundary import Closed, LinkKind
-from tandemq.broker import longpoll
-from tandemq.broker.longpoll import HELD_PER_LINK_MAX, PART
-from tandemq.broker.pull import RELEASED_PER_TURN_MAX
-from tandemq.broker.subscriptions import CODE_BYTES
+from tandemq.broker.pull import hold_service as longpoll
+from tandemq.broker.pull.hold_service import HELD_PER_LINK_MAX, PART
+from tandemq.broker.pull.processor import RELEASED_PER_TURN_MAX
+from tandemq.broker.pull.subscriptions import CODE_BYTES
 from tandemq.codec.frame import FrameDecoder, encode_command
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command

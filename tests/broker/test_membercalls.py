@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tandemq.broker import membercalls
-from tandemq.broker.membercalls import CHALLENGE, NONCE, NONCES_MAX, PROOF, PROVEN
+from tandemq.broker.failover import member_requests as membercalls
+from tandemq.broker.failover.member_requests import CHALLENGE, NONCE, NONCES_MAX, PROOF, PROVEN
 from tandemq.codec.fastjson import dumps_java
 from tandemq.codec.frame import encode_command
 from tandemq.coordination.records import Mode

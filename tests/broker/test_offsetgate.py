@@ -1,7 +1,7 @@
 """Answers that tell of offsets wait until every slave has them."""
 
 from tandemq.boundary import Turn
-from tandemq.broker.offsetgate import OffsetGate
+from tandemq.broker.failover.offset_barrier import OffsetGate
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command

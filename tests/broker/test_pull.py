@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tandemq.boundary import Drained, LinkKind, Turn
-from tandemq.broker import pull
-from tandemq.broker.longpoll import HELD_PER_LINK_MAX
 from tandemq.broker.node import Machine
+from tandemq.broker.pull import processor as pull
+from tandemq.broker.pull.hold_service import HELD_PER_LINK_MAX
 from tandemq.codec.frame import FrameDecoder, decode_command, encode_command
 from tandemq.config import BrokerConfig
 from tandemq.errors import DiskFailed

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.broker.clientcalls import WAITING_MAX
+from tandemq.broker.connections.client_requests import WAITING_MAX
 from tandemq.codec.fastjson import loads
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode

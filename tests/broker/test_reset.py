@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tandemq.broker.pendingresets import FOLLOW_MS, PENDING_MAX, PendingResets
-from tandemq.broker.reset import NOTICE_GAP_MS
+from tandemq.broker.processors.reset_offset import NOTICE_GAP_MS
+from tandemq.broker.state.pending_resets import FOLLOW_MS, PENDING_MAX, PendingResets
 from tandemq.codec.fastjson import loads
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode

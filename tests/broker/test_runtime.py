@@ -8,7 +8,7 @@ import pytest
 
 from tandemq.boundary import DiskUsage, LinkKind, Now
 from tandemq.broker.node import Machine
-from tandemq.broker.runtime import bytes_text, capacity_text, distribution, runtime_text
+from tandemq.broker.processors.runtime_info import bytes_text, capacity_text, distribution, runtime_text
 from tandemq.codec.fastjson import loads
 from tandemq.codec.ha import REPORT
 from tandemq.metrics import Histogram

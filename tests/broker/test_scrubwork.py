@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tandemq.boundary import Job, JobDone
-from tandemq.broker.scrubwork import CheckWork, Context, LogReader, ServeWork, SettleWork, Wanted, WeighWork
+from tandemq.broker.integrity.verify_job import CheckWork, Context, LogReader, ServeWork, SettleWork, Wanted, WeighWork
 from tandemq.errors import DiskFailed
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.sim.disk import SimDisk

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tandemq.boundary import LinkKind
-from tandemq.broker import tablestream
+from tandemq.broker.failover import metadata_stream as tablestream
 from tandemq.codec.fastjson import dumps
 from tandemq.codec.ha import KIND_DELAYS, KIND_GROUPS, KIND_OFFSETS, KIND_TOPICS
 from tandemq.coordination.records import Mode, Permission

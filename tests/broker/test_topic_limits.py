@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tandemq.boundary import Closed, LinkKind, Opened
-from tandemq.broker import registration, topics
+from tandemq.broker.maintenance import registration
+from tandemq.broker.state import topics
 from tandemq.codec.fastjson import dumps
 from tandemq.codec.frame import FRAME_BYTES_MAX, encode_command
 from tandemq.config import NameServerConfig
@@ -279,7 +280,7 @@ def test_table_that_does_not_fit_into_a_frame_is_answered_with_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = Harness(tmp_path)
-    monkeypatch.setattr("tandemq.broker.tables.FRAME_BYTES_MAX", 64 * 1024 + 100)
+    monkeypatch.setattr("tandemq.broker.ha.metadata_tables.FRAME_BYTES_MAX", 64 * 1024 + 100)
     for code in (Code.GET_ALL_TOPIC_CONFIG, Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG):
         answer = broker.ask(code)
         assert answer.code == ResponseCode.SYSTEM_ERROR

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tandemq.boundary import DiskUsage, Now
-from tandemq.broker.failures import Failures
+from tandemq.broker.state.failure_log import Failures
 from tandemq.errors import DiskFailed, DiskFull
 from tandemq.model.codes import ResponseCode
 from tandemq.sim.disk import SimDisk

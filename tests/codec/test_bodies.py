@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from tandemq.broker.groups import parse_groups
-from tandemq.broker.offsets import parse_offsets
-from tandemq.broker.topics import parse_topics
+from tandemq.broker.state.consumer_offsets import parse_offsets
+from tandemq.broker.state.groups import parse_groups
+from tandemq.broker.state.topics import parse_topics
 from tandemq.client.routes import decode_route
 from tandemq.codec.admin_requests import CreateTopicFields, DeleteGroupFields, ResetOffsetFields
 from tandemq.codec.bodies import convert, decode_body, integer

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tandemq.broker.delay import DOUBT_MS
+from tandemq.broker.send.delay import DOUBT_MS
 from tandemq.model.codes import RequestCode
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.sim.disk import SimDisk

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tandemq.broker.scrubber import FIRST_MS
+from tandemq.broker.integrity.scrubber import FIRST_MS
 from tandemq.codec.frame import FrameDecoder, decode_command, encode_command
 from tandemq.codec.record import RECORD_BYTES_MIN
 from tandemq.model.codes import RequestCode, ResponseCode

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tandemq.boundary import DiskUsage, Now
-from tandemq.broker.slaveoffsets import FILE
+from tandemq.broker.ha.replica_progress import FILE
 from tandemq.coordination.records import Mode
 from tandemq.errors import StoreDamaged
 from tests.broker.elected import ElectedGroup

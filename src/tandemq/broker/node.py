@@ -9,28 +9,28 @@ from dataclasses import dataclass
 from random import Random
 
 from tandemq.boundary import Closed, Disk, Event, Job, JobDone, LinkKind, Now, Opened, Outbox, Turn, TurnedAway
-from tandemq.broker.answers import doubt_acks, doubtful, recode
-from tandemq.broker.changes import ChangedSettings
-from tandemq.broker.clientcalls import ClientCalls
-from tandemq.broker.clients import Clients, QueueLocks
-from tandemq.broker.damages import Damages
-from tandemq.broker.delay import DelayedMessages
-from tandemq.broker.failover import Failover
-from tandemq.broker.groups import Groups
-from tandemq.broker.housekeeping import Housekeeping
-from tandemq.broker.link import Link, pack_host
-from tandemq.broker.offsets import ConsumerOffsets
-from tandemq.broker.peers import Peers
-from tandemq.broker.pull import PULLS, PullPath
-from tandemq.broker.registration import Registration
-from tandemq.broker.replicate import Replication
-from tandemq.broker.saver import SAVED_FIRST, Saver
-from tandemq.broker.schedule import Schedule
-from tandemq.broker.scrubber import Scrubber
-from tandemq.broker.send import Ack, SendPath
-from tandemq.broker.stats import Stats
-from tandemq.broker.topics import Topics, refuse_unsupported
-from tandemq.broker.upkeep import Upkeep
+from tandemq.broker.connections.client_requests import ClientCalls
+from tandemq.broker.connections.connection import Link, pack_host
+from tandemq.broker.connections.housekeeping import Housekeeping
+from tandemq.broker.connections.outbound import Peers
+from tandemq.broker.failover.service import Failover
+from tandemq.broker.ha.service import Replication
+from tandemq.broker.integrity.damage_table import Damages
+from tandemq.broker.integrity.scrubber import Scrubber
+from tandemq.broker.maintenance.registration import Registration
+from tandemq.broker.maintenance.upkeep import Upkeep
+from tandemq.broker.pull.processor import PULLS, PullPath
+from tandemq.broker.send.delay import DelayedMessages
+from tandemq.broker.send.processor import Ack, SendPath
+from tandemq.broker.send.response import doubt_acks, doubtful, recode
+from tandemq.broker.state.clients import Clients, QueueLocks
+from tandemq.broker.state.config_overrides import ChangedSettings
+from tandemq.broker.state.consumer_offsets import ConsumerOffsets
+from tandemq.broker.state.groups import Groups
+from tandemq.broker.state.persistence import SAVED_FIRST, Saver
+from tandemq.broker.state.schedule import Schedule
+from tandemq.broker.state.stats import Stats
+from tandemq.broker.state.topics import Topics, refuse_unsupported
 from tandemq.codec.frame import RawFrame, decode_command, encode_command
 from tandemq.codec.header import FORM_JSON
 from tandemq.config import BrokerConfig
@@ -136,7 +136,7 @@ class Broker:
         return self.failover is not None and self.failover.is_elect
 
     def _install(self, now: Now) -> None:
-        from tandemq.broker import handlers  # noqa: PLC0415  # the handlers know the broker, which installs them
+        from tandemq.broker.processors import table as handlers  # noqa: PLC0415  # the handlers know the broker, which installs them
 
         self.handlers = handlers.install(self)
         every = self.schedule.every

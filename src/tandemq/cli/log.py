@@ -145,7 +145,7 @@ def _derived_facts(
 
 def _noted(store: Path) -> dict[str, int]:
     """How many ranges the broker itself knows to be damaged, and how many it repaired from a twin."""
-    from tandemq.broker.damages import Damages  # noqa: PLC0415  # see verify
+    from tandemq.broker.integrity.damage_table import Damages  # noqa: PLC0415  # see verify
     from tandemq.real.disk import RealDisk  # noqa: PLC0415
     from tandemq.storage.tables import load_table  # noqa: PLC0415
 

@@ -10,7 +10,14 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from tandemq.boundary import Turn
-from tandemq.broker import failover, masterside, offsets, pull, replicate, send, slaveside, tablestream
+from tandemq.broker.failover import metadata_stream as tablestream
+from tandemq.broker.failover import service as failover
+from tandemq.broker.ha import master as masterside
+from tandemq.broker.ha import service as replicate
+from tandemq.broker.ha import slave as slaveside
+from tandemq.broker.pull import processor as pull
+from tandemq.broker.send import processor as send
+from tandemq.broker.state import consumer_offsets as offsets
 from tandemq.client import routes, standing, targets
 from tandemq.coordination import handover, insync, lease, member, takeover
 from tandemq.coordination.permission import right_of

@@ -11,19 +11,17 @@ from dataclasses import replace
 from typing import Any
 
 from tandemq.boundary import Buffer, Turn
-from tandemq.broker import (
-    delay,
-    longpoll,
-    masterside,
-    message_reader,
-    node,
-    offsets,
-    repair,
-    retry,
-    scrubwork,
-    slaveside,
-)
-from tandemq.broker.answers import recode
+from tandemq.broker import node
+from tandemq.broker.ha import master as masterside
+from tandemq.broker.ha import slave as slaveside
+from tandemq.broker.integrity import repair
+from tandemq.broker.integrity import verify_job as scrubwork
+from tandemq.broker.pull import hold_service as longpoll
+from tandemq.broker.pull import message_reader
+from tandemq.broker.send import delay
+from tandemq.broker.send import send_back as retry
+from tandemq.broker.send.response import recode
+from tandemq.broker.state import consumer_offsets as offsets
 from tandemq.client import consuming, links, routes, sending, targets, window
 from tandemq.codec.run import Row
 from tandemq.errors import NotConnected, ProtocolError

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tandemq.broker import delay
+from tandemq.broker.send import delay
 from tandemq.client import links
 from tandemq.sim.application import Application, Surroundings
 from tandemq.sim.checks import Checks

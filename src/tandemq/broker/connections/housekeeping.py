@@ -1,0 +1,88 @@
+"""Links of clients: opened, and closed when they are silent or begin frames and do not end them; what a turn answers.
+
+What slaves and strangers begin on the replication port counts likewise. Links that this broker opened itself do not:
+they are as many as it has name servers, twins and a master, one frame each.
+
+Source: docs/guarantees.md, "memory"; RocketMQ ClientHousekeepingService.
+"""
+
+import logging
+from typing import TYPE_CHECKING
+
+from tandemq.boundary import Now, Opened, Turn
+from tandemq.broker.connections.connection import Link
+from tandemq.codec.answered import Answered
+from tandemq.codec.unfinished import TooMuch, Unfinished
+from tandemq.refusals import Refusals
+
+if TYPE_CHECKING:
+    from tandemq.broker.node import Broker
+
+log = logging.getLogger(__name__)
+SCAN_MS = 10_000
+
+
+class Housekeeping:
+    """Which links of clients must go."""
+
+    def __init__(self, broker: "Broker", now: Now) -> None:
+        """Looks at all of them every `SCAN_MS`."""
+        self._broker = broker
+        self.unfinished = Unfinished()
+        self.answered = Answered()
+        self._refusals = Refusals()
+        self._closings = Refusals()
+        broker.schedule.every(SCAN_MS, self._scan, first_ms=now.mono_ms + SCAN_MS)
+
+    def begin_turn(self, now: Now) -> None:
+        """Before anything is received."""
+        self.unfinished.now_ms = now.mono_ms
+        self.answered.begin_turn()
+
+    def opened(self, event: Opened, now: Now) -> Link:
+        """A client connected."""
+        limit = self._broker.config.frame_bytes_max
+        return Link(event.link, event.kind, event.peer, now.mono_ms, limit, self.unfinished)
+
+    def keeps(self, link: int, size: int) -> None:
+        """So many bytes of what somebody began are kept on a link that is not a client's."""
+        if size:
+            self.unfinished.keep(link, size)
+        else:
+            self.unfinished.drop(link)
+
+    def make_room(self, turn: Turn, now: Now) -> None:
+        """After all was received: no more than `unfinishedFramesMax` bytes of frames are kept."""
+        if self.unfinished.total <= self._broker.config.unfinished_bytes_max:
+            return
+        for frame in self.unfinished.surplus(self._broker.config.unfinished_bytes_max):
+            self._close(frame, "more than unfinishedFramesMax begun on all connections", turn, now)
+
+    def _scan(self, now: Now) -> None:
+        broker, turn = self._broker, self._broker.turn_out
+        idle_ms = broker.config.connection_idle_ms
+        expired = broker.clients.expired(now.mono_ms, broker.config.client_expiry_ms)
+        broker.locks.expire(now.mono_ms)
+        broker.send.dead_letters.report(now.mono_ms)
+        for link in broker.links.values():
+            if now.mono_ms - link.seen_ms > idle_ms or link.number in expired:
+                self.close(link, "silent for too long", turn, now)
+                self.unfinished.drop(link.number)
+        for frame in self.unfinished.overdue(idle_ms):
+            self._close(frame, f"not ended within {idle_ms} ms", turn, now)
+
+    def close(self, link: Link, reason: str, turn: Turn, now: Now) -> None:
+        """Close a client's connection; the log says so once a minute per address."""
+        times = self._closings.note(link.peer.rpartition(":")[0], now.mono_ms)
+        if times:
+            log.info("link: peer=%s closed times=%d reason=%r", link.peer, times, reason)
+        turn.closes.append((link.number, reason))
+
+    def _close(self, frame: TooMuch, why: str, turn: Turn, now: Now) -> None:
+        client = self._broker.links.get(frame.link)
+        peer = self._broker.replication.masters.peers[frame.link] if client is None else client.peer
+        times = self._refusals.note(peer.rpartition(":")[0], now.mono_ms)
+        if times:
+            log.warning("link: peer=%s closed times=%d reason='%d bytes of a frame begun %d ms ago: %s'", peer, times,
+                        frame.size, frame.age_ms, why)  # fmt: skip
+        turn.closes.append((frame.link, "frame not ended"))

@@ -1,0 +1,64 @@
+"""Comparing twins while they run: a broker tells checksums of its log, and whoever asks both compares.
+
+    ask   offset 8, size                       answer   size really covered, CRC32, log start and end
+
+An answer covers at most `DIGEST_BYTES_MAX` and never crosses a file's end or the log's, so that asking costs a broker a
+millisecond at a time whatever is asked. A range that is no longer held is answered with size 0 and the log's start.
+
+Source: docs/ha.md, "comparing twins".
+"""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from isal.isal_zlib import crc32
+
+from tandemq.boundary import Now
+from tandemq.broker.connections.connection import Link
+from tandemq.codec.requests import read_fields
+from tandemq.errors import OffsetGone
+from tandemq.model.codes import RequestCode as Code
+from tandemq.model.codes import ResponseCode
+from tandemq.model.command import Command
+
+if TYPE_CHECKING:
+    from tandemq.broker.node import Broker, Handler
+
+DIGEST_BYTES_MAX = 1 << 20
+
+
+class DigestFields(msgspec.Struct):
+    """TANDEM_LOG_DIGEST (7302): a range of the commit log."""
+
+    offset: int
+    size: int
+
+
+def handlers(broker: "Broker") -> "dict[Code, Handler]":
+    """The handlers of this module, bound to a broker."""
+
+    def digest(_link: Link, command: Command, _now: Now) -> Command | None:
+        return _digest(broker, command)
+
+    return {Code.TANDEM_LOG_DIGEST: digest}
+
+
+def _digest(broker: "Broker", command: Command) -> Command:
+    wanted = read_fields(DigestFields, command.fields)
+    if wanted.offset < 0 or wanted.size < 0:
+        return command.answer(ResponseCode.INVALID_PARAMETER, remark="offset and size are 0 at least")
+    log = broker.store.log
+    size = min(wanted.size, DIGEST_BYTES_MAX, log.written_end - wanted.offset)
+    try:
+        # From the files: what is still in memory from the last write is not what is compared.
+        data = log.read_raw(wanted.offset, size) if size > 0 else b""
+    except OffsetGone:
+        data = b""
+    fields = {
+        "offset": str(wanted.offset),
+        "size": str(len(data)),
+        "crc": str(crc32(data)),
+        "logStart": str(log.start),
+        "logEnd": str(log.written_end),
+    }
+    return command.answer(ResponseCode.SUCCESS, fields=fields)

@@ -1,0 +1,113 @@
+"""A slave's copy of its master's tables: topics, groups, consumer offsets, delay progress.
+
+Each table is asked for by itself; one that fails does not stop the others. In groups with a registry the master tells
+instead (`tablestream`).
+
+Offsets are merged: a consumer may have committed here while the master was away. Those of a topic go with it, once the
+master has neither. What a master says that lost its store, and so refuses our log, takes no offset away.
+Source: docs/ha.md, "configuration"; RocketMQ SlaveSynchronize; requirements M01-M05.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tandemq.boundary import Now
+from tandemq.broker.state.consumer_offsets import SEPARATOR, parse_offsets_body
+from tandemq.broker.state.groups import parse_groups
+from tandemq.broker.state.topics import parse_topics
+from tandemq.codec.fastjson import loads
+from tandemq.errors import TandemError
+from tandemq.model.codes import RequestCode as Code
+from tandemq.model.codes import ResponseCode
+from tandemq.model.command import Command
+from tandemq.model.text import brief
+from tandemq.storage.tables import DataVersion
+
+if TYPE_CHECKING:
+    from tandemq.broker.node import Broker
+
+log = logging.getLogger(__name__)
+TIMEOUT_MS = 3_000
+
+
+class MetadataSync:
+    """Asks the master for its tables and takes them over."""
+
+    def __init__(self, broker: "Broker") -> None:
+        """Nothing was asked yet."""
+        self._broker = broker
+        self._takers: dict[Code, Callable[[str, bytes], None]] = {
+            Code.GET_ALL_TOPIC_CONFIG: self._topics,
+            Code.GET_ALL_CONSUMER_OFFSET: self._offsets,
+            Code.GET_ALL_DELAY_OFFSET: self._delays,
+            Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._groups,
+        }
+        self._told: tuple[str, frozenset[str]] = ("", frozenset())
+        """Which master told of its topics since the last offsets, and their names."""
+        self.synced_ms: dict[Code, int] = {}
+        """When each table was last taken, calendar ms."""
+
+    def is_complete(self) -> bool:
+        """Whether every table was taken at least once."""
+        return len(self.synced_ms) == len(self._takers)
+
+    def sync(self, master: str, now: Now) -> None:
+        """Ask for every table."""
+        for code, take in self._takers.items():
+            self._broker.peers.call(
+                master, Command(code), TIMEOUT_MS, self._on_answer(master, code, take), self._broker.turn_out, now
+            )
+
+    def _on_answer(
+        self, master: str, code: Code, take: Callable[[str, bytes], None]
+    ) -> Callable[[Command | None, Now], None]:
+        def on_answer(answer: Command | None, now: Now) -> None:
+            if answer is None or answer.code != ResponseCode.SUCCESS:
+                reason = "no answer" if answer is None else f"code {answer.code} {brief(answer.remark)}"
+                log.warning("metadata: %s from master=%s failed: %s", code.name, master, reason)
+                return
+            try:
+                take(master, answer.body)
+            except (TandemError, AttributeError, TypeError, ValueError) as error:
+                log.warning("metadata: %s from master=%s is unusable: %s", code.name, master, brief(error, 1_000))
+                return
+            self.synced_ms[code] = now.wall_ms
+
+        return on_answer
+
+    def _topics(self, master: str, body: bytes) -> None:
+        raw = loads(body, is_trusted=True)
+        version, configs = DataVersion.from_json(raw.get("dataVersion")), parse_topics(raw)
+        self._told = (master, frozenset(config.topic_name for config in configs))
+        if version != self._broker.topics.version:
+            self._broker.topics.replace(configs, version)
+            log.info("metadata: took over %d topics", len(self._broker.topics.table))
+
+    def _groups(self, _master: str, body: bytes) -> None:
+        raw = loads(body, is_trusted=True)
+        version = DataVersion.from_json(raw.get("dataVersion"))
+        if version != self._broker.groups.version:
+            self._broker.groups.replace(parse_groups(raw), version)
+
+    def _offsets(self, master: str, body: bytes) -> None:
+        offsets, (table, version) = self._broker.offsets, parse_offsets_body(body)
+        offsets.merge(table, version)
+        self._forget_topics(master, table)
+        offsets.save()
+
+    def _forget_topics(self, master: str, table: dict[str, dict[int, int]]) -> None:
+        """Offsets of topics that the master has deleted: it told of its topics first, and has no offsets of them."""
+        side = self._broker.replication.slave
+        (asked, names), self._told = self._told, ("", frozenset())
+        if side is None or not side.is_accepted or asked != master:
+            return
+        known = names | {key.rpartition(SEPARATOR)[0] for key in table}
+        offsets = self._broker.offsets
+        for topic in {key.rpartition(SEPARATOR)[0] for key in offsets.table} - known:
+            offsets.remove_topic(topic)
+            log.info("metadata: offsets of topic=%s went, which the master has deleted", topic)
+
+    def _delays(self, _master: str, body: bytes) -> None:
+        self._broker.delay.adopt_body(body)
+        self._broker.delay.save()

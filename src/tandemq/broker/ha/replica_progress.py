@@ -1,0 +1,81 @@
+"""How far each slave has copied, also of those that are not there: retention keeps what they lack.
+
+    slave 1           → log offset 4800, in generation 2 of the log
+    slave 10.0.0.5    → log offset 0, in generation 2                a classic slave, known by its address
+
+Of those that are there the sessions know more; here is what was seen last, in `config/slaveOffsets.json`. An older
+offset than the true one keeps more than is needed, never less: so it is saved when a slave comes or goes, at a clean
+stop, and now and then. A slave given up by the operator counts again once it is back.
+
+Owner: the master's side of replication. Source: docs/storage.md, "retention".
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from tandemq.broker.state.persistence import Saver
+from tandemq.errors import StoreDamaged
+from tandemq.storage.epochs import Pairs
+from tandemq.storage.tables import load_table
+
+FILE = "slaveOffsets.json"
+
+
+class SlaveOffsets:
+    """Offsets by who the slave is."""
+
+    def __init__(self, saver: Saver) -> None:
+        """As they were saved last.
+
+        Raises:
+            StoreDamaged: the file is there, and cannot be read.
+        """
+        self._saver = saver
+        saved = load_table(saver.disk, FILE)
+        try:
+            self._copied: dict[str, tuple[int, int]] = {
+                who: (int(entry["offset"]), int(entry["generation"])) for who, entry in saved.get("copied", {}).items()
+            }
+            self._given_up: set[str] = {str(who) for who in saved.get("givenUp", [])}
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            hint = "delete it and its .bak: all is kept for the known slaves until they are back"
+            raise StoreDamaged(f"config/{FILE} is no table of slaves: {error!r}", hint=hint) from error
+        self._saved = self._as_json()
+
+    def note(self, who: str, log_offset: int, generation: int) -> None:
+        """A slave has this generation of the log up to here."""
+        self._copied[who] = (log_offset, generation)
+        self._given_up.discard(who)
+
+    def give_up(self, known: Iterable[str]) -> None:
+        """Keep nothing for these slaves, nor for any that was noted, until they are back."""
+        self._given_up.update(known, self._copied)
+        self._copied.clear()
+        self.save()
+
+    def needed(self, who: str, generations: Pairs) -> int | None:
+        """From which log offset a slave that is not there needs the log; None if it was given up.
+
+        Args:
+            who: if nothing is noted of it, it may lack everything: 0.
+            generations: of the log as it is now; what the slave has of a tail that was cut since counts no more.
+        """
+        if who in self._given_up:
+            return None
+        log_offset, generation = self._copied.get(who, (0, 0))
+        return min([log_offset, *(start for number, start in generations if number > generation)])
+
+    def noted(self) -> set[str]:
+        """Of whom something is noted."""
+        return set(self._copied)
+
+    def save(self) -> None:
+        """Have the file written if something changed."""
+        table = self._as_json()
+        if table != self._saved:
+            self._saved = table
+            self._saver.later(FILE, self._as_json, is_awaited=False)
+
+    def _as_json(self) -> dict[str, Any]:
+        copied = {who: {"offset": at, "generation": number} for who, (at, number) in sorted(self._copied.items())}
+        return {"copied": copied, "givenUp": sorted(self._given_up)}

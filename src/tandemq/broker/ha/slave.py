@@ -1,0 +1,399 @@
+"""The slave's side of replication: finding the master, the session to it, storing and reporting what comes."""
+
+import logging
+from typing import TYPE_CHECKING
+
+from isal.isal_zlib import crc32
+
+from tandemq.boundary import Connect, LinkKind, Now, Opened, Turn
+from tandemq.broker.ha.metadata_sync import MetadataSync
+from tandemq.codec.ha import TAIL_CHECK_BYTES, Heartbeat, MasterHello, SlaveHello, page_crcs
+from tandemq.errors import OffsetGone, StoreDamaged, StoreError
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
+from tandemq.refusals import Refusals
+from tandemq.replication import slave
+from tandemq.replication.authentication import SlaveProver
+from tandemq.replication.records import Piece
+from tandemq.storage.recovery import set_aside_tail
+
+if TYPE_CHECKING:
+    from tandemq.broker.ha.service import Replication
+    from tandemq.broker.node import Broker
+
+log = logging.getLogger(__name__)
+PROBE_TIMEOUT_MS = 3_000
+SUSPECT_AFTER = 3
+RECONNECT_MS = 200
+"""In a group with a registry, whose members find each other again as soon as they agree on the epoch."""
+
+
+class SlaveSide:
+    """What a slave knows of its master."""
+
+    def __init__(self, broker: "Broker", owner: "Replication", now: Now) -> None:
+        self._broker = broker
+        self._owner = owner
+        self.link = 0
+        self.session: slave.SlaveSession | None = None
+        self.master_address = ""
+        self._told_address = ""
+        """Where the master takes requests, as it said when it answered our introduction."""
+        self.ha_address = broker.config.ha_master_address
+        self.protocol = broker.config.ha_protocol
+        self._probing = False
+        self._connect_at_ms = now.mono_ms
+        self._give_up_ms = 0
+        self._run_id = broker.random.getrandbits(48)
+        self._bad: tuple[int, int] = (-1, 0)
+        self.refusals = Refusals()
+        self.is_refused = False
+        """Whether the present link ended with a refusal, or with a master that did not prove itself."""
+        self.metadata = MetadataSync(broker)
+        self.epoch = 0
+        self.master: int | None = None
+        """Its broker id, in a group with a registry; None: nobody is to be copied."""
+        self._is_linked = False
+        self._classic_at = ""
+        """The master of whom it was said that it speaks the classic protocol: each new link asks again."""
+        self._failed = ""
+        """Why the link closed last: the same again is not said again."""
+        self._dropped: set[int] = set()
+        """Links given up that are not closed yet."""
+        if broker.failover is not None:  # tables follow the log (`tablestream`)
+            self.protocol, self.ha_address = "tandemq", ""
+            return
+        broker.send.refuse("slave", "this broker is a slave: messages go to its master")
+        tables_ms = broker.config.metadata_sync_ms
+        broker.schedule.every(tables_ms, self.sync_metadata, first_ms=now.mono_ms + min(3_000, tables_ms))
+
+    # In a group with a registry.
+
+    def follow(self, master: int, epoch: int, address: str, ha_address: str, turn: Turn, now: Now) -> None:
+        """Copy from this member as long as the epoch lasts; called again when its addresses become known."""
+        if (master, epoch) != (self.master, self.epoch):
+            self.let_go(turn, f"broker {master} is the master of epoch {epoch}")
+            self.master, self.epoch = master, epoch
+        self.master_address, self.ha_address = address, ha_address
+        self._connect_at_ms = now.mono_ms
+
+    def let_go(self, turn: Turn, reason: str) -> None:
+        """Copy from nobody."""
+        self.master, self.master_address, self.ha_address = None, "", ""
+        if self.link:
+            turn.closes.append((self.link, reason))
+            self._dropped.add(self.link)
+        self.link, self.session, self._is_linked = 0, None, False
+
+    def owns(self, link: int) -> bool:
+        """Whether it is a link to a master, of now or of before."""
+        return link == self.link or link in self._dropped
+
+    def _heard(self, now: Now) -> None:
+        failover, session = self._broker.failover, self.session
+        if failover is None or session is None or self.master is None:
+            return
+        if self._broker.keyring is not None and not session.is_authenticated:
+            return
+        if not self._is_linked and session.state is slave.State.TRANSFER:
+            self._is_linked = True
+            failover.linked(self.master, now, is_up=True)
+        failover.heard(self.master, now)
+
+    def _unlinked(self, now: Now) -> None:
+        if self._is_linked and self._broker.failover is not None and self.master is not None:
+            self._is_linked = False
+            self._broker.failover.linked(self.master, now, is_up=False)
+
+    def _beaten(self, heartbeat: Heartbeat, now: Now) -> None:
+        failover, session = self._broker.failover, self.session
+        if failover is not None and session is not None and self.master is not None and self._is_linked:
+            number = failover.beaten(self.master, heartbeat, now)
+            if number:
+                self._stored(session, now)
+                session.promise(number, now.mono_ms)
+
+    def sync_metadata(self, now: Now) -> None:
+        """Ask the master for its tables."""
+        if self.master_address not in ("", self._broker.registration.address):
+            self.metadata.sync(self.master_address, now)
+
+    def master_found(self, address: str, ha_address: str, now: Now) -> None:
+        """A name server told where the master is; "" means it knows none."""
+        if self._broker.failover is not None:
+            return
+        is_news = bool(address) and address != self.master_address
+        self.master_address = address
+        if ha_address and not self._broker.config.ha_master_address:
+            if ha_address != self.ha_address:
+                self._connect_at_ms = now.mono_ms
+            self.ha_address = ha_address
+        if is_news:
+            if self.protocol != self._broker.config.ha_protocol:
+                self.protocol = self._broker.config.ha_protocol
+            self.sync_metadata(now)
+
+    def asked_at(self) -> str:
+        """Where the master takes requests; "" while that is unknown."""
+        return self.master_address or self._told_address
+
+    # The link.
+
+    def deadline_ms(self) -> int | None:
+        """When `tick` is needed."""
+        if self.session is not None:
+            return self.session.deadline_ms()
+        if self.link:
+            return self._give_up_ms
+        return self._connect_at_ms if self._may_connect() else None
+
+    def _may_connect(self) -> bool:
+        """Whether a master is known and our log is as safe as we report it."""
+        store_log = self._broker.store.log
+        is_safe = self._broker.config.flush_type != "SYNC_FLUSH" or store_log.flushed_offset >= store_log.written_end
+        return bool(self.ha_address) and not self._probing and is_safe
+
+    def tick(self, turn: Turn, now: Now) -> None:
+        """Time passed: connect, beat, or give up."""
+        if self.session is not None:
+            self.session.tick(now.mono_ms, self._broker.outbox.backlog(self.link))
+            self._events(turn, now)
+        elif self.link:
+            if now.mono_ms >= self._give_up_ms:
+                self._give_up_ms = now.mono_ms + self._broker.config.ha_housekeeping_ms
+                turn.closes.append((self.link, "the master does not answer"))
+        elif self._may_connect() and now.mono_ms >= self._connect_at_ms:
+            self._connect(turn, now)
+
+    def _connect(self, turn: Turn, now: Now) -> None:
+        if self.protocol == "auto" and self._broker.keyring is not None:
+            # Who answers the question whether the master is Java's has proven nothing.
+            self.protocol = "tandemq"
+        if self.protocol == "auto":
+            if self.master_address:
+                self._probing = True
+                self._broker.peers.call(
+                    self.master_address,
+                    Command(RequestCode.TANDEM_PEER_INFO),
+                    PROBE_TIMEOUT_MS,
+                    self._probed,
+                    turn,
+                    now,
+                )
+                return
+            log.warning("replication: the master's broker address is unknown, so it is taken for a TandemQ broker; "
+                        "set haProtocol = classic if it is Java's")  # fmt: skip
+            self.protocol = "tandemq"
+        self.link = self._broker.next_link()
+        self._give_up_ms = now.mono_ms + self._broker.config.ha_housekeeping_ms
+        turn.connects.append(Connect(self.link, LinkKind.HA_SLAVE, self.ha_address))
+
+    def _probed(self, answer: Command | None, now: Now) -> None:
+        self._probing = False
+        if answer is None:
+            self._connect_at_ms = now.mono_ms + self._broker.config.ha_reconnect_ms
+            return
+        self.protocol = "tandemq" if answer.code == ResponseCode.SUCCESS else "classic"
+        if self.protocol == "classic" and self._classic_at != self.master_address:
+            log.warning("replication: master=%s says that it is no TandemQ broker: goes on with the classic protocol, "
+                        "which proves nothing; if it is not Java's, set haProtocol = tandemq",
+                        self.master_address)  # fmt: skip
+        else:
+            log.info("replication: master=%s speaks %s", self.master_address, self.protocol)
+        self._classic_at = self.master_address if self.protocol == "classic" else ""
+        self._connect_at_ms = now.mono_ms
+
+    def opened(self, event: Opened, now: Now) -> None:
+        """The link to the master is open."""
+        if event.link != self.link:
+            return
+        self.is_refused = False
+        config, keyring = self._broker.config, self._broker.keyring
+        is_classic = self.protocol == "classic"
+        try:
+            hello = None if is_classic else self._hello()
+        except StoreError as error:
+            log.error("replication: our own last bytes cannot be read: %s", error)
+            self._broker.turn_out.closes.append((event.link, f"our log cannot be read: {error}"))
+            return
+        self.session = slave.SlaveSession(
+            self._broker.store.log, now.mono_ms, safe_end=self._safe_end(), hello=hello,
+            heartbeat_ms=config.ha_heartbeat_ms, housekeeping_ms=config.ha_housekeeping_ms,
+            prover=None if is_classic or keyring is None else SlaveProver(
+                keyring, config.cluster, config.broker_name, config.broker_id
+            ),
+        )  # fmt: skip
+        self.session.tls = event.tls
+        log.info("replication: connected to master=%s log_end=%d", self.ha_address, self._broker.store.log.written_end)
+
+    def _hello(self) -> SlaveHello:
+        config, store_log = self._broker.config, self._broker.store.log
+        end = store_log.written_end
+        start = max(store_log.start, end - TAIL_CHECK_BYTES, end - end % config.segment_bytes)
+        try:
+            tail = store_log.read(start, end - start)
+        except OffsetGone:
+            tail = b""
+        return SlaveHello(
+            config.cluster, config.broker_name, config.broker_id, self._run_id, store_log.start, end,
+            config.segment_bytes, list(self._owner.generations), start, crc32(tail), page_crcs(tail), self.epoch,
+            self._broker.registration.address,
+        )  # fmt: skip
+
+    def closed(self, link: int, reason: str, now: Now) -> None:
+        """The link is gone; try again soon if it was copying."""
+        if link in self._dropped:
+            self._dropped.discard(link)
+            return
+        self._unlinked(now)
+        was_copying = self.session is not None and self.session.received_bytes > 0 and self._bad[1] < SUSPECT_AFTER
+        self._say_closed(reason, now)
+        self.link = 0
+        self.session = None
+        wait = self._broker.config.ha_reconnect_ms
+        if self._broker.failover is not None:
+            wait = min(wait, RECONNECT_MS)
+        self._connect_at_ms = now.mono_ms + (min(wait, 100) if was_copying else wait)
+        if self._broker.config.ha_protocol == "auto" and self._broker.failover is None:
+            self.protocol = "auto"
+
+    def _say_closed(self, reason: str, now: Now) -> None:
+        """A refusal comes again with every attempt: a warning, once a minute. What else repeats is said once."""
+        if not self.is_refused:
+            is_news = self.session is not None or reason != self._failed
+            log.log(logging.INFO if is_news else logging.DEBUG, "replication: link to master=%s closed reason=%r",
+                    self.ha_address, reason)  # fmt: skip
+            self._failed = reason
+            return
+        self.is_refused = False
+        times = self.refusals.note(self.ha_address, now.mono_ms)
+        if times:
+            log.warning("replication: link to master=%s refused times=%d reason=%r", self.ha_address, times, reason)
+
+    # What arrives.
+
+    def received(self, link: int, data: bytes, turn: Turn, now: Now) -> None:
+        """Bytes of the master."""
+        if self.session is not None and link == self.link:
+            self.session.receive_data(data, now.mono_ms)
+            self._events(turn, now)
+            self._heard(now)
+
+    def _events(self, turn: Turn, now: Now) -> None:
+        session = self.session
+        assert session is not None, "events come from a session"
+        while (event := session.next_event()) is not None:
+            if isinstance(event, slave.Received):
+                if not self._store(event.pieces, turn):
+                    return
+            elif isinstance(event, slave.Welcomed):
+                if not self._welcomed(event.hello, turn):
+                    return
+                session.proceed(event.hello, self._safe_end())
+                self._heard(now)
+            elif isinstance(event, slave.Begins):
+                self._broker.store.log.begin_at(event.log_offset)
+            elif isinstance(event, slave.Beaten):
+                self._beaten(event.heartbeat, now)
+            elif isinstance(event, slave.Told):
+                if self._broker.failover is not None:
+                    self._broker.failover.told(event.kind, event.payload)
+            elif isinstance(event, slave.Promised):
+                self._promised(event, now)
+            elif isinstance(event, slave.Damaged):
+                self._damaged(event)
+            elif isinstance(event, slave.SessionClosed):
+                self.is_refused = event.is_refusal
+                turn.closes.append((self.link, event.reason))
+        out = session.data_to_send()
+        if out:
+            turn.send(self.link, *out)
+
+    def _promised(self, event: slave.Promised, now: Now) -> None:
+        if self._broker.failover is not None and self.master is not None and self._is_linked:
+            self._broker.failover.reported(self.master, event.log_end, event.number, now)
+
+    def _store(self, pieces: list[Piece], turn: Turn) -> bool:
+        store = self._broker.store
+        try:
+            for piece in pieces:
+                store.append_copy(piece.data, piece.run)
+            store.commit()
+        except StoreError as error:
+            log.error("replication: cannot store what the master sent: %s", error)
+            turn.closes.append((self.link, f"the store failed: {error}"))
+            self.session = None
+            return False
+        if store.log.written_end > self._bad[0]:
+            self._bad = (-1, 0)
+        return True
+
+    def _welcomed(self, hello: MasterHello, turn: Turn) -> bool:
+        store_log = self._broker.store.log
+        to = hello.truncate_to
+        if hello.epoch != self.epoch:
+            turn.closes.append((self.link, f"it acts by epoch {hello.epoch} of the group, we by {self.epoch}"))
+            self.session = None
+            return False
+        try:
+            if to is not None and not store_log.start <= to <= store_log.written_end:
+                raise StoreDamaged(
+                    f"the master asks for a cut at {to}, held are [{store_log.start}, {store_log.written_end}); "
+                    "empty this store if that stays so"
+                )
+            if to is not None:
+                set_aside_tail(self._broker.store, to)
+                if self._broker.failover is not None:
+                    self._broker.failover.log_changed()
+            self._owner.set_generations(hello.generations)
+            self._told_address = hello.address
+        except StoreError as error:
+            log.error("replication: cannot do what the master asks for: %s", error)
+            turn.closes.append((self.link, f"cannot do what the master asks for: {error}"))
+            self.session = None
+            return False
+        return True
+
+    def _damaged(self, event: slave.Damaged) -> None:
+        offset, times = self._bad
+        self._bad = (event.log_offset, times + 1 if offset == event.log_offset else 1)
+        level = logging.CRITICAL if self._bad[1] >= SUSPECT_AFTER else logging.ERROR
+        log.log(level, "replication: damaged record from master=%s log_offset=%d times=%d reason=%r%s", self.ha_address,
+                event.log_offset, self._bad[1], event.reason,
+                "; the master's copy is suspect" if self._bad[1] >= SUSPECT_AFTER else "")  # fmt: skip
+        if self._bad[1] >= SUSPECT_AFTER:
+            repairs, (offset, reason) = self._broker.scrubber.repairs, event
+            self._broker.schedule.at(0, lambda now: repairs.tell_suspect(offset, reason, now))
+
+    def _safe_end(self) -> int:
+        """Log offset below which everything is stored as safely as this broker is configured."""
+        store_log = self._broker.store.log
+        is_sync = self._broker.config.flush_type == "SYNC_FLUSH"
+        return store_log.flushed_offset if is_sync else store_log.written_end
+
+    def _stored(self, session: slave.SlaveSession, now: Now) -> None:
+        """What may be reported now. In a group with a registry topics count as well: their tables come before their
+        messages, and are saved first."""
+        if self._broker.failover is None or not self._broker.saver.is_behind:
+            session.stored(self._safe_end(), now.mono_ms)
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether every table of the master was taken over once."""
+        failover = self._broker.failover
+        return self.metadata.is_complete() if failover is None else failover.has_tables
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether a TandemQ master has found our log to be of its own history, and copies it."""
+        session = self.session
+        return session is not None and session.state is slave.State.TRANSFER and not session.is_classic
+
+    def report(self, turn: Turn, now: Now) -> None:
+        """Tell the master what is stored, as safely as this broker is configured."""
+        if self.session is None:
+            return
+        self._stored(self.session, now)
+        out = self.session.data_to_send()
+        if out:
+            turn.send(self.link, *out)

@@ -1,0 +1,321 @@
+"""Queue entries compared with the records of the log, and rebuilt from them.
+
+    compare(entries)     what a worker read of the log beside what the queues hold; differing entries are rewritten
+    suspect(queue, n)    an entry that cannot be right: its record is searched for, and its entry rebuilt, at once
+    next_range(now)      the part of the log that the scrubber is to read for the oldest suspect
+    take_files()         files that were rewritten, to be synced by a worker
+
+Only a record that verified, checksums included, becomes an entry. All of it runs in turns of the broker, beside which
+nobody writes to queues; workers read the log and sync files.
+
+The record of a suspect lies in the log between those of the sound entries around it, since entries are in the order of
+the log. What a search does not find (the record is damaged, or gone from the log) is not searched for again within
+`RETRY_MS`; repairs and passes of the scrubber go on to rebuild such an entry once its record is good. Consumers pass
+over the entry, unless damage that waits for its repair may hold the record.
+
+Source: docs/storage.md, "scrubbing".
+"""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from tandemq.boundary import File, Now
+from tandemq.broker.integrity.damage_table import WAITS
+from tandemq.broker.integrity.verify_job import Entries
+from tandemq.codec.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from tandemq.codec.record import parse_record
+from tandemq.errors import StoreError
+from tandemq.model.topic import SCHEDULE_TOPIC
+from tandemq.storage.consumequeue import ConsumeQueue, Entry, around
+
+if TYPE_CHECKING:
+    from tandemq.broker.node import Broker
+
+log = logging.getLogger(__name__)
+SUSPECTS_MAX = 10_000
+"""Entries that wait for their search, and as many that were searched for in vain."""
+RETRY_MS = 600_000
+LOGGED_MAX = 20
+"""Entries logged one by one within `LOGGED_MS`; of more only the number is logged."""
+LOGGED_MS = 60_000
+DELAY_MAX_MS = 400 * 24 * 3_600_000
+"""A delivery later than that after the message was stored is damage, not a setting of delay levels."""
+_PLACE_BYTES = 12
+"""Log offset and size of an entry; the tags code follows."""
+
+
+class Key(NamedTuple):
+    """One queue entry."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+
+
+@dataclass(slots=True)
+class Search:
+    """The log that may hold a suspect's record: `position` moves on to `end`. Both are boundaries of records."""
+
+    key: Key
+    queue: ConsumeQueue
+    start: int
+    position: int
+    end: int
+
+
+class Missed(NamedTuple):
+    """A part of the log where a suspect's record was not found, and when (monotonic ms)."""
+
+    mono_ms: int
+    start: int
+    end: int
+
+
+class EntryRepairs:
+    """Queue entries of one broker."""
+
+    def __init__(self, broker: "Broker") -> None:
+        """Nothing is suspect."""
+        self._broker = broker
+        self.rebuilt = 0
+        """Entries that were not what the log says, in the whole life of the store."""
+        self._suspects: dict[Key, ConsumeQueue] = {}
+        self._missed: dict[Key, Missed] = {}
+        """Searches that ended without the record, oldest first."""
+        self._search: Search | None = None
+        self._files: dict[int, File] = {}
+        self._logged = 0
+        self._logged_since_ms = 0
+        self._unlogged = 0
+
+    # Suspects.
+
+    @property
+    def waiting(self) -> int:
+        """Entries that wait for their search."""
+        return len(self._suspects)
+
+    def suspect(self, queue: ConsumeQueue, queue_offset: int, reason: str) -> bool:
+        """Queue an entry for its search; whether its message may still be found: then, or when damage is repaired."""
+        key = Key(queue.topic, queue.queue_id, queue_offset)
+        missed = self._missed.get(key)
+        if missed is not None:
+            return self._broker.damages.fate_of(missed.start, missed.end - missed.start) == WAITS
+        if key in self._suspects or not _holds(queue, queue_offset):
+            return key in self._suspects
+        if len(self._suspects) >= SUSPECTS_MAX:
+            return True
+        self._suspects[key] = queue
+        self._log(logging.ERROR, "scrub: entry of topic=%s queue=%d offset=%d is %s and does not name its "
+                  "record: %s; the log is searched for it", *key, tuple(queue.entry(queue_offset)), reason)  # fmt: skip
+        return True
+
+    def forget_missed(self, now: Now) -> None:
+        """Let entries be suspected again whose last search is long ago; and log how many were not logged."""
+        while self._missed and now.mono_ms - next(iter(self._missed.values())).mono_ms >= RETRY_MS:
+            del self._missed[next(iter(self._missed))]
+        if now.mono_ms - self._logged_since_ms >= LOGGED_MS:
+            self._logged_since_ms, self._logged = now.mono_ms, 0
+            if self._unlogged:
+                log.warning("scrub: %d more lines about queue entries were not logged", self._unlogged)
+                self._unlogged = 0
+
+    def next_range(self, now: Now) -> Search | None:
+        """The search to go on with, None if no entry waits for one. Suspects found right meanwhile are dropped."""
+        while self._search is None and self._suspects:
+            key, queue = next(iter(self._suspects.items()))
+            try:
+                self._search = self._searched(key, queue)
+            except StoreError as error:
+                log.error("scrub: entry of topic=%s queue=%d offset=%d cannot be looked at: %s", *key, error)
+                self._miss(key, Missed(now.mono_ms, 0, self._broker.store.log.written_end))
+            if self._search is None:
+                del self._suspects[key]
+        return self._search
+
+    def searched(self, position: int | None, now: Now) -> None:
+        """The log of the search was compared up to a position; None: it cannot go on, and begins anew."""
+        search, self._search = self._search, None
+        assert search is not None, "a search was under way"
+        if position is None:
+            return
+        if self.is_right(search.queue, search.key.queue_offset):
+            del self._suspects[search.key]
+        elif position < search.end:
+            self._search = search
+            search.position = position
+        else:
+            del self._suspects[search.key]
+            self._miss(search.key, Missed(now.mono_ms, search.start, search.end))
+            self._log(logging.ERROR, "scrub: entry of topic=%s queue=%d offset=%d stays wrong: its record is damaged, "
+                      "or is not in the log", *search.key)  # fmt: skip
+
+    def _miss(self, key: Key, missed: Missed) -> None:
+        if len(self._missed) >= SUSPECTS_MAX:
+            del self._missed[next(iter(self._missed))]
+        self._missed[key] = missed
+
+    def _searched(self, key: Key, queue: ConsumeQueue) -> Search | None:
+        """Where to search for a suspect; None if there is no need."""
+        if self.is_right(queue, key.queue_offset):
+            return None
+        store = self._broker.store
+        before, behind = self._around(queue, key.queue_offset, key.queue_offset + 1)
+        start, end = max(before, store.log.start), min(behind, store.log.written_end)
+        if start >= end:
+            start, end = store.log.start, store.log.written_end
+        return Search(key, queue, start, start, end) if start < end else None
+
+    def is_right(self, queue: ConsumeQueue, queue_offset: int) -> bool:
+        """Whether an entry names its record with the tags code the record has; also if the entry is gone."""
+        store = self._broker.store
+        if store.queues.get((queue.topic, queue.queue_id)) is not queue or not _holds(queue, queue_offset):
+            return True
+        found = store.record_of(queue, queue_offset)
+        if found is None:
+            return False
+        record, code = found[0], queue.entry(queue_offset).tags_code
+        if queue.topic == SCHEDULE_TOPIC:
+            return 0 <= code - record.store_ms <= DELAY_MAX_MS
+        return code == store.entry_code(queue.topic, record.properties, record.store_ms)
+
+    def _around(self, queue: ConsumeQueue, first: int, end: int) -> tuple[int, int]:
+        """Where the last sound record before the entries `[first, end)` ends, and where the first behind them begins.
+
+        The ends of the log if there is none. Entries at growing distances are tried: about 40 records are read.
+        """
+        log_end = self._broker.store.log.written_end
+        before = self._first_sound(queue, _away(first, queue.min_offset - 1))
+        behind = self._first_sound(queue, _away(end - 1, queue.max_offset))
+        return sum(before) if before is not None else 0, behind[0] if behind is not None else log_end
+
+    def _first_sound(self, queue: ConsumeQueue, offsets: Iterable[int]) -> tuple[int, int] | None:
+        """Log offset and size of the first of some entries that names its record."""
+        for queue_offset in offsets:
+            found = self._broker.store.record_of(queue, queue_offset)
+            if found is not None:
+                return found[0].log_offset, found[0].size
+        return None
+
+    # Comparing.
+
+    def compare(self, entries: Entries, *, enters: bool = False) -> None:
+        """Rewrite queue entries that are not what the log says. `enters`: add those behind a queue's end too."""
+        topic = entries.topic.decode("utf-8", "replace")
+        queue = self._broker.store.queues.get((topic, entries.queue_id))
+        if queue is None:
+            return
+        first = max(entries.queue_offset, queue.min_offset)
+        wanted = entries.packed[(first - entries.queue_offset) * QUEUE_ENTRY_BYTES :]
+        try:
+            held = queue.read(first, len(wanted) // QUEUE_ENTRY_BYTES)
+            if held != wanted[: len(held)]:
+                self._rewrite(queue, first, held, wanted[: len(held)])
+            if enters and len(held) < len(wanted):
+                self._enter(queue, first + len(held) // QUEUE_ENTRY_BYTES, wanted[len(held) :])
+        except StoreError as error:
+            log.error("scrub: entries of topic=%s queue=%d cannot be rebuilt: %s", topic, entries.queue_id, error)
+
+    def _rewrite(self, queue: ConsumeQueue, first: int, held: bytes, wanted: bytes) -> None:
+        """`wanted`: what the log says of as many entries as are `held`, from `first` on."""
+        wrong = [
+            at for at in range(0, len(held), QUEUE_ENTRY_BYTES)
+            if held[at : at + QUEUE_ENTRY_BYTES] != wanted[at : at + QUEUE_ENTRY_BYTES]
+            and not (queue.topic == SCHEDULE_TOPIC and _is_same_delay(held, wanted, at))
+        ]  # fmt: skip
+        if not wrong or not (len(wrong) < len(held) // QUEUE_ENTRY_BYTES or self._is_current(queue, first, wanted)):
+            return
+        for start, stop in _runs(wrong):
+            packed = wanted[start:stop]
+            if queue.topic == SCHEDULE_TOPIC:
+                packed = b"".join(map(self._with_delay, QUEUE_ENTRY.iter_unpack(packed)))
+            for file in queue.rewrite(first + start // QUEUE_ENTRY_BYTES, packed):
+                self._files[id(file)] = file
+        for at in wrong:
+            self.rebuilt += 1
+            self._log(logging.WARNING, "scrub: entry of topic=%s queue=%d offset=%d was %s, rebuilt from the log as %s",
+                      queue.topic, queue.queue_id, first + at // QUEUE_ENTRY_BYTES, QUEUE_ENTRY.unpack_from(held, at),
+                      QUEUE_ENTRY.unpack_from(wanted, at))  # fmt: skip
+
+    def _is_current(self, queue: ConsumeQueue, first: int, wanted: bytes) -> bool:
+        """Whether records whose entries all differ are what the queue is to hold.
+
+        If its topic was deleted and created again, the log has other, older records of the same queue offsets.
+        """
+        end = first + len(wanted) // QUEUE_ENTRY_BYTES
+        log_offsets: list[int] = [log_offset for log_offset, _, _ in QUEUE_ENTRY.iter_unpack(wanted)]
+        for queue_offset in around(first, end):
+            found = self._broker.store.record_of(queue, queue_offset)
+            if found is not None and found[0].log_offset >= log_offsets[queue_offset - first]:
+                return found[0].log_offset == log_offsets[queue_offset - first]
+        before, behind = self._around(queue, first, end)
+        return before <= log_offsets[0] and log_offsets[-1] < behind
+
+    def _enter(self, queue: ConsumeQueue, first: int, wanted: bytes) -> None:
+        """Enter repaired records behind a queue's last entry."""
+        store = self._broker.store
+        for number, entry in enumerate(map(Entry._make, QUEUE_ENTRY.iter_unpack(wanted))):
+            if queue.topic == SCHEDULE_TOPIC:
+                entry = Entry._make(QUEUE_ENTRY.unpack(self._with_delay(entry)))
+            if entry.log_offset >= queue.last_log_end and queue.enter(first + number, *entry):
+                store.dirty_queues[queue] = None
+
+    def _with_delay(self, entry: tuple[int, int, int]) -> bytes:
+        """An entry of the schedule topic with its time of delivery, which the settings decide."""
+        log_offset, size, code = entry
+        store = self._broker.store
+        data = store.record_at(log_offset, size)
+        record = parse_record(data, 0, len(data)) if data is not None else "gone"
+        if not isinstance(record, str):
+            code = store.entry_code(SCHEDULE_TOPIC, record.properties, record.store_ms)
+        return QUEUE_ENTRY.pack(log_offset, size, code)
+
+    # Syncing and logging.
+
+    @property
+    def has_files(self) -> bool:
+        """Whether files wait to be synced."""
+        return bool(self._files)
+
+    def take_files(self) -> list[File]:
+        """Files rewritten since the last call; nobody else syncs entries of records so old."""
+        files, self._files = list(self._files.values()), {}
+        return files
+
+    def _log(self, level: int, text: str, *arguments: object) -> None:
+        if self._logged < LOGGED_MAX:
+            self._logged += 1
+            log.log(level, text, *arguments)
+        else:
+            self._unlogged += 1
+
+
+def _holds(queue: ConsumeQueue, queue_offset: int) -> bool:
+    return queue.min_offset <= queue_offset < queue.max_offset
+
+
+def _away(start: int, limit: int) -> Iterable[int]:
+    """Numbers from `start` towards `limit`, both left out, at growing distances; the last one before it too."""
+    sign, step = (1, 1) if limit > start else (-1, 1)
+    while step < abs(limit - start):
+        yield start + sign * step
+        step *= 2
+    if abs(limit - start) > 1:
+        yield limit - sign
+
+
+def _is_same_delay(held: bytes, wanted: bytes, at: int) -> bool:
+    """Whether two entries of the schedule topic name the same record; `wanted` has its store time as code."""
+    delay_ms = QUEUE_ENTRY.unpack_from(held, at)[2] - QUEUE_ENTRY.unpack_from(wanted, at)[2]
+    return held[at : at + _PLACE_BYTES] == wanted[at : at + _PLACE_BYTES] and 0 <= delay_ms <= DELAY_MAX_MS
+
+
+def _runs(places: list[int]) -> list[tuple[int, int]]:
+    """Positions of entries as ranges of those that lie side by side."""
+    runs: list[tuple[int, int]] = []
+    for at in places:
+        start = runs.pop()[0] if runs and runs[-1][1] == at else at
+        runs.append((start, at + QUEUE_ENTRY_BYTES))
+    return runs

@@ -1,0 +1,196 @@
+"""Telling the name servers who we are and which topics we have; hearing from them where our master is.
+
+Many topics go in pieces of at most `PIECE_TOPICS` topics and `PIECE_BYTES`, each a whole registration of its own under
+one data version, as RocketMQ 5 does with `enableSplitRegistration`: name servers merge topics, they never take the
+missing ones away. A broker is registered where every piece was taken. While pieces are in flight to a name server a
+change waits until they are answered, so that at most one table per name server is in flight.
+
+Source: docs/requests.md, "REGISTER_BROKER"; RocketMQ BrokerOuterAPI, RouteInfoManager.
+"""
+
+import logging
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tandemq.boundary import Now, Turn
+from tandemq.broker.connections.outbound import Peers
+from tandemq.broker.state.topics import Topics
+from tandemq.codec.fastjson import dumps
+from tandemq.config import BrokerConfig
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
+from tandemq.model.text import brief
+from tandemq.model.topic import Permission
+
+log = logging.getLogger(__name__)
+PIECE_TOPICS = 2_000
+PIECE_BYTES = 2 << 20
+WEIGHT_DEFAULT = 100
+"""Of groups that say nothing."""
+MasterFound = Callable[[str, str, Now], None]
+"""Called with the master's remoting address and HA address, "" where unknown."""
+
+
+@dataclass(slots=True)
+class _Round:
+    """The pieces of one registration at one name server."""
+
+    pieces: int
+    left: int
+    """Not answered yet."""
+    trouble: str = ""
+    """Why a piece was not taken."""
+    is_outdated: bool = False
+    """Topics changed since it was sent."""
+
+
+class Registration:
+    """Registers at every name server: at the start, periodically, and when a topic changed."""
+
+    def __init__(self, config: BrokerConfig, topics: Topics, peers: Peers, master_found: MasterFound) -> None:
+        """Nothing is sent before `register`."""
+        self._config = config
+        self._topics = topics
+        self._peers = peers
+        self._master_found = master_found
+        self.address = ""
+        self.ha_address = ""
+        self.broker_id: int | None = config.broker_id
+        """We register under it: 0 as the master. None: clients must not see us now."""
+        self.weight: int | None = None
+        """The group's share of the writes as the registry has it; None: as the settings say."""
+        self.mode = ""
+        """Failover mode of the group; "": static."""
+        self.epoch = 0
+        """A name server that knows another address under our id takes the one of the higher epoch."""
+        self.registered: set[str] = set()
+        """Name servers whose last answer was yes."""
+        self._said: dict[str, str] = {}
+        self._in_flight: dict[str, _Round] = {}
+        """By name server: the registration whose pieces were sent last, until all are answered."""
+
+    def adopt_config(self, config: BrokerConfig) -> None:
+        """The settings changed; the next registration says so."""
+        self._config = config
+
+    def register(self, turn: Turn, now: Now, *, is_urgent: bool = False) -> None:
+        """Send our state to every name server. `is_urgent`: also where pieces sent before are not answered yet."""
+        self._topics.changed = False
+        if self.broker_id is None:
+            return
+        servers = [server for server in self._config.name_servers if is_urgent or not self._waits(server)]
+        bodies = self._bodies() if servers else []
+        for server in servers:
+            current = self._in_flight[server] = _Round(len(bodies), len(bodies))
+            for body in bodies:
+                command = Command(RequestCode.REGISTER_BROKER, fields=self._fields(body), body=body)
+                self._peers.call(
+                    server, command, self._config.register_timeout_ms, self._answered(server, current), turn, now
+                )  # fmt: skip
+
+    def _waits(self, server: str) -> bool:
+        """Whether pieces are in flight to a name server: what changed meanwhile is sent when they are answered."""
+        current = self._in_flight.get(server)
+        if current is None or current.pieces == 1 or not current.left:
+            return False
+        current.is_outdated = True
+        return True
+
+    def _fields(self, body: bytes) -> dict[str, str]:
+        return self._identity() | {
+            "haServerAddr": self.ha_address,
+            "compressed": "false",
+            "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
+            **self._looks(),
+        }
+
+    def _bodies(self) -> list[bytes]:
+        """Our topics, in as many pieces as they need."""
+        return [
+            dumps({"filterServerList": [], "topicConfigSerializeWrapper": self._wrapper(names)})
+            for names in self._pieces()
+        ]
+
+    def _pieces(self) -> list[list[str]]:
+        pieces: list[list[str]] = [[]]
+        size = 0
+        for name, topic in self._topics.table.items():
+            size += topic.bytes_in_table
+            # Two at least: RocketMQ 5 refuses a broker that it does not know yet with one topic.
+            if len(pieces[-1]) >= PIECE_TOPICS or (size > PIECE_BYTES and len(pieces[-1]) > 1):
+                pieces.append([])
+                size = topic.bytes_in_table
+            pieces[-1].append(name)
+        return pieces
+
+    def _identity(self) -> dict[str, str]:
+        return {
+            "brokerName": self._config.broker_name, "brokerAddr": self.address, "clusterName": self._config.cluster,
+            "brokerId": str(self.broker_id),
+        }  # fmt: skip
+
+    def _looks(self) -> dict[str, str]:
+        """What producers choose groups by; name servers of RocketMQ pass on the zone, and nothing else of it."""
+        weight = self._config.weight if self.weight is None else self.weight
+        told = {"brokerWeight": str(weight) if weight != WEIGHT_DEFAULT else "", "failoverMode": self.mode,
+                "__ZONE_NAME": self._config.zone}  # fmt: skip
+        return {name: value for name, value in told.items() if value}
+
+    def _wrapper(self, names: list[str]) -> dict[str, object]:
+        """These topics with our own permission applied, as 4.9 and 5.x name servers read them."""
+        table = self._topics.as_json(names)
+        if self.epoch:
+            table["dataVersion"]["stateVersion"] = self.epoch
+        allowed = self._config.permission
+        if allowed & Permission.READ_WRITE != Permission.READ_WRITE:
+            for topic in table["topicConfigTable"].values():
+                topic["perm"] &= allowed | Permission.INHERIT
+        return table
+
+    def _answered(self, server: str, current: "_Round") -> Callable[[Command | None, Now], None]:
+        def on_answer(answer: Command | None, now: Now) -> None:
+            current.left -= 1
+            if answer is None:
+                current.trouble = current.trouble or "no answer"
+            elif answer.code != ResponseCode.SUCCESS:
+                current.trouble = current.trouble or f"refused: {brief(answer.remark)}"
+            else:
+                self._master_found(answer.fields.get("masterAddr", ""), answer.fields.get("haServerAddr", ""), now)
+            if current.left == 0 or current.trouble:
+                self._note(server, current.trouble)
+            if current.left == 0 and current.is_outdated:
+                self._topics.changed = True
+
+        return on_answer
+
+    def _note(self, server: str, trouble: str) -> None:
+        """Log changes only: one line when registration begins to fail or works again."""
+        if trouble:
+            self.registered.discard(server)
+        else:
+            self.registered.add(server)
+        if self._said.get(server) != trouble:
+            self._said[server] = trouble
+            if trouble:
+                log.warning("registration: name_server=%s trouble=%r", server, trouble)
+            else:
+                log.info("registration: name_server=%s registered as %s id=%d at %s", server,
+                         self._config.broker_name, self.broker_id, self.address)  # fmt: skip
+
+    def move(
+        self, broker_id: int | None, epoch: int, turn: Turn, now: Now, *, weight: int | None = None, mode: str = ""
+    ) -> None:
+        """Our part in the group changed: register anew, or not at all."""
+        if (broker_id, epoch, weight, mode) == (self.broker_id, self.epoch, self.weight, self.mode):
+            return
+        self.weight, self.mode = weight, mode
+        if broker_id != self.broker_id and self.broker_id is not None:
+            self.unregister(turn)
+        self.broker_id, self.epoch = broker_id, epoch
+        self.register(turn, now, is_urgent=True)
+
+    def unregister(self, turn: Turn) -> None:
+        """Tell every name server that we stop."""
+        for server in sorted(self.registered):
+            self._peers.tell(server, Command(RequestCode.UNREGISTER_BROKER, fields=self._identity()), turn)

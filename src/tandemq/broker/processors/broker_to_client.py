@@ -1,0 +1,144 @@
+"""Operators' requests that a client answers: the broker passes them on and brings the answer back.
+
+Source: docs/requests.md, "relayed to clients"; RocketMQ AdminBrokerProcessor, Broker2Client.
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tandemq.boundary import Now
+from tandemq.broker.connections.client_requests import Missing
+from tandemq.broker.connections.connection import Link
+from tandemq.codec.admin_requests import ConsumeDirectlyFields, RunningInfoFields, TopicGroupFields
+from tandemq.codec.fastjson import Raw, dumps_java, loads
+from tandemq.codec.frame import encode_command
+from tandemq.codec.record import parse_message_id
+from tandemq.codec.requests import read_fields
+from tandemq.errors import ProtocolError
+from tandemq.model.codes import RequestCode as Code
+from tandemq.model.codes import ResponseCode
+from tandemq.model.command import Command
+
+if TYPE_CHECKING:
+    from tandemq.broker.node import Broker, Handler
+
+TIMEOUT_MS = 10_000
+STATUS_TIMEOUT_MS = 5_000
+
+
+def handlers(broker: "Broker") -> "dict[Code, Handler]":
+    """The handlers of this module, bound to a broker."""
+    on = _Relay(broker)
+    return {
+        Code.GET_CONSUMER_RUNNING_INFO: on.running_info,
+        Code.CONSUME_MESSAGE_DIRECTLY: on.consume_directly,
+        Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: on.consumer_status,
+    }
+
+
+@dataclass(slots=True)
+class _StatusAnswer:
+    """Offsets that clients told, by client id, and how many have yet to answer."""
+
+    missing: int
+    table: dict[str, dict[Raw, Any]] = field(default_factory=dict)
+
+
+class _Relay:
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+
+    def running_info(self, link: Link, command: Command, now: Now) -> Command | None:
+        fields = read_fields(RunningInfoFields, command.fields)
+        return self._pass_on(link, command, fields.consumer_group, fields.client_id, command.fields, command.body, now)
+
+    def consume_directly(self, link: Link, command: Command, now: Now) -> Command | None:
+        fields = read_fields(ConsumeDirectlyFields, command.fields)
+        broker = self._broker
+        _, log_offset = parse_message_id(fields.msg_id)
+        record = broker.store.record_at(log_offset)
+        if record is None:
+            return command.answer(
+                ResponseCode.SYSTEM_ERROR, remark=f"there is no message {fields.msg_id} in this broker's log"
+            )
+        passed = command.fields | {"brokerName": broker.config.broker_name}
+        topic = broker.topics.get(fields.topic) if fields.topic else None
+        if topic is not None:
+            passed["topicSysFlag"] = str(topic.config.topic_sys_flag)
+        group = broker.groups.table.get(fields.consumer_group)
+        if group is not None:
+            passed["groupSysFlag"] = str(group.group_sys_flag)
+        return self._pass_on(link, command, fields.consumer_group, fields.client_id, passed, record, now)
+
+    def _pass_on(
+        self, link: Link, command: Command, group: str, client_id: str, fields: dict[str, str], body: bytes, now: Now
+    ) -> Command | None:
+        broker = self._broker
+        member = broker.clients.find(group, client_id)
+        if member is None:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"The Consumer <{group}> <{client_id}> not online")
+
+        def on_answer(answer: Command | Missing, _now: Now) -> None:
+            if isinstance(answer, Missing):
+                code = ResponseCode.CONSUME_MSG_TIMEOUT if answer is Missing.LATE else ResponseCode.SYSTEM_ERROR
+                self._answer(link, command.answer(code, remark=f"consumer <{group}> <{client_id}>: {answer.value}"))
+            else:
+                self._answer(
+                    link, command.answer(answer.code, remark=answer.remark, fields=answer.fields, body=answer.body)
+                )
+
+        request = Command(command.code, fields=fields, body=body)
+        broker.client_calls.call(member.link, request, TIMEOUT_MS, on_answer, broker.turn_out, now)
+        return None
+
+    def _answer(self, link: Link, answer: Command) -> None:
+        """Tell whoever asked, if it is still there."""
+        if link.number in self._broker.links:
+            self._broker.turn_out.send(link.number, encode_command(answer))
+
+    def consumer_status(self, link: Link, command: Command, now: Now) -> Command | None:
+        """Ask every member of a group, or one, for its offsets; answer when all have answered or are late."""
+        fields = read_fields(TopicGroupFields, command.fields)
+        broker = self._broker
+        group = broker.clients.consumers.get(fields.group)
+        if group is None:
+            return command.answer(
+                ResponseCode.SYSTEM_ERROR, remark=f"No Any Consumer online in the consumer group: [{fields.group}]"
+            )
+        asked = [m for m in group.members.values() if fields.client_addr.strip() in ("", m.client_id)]
+        status = _StatusAnswer(len(asked))
+        request_fields = {"topic": fields.topic, "group": fields.group}
+
+        def on_answer(client_id: str, answer: Command | Missing, _now: Now) -> None:
+            status.missing -= 1
+            offsets = _offsets_told(answer)
+            if offsets is not None:
+                status.table[client_id] = offsets
+            if not status.missing:
+                self._answer(link, _status(command, status))
+
+        for member in asked:
+            broker.client_calls.call(
+                member.link, Command(Code.GET_CONSUMER_STATUS_FROM_CLIENT, fields=dict(request_fields)),
+                STATUS_TIMEOUT_MS, partial(on_answer, member.client_id), broker.turn_out, now,
+            )  # fmt: skip
+        return None if asked else _status(command, status)
+
+
+def _status(command: Command, status: _StatusAnswer) -> Command:
+    return command.answer(ResponseCode.SUCCESS, body=dumps_java({"consumerTable": status.table}))
+
+
+def _offsets_told(answer: Command | Missing) -> dict[Raw, Any] | None:
+    """Offsets by queue from a client's answer, None if it gave none."""
+    if isinstance(answer, Missing) or answer.code != ResponseCode.SUCCESS or not answer.body:
+        return None
+    try:
+        body = loads(answer.body)
+    except ProtocolError:
+        return None
+    table = body.get("messageQueueTable") if isinstance(body, dict) else None
+    if not isinstance(table, dict):
+        return None
+    return {Raw(key): offset for key, offset in table.items() if key.startswith("{")}

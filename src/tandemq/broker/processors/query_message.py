@@ -1,0 +1,64 @@
+"""Looking messages up: by key, by unique key, by where they lie.
+
+Source: docs/requests.md, "all codes"; RocketMQ QueryMessageProcessor.
+"""
+
+from typing import TYPE_CHECKING
+
+from tandemq.boundary import Now
+from tandemq.broker.connections.connection import Link
+from tandemq.codec.requests import QueryMessageFields, ViewMessageFields, read_fields
+from tandemq.model.codes import RequestCode as Code
+from tandemq.model.codes import ResponseCode
+from tandemq.model.command import Command
+
+if TYPE_CHECKING:
+    from tandemq.broker.node import Broker, Handler
+
+ANSWER_BYTES_MAX = 8 << 20
+
+
+def handlers(broker: "Broker") -> "dict[Code, Handler]":
+    """The handlers of this module, bound to a broker."""
+    on = _Query(broker)
+    return {Code.QUERY_MESSAGE: on.by_key, Code.VIEW_MESSAGE_BY_ID: on.by_offset}
+
+
+class _Query:
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+
+    def by_key(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        fields = read_fields(QueryMessageFields, command.fields)
+        config, store = self._broker.config, self._broker.store
+        if store.index is None:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark="keys are not indexed: messageIndexEnable is false")
+        most = min(fields.max_num, config.query_messages_max)
+        if command.fields.get("_UNIQUE_KEY_QUERY") == "true":
+            most = config.query_default_max
+        offsets = store.index.find(fields.topic, fields.key, fields.begin_timestamp, fields.end_timestamp, max(1, most))
+        records: list[bytes] = []
+        room = ANSWER_BYTES_MAX
+        for offset in offsets:
+            data = store.record_at(offset)
+            if data is not None and len(data) <= room:
+                records.append(data)
+                room -= len(data)
+        newest = store.index.files[-1] if store.index.files else None
+        answer_fields = {
+            "indexLastUpdateTimestamp": str(newest.end_ms if newest else 0),
+            "indexLastUpdatePhyoffset": str(newest.end_offset if newest else 0),
+        }
+        if not records:
+            return command.answer(
+                ResponseCode.QUERY_NOT_FOUND, remark="can not find message, maybe time range not correct",
+                fields=answer_fields,
+            )  # fmt: skip
+        return command.answer(ResponseCode.SUCCESS, fields=answer_fields, body=b"".join(records))
+
+    def by_offset(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        offset = read_fields(ViewMessageFields, command.fields).offset
+        data = self._broker.store.record_at(offset) if offset >= 0 else None
+        if data is None:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"can not find message by the offset, {offset}")
+        return command.answer(ResponseCode.SUCCESS, body=data)

@@ -1,0 +1,227 @@
+"""Operators look at queues and at how far groups are in them.
+
+Source: docs/requests.md, "administration"; RocketMQ AdminBrokerProcessor.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tandemq.boundary import Now
+from tandemq.broker.connections.connection import Link
+from tandemq.codec.admin_requests import (
+    BrokerConsumeStatsFields,
+    ConsumeStatsFields,
+    QueueEntriesFields,
+    StatsFields,
+    TopicFields,
+    TopicGroupFields,
+)
+from tandemq.codec.fastjson import Raw, dumps, dumps_java, key_text
+from tandemq.codec.requests import read_fields
+from tandemq.metrics import Summary
+from tandemq.model.codes import RequestCode as Code
+from tandemq.model.codes import ResponseCode
+from tandemq.model.command import Command
+from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue
+
+if TYPE_CHECKING:
+    from tandemq.broker.node import Broker, Handler
+
+ENTRIES_MAX = 4_096
+"""Of one queue in one answer."""
+
+
+def handlers(broker: "Broker") -> "dict[Code, Handler]":
+    """The handlers of this module, bound to a broker."""
+    on = _Inspect(broker)
+    return {
+        Code.GET_TOPIC_STATS_INFO: on.topic_stats,
+        Code.GET_CONSUME_STATS: on.consume_stats,
+        Code.GET_BROKER_CONSUME_STATS: on.all_consume_stats,
+        Code.QUERY_TOPIC_CONSUME_BY_WHO: on.groups_of_topic,
+        Code.QUERY_CONSUME_TIME_SPAN: on.time_span,
+        Code.QUERY_CONSUME_QUEUE: on.entries,
+        Code.VIEW_BROKER_STATS_DATA: on.counter,
+    }
+
+
+def queue_key(topic: str, broker_name: str, queue_id: int) -> Raw:
+    """A message queue as the key of a map, the way Java writes it."""
+    return Raw(key_text({"brokerName": broker_name, "queueId": queue_id, "topic": topic}))
+
+
+class _Inspect:
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+
+    # Topics.
+
+    def topic_stats(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        name = read_fields(TopicFields, command.fields).topic
+        topic = self._broker.topics.get(name)
+        if topic is None:
+            return command.answer(ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{name}] not exist")
+        table = {}
+        for queue_id in range(topic.config.write_queue_nums):
+            low, high = self._bounds(name, queue_id)
+            table[self._key(name, queue_id)] = {
+                "lastUpdateTimestamp": self._time_at(name, queue_id, high - 1),
+                "maxOffset": high,
+                "minOffset": low,
+            }
+        rate = self._broker.stats.per_second("TOPIC_PUT_NUMS", name)
+        return command.answer(ResponseCode.SUCCESS, body=dumps_java({"offsetTable": table, "topicPutTps": rate}))
+
+    def groups_of_topic(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        name = read_fields(TopicFields, command.fields).topic
+        groups = {group.name for group in self._broker.clients.consumers.values() if name in group.subscriptions}
+        groups.update(self._broker.offsets.groups_of(name))
+        return command.answer(ResponseCode.SUCCESS, body=dumps({"groupList": sorted(groups)}))
+
+    def _key(self, topic: str, queue_id: int) -> Raw:
+        return queue_key(topic, self._broker.config.broker_name, queue_id)
+
+    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        return self._broker.store.queues.get((topic, queue_id))
+
+    def _bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        queue = self._queue(topic, queue_id)
+        return (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
+
+    def _time_at(self, topic: str, queue_id: int, queue_offset: int, default: int = 0) -> int:
+        """Store time of one message, `default` if it is not there."""
+        queue = self._queue(topic, queue_id)
+        if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
+            return default
+        return self._broker.store.stored_ms(queue, queue_offset) or default
+
+    # Groups.
+
+    def consume_stats(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        fields = read_fields(ConsumeStatsFields, command.fields)
+        group = fields.consumer_group
+        listed = [name for name in fields.topic_list.split(";") if name]
+        if listed:
+            topics = [name for name in listed if self._broker.topics.get(name) is not None]
+        else:
+            topics = self._consumed(group, [fields.topic] if fields.topic.strip() else None)
+        table: dict[Raw, dict[str, int]] = {}
+        rate = 0.0
+        for topic in topics:
+            config = self._broker.topics.table[topic].config
+            table.update(self._progress(topic, group, config.read_queue_nums))
+            rate += self._rate(topic, group)
+        return command.answer(ResponseCode.SUCCESS, body=dumps_java({"consumeTps": rate, "offsetTable": table}))
+
+    def _consumed(self, group: str, topics: list[str] | None) -> list[str]:
+        """Topics of a group that are there; without those that it does not subscribe to, if it is online."""
+        broker = self._broker
+        online = broker.clients.consumers.get(group)
+        wanted = online.subscriptions if online is not None else {}
+        candidates = broker.offsets.topics_of(group) if topics is None else topics
+        return sorted(
+            topic for topic in candidates if broker.topics.get(topic) is not None and (not wanted or topic in wanted)
+        )
+
+    def _progress(self, topic: str, group: str, queues: int) -> dict[Raw, dict[str, int]]:
+        table = {}
+        for queue_id in range(queues):
+            consumed = max(0, self._broker.offsets.get(topic, group, queue_id) or 0)
+            table[self._key(topic, queue_id)] = {
+                "brokerOffset": self._bounds(topic, queue_id)[1],
+                "consumerOffset": consumed,
+                "lastTimestamp": self._time_at(topic, queue_id, consumed - 1),
+                "pullOffset": max(consumed, self._broker.pull.next_offset(topic, group, queue_id)),
+            }
+        return table
+
+    def _rate(self, topic: str, group: str) -> float:
+        return self._broker.stats.per_second("GROUP_GET_NUMS", f"{topic}@{group}")
+
+    def all_consume_stats(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        is_order = read_fields(BrokerConsumeStatsFields, command.fields).is_order
+        groups: list[dict[str, Any]] = []
+        behind = 0
+        for group in self._broker.groups.table:
+            found = []
+            for topic in self._consumed(group, None):
+                config = self._broker.topics.table[topic].config
+                if is_order and not config.order:
+                    continue
+                table = self._progress(topic, group, config.write_queue_nums)
+                behind += sum(queue["brokerOffset"] - queue["consumerOffset"] for queue in table.values())
+                found.append({"consumeTps": self._rate(topic, group), "offsetTable": table})
+            groups.append({group: found})
+        body = {
+            "brokerAddr": self._broker.registration.address, "consumeStatsList": groups, "totalDiff": behind,
+        }  # fmt: skip
+        return command.answer(ResponseCode.SUCCESS, body=dumps_java(body))
+
+    def time_span(self, _link: Link, command: Command, now: Now) -> Command | None:
+        fields = read_fields(TopicGroupFields, command.fields)
+        topic = self._broker.topics.get(fields.topic)
+        if topic is None:
+            return command.answer(ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{fields.topic}] not exist")
+        spans = [self._span(fields.topic, fields.group, number, now) for number in range(topic.config.write_queue_nums)]
+        return command.answer(ResponseCode.SUCCESS, body=dumps({"consumeTimeSpanSet": spans}))
+
+    def _span(self, topic: str, group: str, queue_id: int, now: Now) -> dict[str, object]:
+        low, high = self._bounds(topic, queue_id)
+        consumed = self._broker.offsets.get(topic, group, queue_id) or 0
+        earliest = self._time_at(topic, queue_id, low, -1)
+        waiting_since = self._time_at(topic, queue_id, consumed)
+        return {
+            "consumeTimeStamp": self._time_at(topic, queue_id, consumed - 1, -1) if consumed > 0 else earliest,
+            "delayTime": max(0, now.wall_ms - waiting_since) if waiting_since else 0,
+            "maxTimeStamp": self._time_at(topic, queue_id, high - 1, -1),
+            "messageQueue": {"brokerName": self._broker.config.broker_name, "queueId": queue_id, "topic": topic},
+            "minTimeStamp": earliest,
+        }
+
+    # One queue, one counter.
+
+    def entries(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        fields = read_fields(QueueEntriesFields, command.fields)
+        queue = self._queue(fields.topic, fields.queue_id)
+        if queue is None:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"{fields.queue_id}@{fields.topic} is not exist!")
+        low, high = queue.min_offset, queue.max_offset
+        body: dict[str, object] = {"maxQueueIndex": high, "minQueueIndex": low}
+        if fields.consumer_group is not None:
+            body |= self._filter_of(fields.consumer_group, fields.topic)
+        if not low <= fields.index < high:
+            return command.answer(
+                ResponseCode.SUCCESS, body=dumps(body),
+                remark=f"Index {fields.index} of {fields.queue_id}@{fields.topic} is not exist!",
+            )  # fmt: skip
+        count = max(0, min(fields.count, ENTRIES_MAX))
+        body["queueData"] = [
+            {"eval": False, "physicOffset": log_offset, "physicSize": size, "tagsCode": code}
+            | ({"msg": "nothing is known of this message"} if size == PREFILL_SIZE else {})
+            | ({"msg": "this entry is damaged"} if size <= 0 or log_offset < 0 else {})
+            for log_offset, size, code in self._broker.store.entries(queue, fields.index, count)
+        ]
+        return command.answer(ResponseCode.SUCCESS, body=dumps(body))
+
+    def _filter_of(self, group: str, topic: str) -> dict[str, object]:
+        online = self._broker.clients.consumers.get(group)
+        found = online.subscriptions.get(topic) if online is not None else None
+        if found is None:
+            return {"filterData": f"{group}@{topic} is not online!"}
+        return {"filterData": "null", "subscriptionData": msgspec.to_builtins(found)}
+
+    def counter(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        fields = read_fields(StatsFields, command.fields)
+        found = self._broker.stats.summaries(fields.stats_name, fields.stats_key)
+        if found is None:
+            return command.answer(
+                ResponseCode.SYSTEM_ERROR, remark=f"The stats <{fields.stats_name}> <{fields.stats_key}> not exist"
+            )
+        minute, hour, day = map(_summary, found)
+        body = {"statsDay": day, "statsHour": hour, "statsMinute": minute}
+        return command.answer(ResponseCode.SUCCESS, body=dumps(body))
+
+
+def _summary(summary: Summary) -> dict[str, float]:
+    return {"avgpt": summary.per_time, "sum": summary.total, "tps": summary.per_second}

@@ -1,0 +1,199 @@
+"""Operators set a group's offsets: back or forward by time, to an offset, or like another group's.
+
+The new offset is committed at once, and is pending until the consumer of the queue has followed (`pendingresets`).
+Online members are notified, as by a 4.9 broker, but at most once in NOTICE_GAP_MS: Java, Go and C++ clients stop for 10
+seconds per notice, one after the other, so that eight queues reset one by one would take 80. A member that is busy
+with a notice gets its held pulls answered with OFFSET_MOVED instead, as by a 5.x broker; these it follows at once. To a
+group that is offline the answer for a whole topic is CONSUMER_NOT_ONLINE: the tools then set the offsets one by one.
+Source: docs/requests.md, "Setting offsets back or forward"; RocketMQ Broker2Client, ConsumerOffsetManager.
+"""
+
+import logging
+from typing import TYPE_CHECKING
+
+from tandemq.boundary import Now
+from tandemq.broker.connections.connection import Link
+from tandemq.broker.processors.queue_info import queue_key
+from tandemq.broker.state.clients import ConsumerGroup
+from tandemq.codec.admin_requests import CloneOffsetFields, CorrectionFields, ResetOffsetFields
+from tandemq.codec.fastjson import dumps, dumps_java
+from tandemq.codec.requests import read_fields
+from tandemq.model.codes import RequestCode as Code
+from tandemq.model.codes import ResponseCode
+from tandemq.model.command import Command
+from tandemq.model.text import brief
+from tandemq.model.topic import group_name_error
+
+if TYPE_CHECKING:
+    from tandemq.broker.node import Broker, Handler
+
+log = logging.getLogger(__name__)
+JAVA_LONG_MAX = (1 << 63) - 1
+CPP = "CPP"
+NOTICE_GAP_MS = 10_000
+
+
+def handlers(broker: "Broker") -> "dict[Code, Handler]":
+    """The handlers of this module, bound to a broker."""
+    on = _Reset(broker)
+    return {
+        Code.INVOKE_BROKER_TO_RESET_OFFSET: on.reset,
+        Code.QUERY_CORRECTION_OFFSET: on.correction,
+        Code.CLONE_GROUP_OFFSET: on.clone,
+    }
+
+
+class _Reset:
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._noticed: dict[tuple[int, str], int] = {}
+        """When a member (link, group) was notified last, within NOTICE_GAP_MS."""
+
+    def reset(self, link: Link, command: Command, now: Now) -> Command | None:
+        fields = read_fields(ResetOffsetFields, command.fields)
+        broker = self._broker
+        if not broker.is_master:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark="Can not reset offset in slave broker")
+        topic = broker.topics.get(fields.topic)
+        if topic is None:
+            return command.answer(ResponseCode.TOPIC_NOT_EXIST, remark=f"Topic {fields.topic} does not exist")
+        queues = max(topic.config.read_queue_nums, topic.config.write_queue_nums)
+        if fields.queue_id >= queues:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"{fields.topic} has {queues} queues")
+        group = broker.clients.consumers.get(fields.group)
+        if fields.queue_id >= 0:
+            targets, wrong = self._one_target(fields)
+        elif group is None:
+            remark = f"Consumer not online, so can not reset offset, Group: {fields.group} Topic: {fields.topic}"
+            return command.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark=f"{remark} Timestamp: {fields.timestamp}")
+        else:
+            targets, wrong = self._all_targets(fields, topic.config.write_queue_nums), None
+        if wrong is not None:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark=wrong)
+        for queue_id, offset in targets.items():
+            broker.offsets.reset(fields.topic, fields.group, queue_id, offset)
+            broker.offsets.pending.add(fields.topic, fields.group, queue_id, offset, now.mono_ms)
+        if group is not None:
+            others = self._notify_members(group, fields, targets, now, is_cpp=command.language == CPP)
+            self._move_held_pulls(others, fields, targets, now)
+        log.warning("reset: group=%s topic=%s by %s: %s", brief(fields.group), fields.topic, link.peer,
+                    brief(targets, 1_000))  # fmt: skip
+        return command.answer(ResponseCode.SUCCESS, body=self._table(fields.topic, targets))
+
+    def _all_targets(self, fields: ResetOffsetFields, queues: int) -> dict[int, int]:
+        """New offsets. Without force an offset that is known only goes back; where none is known, because no consumer
+        has committed yet, the one of the time counts: at most the queue's end, at least its beginning."""
+        targets: dict[int, int] = {}
+        for queue_id in range(queues):
+            wanted = self._offset_at(fields.topic, queue_id, fields.timestamp)
+            present = self._broker.offsets.get(fields.topic, fields.group, queue_id)
+            targets[queue_id] = wanted if fields.is_force or present is None else min(wanted, present)
+        return targets
+
+    def _one_target(self, fields: ResetOffsetFields) -> tuple[dict[int, int], str | None]:
+        """The offset given, or that of the time given, for one queue."""
+        if self._broker.groups.table.get(fields.group) is None:
+            return {}, f"Group {fields.group} does not exist"
+        wanted = fields.offset
+        if wanted is None or wanted == -1:
+            return {fields.queue_id: self._offset_at(fields.topic, fields.queue_id, fields.timestamp)}, None
+        queue = self._broker.store.queues.get((fields.topic, fields.queue_id))
+        low, high = (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
+        if not low <= wanted <= high:
+            return {}, f"Target offset {wanted} not in consume queue range [{low}-{high}]"
+        return {fields.queue_id: wanted}, None
+
+    def _offset_at(self, topic: str, queue_id: int, wall_ms: int) -> int:
+        queue = self._broker.store.queues.get((topic, queue_id))
+        if queue is None:
+            return 0
+        return queue.max_offset if wall_ms < 0 else self._broker.store.offset_by_time(queue, wall_ms)
+
+    def _notify_members(
+        self, group: ConsumerGroup, fields: ResetOffsetFields, targets: dict[int, int], now: Now, *, is_cpp: bool
+    ) -> set[int]:
+        """Notify the members that are not busy with an earlier notice; returns the links of those that are."""
+        since_ms = now.mono_ms - NOTICE_GAP_MS
+        self._noticed = {member: at_ms for member, at_ms in self._noticed.items() if at_ms > since_ms}
+        header = {
+            "topic": fields.topic, "group": fields.group, "timestamp": str(fields.timestamp),
+            "isForce": str(fields.is_force).lower(),
+        }  # fmt: skip
+        others: set[int] = set()
+        for link, member in group.members.items():
+            if (link, group.name) in self._noticed:
+                others.add(link)
+                continue
+            self._noticed[link, group.name] = now.mono_ms
+            takes_list = is_cpp or member.language == CPP
+            body = self._list(fields.topic, targets) if takes_list else self._table(fields.topic, targets)
+            self._broker.request_client(link, Code.RESET_CONSUMER_CLIENT_OFFSET, header, self._broker.turn_out, body)
+        return others
+
+    def _move_held_pulls(self, links: set[int], fields: ResetOffsetFields, targets: dict[int, int], now: Now) -> None:
+        """Answer the pulls of a group that are held on these links, so that they follow at once."""
+        held, pending, turn = self._broker.pull.held, self._broker.offsets.pending, self._broker.turn_out
+        for link in links:
+            for pull in held.of_link(link):
+                asked = pull.fields
+                if (asked.topic, asked.consumer_group) != (fields.topic, fields.group) or asked.queue_id not in targets:
+                    continue
+                place = (asked.topic, asked.consumer_group, asked.queue_id)
+                offset = pending.note_pull(*place, asked.queue_offset, now.mono_ms)
+                if offset is not None:
+                    held.release(pull)
+                    self._broker.pull.move(pull, offset, turn)
+
+    def _table(self, topic: str, targets: dict[int, int]) -> bytes:
+        name = self._broker.config.broker_name
+        table = {queue_key(topic, name, queue_id): offset for queue_id, offset in targets.items()}
+        return dumps_java({"offsetTable": table})
+
+    def _list(self, topic: str, targets: dict[int, int]) -> bytes:
+        name = self._broker.config.broker_name
+        return dumps({
+            "offsetTable": [
+                {"brokerName": name, "offset": offset, "queueId": queue_id, "topic": topic}
+                for queue_id, offset in targets.items()
+            ]
+        })  # fmt: skip
+
+    # Offsets among groups.
+
+    def correction(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        """Per queue the lowest offset of all groups, or the largest number if the compared group is below it."""
+        fields = read_fields(CorrectionFields, command.fields)
+        offsets = self._broker.offsets
+        left_out = {name.strip() for name in fields.filter_groups.split(",")}
+        lowest: dict[int, int] = {}
+        for group in offsets.groups_of(fields.topic):
+            if group in left_out:
+                continue
+            for queue_id, offset in offsets.of_group(fields.topic, group).items():
+                queue = self._broker.store.queues.get((fields.topic, queue_id))
+                if queue is None or offset >= queue.min_offset:
+                    lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
+        for queue_id, offset in offsets.of_group(fields.topic, fields.compare_group).items():
+            if lowest.get(queue_id, -1) > offset:
+                lowest[queue_id] = JAVA_LONG_MAX
+        return command.answer(ResponseCode.SUCCESS, body=dumps_java({"correctionOffsets": lowest}))
+
+    def clone(self, link: Link, command: Command, _now: Now) -> Command | None:
+        """Give a group another one's offsets."""
+        fields = read_fields(CloneOffsetFields, command.fields)
+        broker = self._broker
+        wrong = group_name_error(fields.dest_group)
+        if wrong is None and not broker.is_master:
+            wrong = "Can not clone offsets in slave broker"
+        if wrong is not None:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark=wrong)
+        online = broker.clients.consumers.get(fields.src_group)
+        wanted = online.subscriptions if online is not None and not fields.offline else {}
+        for topic in [fields.topic] if fields.topic.strip() else broker.offsets.topics_of(fields.src_group):
+            if broker.topics.get(topic) is None or (wanted and topic not in wanted):
+                continue
+            for queue_id, offset in broker.offsets.of_group(topic, fields.src_group).items():
+                broker.offsets.reset(topic, fields.dest_group, queue_id, offset)
+        log.warning("reset: group=%s got the offsets of %s by %s", fields.dest_group, brief(fields.src_group),
+                    link.peer)  # fmt: skip
+        return command.answer(ResponseCode.SUCCESS)

@@ -1,0 +1,280 @@
+"""Figures of the running broker: one flat table of texts, and the state of replication.
+
+Tools read the texts by splitting them, so their form is part of the protocol; numbers they insist on are always there.
+Source: docs/requests.md, "runtime figures"; RocketMQ StoreStatsService, AdminBrokerProcessor, HARuntimeInfo.
+"""
+
+from typing import TYPE_CHECKING
+
+from tandemq.boundary import DiskUsage, Now
+from tandemq.broker.connections.connection import Link
+from tandemq.codec.fastjson import dumps
+from tandemq.metrics import LARGEST_MS, Histogram
+from tandemq.model.codes import RequestCode as Code
+from tandemq.model.codes import ResponseCode
+from tandemq.model.command import VERSION_SPOKEN, Command
+from tandemq.model.topic import SCHEDULE_TOPIC
+from tandemq.replication.master import State as MasterState
+from tandemq.replication.slave import State as SlaveState
+
+if TYPE_CHECKING:
+    from tandemq.broker.node import Broker, Handler
+
+VERSION_NAME = "V4_9_8"
+NO_LIMIT = (1 << 31) - 1
+SHOWN_RANGES_MAX = 20
+_BUCKETS = (
+    ("[<=0ms]", 0, 1), ("[0~10ms]", 1, 10), ("[10~50ms]", 10, 50), ("[50~100ms]", 50, 100), ("[100~200ms]", 100, 200),
+    ("[200~500ms]", 200, 500), ("[500ms~1s]", 500, 1_000), ("[1~2s]", 1_000, 2_000), ("[2~3s]", 2_000, 3_000),
+    ("[3~4s]", 3_000, 4_000), ("[4~5s]", 4_000, 5_000), ("[5~10s]", 5_000, 10_000), ("[10s~]", 10_000, LARGEST_MS + 1),
+)  # fmt: skip
+_POOLS = ("send", "pull", "litePull", "query", "ack")
+"""RocketMQ's queues before its thread pools. Here requests are answered in the turn they arrive in: nothing queues."""
+
+
+def handlers(broker: "Broker") -> "dict[Code, Handler]":
+    """The handlers of this module, bound to a broker."""
+    on = _Runtime(broker)
+    return {
+        Code.GET_BROKER_RUNTIME_INFO: on.figures,
+        Code.GET_BROKER_HA_STATUS: on.replication,
+        Code.GET_BROKER_EPOCH_CACHE: on.generations,
+    }
+
+
+class _Runtime:
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+
+    def figures(self, _link: Link, command: Command, now: Now) -> Command | None:
+        table = self._identity(now) | self._puts() | self._rates() | self._days() | self._log(now) | _idle()
+        return command.answer(ResponseCode.SUCCESS, body=dumps({"table": table}))
+
+    def generations(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        """Under RocketMQ's names; a generation ends where the next begins."""
+        config, end = self._broker.config, self._broker.store.log.written_end
+        pairs = self._broker.replication.generations
+        bounds = [*(start for _, start in pairs), end]
+        table = {
+            "clusterName": config.cluster, "brokerName": config.broker_name, "brokerId": config.broker_id,
+            "maxOffset": end,
+            "epochList": [
+                {"epoch": epoch, "startOffset": start, "endOffset": stop}
+                for (epoch, start), stop in zip(pairs, bounds[1:], strict=True)
+            ],
+        }  # fmt: skip
+        return command.answer(ResponseCode.SUCCESS, body=dumps(table))
+
+    def _identity(self, now: Now) -> dict[str, str]:
+        broker = self._broker
+        return {
+            "bootTimestamp": str(broker.started_ms),
+            "runtime": runtime_text(now.wall_ms - broker.started_ms),
+            "brokerActive": str(broker.is_master).lower(),
+            "brokerVersion": str(VERSION_SPOKEN),
+            "brokerVersionDesc": VERSION_NAME,
+            "startAcceptSendRequestTimeStamp": "0",
+        }
+
+    def _puts(self) -> dict[str, str]:
+        send, stats = self._broker.send, self._broker.stats
+        times = stats.put_times_so_far()
+        return {
+            "putMessageTimesTotal": str(send.count),
+            "putMessageSizeTotal": str(send.bytes),
+            "putMessageAverageSize": f"{send.bytes / max(1, send.count):.4f}",
+            "putMessageFailedTimes": str(stats.failed_puts),
+            "putMessageEntireTimeMax": str(times.highest),
+            "putMessageDistributeTime": "null" if stats.last_put_times is None else distribution(stats.last_put_times),
+            "putLatencyMin": str(times.lowest),
+            "putLatencyMax": str(times.highest),
+            "putLatency50": f"{times.percentile(50):.2f}",
+            "putLatency90": f"{times.percentile(90):.2f}",
+            "putLatency99": f"{times.percentile(99):.2f}",
+            "putLatency999": f"{times.percentile(99.9):.2f}",
+            "getMessageEntireTimeMax": "0",
+        }
+
+    def _rates(self) -> dict[str, str]:
+        rates = self._broker.stats.rates
+        found, missed = rates("finds"), rates("misses")
+        given = _three(rates("given"))
+        return {
+            "putTps": _three(rates("puts")),
+            "getFoundTps": _three(found),
+            "getMissTps": _three(missed),
+            "getTotalTps": _three((found[0] + missed[0], found[1] + missed[1], found[2] + missed[2])),
+            "getTransferedTps": given,
+            "getTransferredTps": given,
+        }
+
+    def _days(self) -> dict[str, str]:
+        day, totals = self._broker.stats.day, self._broker.stats.totals()
+        return {
+            "msgPutTotalYesterdayMorning": str(day.puts_yesterday),
+            "msgPutTotalTodayMorning": str(day.puts_today),
+            "msgPutTotalTodayNow": str(totals.puts),
+            "msgGetTotalYesterdayMorning": str(day.gets_yesterday),
+            "msgGetTotalTodayMorning": str(day.gets_today),
+            "msgGetTotalTodayNow": str(totals.given),
+        }
+
+    def _log(self, now: Now) -> dict[str, str]:
+        broker = self._broker
+        store_log, usage = broker.store.log, broker.disk.usage()
+        ratio = f"{usage.ratio:.4f}"
+        return (
+            {
+                "commitLogMinOffset": str(store_log.start),
+                "commitLogMaxOffset": str(store_log.written_end),
+                "commitLogDiskRatio": ratio,
+                f"commitLogDiskRatio_{broker.config.store_path}/commitlog": ratio,
+                "consumeQueueDiskRatio": ratio,
+                "commitLogDirCapacity": capacity_text(usage),
+                "remainHowManyDataToFlush": bytes_text(store_log.written_end - store_log.flushed_offset),
+                "remainHowManyDataToCommit": bytes_text(0),
+                "remainTransientStoreBufferNumbs": str(NO_LIMIT),
+                "earliestMessageTimeStamp": str(self._earliest_ms(now)),
+                "dispatchBehindBytes": "0",
+                "dispatchMaxBuffer": "0",
+                "pageCacheLockTimeMills": "0",
+                "haRefusedTimes": str(self._refused_times()),
+                "loopLagMax": str(broker.schedule.lag_ms_max(now)),
+            }
+            | self._delays()
+            | self._integrity()
+        )
+
+    def _integrity(self) -> dict[str, str]:
+        """TandemQ's own: how the commit log was when it was verified last."""
+        scrubber = self._broker.scrubber
+        ranges = self._broker.damages.ranges
+        return {
+            "scrubLastPassTimestamp": str(scrubber.last.ended_ms),
+            "scrubLastPassBytes": str(scrubber.last.bytes),
+            "scrubPosition": str(scrubber.position),
+            "logDamagedRanges": ";".join(f"{one.start}-{one.end}" for one in ranges[:SHOWN_RANGES_MAX]),
+            "logDamagedRangesTotal": str(len(ranges)),
+            "logRepairedRangesTotal": str(self._broker.damages.repaired_total),
+            "queueEntriesRebuiltTotal": str(scrubber.entries.rebuilt),
+        }
+
+    def _earliest_ms(self, now: Now) -> int:
+        """Store time of the first record in the log; -1 if there is none."""
+        start = self._broker.store.log.start
+        if start >= self._broker.store.log.written_end:
+            return -1
+        return min(now.wall_ms, self._broker.store.store_time(start, 0) or -1)
+
+    def _delays(self) -> dict[str, str]:
+        broker = self._broker
+        found = {}
+        for level in range(1, len(broker.store.config.delays_ms) + 1):
+            queue = broker.store.queues.get((SCHEDULE_TOPIC, level - 1))
+            if queue is not None:
+                found[f"scheduleMessageOffset_{level}"] = f"{broker.delay.progress.get(level, 0)},{queue.max_offset}"
+        return found
+
+    # Replication.
+
+    def replication(self, _link: Link, command: Command, now: Now) -> Command | None:
+        broker = self._broker
+        is_master = broker.is_master
+        slaves = self._slaves(now) if is_master else []
+        body = {
+            "master": is_master,
+            "masterCommitLogMaxOffset": broker.store.log.written_end if is_master else 0,
+            "inSyncSlaveNums": sum(bool(slave["inSync"]) for slave in slaves),
+            "haConnectionInfo": slaves,
+            "haClientRuntimeInfo": self._own_link(now),
+            "refusedTimes": self._refused_times(),
+        }
+        return command.answer(ResponseCode.SUCCESS, body=dumps(body))
+
+    def _slaves(self, now: Now) -> list[dict[str, object]]:
+        """Links that copy our log; who it is and both clocks are TandemQ's own additions."""
+        calendar = now.wall_ms - now.mono_ms
+        masters, end = self._broker.replication.masters, self._broker.store.log.written_end
+        found: list[dict[str, object]] = []
+        for link, session in masters.sessions.items():
+            if session.state is not MasterState.TRANSFER:
+                continue
+            acked = max(0, session.acked_offset)
+            found.append({
+                "addr": masters.peers[link], "diff": end - acked,
+                "inSync": end - acked < self._broker.config.ha_lag_bytes_max, "slaveAckOffset": acked,
+                "transferFromWhere": max(0, session.next_offset),
+                "transferredByteInSecond": self._broker.stats.ha_rates.get(link, 0),
+                "brokerId": session.hello.broker_id if session.hello is not None else -1,
+                "authenticated": session.is_authenticated, "tls": session.tls,
+                "lastReadTimestamp": calendar + session.last_read_ms,
+                "lastWriteTimestamp": calendar + session.last_write_ms,
+            })  # fmt: skip
+        return found
+
+    def _refused_times(self) -> int:
+        """Connections that replication refused, here or by the master, since the start. TandemQ's own addition."""
+        both = self._broker.replication
+        return both.masters.refusals.count + (both.slave.refusals.count if both.slave is not None else 0)
+
+    def _own_link(self, now: Now) -> dict[str, object]:
+        """Our link to a master; a master has none."""
+        own = self._broker.replication.slave
+        session = own.session if own is not None else None
+        calendar = now.wall_ms - now.mono_ms
+        return {
+            "activated": session is not None and session.state is SlaveState.TRANSFER,
+            "authenticated": session is not None and session.is_authenticated,
+            "tls": session.tls if session is not None else "",
+            "lastReadTimestamp": calendar + session.last_read_ms if session is not None else 0,
+            "lastWriteTimestamp": calendar + session.last_write_ms if session is not None else 0,
+            "masterAddr": own.ha_address if own is not None else "",
+            "masterFlushOffset": 0,
+            "maxOffset": self._broker.store.log.written_end if own is not None else 0,
+            "transferredByteInSecond": self._broker.stats.ha_rates.get(own.link, 0) if own is not None else 0,
+        }
+
+
+def _idle() -> dict[str, str]:
+    """Figures of parts that RocketMQ has and we do not need: empty queues, a timer wheel at rest."""
+    found = {"EndTransactionQueueSize": "0", "EndTransactionThreadPoolQueueCapacity": "0"}
+    for pool in _POOLS:
+        found[f"{pool}ThreadPoolQueueSize"] = "0"
+        found[f"{pool}ThreadPoolQueueCapacity"] = "0"
+        found[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
+    for counter in ("timerReadBehind", "timerOffsetBehind", "timerCongestNum"):
+        found[counter] = "0"
+    return found | {"timerEnqueueTps": "0.0", "timerDequeueTps": "0.0"}
+
+
+def _three(rates: tuple[float, float, float]) -> str:
+    return " ".join(f"{rate:.4f}" for rate in rates)
+
+
+def distribution(times: Histogram) -> str:
+    """How many sends took how long, in RocketMQ's thirteen ranges."""
+    return " ".join(f"{name}:{times.between(start, end)}" for name, start, end in _BUCKETS)
+
+
+def runtime_text(elapsed_ms: int) -> str:
+    """A duration the way RocketMQ writes it."""
+    seconds = max(0, elapsed_ms) // 1000
+    days, hours, minutes = seconds // 86_400, seconds // 3_600 % 24, seconds // 60 % 60
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds % 60} seconds ]"
+
+
+def bytes_text(count: int) -> str:
+    """Bytes as `17 B`, `1.5 KiB`, `931.5 GiB`: base 1024, one decimal."""
+    if count < 1024:
+        return f"{count} B"
+    value = float(count)
+    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        value /= 1024
+        if value < 1024:
+            return f"{value:.1f} {unit}"
+    return f"{value / 1024:.1f} EiB"
+
+
+def capacity_text(usage: DiskUsage) -> str:
+    """Size and free space of the device; tools split this at single spaces."""
+    return f"Total : {bytes_text(usage.total_bytes)}, Free : {bytes_text(usage.free_bytes)}."

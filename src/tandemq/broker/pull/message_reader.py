@@ -1,0 +1,246 @@
+"""The messages of a queue that a pull gets: entries that match, and the bytes of their records.
+
+Every record is compared with its entry before it leaves: place in the log, size, topic, queue and queue offset. Of
+records that lie one behind the other the first and the last are compared: the entries between them fill the distance,
+so no other record can lie there. Bodies and checksums are verified by the scrubber and the client.
+
+Source: docs/storage.md, "read rules".
+"""
+
+from collections.abc import Container, Sequence
+from functools import lru_cache
+from itertools import compress
+from operator import add, ne
+from struct import Struct
+from typing import NamedTuple
+
+from tandemq.boundary import Buffer
+from tandemq.broker.integrity.damage_table import WAITS, Damages
+from tandemq.codec.entries import QUEUE_ENTRY
+from tandemq.codec.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, TOPIC_V1_BYTES_MAX
+from tandemq.errors import OffsetGone
+from tandemq.model.message import SysFlag
+from tandemq.storage.commitlog import CommitLog
+from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue, unpack_entries
+
+EXAMINED_ENTRIES_MAX = 800
+JOINED_RECORD_BYTES_MAX = 8192
+"""Mean size of records up to which they are copied into one buffer: many small buffers cost more."""
+_head_of = Struct(">iI4xi4xqq48xi").unpack_from
+"""Size, magic, queue id, queue offset, log offset, and the body's length if both hosts are IPv4."""
+_FLAGS_LAST_AT = 39
+_BODY_AT = 88
+_length_at = Struct(">i").unpack_from
+_BORN_V6, _STORE_V6 = int(SysFlag.BORN_HOST_V6), int(SysFlag.STORE_HOST_V6)
+_ANY_V6 = _BORN_V6 | _STORE_V6
+
+
+class Mismatch(NamedTuple):
+    """A queue entry and the record that it points at do not belong together: one of them is damaged."""
+
+    queue_offset: int
+    log_offset: int
+    reason: str
+
+
+class Messages(NamedTuple):
+    """Messages for one answer, and why there are no more."""
+
+    buffers: Sequence[Buffer]
+    number: int
+    """How many they are."""
+    size: int
+    next_offset: int
+    """Queue offset behind the last entry looked at."""
+    mismatch: Mismatch | None = None
+    """What the entry at `next_offset` is, if it cannot be right."""
+    waits_at: int | None = None
+    """Log offset of the message at `next_offset`, if it is damaged and waits for its repair."""
+
+
+class _Selection(NamedTuple):
+    """Records by their entries, nothing read yet; the first three have an item per record, in order."""
+
+    starts: Sequence[int]
+    """Log offsets."""
+    ends: Sequence[int]
+    queue_offsets: Sequence[int]
+    next_offset: int
+    mismatch: Mismatch | None = None
+    waits_at: int | None = None
+
+
+class MessageReader:
+    """Reader of the messages of all queues of one log."""
+
+    def __init__(self, log: CommitLog, damages: Damages) -> None:
+        """`damages`: ranges of the log whose messages are not handed out."""
+        self._log = log
+        self._damages = damages
+
+    def read(
+        self, queue: ConsumeQueue, offset: int, codes: Container[int] | None, *, most: int, bytes_max: int, limit: int
+    ) -> Messages:
+        """Read messages from a queue offset on.
+
+        Args:
+            codes: tags codes that match; None: all.
+            most: maximum number of messages, at least 1.
+            bytes_max: maximum of their bytes; a single message may be larger.
+            limit: log offset from which on messages may not be shown yet.
+
+        Raises:
+            OffsetGone: their records were deleted.
+            DiskFailed: the device failed.
+        """
+        entries = queue.read(offset, most if codes is None else EXAMINED_ENTRIES_MAX)
+        selection = None
+        if codes is None and not self._damages.ranges:
+            selection = self._select_all(entries, offset, bytes_max, limit)
+        if selection is None:
+            selection = self._select(entries, offset, codes, most, bytes_max, limit)
+        messages = self._load_runs(queue, selection)
+        return self._load_each(queue, selection) if messages is None else messages
+
+    def _select_all(self, entries: bytes, offset: int, bytes_max: int, limit: int) -> _Selection | None:
+        """All of the entries, if nothing speaks against it; in far fewer steps than `_select`."""
+        starts, sizes = unpack_entries(entries)
+        if not starts or min(sizes) < RECORD_BYTES_MIN or min(starts) < 0 or sum(sizes) > bytes_max:
+            return None
+        ends = list(map(add, starts, sizes))
+        if max(ends) > min(limit, self._log.written_end):
+            return None
+        following = offset + len(starts)
+        return _Selection(starts, ends, range(offset, following), following)
+
+    def _select(
+        self, entries: bytes, offset: int, codes: Container[int] | None, most: int, bytes_max: int, limit: int
+    ) -> _Selection:
+        starts: list[int] = []
+        ends: list[int] = []
+        queue_offsets: list[int] = []
+        total = 0
+        written_end = self._log.written_end
+        damages = self._damages if self._damages.ranges else None
+        mismatch, waits_at = None, None
+        for log_offset, size, code in QUEUE_ENTRY.iter_unpack(entries):
+            is_message = size != PREFILL_SIZE
+            if is_message and not (size >= RECORD_BYTES_MIN and 0 <= log_offset <= written_end - size):
+                mismatch = Mismatch(offset, log_offset, f"the entry says {size} bytes at log offset {log_offset}")
+                break
+            if log_offset >= limit:
+                break
+            fate = damages.fate_of(log_offset, size) if damages is not None else ""
+            if fate == WAITS:
+                waits_at = log_offset
+                break
+            if fate or not is_message or (codes is not None and code not in codes):
+                offset += 1
+                continue
+            total += size
+            if starts and (len(starts) >= most or total > bytes_max):
+                break
+            starts.append(log_offset)
+            ends.append(log_offset + size)
+            queue_offsets.append(offset)
+            offset += 1
+        return _Selection(starts, ends, queue_offsets, offset, mismatch, waits_at)
+
+    def _load_runs(self, queue: ConsumeQueue, selection: _Selection) -> Messages | None:
+        """Read what was selected, records that lie one behind the other as one piece; None if anything is not right."""
+        starts, ends, queue_offsets = selection.starts, selection.ends, selection.queue_offsets
+        gaps = list(compress(range(1, len(starts)), map(ne, ends, starts[1:])))
+        firsts: Sequence[int] = range(len(starts))
+        lasts = firsts
+        if len(gaps) < len(starts) - 1:
+            firsts, lasts = [0, *gaps], [*[gap - 1 for gap in gaps], len(starts) - 1]
+            ranges = [(starts[first], ends[last]) for first, last in zip(firsts, lasts, strict=True)]
+        else:
+            ranges = list(zip(starts, ends, strict=True))
+        try:
+            pieces = self._log.reader.read(ranges)
+        except OffsetGone:
+            return None
+        queue_id, topics, head_of, body_at = queue.queue_id, _stored_topics(queue.topic), _head_of, _BODY_AT
+        topic = topics.get(MAGIC_V1, b"")
+        for first, last, data in zip(firsts, lasts, pieces, strict=True):
+            start = starts[last]
+            at = start - starts[first]
+            size, magic, stated_queue_id, queue_offset, log_offset, body_bytes = head_of(data, at)
+            is_right = (
+                log_offset == start
+                and queue_offset == queue_offsets[last]
+                and stated_queue_id == queue_id
+                and size == ends[last] - start
+                and magic == MAGIC_V1
+                and data.startswith(topic, at + body_at + body_bytes)
+            )  # what `_is_record` says of nearly all records, without the call
+            if not is_right and not _is_record(
+                data, at, queue_id, queue_offsets[last], start, ends[last] - start, topics
+            ):
+                return None
+            if first != last and not _is_record(data, 0, queue_id, queue_offsets[first], starts[first], 0, topics):
+                return None
+        return _messages(pieces, len(starts), selection)
+
+    def _load_each(self, queue: ConsumeQueue, selection: _Selection) -> Messages:
+        """Read record by record, up to the first that is not what its entry says.
+
+        Raises:
+            OffsetGone: the first record was deleted.
+        """
+        topics = _stored_topics(queue.topic)
+        pieces: list[bytes] = []
+        for start, end, queue_offset in zip(selection.starts, selection.ends, selection.queue_offsets, strict=True):
+            stopped = selection._replace(next_offset=queue_offset, mismatch=None, waits_at=None)
+            if end <= self._log.start:
+                if not pieces:
+                    raise OffsetGone(f"commit log: the record at {start} was deleted")
+                return _messages(pieces, len(pieces), stopped)
+            try:
+                (data,) = self._log.reader.read([(start, end)])
+            except OffsetGone:
+                data = b""
+            if not data or not _is_record(data, 0, queue.queue_id, queue_offset, start, end - start, topics):
+                reason = "no record of this topic, queue and offset begins there"
+                return _messages(pieces, len(pieces), stopped._replace(mismatch=Mismatch(queue_offset, start, reason)))
+            pieces.append(data)
+        return _messages(pieces, len(pieces), selection)
+
+
+def _messages(pieces: list[bytes], count: int, selection: _Selection) -> Messages:
+    size = sum(map(len, pieces))
+    if len(pieces) > 1 and size <= JOINED_RECORD_BYTES_MAX * len(pieces):
+        pieces = [b"".join(pieces)]
+    return Messages(pieces, count, size, selection.next_offset, selection.mismatch, selection.waits_at)
+
+
+@lru_cache(maxsize=1024)
+def _stored_topics(topic: str) -> dict[int, bytes]:
+    """Topic as records have it behind the body, its length before it, by their magic."""
+    raw = topic.encode()
+    forms = {MAGIC_V2: len(raw).to_bytes(2) + raw}
+    if len(raw) <= TOPIC_V1_BYTES_MAX:
+        forms[MAGIC_V1] = len(raw).to_bytes(1) + raw
+    return forms
+
+
+def _is_record(
+    data: bytes, at: int, queue_id: int, queue_offset: int, log_offset: int, size: int, topics: dict[int, bytes]
+) -> bool:
+    """Whether the record at `at` is the one that an entry names; of any form. `size` 0: of any size."""
+    stated_size, magic, stated_queue_id, stated_offset, stated_log_offset, body_bytes = _head_of(data, at)
+    topic = topics.get(magic)
+    hosts = data[at + _FLAGS_LAST_AT] & _ANY_V6
+    if hosts:
+        at += 12 * bool(hosts & _BORN_V6) + 12 * bool(hosts & _STORE_V6)
+        (body_bytes,) = _length_at(data, at + _BODY_AT - 4)
+    return (
+        topic is not None
+        and stated_log_offset == log_offset
+        and stated_offset == queue_offset
+        and stated_queue_id == queue_id
+        and size in (0, stated_size)
+        and body_bytes >= 0
+        and data.startswith(topic, at + _BODY_AT + body_bytes)
+    )

@@ -1,0 +1,1 @@
+"""Sends: messages checked, stored and answered; send-backs and delayed messages."""

@@ -1,0 +1,1 @@
+"""The broker's tables: topics, groups, offsets, clients, statistics, and how they are saved."""

@@ -1,0 +1,142 @@
+"""The consumer groups of this broker: configuration only; who is connected is in `clients`.
+
+Source: docs/storage.md, "subscriptionGroup.json"; RocketMQ SubscriptionGroupManager.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from tandemq.broker.state.persistence import Saver
+from tandemq.codec.bodies import convert
+from tandemq.config import BrokerConfig
+from tandemq.errors import ProtocolError, StoreDamaged
+from tandemq.model.group import SubscriptionGroupConfig
+from tandemq.model.topic import group_name_error, is_system_group
+from tandemq.storage.tables import DataVersion, load_table
+
+FILE = "subscriptionGroup.json"
+SYSTEM = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_RMQ_SYS_TRANS",
+)
+
+
+class Groups:
+    """All groups, saved to subscriptionGroup.json on every change."""
+
+    def __init__(self, saver: Saver, config: BrokerConfig, wall_ms: int) -> None:
+        """Load the table and add the system groups.
+
+        Raises:
+            StoreDamaged: the table cannot be read.
+        """
+        self._saver = saver
+        self.adopt_config(config)
+        self.version = DataVersion(wall_ms)
+        self.table: dict[str, SubscriptionGroupConfig] = {}
+        self.news: dict[str, None] | None = None
+        """Names that changed since somebody looked; None: nobody looks."""
+        raw = load_table(saver.disk, FILE)
+        if raw:
+            self.version = DataVersion.from_json(raw.get("dataVersion"))
+            self.table = parse_groups(raw)
+        for name in SYSTEM:
+            self.table.setdefault(name, SubscriptionGroupConfig(name))
+
+    def adopt_config(self, config: BrokerConfig) -> None:
+        """Take the settings, at the start and when they change."""
+        self._auto_create = config.auto_create_group
+        self._groups_max = config.groups_max
+
+    def may_be(self, name: str) -> bool:
+        """Whether the group is there, or would be created by using it."""
+        if name in self.table:
+            return True
+        return (self._auto_create or is_system_group(name)) and group_name_error(name) is None
+
+    def find(self, name: str, wall_ms: int) -> SubscriptionGroupConfig | None:
+        """The group; created if that is allowed and the name is one.
+
+        Raises:
+            ProtocolError: there are `maxSubscriptionGroups` already.
+        """
+        found = self.table.get(name)
+        if found is None and self.may_be(name):
+            found = SubscriptionGroupConfig(name)
+            self.put(found, wall_ms)
+        return found
+
+    def put(self, config: SubscriptionGroupConfig, wall_ms: int) -> None:
+        """Create or change a group.
+
+        Raises:
+            ProtocolError: there are `maxSubscriptionGroups` already.
+        """
+        if config.group_name not in self.table and len(self.table) >= self._groups_max:
+            raise ProtocolError(
+                f"the group {config.group_name[:64]} is not created: there are {len(self.table)} groups, "
+                f"maxSubscriptionGroups is {self._groups_max}"
+            )
+        self.table[config.group_name] = config
+        self._touch(config.group_name, wall_ms)
+
+    def _touch(self, name: str, wall_ms: int) -> None:
+        if self.news is not None:
+            self.news[name] = None
+        self.version.next(wall_ms)
+        self.save()
+
+    def remove(self, name: str, wall_ms: int) -> bool:
+        """Delete a group's configuration; False if there is none."""
+        if self.table.pop(name, None) is None:
+            return False
+        self._touch(name, wall_ms)
+        return True
+
+    def replace(self, table: dict[str, SubscriptionGroupConfig], version: DataVersion) -> None:
+        """Take over another broker's table."""
+        self.table = table
+        self.version = version
+        self.save()
+
+    def follow(self, changed: dict[str, SubscriptionGroupConfig], removed: list[str], version: DataVersion) -> None:
+        """Take over what changed in another broker's table."""
+        kept = {name: config for name, config in self.table.items() if name not in removed}
+        self.replace(kept | changed, version)
+
+    def as_json(self, names: Iterable[str] | None = None) -> dict[str, Any]:
+        """The table as peers and the file have it, or these groups of it."""
+        wanted = self.table if names is None else [name for name in names if name in self.table]
+        return {
+            "dataVersion": self.version.as_json(),
+            "forbiddenTable": {},
+            "subscriptionGroupTable": msgspec.to_builtins({name: self.table[name] for name in wanted}),
+        }
+
+    def save(self) -> None:
+        """Have the file written."""
+        self._saver.later(FILE, self.as_json)
+
+
+def parse_groups(raw: dict[str, Any]) -> dict[str, SubscriptionGroupConfig]:
+    """Group configurations from a table as peers and the file have it.
+
+    Raises:
+        StoreDamaged: an entry is not a group configuration.
+    """
+    try:
+        return {
+            name: convert({**value, "groupName": value.get("groupName") or name}, SubscriptionGroupConfig, name)
+            for name, value in (raw.get("subscriptionGroupTable") or {}).items()
+            if value is not None
+        }
+    except (ProtocolError, AttributeError, TypeError) as error:
+        raise StoreDamaged(f"group table: {error}") from error

@@ -1,0 +1,328 @@
+"""The topics of this broker: configuration, and what the hot paths need of each at hand.
+
+Limits: `TOPICS_MAX` topics, and a table that fits into one frame of the copy for slaves. The last tenth of both is kept
+for retry and dead letter topics. A table that is larger already (an older version's, another broker's) is served as it
+is, and takes no new topics. A stored topic whose attributes are too long loses them.
+
+Source: docs/storage.md, "topics.json"; RocketMQ TopicConfigManager.
+"""
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from tandemq.boundary import Disk
+from tandemq.broker.state.persistence import Saver
+from tandemq.codec.bodies import convert
+from tandemq.config import BrokerConfig
+from tandemq.errors import ProtocolError, StoreDamaged, StoreError
+from tandemq.model.attributes import (
+    ATTRIBUTES_BYTES_MAX,
+    BATCH_QUEUES,
+    CLEANUP_POLICY,
+    COMPACTION,
+    QUEUE_TYPE,
+    attributes_bytes,
+)
+from tandemq.model.topic import (
+    AUTO_CREATE_TOPIC,
+    BENCHMARK_TOPIC,
+    FORBIDDEN_FOR_SENDING,
+    HALF_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    OP_HALF_TOPIC,
+    REPLY_TOPIC_SUFFIX,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    SINGLE_TAG,
+    Permission,
+    TopicConfig,
+    filter_type_error,
+)
+from tandemq.storage.consumequeue import ConsumeQueue
+from tandemq.storage.store import Store
+from tandemq.storage.tables import DataVersion, load_table
+
+log = logging.getLogger(__name__)
+FILE = "topics.json"
+BENCHMARK_QUEUES = 1024
+TOPICS_MAX = 50_000
+"""Of one broker: half of what a name server takes."""
+TABLE_BYTES_MAX = 12 << 20
+"""Of the whole table as JSON: it fits into a frame of 16 MiB, which Java slaves take at most."""
+FRAME_SHARE = 0.75
+"""Of frameMaxLength, where that is less."""
+OWN_SHARE = 0.1
+"""Of both limits: kept for topics that this broker creates for consumer groups."""
+_ENTRY_BYTES = 180
+"""Of a topic in the table besides its name, which is there twice, and its attributes."""
+
+
+class Topic:
+    """One topic. `encoded` is its name as a record holds it, length byte first; `queues` are opened on first use."""
+
+    __slots__ = ("bytes_in_table", "config", "encoded", "queues", "takes_plain", "write_queue_nums")
+
+    def __init__(self, config: TopicConfig) -> None:
+        """A topic whose queues nobody touched yet."""
+        name = config.topic_name.encode()
+        self.config = config
+        self.write_queue_nums = config.write_queue_nums
+        self.encoded = bytes([min(len(name), 255)]) + name
+        self.queues: dict[int, ConsumeQueue] = {}
+        self.bytes_in_table = bytes_in_table(config)
+        """At most."""
+        self.takes_plain = (
+            0 < len(name) <= 127
+            and name[:1] != b"%"
+            and config.topic_name not in FORBIDDEN_FOR_SENDING
+            and bool(config.perm & Permission.WRITE)
+        )
+        """Whether an ordinary send needs no further check of the topic."""
+
+
+class Topics:
+    """All topics, saved to topics.json on every change."""
+
+    def __init__(self, saver: Saver, store: Store, config: BrokerConfig, wall_ms: int) -> None:
+        """Load the table and add the system topics.
+
+        Raises:
+            StoreDamaged: the table cannot be read.
+        """
+        self._saver = saver
+        self._store = store
+        self._config = config
+        self.table: dict[str, Topic] = {}
+        self.version = DataVersion(wall_ms)
+        self.changed = False
+        """Set on every change; cleared by whoever tells the name servers."""
+        self.news: dict[str, None] | None = None
+        """Names that changed since somebody looked; None: nobody looks."""
+        self._table_bytes = 0
+        self._load()
+        for topic in system_topics(config, len(store.config.delays_ms)):
+            if topic.topic_name not in self.table:
+                self._enter(topic)
+
+    def _load(self) -> None:
+        raw = load_table(self._saver.disk, FILE)
+        if raw:
+            self.version = DataVersion.from_json(raw.get("dataVersion"))
+            for config in parse_topics(raw):
+                self._enter(config)
+                if config.attributes.get(CLEANUP_POLICY) == COMPACTION:
+                    log.warning("topics: topic=%s has %s=%s, which is not supported: its messages are deleted by age, "
+                                "the newest of a key too", config.topic_name, CLEANUP_POLICY, COMPACTION)  # fmt: skip
+
+    def _enter(self, config: TopicConfig) -> Topic:
+        self._leave(config.topic_name)
+        topic = self.table[config.topic_name] = Topic(config)
+        self._table_bytes += topic.bytes_in_table
+        return topic
+
+    def _leave(self, name: str) -> Topic | None:
+        topic = self.table.pop(name, None)
+        if topic is not None:
+            self._table_bytes -= topic.bytes_in_table
+        return topic
+
+    def full(self, wanted: Iterable[TopicConfig], *, is_own: bool = False) -> str | None:
+        """Why these topics cannot be added or changed, None if there is room for them.
+
+        `is_own`: this broker creates them for a consumer group; those may use what is kept for them.
+        """
+        share = 1.0 if is_own else 1.0 - OWN_SHARE
+        most = int(TOPICS_MAX * share)
+        bytes_max = int(min(TABLE_BYTES_MAX, self._config.frame_bytes_max * FRAME_SHARE) * share)
+        table, size, changed = self.table, self._table_bytes, {config.topic_name: config for config in wanted}
+        count = len(table) + sum(name not in table for name in changed)
+        size += sum(map(bytes_in_table, changed.values()))
+        size -= sum(table[name].bytes_in_table for name in changed if name in table)
+        if count > most and count > len(table):
+            return f"this broker has {len(table)} topics, at most {most} are allowed; delete topics that nobody uses"
+        if size > bytes_max and size > self._table_bytes:
+            return (
+                f"the topics of this broker would have {size} bytes, at most {bytes_max} are allowed, so that a slave "
+                "can copy them; delete topics that nobody uses"
+            )
+        return None
+
+    def get(self, name: str) -> Topic | None:
+        """The topic, None if there is none."""
+        return self.table.get(name)
+
+    def queue(self, topic: Topic, queue_id: int) -> ConsumeQueue:
+        """One of a topic's queues."""
+        found = topic.queues.get(queue_id)
+        if found is None:
+            found = self._store.queue(topic.config.topic_name, queue_id)
+            topic.queues[queue_id] = found
+        return found
+
+    def put(self, config: TopicConfig, wall_ms: int) -> Topic:
+        """Create or change a topic."""
+        topic = self._enter(config)
+        self._note(config.topic_name)
+        self.touch(wall_ms)
+        return topic
+
+    def _note(self, name: str) -> None:
+        if self.news is not None:
+            self.news[name] = None
+
+    def remove(self, name: str, wall_ms: int) -> bool:
+        """Delete a topic and its queues; False if there is none."""
+        if self._leave(name) is None:
+            return False
+        self._store.drop_topic(name)
+        self._note(name)
+        self.touch(wall_ms)
+        return True
+
+    def replace(self, configs: list[TopicConfig], version: DataVersion) -> None:
+        """Take over another broker's table; topics of our own that it lacks go, their queues stay."""
+        kept = {config.topic_name for config in configs}
+        self.follow(configs, [name for name in self.table if name not in kept], version)
+
+    def follow(self, configs: list[TopicConfig], removed: list[str], version: DataVersion) -> None:
+        """Take over what changed in another broker's table; queues of removed topics stay."""
+        for name in removed:
+            self._leave(name)
+        for config in configs:
+            present = self.table.get(config.topic_name)
+            if present is not None and present.config == config:
+                continue
+            if config.attributes.get(QUEUE_TYPE) == BATCH_QUEUES:
+                log.error("topics: topic=%s of the master has %s=%s, which is not supported: its messages are copied, "
+                          "and not served here", config.topic_name, QUEUE_TYPE, BATCH_QUEUES)  # fmt: skip
+                self._leave(config.topic_name)
+                continue
+            self._enter(config)
+        self.version = version
+        self.changed = True
+        self.save()
+
+    def adopt_config(self, config: BrokerConfig, wall_ms: int) -> None:
+        """The settings changed: the topic that new ones are made from gets theirs."""
+        before, self._config = self._config, config
+        if _template(config) != _template(before):
+            self.put(_template(config), wall_ms)
+
+    def create_on_send(self, name: str, default_topic: str, queue_nums: int, wall_ms: int) -> Topic | None:
+        """Create a topic the way a send to an unknown one does; None if that is not allowed, or there is no room."""
+        template = self.table.get(default_topic)
+        if template is None or not template.config.perm & Permission.INHERIT:
+            return None
+        if template.config.topic_name == AUTO_CREATE_TOPIC and not self._config.auto_create_topic:
+            return None
+        nums = max(1, min(queue_nums, template.config.write_queue_nums))
+        perm = int(template.config.perm & ~Permission.INHERIT)
+        created = TopicConfig(name, nums, nums, perm)
+        return None if self.full([created]) is not None else self.put(created, wall_ms)
+
+    def create_internal(self, name: str, queue_nums: int, wall_ms: int) -> Topic | None:
+        """A retry, dead letter or similar topic, created readable and writable if it is not there; None: no room."""
+        found = self.table.get(name)
+        if found is not None:
+            return found
+        created = internal_topic(name, queue_nums)
+        return None if self.full([created], is_own=True) is not None else self.put(created, wall_ms)
+
+    def touch(self, wall_ms: int) -> None:
+        """Something about the topics changed: a new version, saved, and told to the name servers."""
+        self.version.next(wall_ms)
+        self.changed = True
+        self.save()
+
+    def as_json(self, names: Iterable[str] | None = None) -> dict[str, Any]:
+        """The table as peers and the file have it, or these topics of it."""
+        wanted = self.table if names is None else [name for name in names if name in self.table]
+        return {
+            "dataVersion": self.version.as_json(),
+            "topicConfigTable": msgspec.to_builtins({name: self.table[name].config for name in wanted}),
+        }
+
+    def save(self) -> None:
+        """Have the file written."""
+        self._saver.later(FILE, self.as_json)
+
+
+def parse_topics(raw: dict[str, Any]) -> list[TopicConfig]:
+    """Topic configurations from a table as peers and the file have it.
+
+    Raises:
+        StoreDamaged: an entry is not a topic configuration.
+    """
+    try:
+        found = [
+            convert({**value, "topicName": value.get("topicName") or name}, TopicConfig, name)
+            for name, value in (raw.get("topicConfigTable") or {}).items()
+            if value is not None
+        ]
+    except (ProtocolError, AttributeError, TypeError) as error:
+        raise StoreDamaged(f"topic table: {error}") from error
+    return [_bounded(config) for config in found]
+
+
+def _bounded(config: TopicConfig) -> TopicConfig:
+    """A stored topic, without what is larger than a request may say today."""
+    size = attributes_bytes(config.attributes)
+    if size > ATTRIBUTES_BYTES_MAX:
+        log.error("topics: topic=%.255s has %d bytes of attributes, at most %d are allowed: they are left out",
+                  config.topic_name, size, ATTRIBUTES_BYTES_MAX)  # fmt: skip
+        config = msgspec.structs.replace(config, attributes={})
+    if filter_type_error(config.topic_filter_type) is not None:
+        config = msgspec.structs.replace(config, topic_filter_type=SINGLE_TAG)
+    return config
+
+
+def refuse_unsupported(disk: Disk) -> None:
+    """Refuse a store whose topics have queues in a form that is not supported, before anything in it is touched.
+
+    Raises:
+        StoreError: there is such a topic.
+        StoreDamaged: the table cannot be read.
+    """
+    for config in parse_topics(load_table(disk, FILE)):
+        if config.attributes.get(QUEUE_TYPE) == BATCH_QUEUES:
+            raise StoreError(
+                f"config/{FILE}: topic {config.topic_name} has {QUEUE_TYPE}={BATCH_QUEUES}: its queues are in "
+                "batchconsumequeue/, which is not supported; nothing in this store was changed",
+                hint="let RocketMQ serve this store, or delete the topic there first",
+            )
+
+
+def bytes_in_table(config: TopicConfig) -> int:
+    """What a topic takes of the table as JSON, at most."""
+    return 2 * len(config.topic_name) + _ENTRY_BYTES + 2 * attributes_bytes(config.attributes)
+
+
+def internal_topic(name: str, queue_nums: int) -> TopicConfig:
+    """A topic as this broker creates it by itself."""
+    return TopicConfig(name, queue_nums, queue_nums, int(Permission.READ_WRITE))
+
+
+def system_topics(config: BrokerConfig, delay_levels: int) -> list[TopicConfig]:
+    """The topics a RocketMQ broker creates at its start."""
+    full, inherit = int(Permission.READ_WRITE), int(Permission.READ_WRITE | Permission.INHERIT)
+    return [
+        TopicConfig(SELF_TEST_TOPIC, 1, 1, full),
+        _template(config),
+        TopicConfig(BENCHMARK_TOPIC, BENCHMARK_QUEUES, BENCHMARK_QUEUES, full),
+        TopicConfig(config.cluster, 16, 16, inherit if config.cluster_topic else int(Permission.INHERIT)),
+        TopicConfig(config.broker_name, 1, 1, inherit if config.broker_topic else int(Permission.INHERIT)),
+        TopicConfig(OFFSET_MOVED_TOPIC, 1, 1, full),
+        TopicConfig(SCHEDULE_TOPIC, max(1, delay_levels), max(1, delay_levels), full),
+        TopicConfig(f"{config.cluster}_{REPLY_TOPIC_SUFFIX}", 1, 1, full),
+        TopicConfig(HALF_TOPIC, 1, 1, full),
+        TopicConfig(OP_HALF_TOPIC, 1, 1, full),
+    ]
+
+
+def _template(config: BrokerConfig) -> TopicConfig:
+    """The topic whose queues and permission a topic created by sending gets."""
+    perm = Permission.READ_WRITE | Permission.INHERIT if config.auto_create_topic else Permission.READ_WRITE
+    return TopicConfig(AUTO_CREATE_TOPIC, config.default_queue_nums, config.default_queue_nums, int(perm))
