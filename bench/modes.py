@@ -39,7 +39,7 @@ from bench.failover import seconds_without_delivery
 from bench.handback import SlowReads
 from bench.loads import LoadFailed, run_load
 from tandemq.client.blocking import BlockingProducer
-from tandemq.coordination.records import Mode
+from tandemq.coordination.registry.records import Mode
 from tandemq.errors import TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command

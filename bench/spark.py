@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.sparklog import write_log
-from tandemq.codec.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, decode_message, peek
+from tandemq.codec.record.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, decode_message, peek
 from tandemq.spark.archive import Archive, ArchiveOptions
 from tandemq.spark.audit import audit
 from tandemq.spark.lake import DeltaLake

@@ -13,8 +13,8 @@ import sys
 import time
 from pathlib import Path
 
-from tandemq.codec.entries import BLANK, BLANK_MAGIC
-from tandemq.codec.record import encode_host, encode_record
+from tandemq.codec.record.entries import BLANK, BLANK_MAGIC
+from tandemq.codec.record.record import encode_host, encode_record
 from tandemq.spark.logfiles import LogReader, log_end, open_log
 
 GROUP_S = 0.01

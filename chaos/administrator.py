@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from tandemq.coordination.records import GroupConfig, Mode, Permission, contradictions, with_member
+from tandemq.coordination.registry.records import GroupConfig, Mode, Permission, contradictions, with_member
 from tandemq.errors import LocalError
 from tandemq.groupdb.carry import Carried, carry_group
 from tandemq.groupdb.database import GroupDatabase

@@ -13,7 +13,7 @@ from chaos.history import History
 from chaos.world import Broker, World
 from tandemq import ConsumeFrom
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
-from tandemq.coordination.records import Mode
+from tandemq.coordination.registry.records import Mode
 from tandemq.errors import TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command

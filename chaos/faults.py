@@ -9,7 +9,7 @@ from typing import Any
 
 from chaos.proxy import Behaviour
 from chaos.world import Broker, World
-from tandemq.coordination.records import Mode, Permission
+from tandemq.coordination.registry.records import Mode, Permission
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.run.ask import try_ask

@@ -32,7 +32,7 @@ from chaos.permissions import overlaps
 from chaos.resources import leaks
 from chaos.stores import check, records
 from chaos.world import Broker, World, mono_ms
-from tandemq.coordination.records import Mode
+from tandemq.coordination.registry.records import Mode
 from tandemq.errors import TandemError
 from tandemq.model.topic import SCHEDULE_TOPIC, retry_topic
 from tests.interop.zookeeper import ZooKeeper, can_run

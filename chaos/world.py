@@ -21,8 +21,8 @@ from typing import Any, Self
 from chaos.administrator import Administrator
 from chaos.proxy import Behaviour, Proxy, ProxyLoop
 from chaos.resources import Growth, Usage, usage
-from tandemq.codec.fastjson import loads
-from tandemq.coordination.records import Mode
+from tandemq.codec.remoting.fastjson import loads
+from tandemq.coordination.registry.records import Mode
 from tandemq.errors import LocalError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command

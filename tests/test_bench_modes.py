@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.modes import running_pair
-from tandemq.coordination.records import Mode
+from tandemq.coordination.registry.records import Mode
 from tandemq.errors import ConfigError
 
 

@@ -11,9 +11,9 @@ from random import Random
 import pytest
 
 from tandemq.boundary import Now
-from tandemq.client.node import ClientNode
-from tandemq.client.settings import ClientConfig
-from tandemq.codec.frame import encode_command
+from tandemq.client.core.node import ClientNode
+from tandemq.client.core.settings import ClientConfig
+from tandemq.codec.remoting.frame import encode_command
 from tandemq.config import NameServerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command

@@ -1,7 +1,7 @@
 import pytest
 
 from tandemq import registry
-from tandemq.coordination import registry as of_the_core
+from tandemq.coordination.registry import interface as of_the_core
 from tandemq.errors import LocalError
 from tandemq.registry import Create, Read, RegistryAddress, parse_address, refusal
 

@@ -98,8 +98,8 @@ OUTERMOST = frozenset(
         "src/tandemq/real/workers.py",
         "src/tandemq/broker/node.py",
         "src/tandemq/cli/__init__.py",
-        "src/tandemq/client/push.py",
-        "src/tandemq/client/shell.py",
+        "src/tandemq/client/aio/push_consumer.py",
+        "src/tandemq/client/aio/transport.py",
         "src/tandemq/run/broker.py",
         "src/tandemq/run/nameserver.py",
     }

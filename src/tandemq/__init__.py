@@ -8,12 +8,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tandemq.client.admin import Admin
-    from tandemq.client.producer import Producer
-    from tandemq.client.pull import PullConsumer
-    from tandemq.client.push import PushConsumer
-    from tandemq.client.received import ReceivedMessage
-    from tandemq.client.settings import ConsumeFrom, MessageModel
+    from tandemq.client.aio.admin import Admin
+    from tandemq.client.aio.producer import Producer
+    from tandemq.client.aio.pull_consumer import PullConsumer
+    from tandemq.client.aio.push_consumer import PushConsumer
+    from tandemq.client.consumer.received_message import ReceivedMessage
+    from tandemq.client.core.settings import ConsumeFrom, MessageModel
     from tandemq.model.message import Message, MessageQueue, SendResult, SendStatus, StoredMessage
 
 __version__ = "0.1.0"
@@ -32,15 +32,15 @@ __all__ = [
     "StoredMessage",
 ]
 _HOMES = {
-    "Admin": "tandemq.client.admin",
-    "ConsumeFrom": "tandemq.client.settings",
+    "Admin": "tandemq.client.aio.admin",
+    "ConsumeFrom": "tandemq.client.core.settings",
     "Message": "tandemq.model.message",
-    "MessageModel": "tandemq.client.settings",
+    "MessageModel": "tandemq.client.core.settings",
     "MessageQueue": "tandemq.model.message",
-    "Producer": "tandemq.client.producer",
-    "PullConsumer": "tandemq.client.pull",
-    "PushConsumer": "tandemq.client.push",
-    "ReceivedMessage": "tandemq.client.received",
+    "Producer": "tandemq.client.aio.producer",
+    "PullConsumer": "tandemq.client.aio.pull_consumer",
+    "PushConsumer": "tandemq.client.aio.push_consumer",
+    "ReceivedMessage": "tandemq.client.consumer.received_message",
     "SendResult": "tandemq.model.message",
     "SendStatus": "tandemq.model.message",
     "StoredMessage": "tandemq.model.message",

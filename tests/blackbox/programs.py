@@ -18,9 +18,9 @@ from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
 
-from tandemq.codec.fastjson import loads
-from tandemq.codec.frame import FrameDecoder, decode_command, encode_command
-from tandemq.codec.record import decode_messages
+from tandemq.codec.record.record import decode_messages
+from tandemq.codec.remoting.fastjson import loads
+from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.model.message import UNIQ_KEY, encode_properties

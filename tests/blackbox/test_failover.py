@@ -18,8 +18,8 @@ import pytest
 
 from tandemq import Message
 from tandemq.client.blocking import BlockingProducer
-from tandemq.codec.fastjson import loads
-from tandemq.coordination.records import Mode
+from tandemq.codec.remoting.fastjson import loads
+from tandemq.coordination.registry.records import Mode
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.run.children import BrokerChild, ChildCluster, group_name
 from tandemq.run.groups import configure

@@ -11,7 +11,7 @@ import pytest
 from tandemq import config_file
 from tandemq.boundary import Closed, Connect, Event, Job, JobDone, LinkKind, Now, Turn
 from tandemq.broker.node import Broker
-from tandemq.codec.frame import encode_command
+from tandemq.codec.remoting.frame import encode_command
 from tandemq.config import tiny
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.codec.frame import encode_command
 from tandemq.codec.ha import SlaveHello, encode_hello
+from tandemq.codec.remoting.frame import encode_command
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tests.blackbox.pair import Start

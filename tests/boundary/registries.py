@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from tandemq.coordination.tree import Tree
+from tandemq.coordination.registry.tree import Tree
 from tandemq.real.clock import read_clock
 from tandemq.real.zookeeper import ZooKeeperRegistry
 from tandemq.registry import (

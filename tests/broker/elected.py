@@ -16,9 +16,9 @@ from tandemq.boundary import Closed, Disk, LinkKind, Now, Turn
 from tandemq.broker.failover.service import Failover
 from tandemq.broker.node import Machine
 from tandemq.config import tiny
-from tandemq.coordination import records
-from tandemq.coordination.records import GroupConfig, GroupState, Mode, Permission, Role
-from tandemq.coordination.tree import Tree
+from tandemq.coordination.registry import records
+from tandemq.coordination.registry.records import GroupConfig, GroupState, Mode, Permission, Role
+from tandemq.coordination.registry.tree import Tree
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.registry import (

@@ -17,9 +17,9 @@ from typing import Any
 
 from tandemq.boundary import Closed, Connect, Disk, Event, Job, JobDone, LinkKind, Now, Opened, Turn
 from tandemq.broker.node import Broker, Machine
-from tandemq.codec.fastjson import dumps, loads
-from tandemq.codec.frame import FrameDecoder, decode_command, encode_command
-from tandemq.codec.record import decode_messages
+from tandemq.codec.record.record import decode_messages
+from tandemq.codec.remoting.fastjson import dumps, loads
+from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
 from tandemq.config import BrokerConfig, parse_delay_levels, tiny
 from tandemq.errors import StoreError
 from tandemq.model.codes import RequestCode, ResponseCode

@@ -16,8 +16,8 @@ from random import Random
 from typing import Any, NamedTuple
 
 from tandemq.boundary import Turn
-from tandemq.codec.fastjson import loads
-from tandemq.coordination.records import Mode
+from tandemq.codec.remoting.fastjson import loads
+from tandemq.coordination.registry.records import Mode
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.registry import Ask, Outcome

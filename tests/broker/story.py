@@ -27,8 +27,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tandemq.coordination.orders import Stage
-from tandemq.coordination.records import Mode, Permission
+from tandemq.coordination.member.orders import Stage
+from tandemq.coordination.registry.records import Mode, Permission
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command

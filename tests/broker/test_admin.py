@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tandemq.boundary import LinkKind, Opened
-from tandemq.codec.fastjson import dumps, loads
-from tandemq.codec.frame import encode_command
+from tandemq.codec.remoting.fastjson import dumps, loads
+from tandemq.codec.remoting.frame import encode_command
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command

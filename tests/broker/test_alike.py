@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tandemq.broker.send import fast_path as together
 from tandemq.broker.send import processor as send
 from tandemq.broker.send.batch import LEARNED_MAX
-from tandemq.codec.frame import encode_command
+from tandemq.codec.remoting.frame import encode_command
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import FLAG_ONEWAY, Command
 from tandemq.model.topic import TopicConfig

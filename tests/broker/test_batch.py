@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tandemq.broker.send import batch
 from tandemq.broker.send.processor import SendPath
-from tandemq.codec.frame import encode_command
-from tandemq.codec.record import BatchPart, encode_batch
+from tandemq.codec.record.record import BatchPart, encode_batch
+from tandemq.codec.remoting.frame import encode_command
 from tandemq.errors import DiskFull
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import FLAG_ONEWAY, Command

@@ -8,7 +8,7 @@ from tandemq.boundary import LinkKind
 from tandemq.broker.state import clients
 from tandemq.broker.state import consumer_offsets as offsets
 from tandemq.broker.state.clients import Clients, Member
-from tandemq.codec.fastjson import dumps, loads
+from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.errors import ProtocolError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.group import ConsumerData, HeartbeatData, ProducerData, SubscriptionData

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tandemq.codec.fastjson import dumps, loads
+from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.config import BrokerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
 from tests.broker.harness import Harness

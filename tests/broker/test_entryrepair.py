@@ -11,7 +11,7 @@ import pytest
 from tandemq.broker.integrity import entry_repair as entryrepair
 from tandemq.broker.integrity.scrubber import SEARCH_STEP_BYTES
 from tandemq.broker.integrity.verify_job import CheckWork, SyncWork
-from tandemq.codec.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.sim.disk import SimDisk

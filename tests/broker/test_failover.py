@@ -7,8 +7,8 @@ import pytest
 from tandemq.broker.failover import service as failover
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets
 from tandemq.broker.state.persistence import Saver
-from tandemq.codec.fastjson import loads
-from tandemq.coordination.records import Mode, Permission
+from tandemq.codec.remoting.fastjson import loads
+from tandemq.coordination.registry.records import Mode, Permission
 from tandemq.errors import DiskFull
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode

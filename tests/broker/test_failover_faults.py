@@ -8,7 +8,7 @@ import pytest
 from tandemq.boundary import JobDone, LinkKind
 from tandemq.broker.failover import offset_barrier as offsetgate
 from tandemq.broker.ha import service as replicate
-from tandemq.coordination.records import Mode
+from tandemq.coordination.registry.records import Mode
 from tandemq.errors import DiskFailed, DiskFull, StoreDamaged
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from tandemq.coordination.records import GroupMode, Mode, Permission
+from tandemq.coordination.registry.records import GroupMode, Mode, Permission
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.sim.disk import SimDisk

@@ -13,9 +13,9 @@ import pytest
 
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets
 from tandemq.broker.state.persistence import Saver
-from tandemq.coordination.member import Member
-from tandemq.coordination.orders import Stage
-from tandemq.coordination.records import GroupMode, Mode
+from tandemq.coordination.member.machine import Member
+from tandemq.coordination.member.orders import Stage
+from tandemq.coordination.registry.records import GroupMode, Mode
 from tandemq.coordination.slave_consume import HandStep
 from tandemq.model.codes import RequestCode as Code
 from tests.broker.mortal import KILL, MASTER, POWER, SLAVE, MortalGroup, Point, Traffic

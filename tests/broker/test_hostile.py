@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tandemq.boundary import LinkKind
-from tandemq.codec.fastjson import dumps
-from tandemq.codec.frame import encode_command
 from tandemq.codec.ha import HELLO_MARK
+from tandemq.codec.remoting.fastjson import dumps
+from tandemq.codec.remoting.frame import encode_command
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.topic import TopicConfig

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tandemq.codec.fastjson import loads
+from tandemq.codec.remoting.fastjson import loads
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tests.broker.harness import START_WALL_MS, Harness

@@ -9,7 +9,7 @@ from tandemq.broker.pull import hold_service as longpoll
 from tandemq.broker.pull.hold_service import HELD_PER_LINK_MAX, PART
 from tandemq.broker.pull.processor import RELEASED_PER_TURN_MAX
 from tandemq.broker.pull.subscriptions import CODE_BYTES
-from tandemq.codec.frame import FrameDecoder, encode_command
+from tandemq.codec.remoting.frame import FrameDecoder, encode_command
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tests.broker.harness import CLIENT, Harness

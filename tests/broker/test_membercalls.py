@@ -9,9 +9,9 @@ import pytest
 
 from tandemq.broker.failover import member_requests as membercalls
 from tandemq.broker.failover.member_requests import CHALLENGE, NONCE, NONCES_MAX, PROOF, PROVEN
-from tandemq.codec.fastjson import dumps_java
-from tandemq.codec.frame import encode_command
-from tandemq.coordination.records import Mode
+from tandemq.codec.remoting.fastjson import dumps_java
+from tandemq.codec.remoting.frame import encode_command
+from tandemq.coordination.registry.records import Mode
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tandemq.broker.integrity.damage_table import Damages
 from tandemq.broker.pull.message_reader import MessageReader, Messages
-from tandemq.codec.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
-from tandemq.codec.record import encode_host, parse_record
+from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from tandemq.codec.record.record import encode_host, parse_record
 from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue
 from tandemq.storage.store import Store
 from tests.broker.harness import Harness, messages_in

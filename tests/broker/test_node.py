@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tandemq.boundary import Closed, LinkKind, Turn
-from tandemq.codec.frame import encode_command
+from tandemq.codec.remoting.frame import encode_command
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tests.broker.harness import CLIENT, Harness, messages_in, send_fields

@@ -9,7 +9,7 @@ from tandemq.boundary import Drained, LinkKind, Turn
 from tandemq.broker.node import Machine
 from tandemq.broker.pull import processor as pull
 from tandemq.broker.pull.hold_service import HELD_PER_LINK_MAX
-from tandemq.codec.frame import FrameDecoder, decode_command, encode_command
+from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
 from tandemq.config import BrokerConfig
 from tandemq.errors import DiskFailed
 from tandemq.model.codes import RequestCode, ResponseCode

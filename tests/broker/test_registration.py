@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tandemq.codec.frame import encode_command
+from tandemq.codec.remoting.frame import encode_command
 from tandemq.config import BrokerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
 from tests.broker.harness import Harness

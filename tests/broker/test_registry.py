@@ -5,7 +5,7 @@ from random import Random
 from tandemq.boundary import Closed, Drained, Event, JobDone, LinkKind, Now, Opened, Turn
 from tandemq.broker.failover.registry_client import BrokerRegistry
 from tandemq.config import tiny_name_server
-from tandemq.coordination.registry import (
+from tandemq.coordination.registry.interface import (
     Answer,
     Ask,
     Confirmed,

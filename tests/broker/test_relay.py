@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tandemq.broker.connections.client_requests import WAITING_MAX
-from tandemq.codec.fastjson import loads
+from tandemq.codec.remoting.fastjson import loads
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tests.broker.harness import CLIENT, Harness, messages_in

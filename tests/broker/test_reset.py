@@ -7,7 +7,7 @@ import pytest
 
 from tandemq.broker.processors.reset_offset import NOTICE_GAP_MS
 from tandemq.broker.state.pending_resets import FOLLOW_MS, PENDING_MAX, PendingResets
-from tandemq.codec.fastjson import loads
+from tandemq.codec.remoting.fastjson import loads
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command

@@ -9,8 +9,8 @@ import pytest
 from tandemq.boundary import DiskUsage, LinkKind, Now
 from tandemq.broker.node import Machine
 from tandemq.broker.processors.runtime_info import bytes_text, capacity_text, distribution, runtime_text
-from tandemq.codec.fastjson import loads
 from tandemq.codec.ha import REPORT
+from tandemq.codec.remoting.fastjson import loads
 from tandemq.metrics import Histogram
 from tandemq.model.codes import RequestCode as Code
 from tests.broker.harness import START_WALL_MS, Harness, run_job

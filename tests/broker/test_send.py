@@ -7,8 +7,8 @@ import pytest
 
 from tandemq.boundary import Now
 from tandemq.broker.node import Machine
-from tandemq.codec.frame import encode_command
-from tandemq.codec.record import BatchPart, encode_batch
+from tandemq.codec.record.record import BatchPart, encode_batch
+from tandemq.codec.remoting.frame import encode_command
 from tandemq.config import DELAY_LEVELS, parse_delay_levels
 from tandemq.errors import DiskFull
 from tandemq.model.codes import RequestCode, ResponseCode

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tandemq.boundary import LinkKind, Opened
-from tandemq.codec.fastjson import loads
+from tandemq.codec.remoting.fastjson import loads
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command

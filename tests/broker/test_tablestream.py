@@ -6,9 +6,9 @@ import pytest
 
 from tandemq.boundary import LinkKind
 from tandemq.broker.failover import metadata_stream as tablestream
-from tandemq.codec.fastjson import dumps
 from tandemq.codec.ha import KIND_DELAYS, KIND_GROUPS, KIND_OFFSETS, KIND_TOPICS
-from tandemq.coordination.records import Mode, Permission
+from tandemq.codec.remoting.fastjson import dumps
+from tandemq.coordination.registry.records import Mode, Permission
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tests.broker.elected import Broker, ElectedGroup

@@ -12,8 +12,8 @@ import pytest
 from tandemq.boundary import Closed, LinkKind, Opened
 from tandemq.broker.maintenance import registration
 from tandemq.broker.state import topics
-from tandemq.codec.fastjson import dumps
-from tandemq.codec.frame import FRAME_BYTES_MAX, encode_command
+from tandemq.codec.remoting.fastjson import dumps
+from tandemq.codec.remoting.frame import FRAME_BYTES_MAX, encode_command
 from tandemq.config import NameServerConfig
 from tandemq.errors import StoreError
 from tandemq.model.codes import RequestCode as Code

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.coordination.records import Mode, config_path
+from tandemq.coordination.registry.records import Mode, config_path
 from tandemq.registry import Delete, Found, Read
 from tests.broker.elected import ElectedGroup
 

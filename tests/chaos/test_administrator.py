@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from chaos.administrator import Administrator
-from tandemq.coordination.records import GroupConfig, Mode, Permission, contradictions, with_member
+from tandemq.coordination.registry.records import GroupConfig, Mode, Permission, contradictions, with_member
 from tandemq.run.groups import new_group
 from tandemq.run.local import LocalCluster
 

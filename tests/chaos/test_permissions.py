@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from chaos.permissions import Span, overlaps, spans_of
-from tandemq.coordination.records import Mode
+from tandemq.coordination.registry.records import Mode
 from tandemq.run.local import LocalCluster
 
 NOW = 100_000

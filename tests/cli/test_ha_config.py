@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tandemq.coordination.records import (
+from tandemq.coordination.registry.records import (
     GroupState,
     Mode,
     Permission,

@@ -8,7 +8,7 @@ import pytest
 
 from tandemq.cli.ha_status import times_texts
 from tandemq.coordination.lease import timing
-from tandemq.coordination.records import GroupConfig, Member, Mode, Role, config_path, config_to_json
+from tandemq.coordination.registry.records import GroupConfig, Member, Mode, Role, config_path, config_to_json
 from tandemq.registry import Create, Done, parse_address
 from tandemq.run.local import LocalCluster
 from tandemq.run.registry import RegistryClient

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tandemq.client.outgoing import Outgoing
+from tandemq.client.producer.encoder import Outgoing
 from tandemq.model.codes import ResponseCode
 from tandemq.run.ask import line
 from tandemq.run.local import LocalCluster

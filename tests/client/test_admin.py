@@ -3,7 +3,7 @@
 import pytest
 
 from tandemq import Admin, ConsumeFrom, Message, Producer, PushConsumer, SendResult
-from tandemq.client.group_admin import Target
+from tandemq.client.admin.groups import Target
 from tandemq.errors import LocalError, NoRoute, ProtocolError, RemoteError
 from tandemq.model.group import SubscriptionGroupConfig
 from tandemq.model.message import MessageQueue

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemq.client.balance import allocate
+from tandemq.client.consumer.queues.allocate import allocate
 from tandemq.model.message import MessageQueue
 
 

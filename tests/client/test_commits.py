@@ -1,9 +1,9 @@
 """Offsets told to brokers that handle the requests of one link on several threads, as RocketMQ's do."""
 
-from tandemq.client.calls import Ticket
-from tandemq.client.commits import Commits, Overtaken
-from tandemq.client.consuming import PushCore
-from tandemq.client.settings import ConsumeFrom, ConsumerOptions
+from tandemq.client.consumer.offsets.commits import Commits, Overtaken
+from tandemq.client.consumer.push_machine import PushCore
+from tandemq.client.core.calls import Ticket
+from tandemq.client.core.settings import ConsumeFrom, ConsumerOptions
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tandemq.client.consuming import Delivery, PushCore
-from tandemq.client.settings import ConsumeFrom, ConsumerOptions, MessageModel
+from tandemq.client.consumer.push_machine import Delivery, PushCore
+from tandemq.client.core.settings import ConsumeFrom, ConsumerOptions, MessageModel
 from tandemq.errors import ConfigError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.message import MessageQueue

@@ -18,8 +18,8 @@ from tandemq import (
     ReceivedMessage,
     SendStatus,
 )
+from tandemq.client.aio.options import QueueChoice
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
-from tandemq.client.options import QueueChoice
 from tandemq.errors import ClosedError, ConfigError, LocalError, NetworkError, NoRoute
 from tandemq.run.local import LocalCluster
 from tests.spec import spec
@@ -71,7 +71,7 @@ async def test_what_is_sent_is_consumed_with_async_for(tandemq_broker: LocalClus
 async def test_message_whose_taker_has_no_time_left_is_not_lost(
     tandemq_broker: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tandemq.client.push.BREATH", 1)
+    monkeypatch.setattr("tandemq.client.aio.push_consumer.BREATH", 1)
     sent = await send_some(tandemq_broker, 20)
     seen: list[str] = []
     async with PushConsumer(tandemq_broker.name_servers, group="g", topics={"T": "*"}, consume_from=FIRST) as consumer:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tandemq.client.consuming import PushCore
-from tandemq.client.settings import ConsumeFrom, ConsumerOptions
+from tandemq.client.consumer.push_machine import PushCore
+from tandemq.client.core.settings import ConsumeFrom, ConsumerOptions
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tests.client.test_consuming import take

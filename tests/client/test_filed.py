@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.client.filed import FileOffsets
+from tandemq.client.consumer.offsets.local_store import FileOffsets
 from tandemq.errors import DiskFailed
 from tandemq.model.message import MessageQueue
 

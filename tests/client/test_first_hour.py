@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tandemq.client import shares
+from tandemq.client.aio.producer import Producer
+from tandemq.client.aio.pull_consumer import PullConsumer
+from tandemq.client.aio.push_consumer import PushConsumer
 from tandemq.client.blocking import BlockingConsumer
-from tandemq.client.node import ClientNode
-from tandemq.client.producer import Producer
-from tandemq.client.pull import PullConsumer
-from tandemq.client.push import PushConsumer
+from tandemq.client.consumer.queues import rebalance as shares
+from tandemq.client.core.node import ClientNode
 from tandemq.errors import ClosedError, ConfigError, NetworkError, RemoteError
 from tandemq.model.message import Message
 from tandemq.run.local import LocalCluster

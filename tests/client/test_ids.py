@@ -2,7 +2,7 @@
 
 import re
 
-from tandemq.client.ids import UniqueKeys, month_start_ms
+from tandemq.client.producer.unique_keys import UniqueKeys, month_start_ms
 
 NOVEMBER_MS = 1_763_728_023_456
 """2025-11-21 12:27:03.456 UTC."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tandemq.client.latency import FAILURE_MS, Latency
+from tandemq.client.core.fault_strategy import FAILURE_MS, Latency
 
 
 @pytest.mark.parametrize(("took", "isolated"), [(0, 0), (549, 0), (550, 10_000), (1_000, 30_000), (5_000, 60_000)])

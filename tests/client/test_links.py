@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandemq.boundary import Now
-from tandemq.client.links import DEADLINE_STEP_MS, Answer, Links
+from tandemq.client.core.connections import DEADLINE_STEP_MS, Answer, Links
 from tandemq.errors import NotConnected, OutcomeUnknown
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from tandemq.client.blocking import BlockingMessage
-from tandemq.client.consuming import make_subscription
-from tandemq.client.outgoing import prepare
-from tandemq.client.received import MessageView, ReceivedMessage
-from tandemq.client.settings import ClientConfig, ProducerOptions
+from tandemq.client.consumer.push_machine import make_subscription
+from tandemq.client.consumer.received_message import MessageView, ReceivedMessage
+from tandemq.client.core.settings import ClientConfig, ProducerOptions
+from tandemq.client.producer.encoder import prepare
 from tandemq.errors import ConfigError, InvalidMessage, LocalError
 from tandemq.model.message import Message, MessageQueue, SendResult, SendStatus
 

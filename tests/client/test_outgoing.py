@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tandemq.client.outgoing import prepare, prepare_batches
-from tandemq.client.settings import ProducerOptions
-from tandemq.codec.record import decode_batch
+from tandemq.client.core.settings import ProducerOptions
+from tandemq.client.producer.encoder import prepare, prepare_batches
+from tandemq.codec.record.record import decode_batch
 from tandemq.errors import LocalError, RecordTooLarge
 from tandemq.model.message import Message, SysFlag, decode_properties
 

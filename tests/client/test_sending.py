@@ -2,8 +2,8 @@
 
 import pytest
 
-from tandemq.client.sending import ProducerCore, by_hash
-from tandemq.client.settings import ProducerOptions
+from tandemq.client.core.settings import ProducerOptions
+from tandemq.client.producer.machine import ProducerCore, by_hash
 from tandemq.errors import LocalError, NoRoute, NotConnected, OutcomeUnknown, RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command

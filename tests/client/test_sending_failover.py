@@ -4,8 +4,8 @@ from functools import partial
 
 import pytest
 
-from tandemq.client.sending import ProducerCore
-from tandemq.client.settings import ProducerOptions
+from tandemq.client.core.settings import ProducerOptions
+from tandemq.client.producer.machine import ProducerCore
 from tandemq.errors import ConfigError, NoRoute, NotConnected, OutcomeUnknown, RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.message import Message, decode_properties

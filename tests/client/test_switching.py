@@ -1,8 +1,8 @@
 """Consumers in broker groups that fail over: one member serves, the others refuse, and which one it is changes."""
 
 from tandemq.boundary import Closed
-from tandemq.client.consuming import PushCore
-from tandemq.client.settings import ConsumeFrom, ConsumerOptions, ProducerOptions
+from tandemq.client.consumer.push_machine import PushCore
+from tandemq.client.core.settings import ConsumeFrom, ConsumerOptions, ProducerOptions
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.model.message import Message, MessageQueue

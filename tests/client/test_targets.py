@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
-from tandemq.client.routes import WEIGHT_DEFAULT, WEIGHT_MAX, decode_route, weight_of
-from tandemq.client.settings import ProducerOptions
-from tandemq.client.targets import spin
+from tandemq.client.core.routes import WEIGHT_DEFAULT, WEIGHT_MAX, decode_route, weight_of
+from tandemq.client.core.settings import ProducerOptions
+from tandemq.client.producer.queue_selector import spin
 from tandemq.model.codes import RequestCode
 from tandemq.model.message import Message
 from tests.client.world import World

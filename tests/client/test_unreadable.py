@@ -6,11 +6,11 @@ from typing import TypeVar
 
 import pytest
 
-from tandemq.client import queries
-from tandemq.client.consuming import PushCore
-from tandemq.client.settings import ConsumeFrom, ConsumerOptions, MessageModel
-from tandemq.client.steps import Steps
-from tandemq.codec.record import INFLATED_BYTES_MAX, decode_pulled
+from tandemq.client.admin import queries
+from tandemq.client.consumer.push_machine import PushCore
+from tandemq.client.core.operations import Steps
+from tandemq.client.core.settings import ConsumeFrom, ConsumerOptions, MessageModel
+from tandemq.codec.record.record import INFLATED_BYTES_MAX, decode_pulled
 from tandemq.errors import ProtocolError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command

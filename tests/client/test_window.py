@@ -5,8 +5,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemq.client.window import Window
-from tandemq.codec.record import decode_message
+from tandemq.client.consumer.queues.process_queue import Window
+from tandemq.codec.record.record import decode_message
 from tandemq.model.message import MessageQueue, StoredMessage
 from tests.client.world import World
 

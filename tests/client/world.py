@@ -15,11 +15,11 @@ from enum import Enum
 from random import Random
 
 from tandemq.boundary import Closed, Event, LinkKind, Now, Opened, Turn
-from tandemq.client.node import ClientNode
-from tandemq.client.settings import ClientConfig
-from tandemq.codec.fastjson import dumps, loads
-from tandemq.codec.frame import FrameDecoder, decode_command, encode_command
-from tandemq.codec.record import decode_batch, encode_host, encode_record
+from tandemq.client.core.node import ClientNode
+from tandemq.client.core.settings import ClientConfig
+from tandemq.codec.record.record import decode_batch, encode_host, encode_record
+from tandemq.codec.remoting.fastjson import dumps, loads
+from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode as Answered
 from tandemq.model.command import FLAG_ONEWAY, Command

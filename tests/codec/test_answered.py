@@ -1,6 +1,6 @@
 """What a turn answers: bounded, first for those who ask for most."""
 
-from tandemq.codec.answered import LINK_PARTS, TURN_BYTES_MAX, Answered
+from tandemq.codec.remoting.response_budget import LINK_PARTS, TURN_BYTES_MAX, Answered
 
 
 def test_link_that_had_much_gets_no_more_and_others_do() -> None:

@@ -10,12 +10,12 @@ import pytest
 from tandemq.broker.state.consumer_offsets import parse_offsets
 from tandemq.broker.state.groups import parse_groups
 from tandemq.broker.state.topics import parse_topics
-from tandemq.client.routes import decode_route
-from tandemq.codec.admin_requests import CreateTopicFields, DeleteGroupFields, ResetOffsetFields
-from tandemq.codec.bodies import convert, decode_body, integer
-from tandemq.codec.fastjson import dumps
-from tandemq.codec.header import FORM_JSON, decode_header
-from tandemq.codec.requests import PullFields, read_fields
+from tandemq.client.core.routes import decode_route
+from tandemq.codec.remoting.admin_requests import CreateTopicFields, DeleteGroupFields, ResetOffsetFields
+from tandemq.codec.remoting.bodies import convert, decode_body, integer
+from tandemq.codec.remoting.fastjson import dumps
+from tandemq.codec.remoting.header import FORM_JSON, decode_header
+from tandemq.codec.remoting.requests import PullFields, read_fields
 from tandemq.errors import ProtocolError
 from tandemq.model.command import Command
 from tandemq.model.group import ConsumerData, HeartbeatData, SubscriptionData, SubscriptionGroupConfig

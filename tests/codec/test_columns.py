@@ -5,8 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemq.codec.columns import encode_parts, part_bytes, read_parts, record_bytes
-from tandemq.codec.record import HEAD_V4, MAGIC_V1, BatchPart, decode_batch, encode_batch, encode_host, encode_record
+from tandemq.codec.record.columns import encode_parts, part_bytes, read_parts, record_bytes
+from tandemq.codec.record.record import (
+    HEAD_V4,
+    MAGIC_V1,
+    BatchPart,
+    decode_batch,
+    encode_batch,
+    encode_host,
+    encode_record,
+)
 
 HOST = encode_host(b"\x0a\0\0\1", 10911)
 KEYS = st.text("0123456789ABCDEF", min_size=6, max_size=6)

@@ -1,6 +1,6 @@
 """Sizes and byte order of what storage files are made of."""
 
-from tandemq.codec.entries import (
+from tandemq.codec.record.entries import (
     BLANK,
     BLANK_MAGIC,
     CHECKPOINT,

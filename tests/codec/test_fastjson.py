@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemq.codec import fastjson
-from tandemq.codec.fastjson import DIALECT_BYTES_MAX, Raw, dumps, dumps_java, key_text, loads
+from tandemq.codec.remoting import fastjson
+from tandemq.codec.remoting.fastjson import DIALECT_BYTES_MAX, Raw, dumps, dumps_java, key_text, loads
 from tandemq.errors import ProtocolError
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemq.codec.frame import FRAME_BYTES_MAX, FrameDecoder, decode_command, encode_command
-from tandemq.codec.header import LANGUAGES
+from tandemq.codec.remoting.frame import FRAME_BYTES_MAX, FrameDecoder, decode_command, encode_command
+from tandemq.codec.remoting.header import LANGUAGES
 from tandemq.errors import FrameError, ProtocolError
 from tandemq.model.command import Command
 from tests.golden import GOLDEN

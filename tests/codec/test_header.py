@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemq.codec.header import FORM_BINARY, FORM_JSON, LANGUAGES, decode_header, encode_header
+from tandemq.codec.remoting.header import FORM_BINARY, FORM_JSON, LANGUAGES, decode_header, encode_header
 from tandemq.errors import ProtocolError
 from tandemq.model.command import Command
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemq.codec.layout import LAYOUTS_MAX, Layouts
-from tandemq.codec.record import crc_property, property_value, record_keys, tags_code
+from tandemq.codec.record.layout import LAYOUTS_MAX, Layouts
+from tandemq.codec.record.record import crc_property, property_value, record_keys, tags_code
 from tandemq.model.message import decode_properties
 
 UNUSUAL = {"DELAY", "TRAN_MSG", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"}

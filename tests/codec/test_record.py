@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandemq.codec.record import (
+from tandemq.codec.record.record import (
     MAGIC_V1,
     MAGIC_V2,
     BatchPart,
@@ -27,7 +27,7 @@ from tandemq.codec.record import (
     tags_code,
     unfinished_record,
 )
-from tandemq.codec.run import Run, scan_run
+from tandemq.codec.record.record_run import Run, scan_run
 from tandemq.errors import ProtocolError, RecordTooLarge
 from tandemq.model.hashing import java_hash
 from tandemq.model.message import SysFlag

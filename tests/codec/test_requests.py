@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tandemq.codec.requests import (
+from tandemq.codec.remoting.requests import (
     PullFields,
     QueryMessageFields,
     QueueFields,

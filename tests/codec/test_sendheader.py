@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemq.codec.requests import decode_send_frame
-from tandemq.codec.sendheader import PATTERNS_MAX, SendHeaders, SendRun
+from tandemq.codec.remoting.requests import decode_send_frame
+from tandemq.codec.remoting.send_header import PATTERNS_MAX, SendHeaders, SendRun
 
 KEYS = st.text("0123456789ABCDEF", min_size=1, max_size=40)
 

@@ -2,8 +2,8 @@
 
 from random import Random
 
-from tandemq.codec.frame import FrameDecoder, encode_command
-from tandemq.codec.unfinished import Unfinished
+from tandemq.codec.remoting.frame import FrameDecoder, encode_command
+from tandemq.codec.remoting.partial_frames import Unfinished
 from tandemq.model.command import Command
 
 FRAME = encode_command(Command(10, 1, body=bytes(5_000)))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tandemq.coordination.registry import (
+from tandemq.coordination.registry.interface import (
     Answer,
     Ask,
     Confirmed,

@@ -10,8 +10,8 @@ from functools import partial
 from random import Random
 from typing import TypeVar
 
-from tandemq.coordination.orders import Stage
-from tandemq.coordination.records import GroupMode, Mode
+from tandemq.coordination.member.orders import Stage
+from tandemq.coordination.registry.records import GroupMode, Mode
 from tests.coordination.world import Violation, World
 
 Key = TypeVar("Key")

@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from tandemq.coordination import founding, lease, member, takeover, view
-from tandemq.coordination.orders import Stage
+from tandemq.coordination import lease
+from tandemq.coordination.member import founding, takeover
+from tandemq.coordination.member import machine as member
+from tandemq.coordination.member.orders import Stage
+from tandemq.coordination.registry import view
 
 
 @dataclass(frozen=True, slots=True)

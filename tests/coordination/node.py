@@ -5,8 +5,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tandemq.boundary import Now
-from tandemq.coordination.member import Member
-from tandemq.coordination.orders import (
+from tandemq.coordination.member.machine import Member
+from tandemq.coordination.member.orders import (
     BecomeMaster,
     BecomeSlave,
     CommandDone,
@@ -15,8 +15,8 @@ from tandemq.coordination.orders import (
     Note,
     PermissionChanged,
 )
-from tandemq.coordination.records import Mode
-from tandemq.coordination.registry import Ask
+from tandemq.coordination.registry.interface import Ask
+from tandemq.coordination.registry.records import Mode
 from tests.coordination.client import RegistryClient
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ Commands: `begin MODE [size=N] [started=0,1] [key=value …]`, `start ID`, `kill
 from collections.abc import Callable
 from dataclasses import replace
 
-from tandemq.coordination.records import Mode, Permission, with_member
+from tandemq.coordination.registry.records import Mode, Permission, with_member
 from tests.coordination.world import World
 from tests.scripts.transcript import parse
 

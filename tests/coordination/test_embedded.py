@@ -5,12 +5,12 @@ from random import Random
 import pytest
 
 from tandemq.boundary import Closed, Event, JobDone, LinkKind, Now, Opened, Turn
-from tandemq.codec.frame import encode_command
 from tandemq.codec.proofs import Keyring
+from tandemq.codec.remoting.frame import encode_command
 from tandemq.config import tiny_name_server
-from tandemq.coordination import embedded as module
-from tandemq.coordination.embedded import EmbeddedRegistry, State
-from tandemq.coordination.registry import (
+from tandemq.coordination.registry import embedded as module
+from tandemq.coordination.registry.embedded import EmbeddedRegistry, State
+from tandemq.coordination.registry.interface import (
     PERSISTENT,
     Answer,
     Ask,

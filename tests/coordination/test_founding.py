@@ -2,9 +2,9 @@
 
 import pytest
 
-from tandemq.coordination.orders import Stage
-from tandemq.coordination.records import GroupMode, Mode
-from tandemq.coordination.trouble import trouble_of
+from tandemq.coordination.member.diagnosis import trouble_of
+from tandemq.coordination.member.orders import Stage
+from tandemq.coordination.registry.records import GroupMode, Mode
 from tests.coordination.node import Node
 from tests.coordination.world import World
 from tests.spec import spec

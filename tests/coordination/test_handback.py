@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tandemq.coordination.member import Member
-from tandemq.coordination.orders import Stage
-from tandemq.coordination.records import GroupMode, Mode
+from tandemq.coordination.member.machine import Member
+from tandemq.coordination.member.orders import Stage
+from tandemq.coordination.registry.records import GroupMode, Mode
 from tandemq.coordination.slave_consume import HandStep
 from tests.coordination.mutations import claim_by_reading
 from tests.coordination.world import Violation, World

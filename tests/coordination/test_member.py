@@ -6,11 +6,11 @@ import pytest
 
 from tandemq.boundary import Now
 from tandemq.codec.ha import Heartbeat
-from tandemq.coordination import takeover
 from tandemq.coordination.lease import timing
-from tandemq.coordination.member import Member
-from tandemq.coordination.orders import PermissionChanged, Stage
-from tandemq.coordination.records import (
+from tandemq.coordination.member import takeover
+from tandemq.coordination.member.machine import Member
+from tandemq.coordination.member.orders import PermissionChanged, Stage
+from tandemq.coordination.registry.records import (
     GroupMode,
     GroupState,
     Mode,
@@ -18,7 +18,7 @@ from tandemq.coordination.records import (
     Role,
     with_member,
 )
-from tandemq.coordination.records import (
+from tandemq.coordination.registry.records import (
     Member as Configured,
 )
 from tests.coordination.faults import Schedule

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tandemq.coordination.records import GroupConfig, Member, Mode, Permission, Role, with_member
+from tandemq.coordination.registry.records import GroupConfig, Member, Mode, Permission, Role, with_member
 from tests.coordination.test_member import group, member_of
 from tests.coordination.world import World
 from tests.spec import spec

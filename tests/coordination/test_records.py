@@ -3,8 +3,17 @@ from itertools import product
 
 import pytest
 
-from tandemq.coordination import records
-from tandemq.coordination.records import GroupConfig, GroupMode, GroupState, LiveBroker, Member, Mode, Permission, Role
+from tandemq.coordination.registry import records
+from tandemq.coordination.registry.records import (
+    GroupConfig,
+    GroupMode,
+    GroupState,
+    LiveBroker,
+    Member,
+    Mode,
+    Permission,
+    Role,
+)
 from tandemq.errors import ConfigError
 
 MASTER = Member(0, Role.MASTER)

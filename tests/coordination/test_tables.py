@@ -5,11 +5,11 @@ import itertools
 import pytest
 
 from tandemq.coordination.election import Candidate, may_stand, place_of
-from tandemq.coordination.insync import InSync
+from tandemq.coordination.in_sync import InSync
 from tandemq.coordination.lease import FOREVER, HEARTBEATS_KEPT, Lease, drift_of, is_lonely, timing
 from tandemq.coordination.liveness import Checks, Peer
 from tandemq.coordination.permission import holder_of, right_of
-from tandemq.coordination.records import NOBODY, GroupMode, GroupState, Permission
+from tandemq.coordination.registry.records import NOBODY, GroupMode, GroupState, Permission
 from tandemq.coordination.slave_consume import may_take_reading
 from tests.spec import spec
 

@@ -5,8 +5,8 @@ from itertools import product
 
 import pytest
 
-from tandemq.coordination.records import NOBODY, GroupConfig, GroupMode, GroupState, Member, Mode, Role
-from tandemq.coordination.transition import forgotten, objection
+from tandemq.coordination.registry.records import NOBODY, GroupConfig, GroupMode, GroupState, Member, Mode, Role
+from tandemq.coordination.registry.transition import forgotten, objection
 from tests.spec import spec
 
 NORMAL = GroupState(3, 0, (0, 1), reader=0)

@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from tandemq.coordination import tree as module
-from tandemq.coordination.registry import (
+from tandemq.coordination.registry import tree as module
+from tandemq.coordination.registry.interface import (
     PERSISTENT,
     Create,
     Delete,
@@ -19,7 +19,7 @@ from tandemq.coordination.registry import (
     Refused,
     Write,
 )
-from tandemq.coordination.tree import NodeCreated, NodeDeleted, SessionEnded, Tree
+from tandemq.coordination.registry.tree import NodeCreated, NodeDeleted, SessionEnded, Tree
 from tandemq.errors import RemoteError
 
 

@@ -3,9 +3,11 @@
 import pytest
 
 from tandemq.boundary import Now
-from tandemq.coordination.member import Member
-from tandemq.coordination.orders import MemberSettings, Stage
-from tandemq.coordination.records import (
+from tandemq.coordination.member.diagnosis import trouble_of
+from tandemq.coordination.member.machine import Member
+from tandemq.coordination.member.orders import MemberSettings, Stage
+from tandemq.coordination.registry.interface import Answer, Ask, Confirmed, Create, SessionSuspended, SessionUp
+from tandemq.coordination.registry.records import (
     GroupConfig,
     GroupState,
     Mode,
@@ -16,10 +18,8 @@ from tandemq.coordination.records import (
     state_path,
     state_to_json,
 )
-from tandemq.coordination.records import Member as Configured
-from tandemq.coordination.registry import Answer, Ask, Confirmed, Create, SessionSuspended, SessionUp
-from tandemq.coordination.tree import Tree
-from tandemq.coordination.trouble import trouble_of
+from tandemq.coordination.registry.records import Member as Configured
+from tandemq.coordination.registry.tree import Tree
 
 SESSION_MS = 2_000
 

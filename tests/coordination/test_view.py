@@ -4,22 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tandemq.coordination.records import (
-    GroupConfig,
-    GroupMode,
-    GroupState,
-    LiveBroker,
-    Mode,
-    Role,
-    config_path,
-    config_to_json,
-    live_broker_path,
-    live_to_json,
-    state_path,
-    state_to_json,
-)
-from tandemq.coordination.records import Member as Configured
-from tandemq.coordination.registry import (
+from tandemq.coordination.registry.interface import (
     Answer,
     Ask,
     Changed,
@@ -38,8 +23,23 @@ from tandemq.coordination.registry import (
     Unknown,
     Write,
 )
-from tandemq.coordination.tree import Tree
-from tandemq.coordination.view import RETRY_MS, RegistryView
+from tandemq.coordination.registry.records import (
+    GroupConfig,
+    GroupMode,
+    GroupState,
+    LiveBroker,
+    Mode,
+    Role,
+    config_path,
+    config_to_json,
+    live_broker_path,
+    live_to_json,
+    state_path,
+    state_to_json,
+)
+from tandemq.coordination.registry.records import Member as Configured
+from tandemq.coordination.registry.tree import Tree
+from tandemq.coordination.registry.view import RETRY_MS, RegistryView
 
 STATE = GroupState(1, 1, (1, 2), GroupMode.NORMAL, 1)
 NEXT = replace(STATE, epoch=2, master=2, reader=2, by=2)

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from tandemq.coordination.orders import Stage
-from tandemq.coordination.records import (
+from tandemq.coordination.member.orders import Stage
+from tandemq.coordination.registry.interface import Changed, Create, Found, Read, Write
+from tandemq.coordination.registry.records import (
     GroupConfig,
     GroupState,
     Mode,
@@ -22,9 +23,8 @@ from tandemq.coordination.records import (
     state_path,
     state_to_json,
 )
-from tandemq.coordination.records import Member as Configured
-from tandemq.coordination.registry import Changed, Create, Found, Read, Write
-from tandemq.coordination.tree import Tree
+from tandemq.coordination.registry.records import Member as Configured
+from tandemq.coordination.registry.tree import Tree
 from tests.coordination.node import CLUSTER, GROUP, Node
 
 

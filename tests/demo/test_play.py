@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tandemq.demo
-from tandemq.coordination.records import Mode
+from tandemq.coordination.registry.records import Mode
 from tandemq.demo import play, rows
 from tandemq.demo.tale import Tale
 from tandemq.errors import ConfigError

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tandemq.coordination.records import Mode
+from tandemq.coordination.registry.records import Mode
 from tandemq.demo import play, rows
 from tandemq.demo.tale import Tale
 from tandemq.demo.tally import Tally

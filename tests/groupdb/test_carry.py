@@ -6,7 +6,19 @@ from typing import Any
 
 import pytest
 
-from tandemq.coordination.records import (
+from tandemq.coordination.registry.interface import (
+    Create,
+    Delete,
+    Found,
+    Missing,
+    Operation,
+    Outcome,
+    Read,
+    Refused,
+    Unknown,
+    Write,
+)
+from tandemq.coordination.registry.records import (
     GroupConfig,
     GroupMode,
     GroupState,
@@ -20,19 +32,7 @@ from tandemq.coordination.records import (
     state_path,
     state_to_json,
 )
-from tandemq.coordination.registry import (
-    Create,
-    Delete,
-    Found,
-    Missing,
-    Operation,
-    Outcome,
-    Read,
-    Refused,
-    Unknown,
-    Write,
-)
-from tandemq.coordination.tree import Tree
+from tandemq.coordination.registry.tree import Tree
 from tandemq.errors import OutcomeUnknown, RemoteError
 from tandemq.groupdb.carry import Carried, carry
 from tandemq.groupdb.database import GroupDatabase

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tandemq.coordination.records import GroupConfig, Member, Mode, Permission, Role
+from tandemq.coordination.registry.records import GroupConfig, Member, Mode, Permission, Role
 from tandemq.errors import ConfigError, LocalError, NetworkError
 from tandemq.groupdb import database as module
 from tandemq.groupdb.database import GroupDatabase

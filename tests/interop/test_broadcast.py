@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tandemq import ConsumeFrom, PushConsumer
-from tandemq.client.settings import MessageModel
+from tandemq.client.core.settings import MessageModel
 from tests.interop.checks import exactly, invent_one, lose_one, prove, repeat_one
 from tests.interop.conftest import Pair
 from tests.interop.driver import JavaDriver

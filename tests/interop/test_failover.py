@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.coordination.records import Mode
+from tandemq.coordination.registry.records import Mode
 from tandemq.run.groups import configure
 from tests.interop.driver import JavaDriver
 from tests.interop.flights import AHEAD, GROUP, Flight, now_ms, told

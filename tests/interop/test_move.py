@@ -8,7 +8,7 @@ import pytest
 
 from tandemq import ConsumeFrom
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
-from tandemq.coordination.records import Mode
+from tandemq.coordination.registry.records import Mode
 from tandemq.errors import TandemError
 from tandemq.model.message import Message, SendStatus
 from tandemq.run.groups import configure

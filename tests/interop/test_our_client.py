@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from tandemq import Admin, ConsumeFrom, Message, Producer, PullConsumer, PushConsumer, ReceivedMessage, SendStatus
 from tandemq.cli import main
-from tandemq.client.group_admin import Target
-from tandemq.client.settings import MessageModel
+from tandemq.client.admin.groups import Target
+from tandemq.client.core.settings import MessageModel
 from tandemq.errors import NoRoute, RemoteError
 from tests.interop.java import SERVER_VERSIONS, JavaBroker, JavaNameServer
 from tests.interop.wire import wait_registered

@@ -7,7 +7,7 @@ from struct import pack
 from typing import Any
 
 from tandemq.boundary import Closed, LinkKind, Now, Opened, Outbox, Turn
-from tandemq.codec.frame import FrameDecoder, decode_command, encode_command
+from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
 from tandemq.config import NameServerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command

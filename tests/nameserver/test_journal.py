@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from tandemq.coordination.registry import Create, Write
-from tandemq.coordination.tree import Change, NodeCreated, Tree
+from tandemq.coordination.registry.interface import Create, Write
+from tandemq.coordination.registry.tree import Change, NodeCreated, Tree
 from tandemq.errors import DiskFailed, StoreDamaged
 from tandemq.nameserver import journal as module
 from tandemq.nameserver.journal import JOURNAL, SNAPSHOT, Journal

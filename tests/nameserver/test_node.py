@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tandemq.boundary import Closed, LinkKind, Opened, Turn
-from tandemq.codec.fastjson import loads
-from tandemq.codec.frame import FrameDecoder, decode_command, encode_command
+from tandemq.codec.remoting.fastjson import loads
+from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
 from tandemq.config import NameServerConfig
 from tandemq.errors import DiskFull
 from tandemq.model.codes import RequestCode, ResponseCode

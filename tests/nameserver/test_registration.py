@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemq.codec.frame import FrameDecoder, decode_command
+from tandemq.codec.remoting.frame import FrameDecoder, decode_command
 from tandemq.errors import ProtocolError
 from tandemq.model.command import Command
 from tandemq.nameserver import registration as module

@@ -7,11 +7,11 @@ from struct import pack
 import pytest
 
 from tandemq.boundary import Closed, Job, JobDone, LinkKind, Now, Opened, Turn
-from tandemq.codec.frame import encode_command
 from tandemq.codec.proofs import Keyring
 from tandemq.codec.registry import encode_operation
+from tandemq.codec.remoting.frame import encode_command
 from tandemq.config import tiny_name_server
-from tandemq.coordination.registry import Create, Operation, Read, Write
+from tandemq.coordination.registry.interface import Create, Operation, Read, Write
 from tandemq.errors import DiskFailed, DiskFull
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command

@@ -7,7 +7,7 @@ import pytest
 from tandemq.boundary import Closed, LinkKind, Opened
 from tandemq.codec.proofs import CHALLENGE, NONCE, PROOF, answer_proof, from_text, request_proof, to_text
 from tandemq.codec.registry import ROLES, encode_operation
-from tandemq.coordination.registry import Create, Delete, Operation, Read, ReadChildren, Write
+from tandemq.coordination.registry.interface import Create, Delete, Operation, Read, ReadChildren, Write
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tests.nameserver.test_registry import TIMEOUT_MS, Host

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tandemq.codec.fastjson import loads
+from tandemq.codec.remoting.fastjson import loads
 from tandemq.errors import RemoteError
 from tandemq.nameserver import routes
 from tandemq.nameserver.routes import Queues, Registration, RouteTable, Version

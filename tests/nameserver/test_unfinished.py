@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.codec.frame import encode_command
+from tandemq.codec.remoting.frame import encode_command
 from tandemq.config import NameServerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command

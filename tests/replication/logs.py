@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from tandemq.codec.entries import BLANK, BLANK_BYTES_MIN, BLANK_MAGIC
-from tandemq.codec.record import encode_host, encode_record
+from tandemq.codec.record.entries import BLANK, BLANK_BYTES_MIN, BLANK_MAGIC
+from tandemq.codec.record.record import encode_host, encode_record
 from tandemq.errors import OffsetGone
 
 HOST = encode_host(bytes((127, 0, 0, 1)), 10911)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tandemq.broker.integrity.scrubber import FIRST_MS
-from tandemq.codec.frame import FrameDecoder, decode_command, encode_command
-from tandemq.codec.record import RECORD_BYTES_MIN
+from tandemq.codec.record.record import RECORD_BYTES_MIN
+from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.sim.disk import SimDisk
 from tandemq.storage.consumequeue import PREFILL_SIZE

@@ -8,7 +8,7 @@ import pytest
 
 from tandemq.boundary import DiskUsage, Now
 from tandemq.broker.ha.replica_progress import FILE
-from tandemq.coordination.records import Mode
+from tandemq.coordination.registry.records import Mode
 from tandemq.errors import StoreDamaged
 from tests.broker.elected import ElectedGroup
 from tests.replication.group import Group, Member

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tandemq.boundary import LinkKind
-from tandemq.codec.fastjson import loads
+from tandemq.codec.remoting.fastjson import loads
 from tandemq.model.codes import RequestCode, ResponseCode
 from tests.broker.harness import Harness
 from tests.replication.group import Group

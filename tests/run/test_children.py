@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.coordination.records import Mode
+from tandemq.coordination.registry.records import Mode
 from tandemq.errors import ConfigError
 from tandemq.run.children import ChildCluster
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tandemq.config import NameServerConfig
-from tandemq.coordination import records
-from tandemq.coordination.records import GroupConfig, GroupMode, GroupState, Member, Mode, Permission, Role
+from tandemq.coordination.registry import records
+from tandemq.coordination.registry.records import GroupConfig, GroupMode, GroupState, Member, Mode, Permission, Role
 from tandemq.errors import ConfigError, RemoteError
 from tandemq.registry import Create, Found, Read, Write, parse_address
 from tandemq.run.groups import CLUSTER, configure, has_registry, new_group

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tandemq.config import NameServerConfig
-from tandemq.coordination import records
+from tandemq.coordination.registry import records
 from tandemq.errors import ConfigError, RemoteError
 from tandemq.registry import Done, Found, Read, Write, parse_address
 from tandemq.run.groups import CLUSTER

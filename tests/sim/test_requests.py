@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from tandemq.boundary import LinkKind
-from tandemq.codec.frame import encode_command
+from tandemq.codec.remoting.frame import encode_command
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import FLAG_RESPONSE, Command
 from tandemq.sim.groupsim import GroupSimulation

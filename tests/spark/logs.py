@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tandemq.codec.entries import BLANK, BLANK_MAGIC
-from tandemq.codec.record import CRC_PROPERTY_BYTES, encode_host, encode_record
+from tandemq.codec.record.entries import BLANK, BLANK_MAGIC
+from tandemq.codec.record.record import CRC_PROPERTY_BYTES, encode_host, encode_record
 
 SEGMENT_BYTES = 1 << 16
 BORN_MS = 1_700_000_000_000

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from tandemq.client.admin import Admin
-from tandemq.client.outgoing import Outgoing
-from tandemq.client.producer import Producer
+from tandemq.client.aio.admin import Admin
+from tandemq.client.aio.producer import Producer
+from tandemq.client.producer.encoder import Outgoing
 from tandemq.model.codes import ResponseCode
 from tandemq.model.message import Message, MessageQueue, SendResult
 from tandemq.run.ask import try_ask

@@ -4,7 +4,7 @@ import zlib
 
 import pytest
 
-from tandemq.codec.record import encode_host, encode_record
+from tandemq.codec.record.record import encode_host, encode_record
 from tandemq.errors import ProtocolError
 from tandemq.model.message import MessageQueue, SysFlag
 from tandemq.spark.decode import Decoder

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tandemq.client.steps import Ask, AskAll, Steps
-from tandemq.codec.record import encode_record
+from tandemq.client.core.operations import Ask, AskAll, Steps
+from tandemq.codec.record.record import encode_record
 from tandemq.errors import NotConnected
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command

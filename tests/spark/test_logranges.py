@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tandemq.codec.record import decode_host
+from tandemq.codec.record.record import decode_host
 from tandemq.errors import OffsetGone, StoreDamaged
 from tandemq.model.message import SysFlag
 from tandemq.spark.logfiles import LogReader, log_end, open_log

@@ -6,9 +6,9 @@ from typing import cast
 
 import pytest
 
-from tandemq.client.kit import Kit
-from tandemq.client.steps import Ask
-from tandemq.codec.record import encode_record
+from tandemq.client.core.context import Kit
+from tandemq.client.core.operations import Ask
+from tandemq.codec.record.record import encode_record
 from tandemq.errors import NotConnected
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command

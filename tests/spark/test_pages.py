@@ -24,7 +24,7 @@ from tandemq.cli.spark import spark as jobs
 from tandemq.cli.spark_collect import collect
 from tandemq.cli.spark_pipeline import pipeline
 from tandemq.cli.spark_replay import replay
-from tandemq.codec.record import HEAD_V4
+from tandemq.codec.record.record import HEAD_V4
 from tandemq.model.message import MessageQueue
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.run.local import LocalCluster

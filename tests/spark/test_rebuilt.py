@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tandemq.codec.record import decode_host, encode_host, encode_record, parse_record
+from tandemq.codec.record.record import decode_host, encode_host, encode_record, parse_record
 from tandemq.errors import StoreDamaged
 from tandemq.spark.rebuilt import blank_at, encode_row, fill_segment
 

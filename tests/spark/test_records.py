@@ -5,7 +5,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandemq.codec.record import CRC_PROPERTY_BYTES, encode_record, parse_record, property_value, record_fault
+from tandemq.codec.record.record import CRC_PROPERTY_BYTES, encode_record, parse_record, property_value, record_fault
 from tandemq.spark.records import read_heads, regular_columns
 from tests.spark.logs import HOST_V4
 

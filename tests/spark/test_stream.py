@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tandemq.client.queries import message_at
+from tandemq.client.admin.queries import message_at
 from tandemq.model.message import MessageQueue
 from tandemq.run.children import ChildCluster
 from tandemq.run.local import LocalBroker, LocalCluster

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from random import Random
 
 from tandemq.boundary import Disk
-from tandemq.codec.record import Record, encode_host, parse_record
+from tandemq.codec.record.record import Record, encode_host, parse_record
 from tandemq.sim.disk import SimDisk
 from tandemq.storage.recovery import Recovered, open_store
 from tandemq.storage.store import Store, StoreConfig

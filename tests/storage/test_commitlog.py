@@ -5,7 +5,7 @@ from hashlib import sha256
 
 import pytest
 
-from tandemq.codec.run import Run
+from tandemq.codec.record.record_run import Run
 from tandemq.errors import RecordTooLarge
 from tandemq.sim.disk import SimDisk
 from tandemq.storage.scan import Walker

@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from tandemq.codec.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
-from tandemq.codec.record import Record
+from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from tandemq.codec.record.record import Record
 from tandemq.sim.disk import SimDisk
 from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue, QueueFiles
 from tests.storage.harness import new_disk, put, start

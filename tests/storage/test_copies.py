@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandemq.codec.record import encode_record, parse_record
-from tandemq.codec.run import Run, scan_run
+from tandemq.codec.record.record import encode_record, parse_record
+from tandemq.codec.record.record_run import Run, scan_run
 from tandemq.storage.store import ALIKE_MIN, Store, StoreConfig
 from tests.storage.harness import HOST, NOW_MS, derived, new_disk, queue_entries, start
 

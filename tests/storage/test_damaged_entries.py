@@ -2,7 +2,7 @@
 
 import pytest
 
-from tandemq.codec.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.sim.disk import SimDisk
 from tests.storage.harness import CONFIG, OTHER_BOOT, fill, new_disk, put, queue_entries, reopen, start
 from tests.storage.test_consumequeue import FILE_BYTES, SIZE, enter, make

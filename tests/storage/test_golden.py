@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tandemq.codec.record import decode_message
+from tandemq.codec.record.record import decode_message
 from tandemq.config import parse_delay_levels
 from tandemq.real.disk import RealDisk
 from tandemq.storage.recovery import open_store

@@ -1,6 +1,6 @@
 """Walking the log with checks."""
 
-from tandemq.codec.record import encode_record
+from tandemq.codec.record.record import encode_record
 from tandemq.storage.scan import Reader, faults_within, find_next_record
 
 SEGMENT = 1 << 20

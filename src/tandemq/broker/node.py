@@ -31,8 +31,8 @@ from tandemq.broker.state.persistence import SAVED_FIRST, Saver
 from tandemq.broker.state.schedule import Schedule
 from tandemq.broker.state.stats import Stats
 from tandemq.broker.state.topics import Topics, refuse_unsupported
-from tandemq.codec.frame import RawFrame, decode_command, encode_command
-from tandemq.codec.header import FORM_JSON
+from tandemq.codec.remoting.frame import RawFrame, decode_command, encode_command
+from tandemq.codec.remoting.header import FORM_JSON
 from tandemq.config import BrokerConfig
 from tandemq.errors import ProtocolError, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode

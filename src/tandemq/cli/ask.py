@@ -10,11 +10,11 @@ import click
 from tandemq.cli.nameservers import explained
 
 if TYPE_CHECKING:
-    from tandemq.client.admin import Admin
+    from tandemq.client.aio.admin import Admin
 
 T = TypeVar("T")
 DEFAULT_NAME_SERVERS = "127.0.0.1:9876"
-_LEVELS = {"kazoo": logging.CRITICAL, "tandemq.client.unreadable": logging.WARNING}
+_LEVELS = {"kazoo": logging.CRITICAL, "tandemq.client.consumer.unreadable": logging.WARNING}
 
 namesrv_option = click.option(
     "--namesrv", "-n", "name_servers", default=DEFAULT_NAME_SERVERS, envvar="TANDEMQ_NAMESRV", show_default=True,
@@ -29,7 +29,7 @@ def quiet() -> Iterator[None]:
     loggers = [logging.getLogger("tandemq")]
     if not logging.getLogger().isEnabledFor(logging.DEBUG):  # tandemq -v: every attempt of ZooKeeper's client is shown
         loggers.append(logging.getLogger("kazoo"))
-    loggers.append(logging.getLogger("tandemq.client.unreadable"))
+    loggers.append(logging.getLogger("tandemq.client.consumer.unreadable"))
     before = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(_LEVELS.get(logger.name, logging.ERROR))
@@ -42,7 +42,7 @@ def quiet() -> Iterator[None]:
 
 def ask(name_servers: str, story: "Callable[[Admin], Awaitable[T]]") -> T:
     """The outcome of what `story` asks of a cluster."""
-    from tandemq.client.admin import Admin  # noqa: PLC0415  # --help needs no client
+    from tandemq.client.aio.admin import Admin  # noqa: PLC0415  # --help needs no client
 
     async def told() -> T:
         async with Admin(name_servers) as admin:

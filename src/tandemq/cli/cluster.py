@@ -9,7 +9,7 @@ from tandemq.cli.show import json_option, show_facts, show_json, show_rows
 from tandemq.errors import NetworkError, RemoteError
 
 if TYPE_CHECKING:
-    from tandemq.client.admin import Admin
+    from tandemq.client.aio.admin import Admin
 
 
 @click.group()

@@ -53,7 +53,7 @@ def demo(
     Spark archives the brokers' logs, audits the twins, and works out the same figures from its lake. Exit code 3 if
     anything acknowledged is missing, a figure differs, twins are not equal, or reading or writing did not go on.
     """
-    from tandemq.coordination.records import Mode  # noqa: PLC0415
+    from tandemq.coordination.registry.records import Mode  # noqa: PLC0415
     from tandemq.demo import play, rows  # noqa: PLC0415  # rich and the client are not loaded for --help
     from tandemq.demo.tale import Tale  # noqa: PLC0415
 

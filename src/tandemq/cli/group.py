@@ -10,8 +10,8 @@ from tandemq.errors import LocalError, NoRoute
 from tandemq.model.topic import is_system_group
 
 if TYPE_CHECKING:
-    from tandemq.client.admin import Admin
-    from tandemq.client.group_admin import GroupConnections, Progress
+    from tandemq.client.admin.groups import GroupConnections, Progress
+    from tandemq.client.aio.admin import Admin
     from tandemq.model.message import MessageQueue
 
 LIST_HINT = "tandemq group list shows those that are there"

@@ -19,7 +19,7 @@ from tandemq.cli.show import json_option, show_json, show_rows, time_text
 from tandemq.errors import ConfigError, NetworkError, RemoteError, TandemError
 
 if TYPE_CHECKING:
-    from tandemq.coordination.records import GroupConfig, Member
+    from tandemq.coordination.registry.records import GroupConfig, Member
     from tandemq.groupdb.carry import CarriedGroup
     from tandemq.groupdb.database import GroupDatabase, StoredGroup
 
@@ -160,7 +160,7 @@ def set_group(
 def _changed(
     group: str, before: "GroupConfig | None", mode: str | None, members: tuple[str, ...], dropped: tuple[int, ...]
 ) -> "GroupConfig":
-    from tandemq.coordination.records import GroupConfig, Mode, with_member  # noqa: PLC0415
+    from tandemq.coordination.registry.records import GroupConfig, Mode, with_member  # noqa: PLC0415
 
     config = before or GroupConfig(Mode.STATIC, ())
     if mode is not None:
@@ -175,7 +175,7 @@ def _changed(
 
 
 def _member(group: str, config: "GroupConfig", text: str) -> "Member":
-    from tandemq.coordination.records import Member, Permission, Role  # noqa: PLC0415
+    from tandemq.coordination.registry.records import Member, Permission, Role  # noqa: PLC0415
 
     first, *rest = text.split(",")
     pairs = dict(each.partition("=")[::2] for each in rest)

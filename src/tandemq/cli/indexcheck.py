@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from tandemq.cli.queuecheck import Finding, Findings
-from tandemq.codec.entries import INDEX_ENTRY_BYTES, INDEX_HEADER, INDEX_HEADER_BYTES, INDEX_SLOT_BYTES
-from tandemq.codec.record import Record, record_keys
+from tandemq.codec.record.entries import INDEX_ENTRY_BYTES, INDEX_HEADER, INDEX_HEADER_BYTES, INDEX_SLOT_BYTES
+from tandemq.codec.record.record import Record, record_keys
 from tandemq.storage.index import hash_keys
 
 BATCH_RECORDS = 50_000

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tandemq.cli.indexcheck import Indexed
     from tandemq.cli.logcheck import Segment, SegmentReport
     from tandemq.cli.queuecheck import Compared, Finding, Queues, Settings
-    from tandemq.codec.record import Record
+    from tandemq.codec.record.record import Record
 
 EXIT_FAULTS = 3
 REPORT_EVERY_S = 0.5
@@ -387,7 +387,7 @@ def _rebuild(disk: Any, segments: "list[Segment]", slots: int, entries: int, pro
 
 
 def _keys_of(record: "Record") -> list[bytes]:
-    from tandemq.codec.record import record_keys  # noqa: PLC0415
+    from tandemq.codec.record.record import record_keys  # noqa: PLC0415
     from tandemq.model.message import SysFlag  # noqa: PLC0415
 
     if record.sys_flag & 0xC == SysFlag.TRANSACTION_ROLLBACK:

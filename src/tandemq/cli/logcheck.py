@@ -5,8 +5,9 @@
 
 A worker begins at the first valid record of its range and ends with the record that reaches the range's end; neighbours
 must meet there, what lies between them is damage. What ends without a valid record behind it is the log's end. Records
-are checked many at a time where they are regular (`codec.run`), else one by one: sizes, magic, own offset, CRC of the
-body, CRC of the whole record where there is one. On the way their queue entries may be compared (`queuecheck`).
+are checked many at a time where they are regular (`codec.record.record_run`), else one by one: sizes, magic, own
+offset, CRC of the body, CRC of the whole record where there is one. On the way their queue entries may be compared
+(`queuecheck`).
 
 Source: docs/storage.md, "recovery"; works on RocketMQ's stores as on ours.
 """
@@ -20,8 +21,8 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from tandemq.cli.queuecheck import Compared, QueueCheck, Settings
-from tandemq.codec.entries import BLANK_BYTES_MIN, BLANK_MAGIC
-from tandemq.codec.record import peek
+from tandemq.codec.record.entries import BLANK_BYTES_MIN, BLANK_MAGIC
+from tandemq.codec.record.record import peek
 from tandemq.errors import StoreDamaged
 from tandemq.replication.records import RecordStream
 from tandemq.storage.scan import find_next_record

@@ -126,7 +126,7 @@ def ask_json(address: str, code: RequestCode, fields: dict[str, str] | None = No
         NetworkError: there is no answer.
         RemoteError: the request is refused, or the body is no JSON.
     """
-    from tandemq.codec.fastjson import loads  # noqa: PLC0415  # not for --help
+    from tandemq.codec.remoting.fastjson import loads  # noqa: PLC0415  # not for --help
 
     answer = ask_broker(address, code, fields)
     if answer.code != ResponseCode.SUCCESS:
@@ -255,7 +255,7 @@ def _broker_at(address: str) -> Found:
 
 def _living(registry: str) -> list[tuple[str, int, str]]:
     """Name, id and address of every member with a live node. Raises as `groups_of`."""
-    from tandemq.coordination.records import (  # noqa: PLC0415
+    from tandemq.coordination.registry.records import (  # noqa: PLC0415
         ROOT,
         groups_path,
         live_broker_path,

@@ -14,7 +14,7 @@ from tandemq.cli.show import json_option, show_json, show_rows, time_text
 from tandemq.errors import LocalError
 
 if TYPE_CHECKING:
-    from tandemq.client.admin import Admin
+    from tandemq.client.aio.admin import Admin
     from tandemq.model.message import SendResult, StoredMessage
 
 LINES_PER_BATCH = 64
@@ -87,7 +87,7 @@ def _properties(pairs: tuple[str, ...]) -> dict[str, str]:
 
 
 async def _send(name_servers: str, group: str, messages: list[Any]) -> "list[SendResult]":
-    from tandemq.client.producer import Producer  # noqa: PLC0415
+    from tandemq.client.aio.producer import Producer  # noqa: PLC0415
 
     results = []
     async with Producer(name_servers, group=group, retry_ms=RETRY_MS) as producer:
@@ -124,7 +124,7 @@ async def _tail(
     name_servers: str, topic: str, tags: str, from_start: bool, count: int | None, seconds: float | None, *,
     as_json: bool,
 ) -> None:  # fmt: skip
-    from tandemq.client.pull import PullConsumer  # noqa: PLC0415
+    from tandemq.client.aio.pull_consumer import PullConsumer  # noqa: PLC0415
 
     left = count
     async with PullConsumer(name_servers, group="tandemq-cli-tail") as consumer:

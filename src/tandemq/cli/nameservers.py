@@ -17,7 +17,7 @@ def registered_brokers(name_servers: str) -> dict[str, Any]:
         NotConnected: none answers.
         RemoteError: whoever answers is no name server, or refuses.
     """
-    from tandemq.codec.fastjson import loads  # noqa: PLC0415  # not for --help
+    from tandemq.codec.remoting.fastjson import loads  # noqa: PLC0415  # not for --help
     from tandemq.model.command import Command  # noqa: PLC0415
     from tandemq.run.ask import line  # noqa: PLC0415
 

@@ -10,8 +10,8 @@ from tandemq.cli.group import LIST_HINT, offsets_of
 from tandemq.cli.show import json_option, show_json, show_rows, time_text
 
 if TYPE_CHECKING:
-    from tandemq.client.admin import Admin
-    from tandemq.client.group_admin import Progress, Target
+    from tandemq.client.admin.groups import Progress, Target
+    from tandemq.client.aio.admin import Admin
     from tandemq.model.message import MessageQueue
 
 FAR_FUTURE_MS = 1 << 52
@@ -84,7 +84,7 @@ def reset(
 
 
 def _target(text: str, topic: str, broker_name: str | None, queue_id: int | None) -> "Target":
-    from tandemq.client.group_admin import Target  # noqa: PLC0415
+    from tandemq.client.admin.groups import Target  # noqa: PLC0415
     from tandemq.model.message import MessageQueue  # noqa: PLC0415
 
     queue = MessageQueue(topic, broker_name, queue_id) if broker_name is not None and queue_id is not None else None

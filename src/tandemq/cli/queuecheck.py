@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tandemq.broker.integrity.verify_job import entries_of
-from tandemq.codec.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
-from tandemq.codec.record import parse_record, tags_code
+from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from tandemq.codec.record.record import parse_record, tags_code
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.replication.records import Piece
 from tandemq.storage.consumequeue import PREFILL_SIZE

@@ -10,7 +10,7 @@ from tandemq.errors import RemoteError
 from tandemq.model.topic import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS
 
 if TYPE_CHECKING:
-    from tandemq.client.admin import Admin
+    from tandemq.client.aio.admin import Admin
 
 PERMISSIONS = {"r": 4, "w": 2, "rw": 6}
 

@@ -67,7 +67,7 @@ def up(
     A broker that ends by itself is told of and not started again; the others go on. When a group has none left, or the
     name server ends, all are stopped, with exit code 1.
     """
-    from tandemq.coordination.records import Mode  # noqa: PLC0415
+    from tandemq.coordination.registry.records import Mode  # noqa: PLC0415
     from tandemq.run.children import ChildCluster  # noqa: PLC0415  # see `tandemq broker`
 
     settings = {}

@@ -17,10 +17,10 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from tandemq.client.options import ConsumerKeywords, ProducerKeywords, QueueChoice
-from tandemq.client.producer import Producer
-from tandemq.client.push import PushConsumer
-from tandemq.client.received import MessageView, ReceivedMessage
+from tandemq.client.aio.options import ConsumerKeywords, ProducerKeywords, QueueChoice
+from tandemq.client.aio.producer import Producer
+from tandemq.client.aio.push_consumer import PushConsumer
+from tandemq.client.consumer.received_message import MessageView, ReceivedMessage
 from tandemq.errors import ClosedError
 from tandemq.model.message import Message, SendResult
 

@@ -23,7 +23,7 @@ from typing import Annotated
 import msgspec
 
 from tandemq.codec.proofs import Roles
-from tandemq.codec.requests import read_fields
+from tandemq.codec.remoting.requests import read_fields
 from tandemq.errors import ProtocolError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command

@@ -9,7 +9,7 @@ A right is not yet permission: only while a lease holds may it be used (`lease`)
 Source: docs/failover.md, "Permissions"; requirements F06, F12, F24.
 """
 
-from tandemq.coordination.records import NOBODY, GroupMode, GroupState, Permission
+from tandemq.coordination.registry.records import NOBODY, GroupMode, GroupState, Permission
 
 
 def right_of(configured: Permission, broker_id: int, state: GroupState | None) -> Permission:

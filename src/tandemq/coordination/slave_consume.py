@@ -11,7 +11,7 @@ Source: docs/failover.md, "When another takes over"; requirements F12-F30, M07.
 
 from enum import Enum
 
-from tandemq.coordination.records import GroupMode, GroupState, Permission
+from tandemq.coordination.registry.records import GroupMode, GroupState, Permission
 
 
 class HandStep(Enum):

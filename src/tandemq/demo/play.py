@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from tandemq.client.admin import Admin
-from tandemq.coordination.records import Mode
+from tandemq.client.aio.admin import Admin
+from tandemq.coordination.registry.records import Mode
 from tandemq.demo.rows import Source
 from tandemq.demo.tale import Tale
 from tandemq.demo.tally import Figures, Tally

@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tandemq.client.producer import Producer
-from tandemq.client.push import PushConsumer
-from tandemq.client.settings import ConsumeFrom
+from tandemq.client.aio.producer import Producer
+from tandemq.client.aio.push_consumer import PushConsumer
+from tandemq.client.core.settings import ConsumeFrom
 from tandemq.demo.rows import Row
 from tandemq.demo.tally import Tally
 from tandemq.errors import NetworkError, RemoteError

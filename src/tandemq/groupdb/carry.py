@@ -7,9 +7,9 @@ the node whose version the write is for. If another task carried something newer
 the write does nothing; if it did so before, the database tells the same news. A node that was removed and made again in
 between has its old version; so a group whose revision is not the one that was carried is begun anew.
 
-Not carried, and said: what the group as it stands forbids (`coordination.transition`), such as a configuration without
-the present master, or another mode while brokers run. A node is written only while the record is the one that was
-weighed: nobody becomes master in between. The registry may hold groups this database does not know; they
+Not carried, and said: what the group as it stands forbids (`coordination.registry.transition`), such as a configuration
+without the present master, or another mode while brokers run. A node is written only while the record is the one that
+was weighed: nobody becomes master in between. The registry may hold groups this database does not know; they
 are left alone. The group's state stays when its configuration goes:
 epochs do not begin again.
 
@@ -20,18 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from tandemq.coordination.records import (
-    GroupConfig,
-    GroupState,
-    config_from_json,
-    config_path,
-    config_to_json,
-    live_path,
-    state_from_json,
-    state_path,
-    state_to_json,
-)
-from tandemq.coordination.registry import (
+from tandemq.coordination.registry.interface import (
     Conflict,
     Create,
     Delete,
@@ -49,7 +38,18 @@ from tandemq.coordination.registry import (
     Unknown,
     Write,
 )
-from tandemq.coordination.transition import forgotten, objection, removal_objection
+from tandemq.coordination.registry.records import (
+    GroupConfig,
+    GroupState,
+    config_from_json,
+    config_path,
+    config_to_json,
+    live_path,
+    state_from_json,
+    state_path,
+    state_to_json,
+)
+from tandemq.coordination.registry.transition import forgotten, objection, removal_objection
 from tandemq.errors import ConfigError, OutcomeUnknown, RemoteError
 from tandemq.groupdb.database import GroupDatabase, StoredGroup
 

@@ -21,7 +21,7 @@ from typing import Any, Self
 import sqlalchemy as sql
 from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, SQLAlchemyError
 
-from tandemq.coordination.records import (
+from tandemq.coordination.registry.records import (
     GroupConfig,
     Member,
     Mode,

@@ -1,7 +1,7 @@
 """Java's integers and RocketMQ's enums, as types of struct fields.
 
 An enum is kept as the name of its constant. Its annotation lists all names in the order of Java's declaration, because
-some peers send the position instead of the name (see `codec.bodies`).
+some peers send the position instead of the name (see `codec.remoting.bodies`).
 
 Source: docs/remoting.md, "JSON bodies"; RocketMQ ConsumeType, MessageModel, ConsumeFromWhere, TopicFilterType.
 """

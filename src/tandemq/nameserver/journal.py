@@ -20,7 +20,7 @@ from zlib import crc32
 import msgspec
 
 from tandemq.boundary import Disk, File
-from tandemq.coordination.tree import Change, Tree
+from tandemq.coordination.registry.tree import Change, Tree
 from tandemq.errors import StoreDamaged
 
 SNAPSHOT = "registry.snapshot"

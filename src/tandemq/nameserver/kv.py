@@ -12,7 +12,7 @@ Owner: the name server's node. Source: docs/requests.md, "Name server"; RocketMQ
 import json
 
 from tandemq.boundary import Disk
-from tandemq.codec.fastjson import loads
+from tandemq.codec.remoting.fastjson import loads
 from tandemq.errors import ProtocolError, RemoteError, StoreDamaged
 
 FILE = "kvConfig.json"

@@ -25,11 +25,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from tandemq.boundary import Buffer, Closed, Disk, Event, JobDone, Now, Opened, Outbox, Turn
-from tandemq.codec.answered import Answered
-from tandemq.codec.fastjson import dumps_java, loads
-from tandemq.codec.frame import FrameDecoder, decode_command, encode_command
 from tandemq.codec.proofs import Keyring
-from tandemq.codec.unfinished import TooMuch, Unfinished
+from tandemq.codec.remoting.fastjson import dumps_java, loads
+from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
+from tandemq.codec.remoting.partial_frames import TooMuch, Unfinished
+from tandemq.codec.remoting.response_budget import Answered
 from tandemq.config import NameServerConfig
 from tandemq.config_file import as_properties, changed
 from tandemq.errors import ConfigError, ProtocolError, RemoteError, StoreError

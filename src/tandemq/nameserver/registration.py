@@ -25,8 +25,8 @@ from collections.abc import Iterable, Mapping
 from struct import Struct
 from typing import Any
 
-from tandemq.codec.bodies import convert, integer
-from tandemq.codec.fastjson import loads
+from tandemq.codec.remoting.bodies import convert, integer
+from tandemq.codec.remoting.fastjson import loads
 from tandemq.errors import ProtocolError
 from tandemq.model.command import Command
 from tandemq.nameserver.routes import Queues, Registration, Version

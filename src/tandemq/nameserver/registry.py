@@ -40,8 +40,8 @@ from tandemq.codec.registry import (
     decode_operation,
     encode_outcome,
 )
-from tandemq.codec.requests import read_fields
-from tandemq.coordination.tree import Change
+from tandemq.codec.remoting.requests import read_fields
+from tandemq.coordination.registry.tree import Change
 from tandemq.errors import DiskFull, ProtocolError, RemoteError, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command

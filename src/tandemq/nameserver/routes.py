@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from tandemq.codec.fastjson import dumps_java
+from tandemq.codec.remoting.fastjson import dumps_java
 from tandemq.errors import RemoteError
 from tandemq.model.codes import ResponseCode
 from tandemq.model.topic import Permission

@@ -9,8 +9,8 @@ Source: docs/ha.md, "classic protocol"; requirements T05, T09, V13.
 from typing import NamedTuple
 
 from tandemq.boundary import Buffer
-from tandemq.codec.entries import BLANK_BYTES_MIN, BLANK_MAGIC
-from tandemq.codec.record import (
+from tandemq.codec.record.entries import BLANK_BYTES_MIN, BLANK_MAGIC
+from tandemq.codec.record.record import (
     MAGIC_V1,
     MAGIC_V2,
     RECORD_BYTES_MIN,
@@ -20,7 +20,7 @@ from tandemq.codec.record import (
     record_fault,
     unfinished_record,
 )
-from tandemq.codec.run import Run, scan_run
+from tandemq.codec.record.record_run import Run, scan_run
 
 RECORD_BYTES_MAX = 64 << 20
 SCAN_AGAIN_BYTES = 64 << 10

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tandemq.codec.frame import FrameDecoder, decode_command, encode_command
+from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
 from tandemq.errors import NetworkError, NotConnected, OutcomeUnknown
 from tandemq.model.command import Command
 

@@ -25,9 +25,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from tandemq.codec.fastjson import loads
-from tandemq.coordination.orders import Stage
-from tandemq.coordination.records import Mode
+from tandemq.codec.remoting.fastjson import loads
+from tandemq.coordination.member.orders import Stage
+from tandemq.coordination.registry.records import Mode
 from tandemq.errors import ConfigError, LocalError, NetworkError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from tandemq.coordination.records import (
+from tandemq.coordination.registry.records import (
     GroupConfig,
     Member,
     Mode,
@@ -26,7 +26,7 @@ from tandemq.coordination.records import (
     state_path,
     state_to_json,
 )
-from tandemq.coordination.transition import MASTER_ID, forgotten, objection
+from tandemq.coordination.registry.transition import MASTER_ID, forgotten, objection
 from tandemq.errors import ConfigError, OutcomeUnknown, RemoteError
 from tandemq.registry import Create, Done, Found, Missing, Operation, Read, Unknown, Write, parse_address
 from tandemq.run.registry import RegistryClient

@@ -23,8 +23,8 @@ from typing import Self
 from tandemq.broker.node import Broker
 from tandemq.config import BrokerConfig, NameServerConfig
 from tandemq.config_file import load_broker_config
-from tandemq.coordination.orders import Stage
-from tandemq.coordination.records import Mode
+from tandemq.coordination.member.orders import Stage
+from tandemq.coordination.registry.records import Mode
 from tandemq.errors import ConfigError, LocalError, NetworkError
 from tandemq.run.broker import BrokerProcess
 from tandemq.run.children import group_name

@@ -3,7 +3,8 @@
     with RegistryClient(parse_address("namesrv://127.0.0.1:9876")) as registry:
         outcome = registry.do(Read(path))
 
-The embedded registry is spoken by the brokers' own machine (`coordination.embedded`) on a loop and a thread of its own.
+The embedded registry is spoken by the brokers' own machine (`coordination.registry.embedded`) on a loop and a thread of
+its own.
 """
 
 import logging
@@ -17,7 +18,7 @@ from typing import Protocol, Self
 
 from tandemq.boundary import Closed, Event, Now, Opened, Turn
 from tandemq.codec.proofs import Keyring
-from tandemq.coordination.embedded import EmbeddedRegistry, State
+from tandemq.coordination.registry.embedded import EmbeddedRegistry, State
 from tandemq.errors import ConfigError, NotConnected, RemoteError
 from tandemq.real.clock import read_clock
 from tandemq.real.loop import Loop

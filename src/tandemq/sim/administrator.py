@@ -4,9 +4,9 @@
                  ▲                                     │ no               │ unknown, or conflict
                  └──────── as the registry has it ◄────┘                  └─► all of it again, a moment later
 
-What `tandemq ha config set` and `apply --follow` do, with the same checks (`coordination.records`, `transition`) and in
-the same order. Operations go one at a time, to the registry that the brokers use: over the network to the name server
-that hosts it, or to the ideal one.
+What `tandemq ha config set` and `apply --follow` do, with the same checks (`coordination.registry.records`,
+`transition`) and in the same order. Operations go one at a time, to the registry that the brokers use: over the network
+to the name server that hosts it, or to the ideal one.
 
 Source: docs/failover.md, "Group configuration".
 """
@@ -17,17 +17,7 @@ from typing import NamedTuple
 
 from tandemq.codec.proofs import CHALLENGE, PROOF, Keyring, request_proof, to_text
 from tandemq.codec.registry import ROLES, decode_outcome, encode_operation
-from tandemq.coordination.records import (
-    GroupConfig,
-    check_config,
-    config_from_json,
-    config_path,
-    config_to_json,
-    live_path,
-    state_from_json,
-    state_path,
-)
-from tandemq.coordination.registry import (
+from tandemq.coordination.registry.interface import (
     Done,
     Found,
     Guard,
@@ -39,8 +29,18 @@ from tandemq.coordination.registry import (
     ReadChildren,
     Unknown,
 )
-from tandemq.coordination.registry import Write as WriteNode
-from tandemq.coordination.transition import objection
+from tandemq.coordination.registry.interface import Write as WriteNode
+from tandemq.coordination.registry.records import (
+    GroupConfig,
+    check_config,
+    config_from_json,
+    config_path,
+    config_to_json,
+    live_path,
+    state_from_json,
+    state_path,
+)
+from tandemq.coordination.registry.transition import objection
 from tandemq.errors import ProtocolError
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command

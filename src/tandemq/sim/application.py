@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from random import Random
 
 from tandemq.boundary import Event, Now, Turn
-from tandemq.client.calls import Ticket, Timers
-from tandemq.client.node import ClientNode
-from tandemq.client.settings import ClientConfig
+from tandemq.client.core.calls import Ticket, Timers
+from tandemq.client.core.node import ClientNode
+from tandemq.client.core.settings import ClientConfig
 from tandemq.sim.shadow import Shadow
 from tandemq.sim.witness import Member, Witness
 from tandemq.sim.world import World

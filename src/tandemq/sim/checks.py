@@ -12,8 +12,8 @@ The judgement at the end of a run is in `verdict`.
 """
 
 from tandemq.broker.node import Broker
-from tandemq.codec.fastjson import loads
-from tandemq.codec.record import Record, parse_record, property_value
+from tandemq.codec.record.record import Record, parse_record, property_value
+from tandemq.codec.remoting.fastjson import loads
 from tandemq.model.codes import ResponseCode
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.sim.cluster import Cluster, Host

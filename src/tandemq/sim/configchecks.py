@@ -12,10 +12,10 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from tandemq.broker.node import Broker
-from tandemq.coordination.member import Member
-from tandemq.coordination.orders import Stage
-from tandemq.coordination.records import NOBODY, GroupConfig, GroupMode, GroupState, Mode, Permission
-from tandemq.coordination.view import Pending
+from tandemq.coordination.member.machine import Member
+from tandemq.coordination.member.orders import Stage
+from tandemq.coordination.registry.records import NOBODY, GroupConfig, GroupMode, GroupState, Mode, Permission
+from tandemq.coordination.registry.view import Pending
 from tandemq.sim.cluster import Host
 from tandemq.sim.groups import GroupCluster, mode_of
 from tandemq.sim.world import SECOND, Violation, World

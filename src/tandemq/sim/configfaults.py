@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from random import Random
 
-from tandemq.coordination.records import (
+from tandemq.coordination.registry.records import (
     GroupConfig,
     Member,
     Mode,

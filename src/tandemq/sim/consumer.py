@@ -11,8 +11,8 @@ from random import Random
 
 import msgspec
 
-from tandemq.codec.fastjson import loads
-from tandemq.codec.record import decode_message
+from tandemq.codec.record.record import decode_message
+from tandemq.codec.remoting.fastjson import loads
 from tandemq.errors import ProtocolError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command

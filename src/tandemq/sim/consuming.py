@@ -11,10 +11,10 @@ from functools import partial
 from random import Random
 
 from tandemq.boundary import Event, Now, Turn
-from tandemq.client.consuming import Delivery
-from tandemq.client.node import ClientNode
-from tandemq.client.settings import ConsumeFrom, ConsumerOptions
-from tandemq.client.shares import Share, ShareState
+from tandemq.client.consumer.push_machine import Delivery
+from tandemq.client.consumer.queues.rebalance import Share, ShareState
+from tandemq.client.core.node import ClientNode
+from tandemq.client.core.settings import ConsumeFrom, ConsumerOptions
 from tandemq.model.message import MessageQueue
 from tandemq.sim.application import Application, Surroundings
 from tandemq.sim.deliveries import RECONSUME_MAX, Deliveries

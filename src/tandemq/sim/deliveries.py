@@ -7,7 +7,7 @@ given        I2   it is a message somebody sent, with its body, tag, keys and pr
 
 from collections.abc import Iterator
 
-from tandemq.codec.record import parse_record, record_fault
+from tandemq.codec.record.record import parse_record, record_fault
 from tandemq.model.message import StoredMessage
 from tandemq.sim.shadow import Given, Shadow, Wanted
 from tandemq.sim.world import Violation, World

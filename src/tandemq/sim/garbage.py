@@ -11,8 +11,8 @@ import json
 from random import Random
 
 from tandemq.boundary import LinkKind
-from tandemq.codec.frame import encode_command
 from tandemq.codec.ha import HELLO_MARK, REPORT, SlaveHello, encode_hello
+from tandemq.codec.remoting.frame import encode_command
 from tandemq.model.command import Command
 from tandemq.sim.network import Network
 from tandemq.sim.talker import Talker

@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from tandemq.broker.node import Broker
-from tandemq.codec.record import parse_record, property_value
-from tandemq.coordination.orders import Stage
-from tandemq.coordination.records import Mode
+from tandemq.codec.record.record import parse_record, property_value
+from tandemq.coordination.member.orders import Stage
+from tandemq.coordination.registry.records import Mode
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from random import Random
 
 from tandemq.boundary import Now
-from tandemq.coordination.member import Member
-from tandemq.coordination.orders import Stage
-from tandemq.coordination.records import GroupMode, Mode
+from tandemq.coordination.member.machine import Member
+from tandemq.coordination.member.orders import Stage
+from tandemq.coordination.registry.records import GroupMode, Mode
 from tandemq.registry import NAME_SERVER
 from tandemq.sim.administrator import Administrator
 from tandemq.sim.cluster import Host

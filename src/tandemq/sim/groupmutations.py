@@ -18,10 +18,15 @@ from tandemq.broker.ha import slave as slaveside
 from tandemq.broker.pull import processor as pull
 from tandemq.broker.send import processor as send
 from tandemq.broker.state import consumer_offsets as offsets
-from tandemq.client import routes, standing, targets
-from tandemq.coordination import handover, insync, lease, member, takeover
+from tandemq.client.core import availability as standing
+from tandemq.client.core import routes
+from tandemq.client.producer import queue_selector as targets
+from tandemq.coordination import in_sync as insync
+from tandemq.coordination import lease
+from tandemq.coordination.member import handover, takeover
+from tandemq.coordination.member import machine as member
 from tandemq.coordination.permission import right_of
-from tandemq.coordination.records import Permission
+from tandemq.coordination.registry.records import Permission
 from tandemq.replication import master
 from tandemq.sim.mutations import Mutation, both
 from tandemq.sim.patch import patched

@@ -11,8 +11,9 @@ from random import Random
 from tandemq.broker.node import Broker
 from tandemq.codec.proofs import Keyring
 from tandemq.config import BrokerConfig, NameServerConfig
-from tandemq.coordination.orders import Stage
-from tandemq.coordination.records import (
+from tandemq.coordination.member.orders import Stage
+from tandemq.coordination.registry.interface import Create
+from tandemq.coordination.registry.records import (
     GroupConfig,
     GroupState,
     Member,
@@ -23,8 +24,7 @@ from tandemq.coordination.records import (
     config_path,
     config_to_json,
 )
-from tandemq.coordination.registry import Create
-from tandemq.coordination.tree import Tree
+from tandemq.coordination.registry.tree import Tree
 from tandemq.nameserver.journal import Journal
 from tandemq.registry import NAME_SERVER, ZOOKEEPER
 from tandemq.sim.cluster import Cluster, Host

@@ -8,8 +8,8 @@ I8 I9     twins are byte for byte the same; queues and index are what a rebuild 
 
 from collections import Counter
 
-from tandemq.coordination.orders import Stage
-from tandemq.coordination.records import GroupMode, Mode
+from tandemq.coordination.member.orders import Stage
+from tandemq.coordination.registry.records import GroupMode, Mode
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.sim.cluster import Host
 from tandemq.sim.groupchecks import GroupChecks

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from random import Random
 
 from tandemq.boundary import LinkKind
-from tandemq.codec.frame import FrameDecoder, decode_command
+from tandemq.codec.remoting.frame import FrameDecoder, decode_command
 from tandemq.sim.checks import Checks
 from tandemq.sim.network import Connection, Network
 from tandemq.sim.plan import STRANGER_IP

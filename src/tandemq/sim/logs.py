@@ -6,8 +6,8 @@ repeated.
 
 from typing import NamedTuple
 
-from tandemq.codec.entries import BLANK_MAGIC
-from tandemq.codec.record import Record, parse_record, peek, property_value, record_fault
+from tandemq.codec.record.entries import BLANK_MAGIC
+from tandemq.codec.record.record import Record, parse_record, peek, property_value, record_fault
 from tandemq.sim.disk import SimDisk
 
 

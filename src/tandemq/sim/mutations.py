@@ -22,8 +22,13 @@ from tandemq.broker.send import delay
 from tandemq.broker.send import send_back as retry
 from tandemq.broker.send.response import recode
 from tandemq.broker.state import consumer_offsets as offsets
-from tandemq.client import consuming, links, routes, sending, targets, window
-from tandemq.codec.run import Row
+from tandemq.client.consumer import push_machine as consuming
+from tandemq.client.consumer.queues import process_queue as window
+from tandemq.client.core import connections as links
+from tandemq.client.core import routes
+from tandemq.client.producer import machine as sending
+from tandemq.client.producer import queue_selector as targets
+from tandemq.codec.record.record_run import Row
 from tandemq.errors import NotConnected, ProtocolError
 from tandemq.model.codes import ResponseCode
 from tandemq.model.topic import DLQ_PREFIX, SCHEDULE_TOPIC

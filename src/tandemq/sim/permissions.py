@@ -10,7 +10,7 @@ question and the answer; and a broker that may do nothing must not count anythin
 from collections import deque
 from dataclasses import dataclass, field
 
-from tandemq.coordination.records import Mode
+from tandemq.coordination.registry.records import Mode
 from tandemq.sim.cluster import Host
 from tandemq.sim.groups import GroupCluster, mode_of
 from tandemq.sim.world import MS, SECOND, Violation, World

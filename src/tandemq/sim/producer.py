@@ -10,7 +10,7 @@ from functools import partial
 from hashlib import blake2b
 from random import Random
 
-from tandemq.codec.record import BatchPart, encode_batch
+from tandemq.codec.record.record import BatchPart, encode_batch
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.model.topic import AUTO_CREATE_TOPIC

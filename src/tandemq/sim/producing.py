@@ -11,11 +11,11 @@ from random import Random
 from typing import Any
 
 from tandemq.boundary import Now
-from tandemq.client.calls import Ticket
-from tandemq.client.node import ClientNode
-from tandemq.client.routes import TopicRoute
-from tandemq.client.sending import by_hash
-from tandemq.client.settings import ProducerOptions
+from tandemq.client.core.calls import Ticket
+from tandemq.client.core.node import ClientNode
+from tandemq.client.core.routes import TopicRoute
+from tandemq.client.core.settings import ProducerOptions
+from tandemq.client.producer.machine import by_hash
 from tandemq.errors import OutcomeUnknown, TandemError
 from tandemq.model.codes import ResponseCode
 from tandemq.model.message import Message, SendResult, SendStatus

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tandemq.coordination.registry import (
+from tandemq.coordination.registry.interface import (
     Answer,
     Ask,
     Changed,
@@ -25,7 +25,7 @@ from tandemq.coordination.registry import (
     Unknown,
     Write,
 )
-from tandemq.coordination.tree import Tree
+from tandemq.coordination.registry.tree import Tree
 from tandemq.sim.network import Network
 from tandemq.sim.process import Process
 from tandemq.sim.world import MS, World

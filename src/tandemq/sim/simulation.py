@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tandemq.broker.send import delay
-from tandemq.client import links
+from tandemq.client.core import connections as links
 from tandemq.sim.application import Application, Surroundings
 from tandemq.sim.checks import Checks
 from tandemq.sim.cluster import Cluster

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from tandemq.boundary import Closed, Connect, Event, LinkKind, Now, Opened, Turn
-from tandemq.codec.frame import FrameDecoder, decode_command, encode_command
+from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import FLAG_ONEWAY, Command
 

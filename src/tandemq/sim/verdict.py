@@ -15,7 +15,7 @@ I16       no topic or group came into being because of garbage
 from collections import Counter
 from collections.abc import Iterator
 
-from tandemq.codec.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.model.topic import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from tandemq.sim.checks import Checks, says_flushed
 from tandemq.sim.cluster import Cluster, Host

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar, NamedTuple
 
 from tandemq.boundary import Closed, Event, Opened, Turn
-from tandemq.codec.frame import FrameDecoder, RawFrame, decode_command
-from tandemq.codec.record import decode_batch
+from tandemq.codec.record.record import decode_batch
+from tandemq.codec.remoting.frame import FrameDecoder, RawFrame, decode_command
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.model.message import UNIQ_KEY, WAIT, decode_properties

@@ -5,7 +5,7 @@
 One client per process and cluster is kept, because Spark uses its Python processes again and again: a micro-batch then
 costs no new connections. Its loop turns in a thread of its own.
 
-Source: docs/pipeline.md; tandemq.client.steps for stories.
+Source: docs/pipeline.md; tandemq.client.core.operations for stories.
 """
 
 import os
@@ -14,10 +14,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+from tandemq.client.aio.transport import Shell, make_config
 from tandemq.client.blocking import LoopThread
-from tandemq.client.kit import Kit
-from tandemq.client.shell import Shell, make_config
-from tandemq.client.steps import Steps
+from tandemq.client.core.context import Kit
+from tandemq.client.core.operations import Steps
 from tandemq.errors import NetworkError, OutcomeUnknown
 
 T = TypeVar("T")

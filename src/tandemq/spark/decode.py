@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import MapType, StructType
 
-from tandemq.codec.record import Record, decode_message, parse_record, property_value, record_fault
+from tandemq.codec.record.record import Record, decode_message, parse_record, property_value, record_fault
 from tandemq.errors import ProtocolError
 from tandemq.model.message import StoredMessage
 from tandemq.spark.layout import Epochs

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tandemq.codec.record import property_value
+from tandemq.codec.record.record import property_value
 from tandemq.errors import OffsetGone
 from tandemq.model.hashing import cached_java_hash
 from tandemq.model.message import TRANSACTION_MASK, SysFlag

@@ -10,10 +10,10 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from tandemq.client.administration import topic_names
-from tandemq.client.group_admin import Progress, progress, topic_groups
-from tandemq.client.kit import Kit
-from tandemq.client.steps import Steps
+from tandemq.client.admin.cluster import topic_names
+from tandemq.client.admin.groups import Progress, progress, topic_groups
+from tandemq.client.core.context import Kit
+from tandemq.client.core.operations import Steps
 from tandemq.errors import ConfigError, RemoteError
 from tandemq.model.message import MessageQueue
 from tandemq.model.topic import SYSTEM_TOPICS

@@ -1,7 +1,8 @@
 """What a query's options mean on a cluster as it is now: which queues, how far they go, where a moment lies in them.
 
-Stories of requests (tandemq.client.steps). The end of a queue is asked of the master, whose word is final; if it is
-down, of its slaves, which may lag: an end that a slave told may be behind what was read before, and that is no loss.
+Stories of requests (tandemq.client.core.operations). The end of a queue is asked of the master, whose word is final; if
+it is down, of its slaves, which may lag: an end that a slave told may be behind what was read before, and that is no
+loss.
 
 Source: docs/pipeline.md, "Offsets"; docs/requests.md.
 """
@@ -12,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from tandemq.client.administration import topic_names, topic_route
-from tandemq.client.kit import Kit
-from tandemq.client.offsets import ask_member, commit_request, time_offset
-from tandemq.client.queries import TOOLS_GROUP
-from tandemq.client.routes import MASTER_ID
-from tandemq.client.steps import Ask, Steps, ask_all, checked, json_object, number, refusal, request
-from tandemq.codec.record import decode_messages
+from tandemq.client.admin.cluster import topic_names, topic_route
+from tandemq.client.admin.queries import TOOLS_GROUP
+from tandemq.client.consumer.offsets.store import ask_member, commit_request, time_offset
+from tandemq.client.core.context import Kit
+from tandemq.client.core.operations import Ask, Steps, ask_all, checked, json_object, number, refusal, request
+from tandemq.client.core.routes import MASTER_ID
+from tandemq.codec.record.record import decode_messages
 from tandemq.errors import ConfigError, NetworkError, NoRoute, NotConnected, ProtocolError, TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tandemq.codec.entries import BLANK_BYTES_MIN, BLANK_MAGIC
-from tandemq.codec.record import (
+from tandemq.codec.record.entries import BLANK_BYTES_MIN, BLANK_MAGIC
+from tandemq.codec.record.record import (
     MAGIC_V1,
     MAGIC_V2,
     RECORD_BYTES_MIN,

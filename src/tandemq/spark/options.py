@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tandemq.client.settings import split_addresses
+from tandemq.client.core.settings import split_addresses
 from tandemq.errors import ConfigError
 from tandemq.model.group import parse_tag_expression
 from tandemq.model.topic import group_name_error, topic_name_error

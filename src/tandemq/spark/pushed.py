@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tandemq.client.kit import Kit
-from tandemq.client.steps import Steps
+from tandemq.client.core.context import Kit
+from tandemq.client.core.operations import Steps
 from tandemq.model.message import MessageQueue
 from tandemq.spark.layout import Layout, find_moment
 from tandemq.spark.options import ReadFrom

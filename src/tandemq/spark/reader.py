@@ -19,11 +19,11 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from struct import Struct
 
-from tandemq.client.administration import topic_route
-from tandemq.client.kit import Kit
-from tandemq.client.routes import MASTER_ID
-from tandemq.client.steps import Ask, Steps, number, pause, refusal, tell_now
-from tandemq.codec.record import RECORD_BYTES_MIN, parse_record, property_value
+from tandemq.client.admin.cluster import topic_route
+from tandemq.client.core.context import Kit
+from tandemq.client.core.operations import Ask, Steps, number, pause, refusal, tell_now
+from tandemq.client.core.routes import MASTER_ID
+from tandemq.codec.record.record import RECORD_BYTES_MIN, parse_record, property_value
 from tandemq.errors import NetworkError, OffsetGone, ProtocolError, RemoteError, TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from struct import Struct
 from typing import Any
 
-from tandemq.codec.entries import BLANK_MAGIC
-from tandemq.codec.record import MAGIC_V1, MAGIC_V2, encode_host, parse_record, record_fault
+from tandemq.codec.record.entries import BLANK_MAGIC
+from tandemq.codec.record.record import MAGIC_V1, MAGIC_V2, encode_host, parse_record, record_fault
 from tandemq.errors import StoreDamaged
 from tandemq.model.message import SysFlag
 

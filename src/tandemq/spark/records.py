@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from isal.isal_zlib import crc32
 
-from tandemq.codec.record import (
+from tandemq.codec.record.record import (
     CRC_NAME,
     CRC_PROPERTY_BYTES,
     HEAD_V4,
@@ -29,7 +29,7 @@ from tandemq.codec.record import (
     decode_host,
     inflate,
 )
-from tandemq.codec.record import RECORD_BYTES_MIN as RECORD_MIN
+from tandemq.codec.record.record import RECORD_BYTES_MIN as RECORD_MIN
 from tandemq.errors import ProtocolError
 from tandemq.model.message import SysFlag
 

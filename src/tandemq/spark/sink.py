@@ -22,10 +22,10 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
 
-from tandemq.client.administration import topic_names
+from tandemq.client.admin.cluster import topic_names
+from tandemq.client.aio.producer import Producer
 from tandemq.client.blocking import LoopThread
-from tandemq.client.calls import Ticket
-from tandemq.client.producer import Producer
+from tandemq.client.core.calls import Ticket
 from tandemq.errors import ConfigError, LocalError, StoreError, TandemError
 from tandemq.model.message import KEY_SEPARATOR, KEYS, TAGS, Message, SendResult, SendStatus, decode_properties
 from tandemq.spark.asking import asker_of

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from tandemq.codec.fastjson import loads
+from tandemq.codec.remoting.fastjson import loads
 from tandemq.errors import ConfigError
 from tandemq.spark.lake import DeltaLake
 from tandemq.spark.logfiles import LogFiles, LogReader, log_end, open_log

@@ -15,8 +15,8 @@ from struct import Struct
 from isal.isal_zlib import crc32
 
 from tandemq.boundary import Buffer, Disk, File
-from tandemq.codec.entries import BLANK, BLANK_BYTES_MIN, BLANK_MAGIC
-from tandemq.codec.record import (
+from tandemq.codec.record.entries import BLANK, BLANK_BYTES_MIN, BLANK_MAGIC
+from tandemq.codec.record.record import (
     CRC_FIRST,
     CRC_LAST,
     CRC_MIDDLE,

@@ -16,8 +16,8 @@ from struct import Struct
 from typing import NamedTuple
 
 from tandemq.boundary import Disk, File
-from tandemq.codec.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
-from tandemq.codec.record import RECORD_BYTES_MIN
+from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from tandemq.codec.record.record import RECORD_BYTES_MIN
 from tandemq.storage.seglog import FileCache, SegmentLog
 
 PREFILL_SIZE = 0x7FFFFFFF

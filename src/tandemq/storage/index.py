@@ -16,7 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tandemq.boundary import Disk, File
-from tandemq.codec.entries import INDEX_ENTRY, INDEX_ENTRY_BYTES, INDEX_HEADER, INDEX_HEADER_BYTES, INDEX_SLOT_BYTES
+from tandemq.codec.record.entries import (
+    INDEX_ENTRY,
+    INDEX_ENTRY_BYTES,
+    INDEX_HEADER,
+    INDEX_HEADER_BYTES,
+    INDEX_SLOT_BYTES,
+)
 from tandemq.errors import StoreError
 from tandemq.model.hashing import cached_java_hash, hash_ascii_rows, java_hash
 from tandemq.storage.seglog import write_zeroes

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from struct import Struct
 
 from tandemq.boundary import Disk, File
-from tandemq.codec.entries import CHECKPOINT, CHECKPOINT_BYTES
+from tandemq.codec.record.entries import CHECKPOINT, CHECKPOINT_BYTES
 
 _MARKS = Struct(">8sqqqq36s")
 _MAGIC = b"TQMARKS1"

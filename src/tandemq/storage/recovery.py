@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tandemq.boundary import Disk, File
-from tandemq.codec.record import parse_record
+from tandemq.codec.record.record import parse_record
 from tandemq.errors import OffsetGone, StoreDamaged, StoreError
 from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue
 from tandemq.storage.marks import REBUILDING, Checkpoint, Marks, read_checkpoint, read_marks, write_checkpoint

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from tandemq.codec.columns import encode_bodies
-from tandemq.codec.layout import Layout
-from tandemq.codec.record import CRC_PROPERTY_BYTES, HEAD_V4, MAGIC_V1
+from tandemq.codec.record.columns import encode_bodies
+from tandemq.codec.record.layout import Layout
+from tandemq.codec.record.record import CRC_PROPERTY_BYTES, HEAD_V4, MAGIC_V1
 from tandemq.storage.consumequeue import ConsumeQueue
 
 ROWS_MIN = 28

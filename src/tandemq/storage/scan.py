@@ -8,8 +8,8 @@ Source: docs/storage.md, "recovery".
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from tandemq.codec.entries import BLANK_BYTES_MIN, BLANK_MAGIC
-from tandemq.codec.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, Record, parse_record, peek, record_fault
+from tandemq.codec.record.entries import BLANK_BYTES_MIN, BLANK_MAGIC
+from tandemq.codec.record.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, Record, parse_record, peek, record_fault
 
 WINDOW_BYTES = 8 << 20
 RECORD_BYTES_MAX = 128 << 20

@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 
 from tandemq.boundary import Buffer, Disk, File
-from tandemq.codec.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
-from tandemq.codec.layout import Layout, Layouts
-from tandemq.codec.record import Record, parse_record, property_value, record_keys, tags_code
-from tandemq.codec.run import Array, Columns, Run, alike
+from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from tandemq.codec.record.layout import Layout, Layouts
+from tandemq.codec.record.record import Record, parse_record, property_value, record_keys, tags_code
+from tandemq.codec.record.record_run import Array, Columns, Run, alike
 from tandemq.errors import OffsetGone, StoreError
 from tandemq.model.message import SysFlag
 from tandemq.model.topic import SCHEDULE_TOPIC, topic_name_error

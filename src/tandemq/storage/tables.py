@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tandemq.boundary import Disk
-from tandemq.codec.fastjson import loads
+from tandemq.codec.remoting.fastjson import loads
 from tandemq.errors import ProtocolError, StoreDamaged
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from tandemq.boundary import Now, Turn
-from tandemq.codec.frame import encode_command
+from tandemq.codec.remoting.frame import encode_command
 from tandemq.model.command import Command
 
 WAITING_MAX = 1000

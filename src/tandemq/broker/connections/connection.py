@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 from tandemq.boundary import LinkKind
 from tandemq.broker.state.topics import Topic
-from tandemq.codec.frame import FrameDecoder
-from tandemq.codec.layout import Layout
-from tandemq.codec.record import encode_host
-from tandemq.codec.sendheader import Match
-from tandemq.codec.unfinished import Unfinished
+from tandemq.codec.record.layout import Layout
+from tandemq.codec.record.record import encode_host
+from tandemq.codec.remoting.frame import FrameDecoder
+from tandemq.codec.remoting.partial_frames import Unfinished
+from tandemq.codec.remoting.send_header import Match
 from tandemq.model.topic import TopicConfig
 from tandemq.storage.consumequeue import ConsumeQueue
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from tandemq.boundary import Now, Opened, Turn
 from tandemq.broker.connections.connection import Link
-from tandemq.codec.answered import Answered
-from tandemq.codec.unfinished import TooMuch, Unfinished
+from tandemq.codec.remoting.partial_frames import TooMuch, Unfinished
+from tandemq.codec.remoting.response_budget import Answered
 from tandemq.refusals import Refusals
 
 if TYPE_CHECKING:

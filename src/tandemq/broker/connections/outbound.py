@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tandemq.boundary import Connect, LinkKind, Now, Turn
-from tandemq.codec.frame import FrameDecoder, decode_command, encode_command
+from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
 from tandemq.errors import ProtocolError
 from tandemq.model.command import FLAG_ONEWAY, Command
 

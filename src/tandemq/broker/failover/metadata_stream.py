@@ -20,8 +20,8 @@ from tandemq.boundary import Now, Turn
 from tandemq.broker.state.consumer_offsets import WHOLE
 from tandemq.broker.state.groups import parse_groups
 from tandemq.broker.state.topics import parse_topics
-from tandemq.codec.fastjson import dumps, dumps_java, loads
 from tandemq.codec.ha import KIND_DELAYS, KIND_GROUPS, KIND_OFFSETS, KIND_TOPICS
+from tandemq.codec.remoting.fastjson import dumps, dumps_java, loads
 from tandemq.errors import ProtocolError, StoreDamaged
 from tandemq.model.text import brief
 from tandemq.replication.master import MasterSession, State

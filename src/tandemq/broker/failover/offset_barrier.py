@@ -14,7 +14,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from tandemq.boundary import Turn
-from tandemq.codec.frame import encode_command
+from tandemq.codec.remoting.frame import encode_command
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command

@@ -16,9 +16,9 @@ import msgspec
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link
-from tandemq.codec.fastjson import dumps, loads
-from tandemq.codec.requests import read_fields
-from tandemq.coordination.orders import Status, Verdict
+from tandemq.codec.remoting.fastjson import dumps, loads
+from tandemq.codec.remoting.requests import read_fields
+from tandemq.coordination.member.orders import Status, Verdict
 from tandemq.errors import ProtocolError, StoreDamaged
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode

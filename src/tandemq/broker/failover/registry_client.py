@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 
 from tandemq.boundary import Closed, Event, Now, Opened, Turn
 from tandemq.codec.proofs import Keyring
-from tandemq.coordination.embedded import EmbeddedRegistry
-from tandemq.coordination.registry import (
+from tandemq.coordination.registry.embedded import EmbeddedRegistry
+from tandemq.coordination.registry.interface import (
     Answer,
     Ask,
     Changed,

@@ -19,10 +19,11 @@ from tandemq.broker.failover.metadata_stream import TableStream
 from tandemq.broker.failover.offset_barrier import GATED, OffsetGate
 from tandemq.broker.failover.registry_client import BrokerRegistry
 from tandemq.broker.pull.processor import NO_LIMIT
-from tandemq.codec.fastjson import dumps_java
 from tandemq.codec.ha import Heartbeat
-from tandemq.coordination.member import Member
-from tandemq.coordination.orders import (
+from tandemq.codec.remoting.fastjson import dumps_java
+from tandemq.coordination.member.diagnosis import trouble_of
+from tandemq.coordination.member.machine import Member
+from tandemq.coordination.member.orders import (
     BecomeMaster,
     BecomeSlave,
     CommandDone,
@@ -33,9 +34,8 @@ from tandemq.coordination.orders import (
     Stage,
 )
 from tandemq.coordination.permission import holder_of
-from tandemq.coordination.records import Mode
-from tandemq.coordination.registry import Ask
-from tandemq.coordination.trouble import trouble_of
+from tandemq.coordination.registry.interface import Ask
+from tandemq.coordination.registry.records import Mode
 from tandemq.errors import StoreError
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode

@@ -15,7 +15,7 @@ from isal.isal_zlib import crc32
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link
-from tandemq.codec.requests import read_fields
+from tandemq.codec.remoting.requests import read_fields
 from tandemq.errors import OffsetGone
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode

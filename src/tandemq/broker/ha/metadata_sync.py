@@ -16,7 +16,7 @@ from tandemq.boundary import Now
 from tandemq.broker.state.consumer_offsets import SEPARATOR, parse_offsets_body
 from tandemq.broker.state.groups import parse_groups
 from tandemq.broker.state.topics import parse_topics
-from tandemq.codec.fastjson import loads
+from tandemq.codec.remoting.fastjson import loads
 from tandemq.errors import TandemError
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode

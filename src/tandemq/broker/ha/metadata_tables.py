@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link
-from tandemq.codec.fastjson import dumps, dumps_java
-from tandemq.codec.frame import FRAME_BYTES_MAX
+from tandemq.codec.remoting.fastjson import dumps, dumps_java
+from tandemq.codec.remoting.frame import FRAME_BYTES_MAX
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command

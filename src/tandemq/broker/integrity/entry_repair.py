@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from tandemq.boundary import File, Now
 from tandemq.broker.integrity.damage_table import WAITS
 from tandemq.broker.integrity.verify_job import Entries
-from tandemq.codec.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
-from tandemq.codec.record import parse_record
+from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from tandemq.codec.record.record import parse_record
 from tandemq.errors import StoreError
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.storage.consumequeue import ConsumeQueue, Entry, around

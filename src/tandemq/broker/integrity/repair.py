@@ -35,8 +35,8 @@ from tandemq.broker.integrity.verify_job import (
     Weighed,
     WeighWork,
 )
-from tandemq.codec.frame import encode_command
-from tandemq.codec.requests import read_fields
+from tandemq.codec.remoting.frame import encode_command
+from tandemq.codec.remoting.requests import read_fields
 from tandemq.errors import DiskFull, ProtocolError, StoreError
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode

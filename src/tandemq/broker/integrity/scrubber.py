@@ -24,8 +24,8 @@ from tandemq.broker.integrity.entry_repair import EntryRepairs
 from tandemq.broker.integrity.repair import Repairs
 from tandemq.broker.integrity.verify_job import Checked, CheckWork, Entries, SyncWork
 from tandemq.broker.pull.message_reader import Mismatch
-from tandemq.codec.fastjson import dumps
-from tandemq.codec.requests import is_true, read_fields
+from tandemq.codec.remoting.fastjson import dumps
+from tandemq.codec.remoting.requests import is_true, read_fields
 from tandemq.errors import StoreDamaged
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode

@@ -18,8 +18,8 @@ from typing import NamedTuple
 from isal.isal_zlib import crc32
 
 from tandemq.boundary import Disk, File
-from tandemq.codec.entries import BLANK_BYTES_MIN, QUEUE_ENTRY
-from tandemq.codec.record import peek, tags_code
+from tandemq.codec.record.entries import BLANK_BYTES_MIN, QUEUE_ENTRY
+from tandemq.codec.record.record import peek, tags_code
 from tandemq.errors import DiskFailed
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.replication.records import Corrupt, Piece, RecordStream

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from tandemq.boundary import Now, Turn
 from tandemq.broker.connections.outbound import Peers
 from tandemq.broker.state.topics import Topics
-from tandemq.codec.fastjson import dumps
+from tandemq.codec.remoting.fastjson import dumps
 from tandemq.config import BrokerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command

@@ -15,10 +15,10 @@ import msgspec
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link
-from tandemq.codec.admin_requests import CreateTopicFields, DeleteGroupFields, GroupNameFields, TopicFields
-from tandemq.codec.bodies import convert, decode_body
-from tandemq.codec.fastjson import dumps, loads
-from tandemq.codec.requests import read_fields
+from tandemq.codec.remoting.admin_requests import CreateTopicFields, DeleteGroupFields, GroupNameFields, TopicFields
+from tandemq.codec.remoting.bodies import convert, decode_body
+from tandemq.codec.remoting.fastjson import dumps, loads
+from tandemq.codec.remoting.requests import read_fields
 from tandemq.errors import ProtocolError
 from tandemq.model.attributes import GROUP_ATTRIBUTES, changed, parse_changes
 from tandemq.model.codes import RequestCode as Code

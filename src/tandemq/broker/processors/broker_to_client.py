@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from tandemq.boundary import Now
 from tandemq.broker.connections.client_requests import Missing
 from tandemq.broker.connections.connection import Link
-from tandemq.codec.admin_requests import ConsumeDirectlyFields, RunningInfoFields, TopicGroupFields
-from tandemq.codec.fastjson import Raw, dumps_java, loads
-from tandemq.codec.frame import encode_command
-from tandemq.codec.record import parse_message_id
-from tandemq.codec.requests import read_fields
+from tandemq.codec.record.record import parse_message_id
+from tandemq.codec.remoting.admin_requests import ConsumeDirectlyFields, RunningInfoFields, TopicGroupFields
+from tandemq.codec.remoting.fastjson import Raw, dumps_java, loads
+from tandemq.codec.remoting.frame import encode_command
+from tandemq.codec.remoting.requests import read_fields
 from tandemq.errors import ProtocolError
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode

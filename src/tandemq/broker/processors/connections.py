@@ -11,9 +11,9 @@ import msgspec
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link
 from tandemq.broker.state.clients import Member
-from tandemq.codec.admin_requests import GroupNameFields, ProducerGroupFields, TopicGroupFields
-from tandemq.codec.fastjson import dumps
-from tandemq.codec.requests import GroupFields, read_fields
+from tandemq.codec.remoting.admin_requests import GroupNameFields, ProducerGroupFields, TopicGroupFields
+from tandemq.codec.remoting.fastjson import dumps
+from tandemq.codec.remoting.requests import GroupFields, read_fields
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command

@@ -11,9 +11,9 @@ from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link
 from tandemq.broker.state.clients import CLIENT_ID_CHARACTERS_MAX, Member
 from tandemq.broker.state.consumer_offsets import OFFSET_KEYS_MAX
-from tandemq.codec.bodies import decode_body
-from tandemq.codec.fastjson import dumps, loads
-from tandemq.codec.requests import (
+from tandemq.codec.remoting.bodies import decode_body
+from tandemq.codec.remoting.fastjson import dumps, loads
+from tandemq.codec.remoting.requests import (
     CommitOffsetFields,
     GroupFields,
     QueryOffsetFields,

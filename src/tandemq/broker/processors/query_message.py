@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link
-from tandemq.codec.requests import QueryMessageFields, ViewMessageFields, read_fields
+from tandemq.codec.remoting.requests import QueryMessageFields, ViewMessageFields, read_fields
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command

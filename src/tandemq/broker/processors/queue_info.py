@@ -9,7 +9,7 @@ import msgspec
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link
-from tandemq.codec.admin_requests import (
+from tandemq.codec.remoting.admin_requests import (
     BrokerConsumeStatsFields,
     ConsumeStatsFields,
     QueueEntriesFields,
@@ -17,8 +17,8 @@ from tandemq.codec.admin_requests import (
     TopicFields,
     TopicGroupFields,
 )
-from tandemq.codec.fastjson import Raw, dumps, dumps_java, key_text
-from tandemq.codec.requests import read_fields
+from tandemq.codec.remoting.fastjson import Raw, dumps, dumps_java, key_text
+from tandemq.codec.remoting.requests import read_fields
 from tandemq.metrics import Summary
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode

@@ -15,9 +15,9 @@ from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link
 from tandemq.broker.processors.queue_info import queue_key
 from tandemq.broker.state.clients import ConsumerGroup
-from tandemq.codec.admin_requests import CloneOffsetFields, CorrectionFields, ResetOffsetFields
-from tandemq.codec.fastjson import dumps, dumps_java
-from tandemq.codec.requests import read_fields
+from tandemq.codec.remoting.admin_requests import CloneOffsetFields, CorrectionFields, ResetOffsetFields
+from tandemq.codec.remoting.fastjson import dumps, dumps_java
+from tandemq.codec.remoting.requests import read_fields
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command

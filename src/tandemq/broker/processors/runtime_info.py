@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tandemq.boundary import DiskUsage, Now
 from tandemq.broker.connections.connection import Link
-from tandemq.codec.fastjson import dumps
+from tandemq.codec.remoting.fastjson import dumps
 from tandemq.metrics import LARGEST_MS, Histogram
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode

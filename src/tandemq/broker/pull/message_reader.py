@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from tandemq.boundary import Buffer
 from tandemq.broker.integrity.damage_table import WAITS, Damages
-from tandemq.codec.entries import QUEUE_ENTRY
-from tandemq.codec.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, TOPIC_V1_BYTES_MAX
+from tandemq.codec.record.entries import QUEUE_ENTRY
+from tandemq.codec.record.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, TOPIC_V1_BYTES_MAX
 from tandemq.errors import OffsetGone
 from tandemq.model.message import SysFlag
 from tandemq.storage.commitlog import CommitLog

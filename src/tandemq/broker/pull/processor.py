@@ -22,9 +22,9 @@ from tandemq.broker.state.clients import Clients
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets
 from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.topics import Topics
-from tandemq.codec.frame import encode_command
-from tandemq.codec.header import encode_header
-from tandemq.codec.requests import PullFields, decode_pull_frame, read_fields
+from tandemq.codec.remoting.frame import encode_command
+from tandemq.codec.remoting.header import encode_header
+from tandemq.codec.remoting.requests import PullFields, decode_pull_frame, read_fields
 from tandemq.config import BrokerConfig
 from tandemq.errors import OffsetGone, ProtocolError, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode

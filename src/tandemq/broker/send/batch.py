@@ -1,7 +1,7 @@
 """Batches that are alike: taken by the likeness of their headers, stored together, column by column.
 
 A batch whose header a link's pattern knows is kept until the turn ends or something else comes. Then batches whose
-messages have one size and the same properties but for the unique key become records in one go (`codec.columns`).
+messages have one size and the same properties but for the unique key become records in one go (`codec.record.columns`).
 All others take the long way, `SendPath.take`, where every batch is checked in full.
 
 Source: docs/requests.md, "sending"; docs/decisions/0007-sends-by-likeness.md.
@@ -17,11 +17,11 @@ import numpy as np
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import BatchLikeness, Link
 from tandemq.broker.state.topics import Topic
-from tandemq.codec.columns import Parts, encode_parts, part_bytes, read_parts, record_bytes
-from tandemq.codec.frame import RawFrame, decode_command
-from tandemq.codec.layout import Layout
-from tandemq.codec.record import CRC_PROPERTY_BYTES, HEAD_V4, MAGIC_V1
-from tandemq.codec.requests import PlainSendFrame, decode_send_frame
+from tandemq.codec.record.columns import Parts, encode_parts, part_bytes, read_parts, record_bytes
+from tandemq.codec.record.layout import Layout
+from tandemq.codec.record.record import CRC_PROPERTY_BYTES, HEAD_V4, MAGIC_V1
+from tandemq.codec.remoting.frame import RawFrame, decode_command
+from tandemq.codec.remoting.requests import PlainSendFrame, decode_send_frame
 from tandemq.errors import RecordTooLarge
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import FLAG_ONEWAY, VERSION_SPOKEN

@@ -21,9 +21,9 @@ from tandemq.broker.connections.connection import pack_host
 from tandemq.broker.integrity.damage_table import LOST, WAITS
 from tandemq.broker.integrity.scrubber import A_DELAY
 from tandemq.broker.state.topics import Topic, internal_topic
-from tandemq.codec.bodies import integer
-from tandemq.codec.fastjson import loads
-from tandemq.codec.record import Record, decode_message
+from tandemq.codec.record.record import Record, decode_message
+from tandemq.codec.remoting.bodies import integer
+from tandemq.codec.remoting.fastjson import loads
 from tandemq.errors import DiskFailed, DiskFull, ProtocolError, StoreDamaged, StoreError
 from tandemq.model.message import StoredMessage, encode_properties
 from tandemq.model.topic import SCHEDULE_TOPIC

@@ -14,8 +14,8 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from tandemq.broker.connections.connection import NO_LIKENESS, Likeness, Link
-from tandemq.codec.frame import RawFrame
-from tandemq.codec.sendheader import Match, SendRun
+from tandemq.codec.remoting.frame import RawFrame
+from tandemq.codec.remoting.send_header import Match, SendRun
 from tandemq.storage.rows import Row
 
 if TYPE_CHECKING:

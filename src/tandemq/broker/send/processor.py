@@ -20,10 +20,10 @@ from tandemq.broker.send.dead_letters import DeadLetters
 from tandemq.broker.send.fast_path import Together
 from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.topics import Topic, Topics, internal_topic
-from tandemq.codec.frame import RawFrame, encode_command
-from tandemq.codec.layout import Layout, Layouts
-from tandemq.codec.record import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX, BatchPart, decode_batch
-from tandemq.codec.requests import (
+from tandemq.codec.record.layout import Layout, Layouts
+from tandemq.codec.record.record import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX, BatchPart, decode_batch
+from tandemq.codec.remoting.frame import RawFrame, encode_command
+from tandemq.codec.remoting.requests import (
     PlainSendFrame,
     SendFields,
     SendFieldsV1,
@@ -31,7 +31,7 @@ from tandemq.codec.requests import (
     is_true,
     read_fields,
 )
-from tandemq.codec.sendheader import PATTERNS_MAX, Match, SendHeaders
+from tandemq.codec.remoting.send_header import PATTERNS_MAX, Match, SendHeaders
 from tandemq.config import BrokerConfig
 from tandemq.errors import ProtocolError, RecordTooLarge
 from tandemq.model.codes import RequestCode, ResponseCode

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from tandemq.boundary import Turn
-from tandemq.codec.frame import FrameDecoder, decode_command, encode_command
+from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
 from tandemq.model.codes import ResponseCode
 
 

@@ -12,9 +12,9 @@ from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link, pack_host
 from tandemq.broker.send.processor import VERSION_3_4_9
 from tandemq.broker.state.topics import Topic
-from tandemq.codec.frame import encode_command
-from tandemq.codec.record import decode_message, parse_record
-from tandemq.codec.requests import SendBackFields, read_fields
+from tandemq.codec.record.record import decode_message, parse_record
+from tandemq.codec.remoting.frame import encode_command
+from tandemq.codec.remoting.requests import SendBackFields, read_fields
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command

@@ -10,8 +10,8 @@ from typing import Any
 from tandemq.broker.state.offset_journal import OffsetJournal
 from tandemq.broker.state.pending_resets import PendingResets
 from tandemq.broker.state.persistence import Saver
-from tandemq.codec.bodies import integer
-from tandemq.codec.fastjson import dumps_java, loads
+from tandemq.codec.remoting.bodies import integer
+from tandemq.codec.remoting.fastjson import dumps_java, loads
 from tandemq.errors import ProtocolError, StoreDamaged
 from tandemq.storage.tables import DataVersion, load_table
 

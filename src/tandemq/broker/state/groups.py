@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from tandemq.broker.state.persistence import Saver
-from tandemq.codec.bodies import convert
+from tandemq.codec.remoting.bodies import convert
 from tandemq.config import BrokerConfig
 from tandemq.errors import ProtocolError, StoreDamaged
 from tandemq.model.group import SubscriptionGroupConfig

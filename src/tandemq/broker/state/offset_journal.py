@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tandemq.boundary import Disk, File
-from tandemq.codec.fastjson import loads
+from tandemq.codec.remoting.fastjson import loads
 from tandemq.errors import ProtocolError, StoreError
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ import msgspec
 
 from tandemq.boundary import Disk
 from tandemq.broker.state.persistence import Saver
-from tandemq.codec.bodies import convert
+from tandemq.codec.remoting.bodies import convert
 from tandemq.config import BrokerConfig
 from tandemq.errors import ProtocolError, StoreDamaged, StoreError
 from tandemq.model.attributes import (

@@ -1,0 +1,1 @@
+"""Administration as operations: clusters, groups, queries."""

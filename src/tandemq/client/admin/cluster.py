@@ -1,0 +1,319 @@
+"""What operators ask about a cluster, its brokers and topics: stories of requests, run by any client node.
+
+Requests that change topics go to every master of a cluster, those that ask go where the answer is.
+Source: docs/requests.md, "administration"; RocketMQ DefaultMQAdminExt and what its requests do.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from tandemq.client.consumer.offsets.store import ask_member
+from tandemq.client.consumer.queues.queue_locks import queue_of
+from tandemq.client.core.context import Kit
+from tandemq.client.core.operations import (
+    Ask,
+    Steps,
+    ask,
+    ask_all,
+    checked,
+    json_object,
+    number,
+    request,
+    tell_now,
+    wait,
+)
+from tandemq.client.core.routes import MASTER_ID, BrokerGroup, TopicRoute, decode_group
+from tandemq.codec.remoting.bodies import convert, integer
+from tandemq.codec.remoting.fastjson import loads
+from tandemq.errors import LocalError, NoRoute, ProtocolError, RemoteError, TandemError
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
+from tandemq.model.message import MessageQueue
+from tandemq.model.topic import AUTO_CREATE_TOPIC, TopicConfig, topic_name_error
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    """All brokers a name server knows: groups by name, names by cluster."""
+
+    brokers: dict[str, BrokerGroup]
+    clusters: dict[str, list[str]]
+
+    def masters(self, cluster: str | None = None, broker_name: str | None = None) -> list[str]:
+        """Addresses of masters: of all brokers, of one cluster, or of one name.
+
+        Raises:
+            LocalError: there is none.
+        """
+        names = self.clusters.get(cluster, []) if cluster is not None else list(self.brokers)
+        groups = [self.brokers[name] for name in names if broker_name in (None, name) and name in self.brokers]
+        found = [group.members[MASTER_ID] for group in groups if MASTER_ID in group.members]
+        if not found:
+            where = f"broker {broker_name}" if broker_name is not None else f"cluster {cluster or 'any'}"
+            raise LocalError(f"no master is registered for {where}")
+        return found
+
+    def addresses(self) -> list[str]:
+        """Addresses of all members, slaves included."""
+        return [address for group in self.brokers.values() for address in group.members.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """What a broker holds of a queue: offsets of the first message and behind the last, time of the last, 0 if none."""
+
+    min_offset: int
+    max_offset: int
+    last_ms: int
+
+
+def cluster_info(kit: Kit) -> Steps[ClusterInfo]:
+    """All brokers.
+
+    Raises:
+        NetworkError: no name server answers.
+    """
+    answer = yield from kit.routes.ask_name_server(lambda: request(RequestCode.GET_BROKER_CLUSTER_INFO))
+    raw = json_object(checked(answer))
+    try:
+        brokers = {name: decode_group(item) for name, item in (raw.get("brokerAddrTable") or {}).items()}
+        clusters = {name: sorted(members) for name, members in (raw.get("clusterAddrTable") or {}).items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ProtocolError(f"the cluster's description cannot be read: {error!r}") from error
+    return ClusterInfo(dict(sorted(brokers.items())), clusters)
+
+
+def topic_route(kit: Kit, topic: str) -> Steps[TopicRoute]:
+    """Where a topic is.
+
+    Raises:
+        NoRoute, NetworkError: it cannot be learnt.
+    """
+    now = yield from tell_now()
+    return (yield from wait(kit.routes.fetch(topic, now)))
+
+
+def topic_names(kit: Kit) -> Steps[list[str]]:
+    """All topics a name server knows, sorted.
+
+    Raises:
+        NetworkError: none answers.
+    """
+    answer = yield from kit.routes.ask_name_server(lambda: request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
+    return sorted(str(name) for name in json_object(checked(answer)).get("topicList") or ())
+
+
+def create_topic(kit: Kit, config: TopicConfig, cluster: str | None, broker_name: str | None) -> Steps[list[str]]:
+    """Create or change a topic on all masters of a cluster, or on one broker; returns their addresses.
+
+    Raises:
+        LocalError: the name cannot be, or no master is there.
+        NetworkError, RemoteError: a master did not do it; others may have.
+    """
+    fault = topic_name_error(config.topic_name)
+    if fault is not None:
+        raise LocalError(fault)
+    info = yield from cluster_info(kit)
+    addresses = info.masters(cluster, broker_name)
+    for address in addresses:
+        yield from ask(address, _create_request(config))
+    yield from ask_everybody_for_route(kit, config.topic_name)
+    return addresses
+
+
+def _create_request(config: TopicConfig) -> Command:
+    attributes = ",".join(f"+{name.removeprefix('+')}={value}" for name, value in config.attributes.items())
+    return request(
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        topic=config.topic_name,
+        defaultTopic=AUTO_CREATE_TOPIC,
+        readQueueNums=config.read_queue_nums,
+        writeQueueNums=config.write_queue_nums,
+        perm=config.perm,
+        topicFilterType=config.topic_filter_type,
+        topicSysFlag=config.topic_sys_flag,
+        order=config.order,
+        attributes=attributes or None,
+    )
+
+
+def ask_everybody_for_route(kit: Kit, topic: str) -> Steps[None]:
+    """Learn a route anew; that there is none yet is no error."""
+    try:
+        yield from topic_route(kit, topic)
+    except NoRoute:
+        return
+
+
+def delete_topic(kit: Kit, topic: str, cluster: str | None) -> Steps[None]:
+    """Delete a topic on all masters, then in all name servers.
+
+    Raises:
+        NetworkError, RemoteError: somebody did not do it; others may have.
+    """
+    info = yield from cluster_info(kit)
+    for address in info.masters(cluster):
+        yield from ask(address, request(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic))
+    yield from each_name_server(kit, request(RequestCode.DELETE_TOPIC_IN_NAMESRV, topic=topic, clusterName=cluster))
+
+
+def each_name_server(kit: Kit, command: Command) -> Steps[list[Command]]:
+    """The answers of all name servers to the same request.
+
+    Raises:
+        NetworkError, RemoteError: of the first that did not do it; others may have.
+    """
+    servers = kit.config.name_servers
+    asks = [Ask(address, Command(command.code, fields=command.fields, body=command.body)) for address in servers]
+    answers = yield from ask_all(asks)
+    for answer in answers:
+        if isinstance(answer, TandemError):
+            raise answer
+    return [checked(answer) for answer in answers if isinstance(answer, Command)]
+
+
+def topic_config(kit: Kit, topic: str) -> Steps[dict[str, TopicConfig]]:
+    """How a topic is configured, by broker name.
+
+    Raises:
+        NoRoute, NetworkError, RemoteError: it cannot be learnt (code 3: brokers older than 5.0 do not tell).
+    """
+    route = yield from topic_route(kit, topic)
+    found: dict[str, TopicConfig] = {}
+    for name in route.brokers:
+        answer = yield from ask_member(kit, name, lambda: request(RequestCode.GET_TOPIC_CONFIG, topic=topic))
+        found[name] = convert({**json_object(checked(answer)), "topicName": topic}, TopicConfig, "topic config")
+    return found
+
+
+def topic_stats(kit: Kit, topic: str) -> Steps[dict[MessageQueue, QueueStats]]:
+    """What brokers hold of a topic, by queue; sorted.
+
+    Raises:
+        NoRoute, NetworkError, RemoteError: it cannot be learnt.
+    """
+    route = yield from topic_route(kit, topic)
+    found: dict[MessageQueue, QueueStats] = {}
+    for name in route.brokers:
+        answer = yield from ask_member(kit, name, lambda: request(RequestCode.GET_TOPIC_STATS_INFO, topic=topic))
+        for queue, item in queue_table(json_object(checked(answer)), "offsetTable").items():
+            found[queue] = QueueStats(*numbers(item, "minOffset", "maxOffset", "lastUpdateTimestamp"))
+    return dict(sorted(found.items()))
+
+
+def queue_table(raw: dict[str, Any], name: str) -> dict[MessageQueue, Any]:
+    """A map whose keys are queues, as Java writes it.
+
+    Raises:
+        ProtocolError: it is none.
+    """
+    try:
+        return {queue_of(loads(key.encode())): value for key, value in (raw.get(name) or {}).items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ProtocolError(f"{name} is no table of queues: {error!r}") from error
+
+
+def numbers(item: dict[str, Any], *names: str) -> list[int]:
+    """Numbers of a JSON object; 0 where there is none.
+
+    Raises:
+        ProtocolError: something else stands there.
+    """
+    return [integer(item.get(name), name) for name in names]
+
+
+def broker_runtime(address: str) -> Steps[dict[str, str]]:
+    """What a broker says of itself: all values are text.
+
+    Raises:
+        NetworkError, RemoteError: it does not.
+    """
+    answer = yield from ask(address, request(RequestCode.GET_BROKER_RUNTIME_INFO))
+    return {str(key): str(value) for key, value in (json_object(answer).get("table") or {}).items()}
+
+
+def broker_config(address: str) -> Steps[dict[str, str]]:
+    """A broker's settings.
+
+    Raises:
+        NetworkError, RemoteError: it does not tell.
+    """
+    answer = yield from ask(address, request(RequestCode.GET_BROKER_CONFIG))
+    return read_properties(answer.body)
+
+
+def update_broker_config(address: str, settings: dict[str, str]) -> Steps[None]:
+    """Change settings of a running broker.
+
+    Raises:
+        NetworkError, RemoteError: it does not do it.
+    """
+    body = "".join(f"{key}={value}\n" for key, value in settings.items()).encode()
+    yield from ask(address, request(RequestCode.UPDATE_BROKER_CONFIG, body))
+
+
+def ha_status(address: str) -> Steps[dict[str, Any]]:
+    """How a broker's replication stands, as it says.
+
+    Raises:
+        NetworkError, RemoteError: it does not (code 3: brokers older than 5.0).
+    """
+    return json_object((yield from ask(address, request(RequestCode.GET_BROKER_HA_STATUS))))
+
+
+def broker_stats(address: str, name: str, key: str) -> Steps[dict[str, Any] | None]:
+    """One of a broker's counters: sums and rates of the last minute, hour and day; None if it has none of that name.
+
+    Raises:
+        NetworkError: it does not answer.
+    """
+    try:
+        answer = yield from ask(address, request(RequestCode.VIEW_BROKER_STATS_DATA, statsName=name, statsKey=key))
+    except RemoteError as error:
+        if error.code == ResponseCode.SYSTEM_ERROR:
+            return None
+        raise
+    return json_object(answer)
+
+
+def set_write_permission(kit: Kit, broker_name: str, *, may_write: bool) -> Steps[int]:
+    """Let producers use a broker, or keep them from it, in all name servers; returns the number of topics changed.
+
+    Raises:
+        NetworkError, RemoteError: a name server did not do it; others may have.
+    """
+    code = RequestCode.ADD_WRITE_PERM_OF_BROKER if may_write else RequestCode.WIPE_WRITE_PERM_OF_BROKER
+    answers = yield from each_name_server(kit, request(code, brokerName=broker_name))
+    return max(number(answer, "addTopicCount" if may_write else "wipeTopicCount") for answer in answers)
+
+
+def get_value(kit: Kit, namespace: str, key: str) -> Steps[str | None]:
+    """A value of the name servers' key-value table; None if it is not there.
+
+    Raises:
+        NetworkError, RemoteError: it cannot be learnt.
+    """
+    answer = yield from kit.routes.ask_name_server(
+        lambda: request(RequestCode.GET_KV_CONFIG, namespace=namespace, key=key)
+    )
+    if answer.code == ResponseCode.QUERY_NOT_FOUND:
+        return None
+    return checked(answer).fields.get("value")
+
+
+def put_value(kit: Kit, namespace: str, key: str, value: str | None) -> Steps[None]:
+    """Set a value in all name servers; None deletes it.
+
+    Raises:
+        NetworkError, RemoteError: a name server did not do it; others may have.
+    """
+    if value is None:
+        yield from each_name_server(kit, request(RequestCode.DELETE_KV_CONFIG, namespace=namespace, key=key))
+    else:
+        yield from each_name_server(kit, request(RequestCode.PUT_KV_CONFIG, namespace=namespace, key=key, value=value))
+
+
+def read_properties(body: bytes) -> dict[str, str]:
+    """Lines `key=value` as brokers write them."""
+    lines = (line.partition("=") for line in body.decode("utf-8", "replace").splitlines() if not line.startswith("#"))
+    return {key.strip(): value.strip() for key, separator, value in lines if separator}

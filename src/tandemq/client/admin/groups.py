@@ -1,0 +1,353 @@
+"""What operators ask about consumer groups: how they are set, who is in them, how far they are; and to go elsewhere.
+
+Moving offsets. A group that is online is moved through its brokers (222), which tell its members; one that is offline
+by telling the new offsets (15). To move one queue, or to an offset instead of a time, needs a broker that understands
+more than 4.9's 222 does, or a group that is offline.
+
+Source: docs/requests.md, "administration" and "offsets".
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from tandemq.client.admin.cluster import cluster_info, each_name_server, numbers, queue_table, topic_route
+from tandemq.client.consumer.offsets.store import ask_member, commit_request, queue_offset, time_offset
+from tandemq.client.core.context import Kit
+from tandemq.client.core.operations import Steps, ask, ask_any_code, checked, json_object, refusal, request
+from tandemq.client.core.routes import MASTER_ID
+from tandemq.errors import LocalError, NoRoute, RemoteError
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
+from tandemq.model.group import SubscriptionGroupConfig
+from tandemq.model.message import MessageQueue
+from tandemq.model.topic import dead_letter_topic, group_name_error, retry_topic
+
+VERSION_5 = 413
+MOVE_TIMEOUT_MS = 10_000
+_OURS = "PYTHON"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a group is in a queue: its end, the group's offset, when the last consumed message was stored."""
+
+    broker_offset: int
+    consumer_offset: int
+    last_ms: int
+
+    @property
+    def lag(self) -> int:
+        """Messages not consumed."""
+        return max(0, self.broker_offset - self.consumer_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """One client of a group."""
+
+    client_id: str
+    address: str
+    language: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConnections:
+    """Who is in a consumer group, and what they read: topic -> expression."""
+
+    consume_type: str
+    message_model: str
+    consume_from: str
+    connections: list[Connection] = field(default_factory=list)
+    subscriptions: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a group shall go on: one of `time_ms` and `offset`; `queue` None for all queues of the topic."""
+
+    time_ms: int | None = None
+    offset: int | None = None
+    queue: MessageQueue | None = None
+
+
+def create_group(kit: Kit, config: SubscriptionGroupConfig, cluster: str | None) -> Steps[list[str]]:
+    """Create or change a consumer group on all masters of a cluster; returns their addresses.
+
+    Raises:
+        LocalError: the name cannot be, or no master is there.
+        NetworkError, RemoteError: a master did not do it; others may have.
+    """
+    fault = group_name_error(config.group_name)
+    if fault is not None:
+        raise LocalError(fault)
+    info = yield from cluster_info(kit)
+    addresses = info.masters(cluster)
+    body = msgspec.json.encode(config)
+    for address in addresses:
+        yield from ask(address, request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body))
+    return addresses
+
+
+def delete_group(kit: Kit, group: str, cluster: str | None, *, clean: bool) -> Steps[None]:
+    """Delete a consumer group on all masters; `clean` takes its offsets, retry and dead letter topics along.
+
+    Raises:
+        NetworkError, RemoteError: somebody did not do it; others may have.
+    """
+    info = yield from cluster_info(kit)
+    for address in info.masters(cluster):
+        yield from ask(
+            address,
+            request(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName=group, removeOffset=clean, cleanOffset=clean),
+        )
+        for topic in (retry_topic(group), dead_letter_topic(group)) if clean else ():
+            yield from ask(address, request(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic))
+    for topic in (retry_topic(group), dead_letter_topic(group)) if clean else ():
+        yield from each_name_server(kit, request(RequestCode.DELETE_TOPIC_IN_NAMESRV, topic=topic))
+
+
+def groups(kit: Kit) -> Steps[dict[str, SubscriptionGroupConfig]]:
+    """All consumer groups that masters know, sorted by name.
+
+    Raises:
+        NetworkError, RemoteError: a master does not tell.
+    """
+    info = yield from cluster_info(kit)
+    found: dict[str, SubscriptionGroupConfig] = {}
+    for address in info.masters():
+        answer = yield from ask(address, request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
+        for name, item in (json_object(answer).get("subscriptionGroupTable") or {}).items():
+            found.setdefault(name, msgspec.convert(_known(item), SubscriptionGroupConfig, strict=False))
+    return dict(sorted(found.items()))
+
+
+def _known(item: dict[str, Any]) -> dict[str, Any]:
+    names = {info.encode_name for info in msgspec.structs.fields(SubscriptionGroupConfig)}
+    return {key: value for key, value in item.items() if key in names and value is not None}
+
+
+def group_brokers(kit: Kit, group: str, topic: str | None) -> Steps[list[str]]:
+    """Names of the brokers that know a group: those of its retry topic, or of a topic it reads.
+
+    Raises:
+        NoRoute, NetworkError: they cannot be learnt.
+    """
+    route = yield from topic_route(kit, topic if topic is not None else retry_topic(group))
+    return list(route.brokers)
+
+
+def progress(kit: Kit, group: str, topic: str | None) -> Steps[dict[MessageQueue, Progress]]:
+    """How far a group is, by queue; sorted.
+
+    Raises:
+        NoRoute, NetworkError, RemoteError: it cannot be learnt.
+    """
+    found: dict[MessageQueue, Progress] = {}
+    question = partial(request, RequestCode.GET_CONSUME_STATS, consumerGroup=group, topic=topic)
+    for answer in (yield from _ask_brokers(kit, group, topic, question)):
+        for queue, item in queue_table(json_object(checked(answer)), "offsetTable").items():
+            found[queue] = Progress(*numbers(item, "brokerOffset", "consumerOffset", "lastTimestamp"))
+    return dict(sorted(found.items()))
+
+
+def _ask_brokers(kit: Kit, group: str, topic: str | None, make: Callable[[], Command]) -> Steps[list[Command]]:
+    """What each broker group that knows a consumer group answers: all of them, if it has no retry topic yet because
+    nobody has joined it."""
+    answers: list[Command] = []
+    try:
+        names = yield from group_brokers(kit, group, topic)
+    except NoRoute:
+        if topic is not None:
+            raise
+        for members in (yield from cluster_info(kit)).brokers.values():
+            answer = yield from ask_any_code(members.members[min(members.members)], make())
+            answers.append(answer)
+        return answers
+    for name in names:
+        answer = yield from ask_member(kit, name, make)
+        answers.append(answer)
+    return answers
+
+
+def connections(kit: Kit, group: str, topic: str | None) -> Steps[GroupConnections | None]:
+    """Who is in a consumer group; None if nobody is.
+
+    Raises:
+        NoRoute, NetworkError, RemoteError: it cannot be learnt.
+    """
+    for name in (yield from group_brokers(kit, group, topic)):
+        answer = yield from ask_member(
+            kit, name, lambda: request(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup=group)
+        )
+        if answer.code == ResponseCode.CONSUMER_NOT_ONLINE:
+            continue
+        raw = json_object(checked(answer))
+        return GroupConnections(
+            str(raw.get("consumeType", "")),
+            str(raw.get("messageModel", "")),
+            str(raw.get("consumeFromWhere", "")),
+            [_connection(item) for item in raw.get("connectionSet") or ()],
+            {str(read): str(item.get("subString", "*")) for read, item in (raw.get("subscriptionTable") or {}).items()},
+        )
+    return None
+
+
+def _connection(item: dict[str, Any]) -> Connection:
+    return Connection(
+        str(item.get("clientId", "")),
+        str(item.get("clientAddr", "")),
+        str(item.get("language", "")),
+        *numbers(item, "version"),
+    )
+
+
+def producer_connections(kit: Kit, group: str, topic: str) -> Steps[list[Connection]]:
+    """Who is in a producer group, as the brokers of a topic know.
+
+    Raises:
+        NoRoute, NetworkError: it cannot be learnt.
+    """
+    found: dict[str, Connection] = {}
+    for name in (yield from group_brokers(kit, group, topic)):
+        answer = yield from ask_member(
+            kit, name, lambda: request(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup=group)
+        )
+        if answer.code == ResponseCode.SUCCESS:
+            for item in json_object(answer).get("connectionSet") or ():
+                found[str(item.get("clientId", ""))] = _connection(item)
+    return sorted(found.values(), key=lambda connection: connection.client_id)
+
+
+def running_info(kit: Kit, group: str, client_id: str) -> Steps[dict[str, Any]]:
+    """What a member of a consumer group says of itself, asked through a broker.
+
+    Raises:
+        NoRoute, NetworkError, RemoteError: it cannot be learnt.
+    """
+    last: RemoteError | None = None
+    for name in (yield from group_brokers(kit, group, None)):
+        answer = yield from ask_member(
+            kit,
+            name,
+            lambda: request(
+                RequestCode.GET_CONSUMER_RUNNING_INFO, consumerGroup=group, clientId=client_id, jstackEnable=False
+            ),
+        )
+        if answer.code == ResponseCode.SUCCESS:
+            return json_object(answer)
+        last = refusal(answer)
+    raise last or LocalError(f"no broker knows the group {group}")
+
+
+def topic_groups(kit: Kit, topic: str) -> Steps[list[str]]:
+    """Groups that read a topic, or did; sorted.
+
+    Raises:
+        NoRoute, NetworkError, RemoteError: it cannot be learnt.
+    """
+    found: set[str] = set()
+    for name in (yield from topic_route(kit, topic)).brokers:
+        answer = yield from ask_member(kit, name, lambda: request(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic=topic))
+        found.update(str(group) for group in json_object(checked(answer)).get("groupList") or ())
+    return sorted(found)
+
+
+def plan_reset(kit: Kit, topic: str, target: Target) -> Steps[dict[MessageQueue, int]]:
+    """The offsets a group would have afterwards; nothing is changed. Offsets are kept within what the queue holds.
+
+    Raises:
+        LocalError: neither or both of time and offset are given, or the queue is not the topic's.
+        NoRoute, NetworkError, RemoteError: something cannot be learnt.
+    """
+    if (target.time_ms is None) == (target.offset is None):
+        raise LocalError("give a time or an offset, and not both")
+    route = yield from topic_route(kit, topic)
+    queues = sorted(route.subscribe_queues())
+    if target.queue is not None:
+        if target.queue not in queues:
+            raise LocalError(f"{topic} has no queue {target.queue.queue_id} on {target.queue.broker_name}")
+        queues = [target.queue]
+    plan: dict[MessageQueue, int] = {}
+    for queue in queues:
+        if target.time_ms is not None:
+            plan[queue] = yield from time_offset(kit, queue, target.time_ms)
+        elif target.offset is not None:
+            first = yield from queue_offset(kit, queue, RequestCode.GET_MIN_OFFSET)
+            end = yield from queue_offset(kit, queue, RequestCode.GET_MAX_OFFSET)
+            plan[queue] = min(max(target.offset, first), end)
+    return plan
+
+
+def reset_offsets(kit: Kit, group: str, topic: str, target: Target) -> Steps[dict[MessageQueue, int]]:
+    """Have a group go on elsewhere, backwards or forwards, whether it is online or not; returns the new offsets.
+
+    Raises:
+        LocalError: as `plan_reset`; or the group is online and its brokers can only move all queues to a time.
+        NoRoute, NetworkError, RemoteError: something cannot be learnt or done; other queues may have been moved.
+    """
+    plan = yield from plan_reset(kit, topic, target)
+    for name in sorted({queue.broker_name for queue in plan}):
+        of_broker = {queue: offset for queue, offset in plan.items() if queue.broker_name == name}
+        address = kit.routes.members(name).get(MASTER_ID)
+        if address is None:
+            raise LocalError(f"{name} has no master now; offsets are its business")
+        who = yield from ask_any_code(address, request(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup=group))
+        if who.code == ResponseCode.SUCCESS:
+            understands = who.version >= VERSION_5 or who.language == _OURS
+            yield from _move_online(address, group, topic, target, of_broker, understands=understands)
+        else:
+            for queue, offset in of_broker.items():
+                yield from ask(address, commit_request(group, queue, offset))
+    return plan
+
+
+def _move_online(
+    address: str, group: str, topic: str, target: Target, plan: dict[MessageQueue, int], *, understands: bool
+) -> Steps[None]:
+    code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+    if target.queue is None and target.time_ms is not None:
+        fields = {"topic": topic, "group": group, "timestamp": str(target.time_ms), "isForce": "true"}
+        moved = yield from ask_any_code(address, Command(code, fields=fields), MOVE_TIMEOUT_MS)
+        if moved.code == ResponseCode.SYSTEM_ERROR:
+            # A queue nobody committed yet makes a 4.9 broker refuse: give each one an offset, and ask again.
+            for queue, offset in plan.items():
+                yield from ask(address, commit_request(group, queue, offset))
+            moved = yield from ask_any_code(address, Command(code, fields=fields), MOVE_TIMEOUT_MS)
+        checked(moved)
+        return
+    if not understands:
+        raise LocalError(
+            f"the broker at {address} can move a group that is online only as a whole, and only to a time",
+            hint="stop the group's consumers first",
+        )
+    for queue, offset in plan.items():
+        yield from ask(
+            address,
+            request(
+                code, topic=topic, group=group, timestamp=target.time_ms if target.time_ms is not None else -1,
+                isForce=True, queueId=queue.queue_id, offset=offset,
+            ),
+            timeout_ms=MOVE_TIMEOUT_MS,
+        )  # fmt: skip
+
+
+def clone_offsets(kit: Kit, source: str, destination: str, topic: str) -> Steps[None]:
+    """Give a group the offsets of another, in one topic.
+
+    Raises:
+        NoRoute, NetworkError, RemoteError: a broker did not do it; others may have.
+    """
+    for name in (yield from topic_route(kit, topic)).brokers:
+        answer = yield from ask_member(
+            kit,
+            name,
+            lambda: request(
+                RequestCode.CLONE_GROUP_OFFSET, srcGroup=source, destGroup=destination, topic=topic, offline=True
+            ),
+        )
+        checked(answer)

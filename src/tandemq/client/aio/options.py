@@ -1,0 +1,55 @@
+"""The keywords that faces pass on to their options, typed for those who write them."""
+
+from typing import TypedDict
+
+from tandemq.client.core.settings import ConsumeFrom, MessageModel
+from tandemq.client.producer.machine import Select
+from tandemq.model.message import MessageQueue
+
+
+class QueueChoice(TypedDict, total=False):
+    """Which queue messages go to; at most one of the three. They are not sent elsewhere when that fails."""
+
+    queue: MessageQueue | None
+    """This one."""
+    by_key: str | None
+    """Messages with the same key go to the same queue, for as long as the topic keeps its queues."""
+    select: Select | None
+    """Chooses one of the topic's queues."""
+
+
+class ProducerKeywords(TypedDict, total=False):
+    """Fields of `ProducerOptions` besides the group."""
+
+    timeout_ms: int
+    retries: int
+    retry_ms: int
+    retry_when_not_stored_ok: bool
+    compress_above_bytes: int
+    compress_level: int
+    body_bytes_max: int
+    batch_bytes_max: int
+    queues_per_new_topic: int
+    delay_levels: int
+    latency_aware: bool
+    zone: str
+
+
+class ConsumerKeywords(TypedDict, total=False):
+    """Fields of `ConsumerOptions` besides the group."""
+
+    model: MessageModel
+    orderly: bool
+    start_timeout_ms: int
+    consume_from: ConsumeFrom
+    consume_from_ms: int
+    max_reconsume_times: int
+    pull_messages: int
+    long_poll_ms: int
+    pull_timeout_ms: int
+    prefetch_messages: int
+    prefetch_bytes: int
+    rebalance_ms: int
+    commit_ms: int
+    suspend_ms: int
+    error_pause_ms: int

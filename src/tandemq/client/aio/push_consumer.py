@@ -1,0 +1,245 @@
+"""The push consumer for asyncio.
+
+    async with PushConsumer("127.0.0.1:9876", group="billing", topics={"Orders": "paid || refunded"}) as consumer:
+        async for message in consumer:
+            await message.ack()
+
+or, with a handler, several messages at a time:
+
+    async with PushConsumer(…) as consumer:
+        await consumer.run(handle, concurrency=16)      returning acknowledges, raising has the message come again
+
+A message that is neither acknowledged nor sent back is delivered again, here or at another member of the group. When
+the body of `async with` ends by an exception, the message taken last is sent back at once.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import Self, Unpack
+
+from tandemq.client.aio.options import ConsumerKeywords
+from tandemq.client.aio.transport import Shell, make_config
+from tandemq.client.consumer.push_machine import Delivery, PushCore, make_subscription
+from tandemq.client.consumer.received_message import ReceivedMessage
+from tandemq.client.core.settings import ConsumerOptions
+from tandemq.errors import ClosedError
+from tandemq.model.message import MessageQueue
+from tandemq.model.topic import AUTO_CREATE_TOPIC
+
+log = logging.getLogger(__name__)
+Handler = Callable[[ReceivedMessage], Awaitable[None]]
+BREATH = 64
+"""Before another message is taken after so many, the loop gets a turn."""
+
+
+class PushConsumer:
+    """Consumes topics as a member of a group. Use it with `async with`, or call `start` and `close`."""
+
+    def __init__(
+        self,
+        name_servers: str,
+        *,
+        group: str,
+        topics: Mapping[str, str] | None = None,
+        client_id: str = "",
+        **options: Unpack[ConsumerKeywords],
+    ) -> None:
+        """A consumer, not connected yet.
+
+        Args:
+            name_servers: "host:port", several separated by ";".
+            group: the consumer group; its members share the queues (or each reads all: `model`).
+            topics: what to read: topic -> "*" or "tag || tag".
+            client_id: how brokers call this member; empty for one that nobody else has.
+            options: see `ConsumerOptions`.
+        Raises:
+            ConfigError: the group, a topic, an expression or an option cannot be.
+        """
+        self._options = ConsumerOptions(group=group, **options)
+        self._name_servers = name_servers
+        self._client_id = client_id
+        self._topics = dict(topics or {})
+        for topic, expression in self._topics.items():
+            make_subscription(topic, expression, 0)
+        self._shell: Shell | None = None
+        self._core: PushCore | None = None
+        self._takers: deque[asyncio.Future[None]] = deque()
+        self._last: ReceivedMessage | None = None
+        self._taken = 0
+
+    async def start(self) -> None:
+        """Join the group; messages come as soon as its members have shared the queues.
+
+        Raises:
+            ConfigError: an address, a topic or an expression cannot be.
+            NetworkError: no name server answers within `start_timeout_ms`.
+            RemoteError: who answers is no name server.
+        """
+        shell = self._shell = Shell(make_config(self._name_servers, self._client_id))
+        core = self._core = shell.node.push_consumer(self._options, shell.now)
+        core.on_ready = self._wake_takers
+        for topic, expression in self._topics.items():
+            core.subscribe(topic, expression, shell.now)
+        shell.wake()
+        try:
+            await shell.reach_name_server(self._options.start_timeout_ms, next(iter(self._topics), AUTO_CREATE_TOPIC))
+        except BaseException:
+            await self._close(after_error=True)
+            raise
+
+    async def subscribe(self, topic: str, expression: str = "*") -> None:
+        """Read another topic, or other tags of one.
+
+        Raises:
+            ConfigError: topic or expression cannot be.
+        """
+        shell, core = self._running()
+        core.subscribe(topic, expression, shell.now)
+        shell.wake()
+
+    async def close(self) -> None:
+        """Commit, leave the group, close. Harmless a second time."""
+        await self._close(after_error=False)
+
+    async def _close(self, *, after_error: bool) -> None:
+        if self._shell is not None and not self._shell.is_closed:
+            await self._shell.close(after_error=after_error)
+            while self._takers:
+                self._wake_taker()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and self._last is not None and not self._last.is_ended and not self._is_over():
+            await self._last.retry()
+        await self._close(after_error=error is not None)
+
+    def _is_over(self) -> bool:
+        return self._shell is None or self._shell.is_closed
+
+    def _running(self) -> tuple[Shell, PushCore]:
+        if self._shell is None or self._core is None:
+            raise ClosedError("the consumer is not started", hint="use it with `async with`")
+        self._shell.check_open()
+        return self._shell, self._core
+
+    # Taking messages.
+
+    def _wake_takers(self) -> None:
+        for _ in range(len(self._takers)):
+            self._wake_taker()
+
+    def _wake_taker(self) -> None:
+        future = self._takers.popleft()
+        if not future.done():
+            future.set_result(None)
+
+    async def receive(self, timeout_s: float | None = None) -> ReceivedMessage | None:
+        """The next message; None if none came within the time.
+
+        Raises:
+            ClosedError: the consumer was closed.
+        """
+        await self._breathe()
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._take()
+        except TimeoutError:
+            return None
+
+    async def _breathe(self) -> None:
+        if self._taken >= BREATH:
+            self._taken = 0
+            await asyncio.sleep(0)
+
+    async def _take(self) -> ReceivedMessage:
+        """The next message. Who is cancelled here has taken none: nothing is awaited after one was taken."""
+        while True:
+            _, core = self._running()
+            delivery = core.next_delivery()
+            if delivery is not None:
+                self._last = ReceivedMessage(delivery, self)
+                self._taken += 1
+                return self._last
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._takers.append(future)
+            try:
+                await future
+            finally:
+                if future.cancelled() and future in self._takers:
+                    self._takers.remove(future)
+
+    async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+        """Messages until the consumer is closed."""
+        while True:
+            await self._breathe()
+            try:
+                message = await self._take()
+            except ClosedError:
+                return
+            yield message
+
+    async def run(self, handler: Handler, *, concurrency: int = 1) -> None:
+        """Call `handler` with each message, at most `concurrency` at a time, until the consumer is closed.
+
+        When the handler returns, the message is acknowledged; when it raises, it comes again. A handler may also end
+        the message itself. Orderly consumers have at most one message of a queue under way.
+        """
+        async with asyncio.TaskGroup() as group:
+            for _ in range(concurrency):
+                group.create_task(self._work(handler))
+
+    async def _work(self, handler: Handler) -> None:
+        while True:
+            await self._breathe()
+            try:
+                message = await self._take()
+            except ClosedError:
+                return
+            try:
+                await handler(message)
+            except asyncio.CancelledError:
+                raise
+            except Exception:
+                log.exception("handler failed group=%s message=%r", self._options.group, message)
+                if not message.is_ended and not self._is_over():
+                    await message.retry()
+            else:
+                if not message.is_ended:
+                    await message.ack()
+
+    # What messages call, and what users may ask.
+
+    def ack(self, delivery: Delivery) -> None:
+        """See `ReceivedMessage.ack`."""
+        shell, core = self._running()
+        core.ack(delivery, shell.now)
+        shell.wake()
+
+    async def retry(self, delivery: Delivery, delay_level: int) -> None:
+        """See `ReceivedMessage.retry`."""
+        shell, core = self._running()
+        await shell.done(core.retry(delivery, shell.now, delay_level))
+
+    async def commit(self) -> None:
+        """Tell offsets now; otherwise every `commit_ms` and at the end."""
+        shell, core = self._running()
+        core.shares.commit(shell.now)
+        shell.wake()
+
+    def assigned(self) -> list[MessageQueue]:
+        """The queues that are this member's share now, sorted; read from or about to be."""
+        _, core = self._running()
+        return core.shares.queues()
+
+    def reading_from(self) -> dict[MessageQueue, str]:
+        """The broker address from which each queue was pulled last."""
+        _, core = self._running()
+        return {share.queue: share.fetch.read_from for share in core.shares.active()}

@@ -1,0 +1,324 @@
+"""The client's node on asyncio: sockets, clock, futures.
+
+    data_received ─► kept ─┐
+    call of an operation ──┼─► once per turn of the loop: node.turn ─► one write per connection, connects, closes
+    timer ─────────────────┘
+
+All that arrived in one turn of the loop goes into the node together, and everything it has to say to a peer leaves in
+one write. There is no task per request and none per message.
+
+What a face does: call the node's operation with `shell.now`, call `wake`, await `done(ticket)`.
+"""
+
+import asyncio
+import itertools
+import logging
+import os
+import socket
+import time
+from random import Random, SystemRandom
+from typing import TypeVar
+
+from tandemq.boundary import Closed, Event, LinkKind, Now, Opened, Turn
+from tandemq.client.consumer.offsets.local_store import FileOffsets
+from tandemq.client.core.calls import Ticket
+from tandemq.client.core.node import ClientNode
+from tandemq.client.core.routes import WHERE
+from tandemq.client.core.settings import ClientConfig, split_addresses
+from tandemq.errors import ClosedError, NetworkError, NoRoute, NotConnected
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+WRITE_BUFFER_MAX = 1 << 20
+START_PAUSE_MS = 200
+"""Between two attempts to reach a name server at the start."""
+CLOSE_AFTER_ERROR_S = 0.8
+_serial = itertools.count(1)
+
+
+def make_config(name_servers: str, client_id: str = "") -> ClientConfig:
+    """The configuration of a client on this machine.
+
+    Args:
+        name_servers: "host:port", several separated by ";".
+        client_id: empty for one that nobody else has.
+    Raises:
+        ConfigError: an address is none.
+    """
+    addresses = split_addresses(name_servers)
+    ip = local_ip(addresses[0]) if addresses else "127.0.0.1"
+    name = client_id or f"{ip}@{os.getpid()}#{time.time_ns():x}.{next(_serial)}"
+    return ClientConfig(name_servers=addresses, client_id=name, ip=ip, pid=os.getpid())
+
+
+def local_ip(address: str) -> str:
+    """The address of the interface that leads to a peer; no packet is sent."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, int(port)))
+            return str(probe.getsockname()[0])
+    except (OSError, ValueError):
+        return "127.0.0.1"
+
+
+class _Link(asyncio.Protocol):
+    """One connection: collects what arrives."""
+
+    def __init__(self, shell: "Shell", link: int) -> None:
+        self._shell = shell
+        self._link = link
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_MAX)
+        self.transport = transport
+        self._shell.opened(self._link, self)
+
+    def data_received(self, data: bytes) -> None:
+        self._shell.received(self._link, data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._shell.lost(self._link, str(exc) if exc is not None else "closed by the peer")
+
+    def pause_writing(self) -> None:
+        self._shell.paused(self._link)
+
+    def resume_writing(self) -> None:
+        self._shell.resumed(self._link)
+
+
+class Shell:
+    """Drives one client node on the running loop."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        """Call within a running loop."""
+        self._loop = asyncio.get_running_loop()
+        self.node = ClientNode(config, Random(SystemRandom().getrandbits(64)), self.now, FileOffsets(config.client_id))
+        self._received: list[tuple[int, bytes]] = []
+        self._events: list[Event] = []
+        self._links: dict[int, _Link] = {}
+        self._connecting: dict[int, asyncio.Task[None]] = {}
+        self._paused: set[int] = set()
+        self._writable: list[asyncio.Future[None]] = []
+        self._is_awake = False
+        self._is_closed = False
+        self._has_failed = False
+        """Whether the last operation found a peer that does not answer: then nothing is waited for at the end."""
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def now(self) -> Now:
+        """This moment."""
+        return Now(time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000)
+
+    # For the faces.
+
+    def wake(self) -> None:
+        """Something was asked of the node, or arrived: drive it in this turn of the loop."""
+        if not self._is_awake and not self._is_closed:
+            self._is_awake = True
+            self._loop.call_soon(self._drive)
+
+    async def done(self, ticket: Ticket[T]) -> T:
+        """The result of an operation that was just begun.
+
+        Raises:
+            TandemError: the operation failed.
+        """
+        if not ticket.done:
+            self.wake()
+            future: asyncio.Future[None] = self._loop.create_future()
+            ticket.then(lambda _ticket: None if future.done() else future.set_result(None))
+            self._waiting.add(future)
+            try:
+                await future
+            finally:
+                self._waiting.discard(future)
+        self._has_failed = isinstance(ticket.error, NetworkError)
+        return ticket.result()
+
+    async def reach_name_server(self, timeout_ms: int, topic: str) -> None:
+        """Wait for the answer of a name server, whatever it knows of a topic; try again until the time is over.
+
+        Raises:
+            NetworkError: none answered in time.
+            RemoteError: who answers is no name server.
+        """
+        started = self.now.mono_ms
+        while timeout_ms:
+            left_ms = started + timeout_ms - self.now.mono_ms
+            try:
+                async with asyncio.timeout(max(left_ms, 1) / 1000):
+                    await self.done(self.node.kit.routes.fetch(topic, self.now))
+            except NoRoute:
+                return
+            except TimeoutError:
+                self._has_failed = True
+                servers = ";".join(self.node.config.name_servers)
+                raise NotConnected(f"no name server answers within {timeout_ms} ms: {servers}", hint=WHERE) from None
+            except NetworkError:
+                if self.now.mono_ms + START_PAUSE_MS >= started + timeout_ms:
+                    raise
+                await asyncio.sleep(START_PAUSE_MS / 1000)
+            else:
+                return
+
+    async def writable(self) -> None:
+        """Wait while the network takes less than it is given."""
+        if self._paused:
+            future = self._loop.create_future()
+            self._writable.append(future)
+            await future
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._is_closed
+
+    def check_open(self) -> None:
+        """Refuse to work after the end.
+
+        Raises:
+            ClosedError: it was closed.
+        """
+        if self._is_closed:
+            raise ClosedError("the client is closed")
+
+    async def close(self, *, after_error: bool = False) -> None:
+        """Leave all groups and close all links.
+
+        Waits for what is in flight, as long as its timeouts say; no longer than CLOSE_AFTER_ERROR_S if the last
+        operation found nobody, nothing is connected, or the caller ends because of an error.
+        """
+        if self._is_closed:
+            return
+        is_short = after_error or self._has_failed or not self._links
+        try:
+            async with asyncio.timeout(CLOSE_AFTER_ERROR_S if is_short else None):
+                await self.done(self.node.close(self.now))
+        except TimeoutError:
+            log.info("closed without the answers that were in flight")
+        self._drive()
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._connecting.values():
+            task.cancel()
+        await asyncio.gather(*self._connecting.values(), return_exceptions=True)
+        for link in list(self._links.values()):
+            if link.transport is not None:
+                link.transport.close()
+        self._free_writers()
+        # Transports close in the next turn of the loop.
+        await asyncio.sleep(0)
+
+    # Driving.
+
+    def _drive(self) -> None:
+        self._is_awake = False
+        if self._is_closed:
+            return
+        received, self._received = self._received, []
+        events, self._events = self._events, []
+        try:
+            self._perform(self.node.turn(received, events, self.now))
+        except Exception as error:  # an error of ours: nothing can be trusted to go on, and nobody waits for ever
+            log.exception("the client failed and is closed")
+            self._fail(ClosedError(f"the client failed: {error!r}"))
+            return
+        self._arm()
+
+    def _fail(self, error: ClosedError) -> None:
+        self._is_closed = True
+        for future in list(self._waiting):
+            if not future.done():
+                future.set_exception(error)
+        for link in list(self._links.values()):
+            if link.transport is not None:
+                link.transport.abort()
+        self._free_writers()
+
+    def _arm(self) -> None:
+        deadline_ms = self.node.deadline_ms()
+        if deadline_ms is None:
+            return
+        when = deadline_ms / 1000 + 0.001
+        if self._timer is not None:
+            if self._timer.when() <= when and not self._timer.cancelled():
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(self._loop.time() + when - time.monotonic(), self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self.wake()
+
+    def _perform(self, turn: Turn) -> None:
+        for number, buffers in turn.sends.items():
+            link = self._links.get(number)
+            if link is not None and link.transport is not None:
+                link.transport.write(buffers[0] if len(buffers) == 1 else b"".join(buffers))
+        for number, _reason in turn.closes:
+            link = self._links.get(number)
+            if link is not None and link.transport is not None:
+                link.transport.abort()
+            elif number in self._connecting:
+                self._connecting[number].cancel()
+        for connect in turn.connects:
+            task = self._loop.create_task(self._connect(connect.link, connect.address))
+            self._connecting[connect.link] = task
+
+    async def _connect(self, number: int, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        try:
+            await self._loop.create_connection(lambda: _Link(self, number), host.strip("[]"), int(port))
+        except (OSError, ValueError, OverflowError) as error:
+            self._events.append(Closed(number, str(error)))
+            self.wake()
+        finally:
+            self._connecting.pop(number, None)
+
+    # From the connections.
+
+    def opened(self, number: int, link: _Link) -> None:
+        """A connection stands."""
+        assert link.transport is not None
+        if self._is_closed:
+            link.transport.abort()
+            return
+        self._links[number] = link
+        peer = link.transport.get_extra_info("peername") or ("", 0)
+        local = link.transport.get_extra_info("sockname") or ("", 0)
+        self._events.append(Opened(number, LinkKind.PEER, f"{peer[0]}:{peer[1]}", f"{local[0]}:{local[1]}"))
+        self.wake()
+
+    def received(self, number: int, data: bytes) -> None:
+        """Bytes arrived."""
+        self._received.append((number, data))
+        self.wake()
+
+    def lost(self, number: int, reason: str) -> None:
+        """A connection is gone."""
+        self._links.pop(number, None)
+        self.resumed(number)
+        self._events.append(Closed(number, reason))
+        self.wake()
+
+    def paused(self, number: int) -> None:
+        """The network takes less than it is given."""
+        self._paused.add(number)
+
+    def resumed(self, number: int) -> None:
+        """It takes more again."""
+        self._paused.discard(number)
+        if not self._paused:
+            self._free_writers()
+
+    def _free_writers(self) -> None:
+        waiting, self._writable = self._writable, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)

@@ -1,0 +1,1 @@
+"""Consumers as machines: pulls, delivery, send-backs."""

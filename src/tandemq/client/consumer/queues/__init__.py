@@ -1,0 +1,1 @@
+"""Queues of a consumer: allocation, rebalance, messages in process, locks."""

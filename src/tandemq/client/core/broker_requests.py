@@ -1,0 +1,169 @@
+"""What brokers ask of consumers: to rebalance, to move to other offsets, to say how they are, to consume a message.
+
+Source: docs/requests.md, "relayed to clients"; RocketMQ ClientRemotingProcessor.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from tandemq.boundary import Now
+from tandemq.client.consumer.push_machine import Delivery, PushCore
+from tandemq.client.consumer.queues.queue_locks import queue_json, queue_of
+from tandemq.client.consumer.queues.rebalance import Share
+from tandemq.client.core.context import Kit
+from tandemq.codec.record.record import decode_message
+from tandemq.codec.remoting.bodies import integer
+from tandemq.codec.remoting.fastjson import Raw, dumps, dumps_java, key_text, loads
+from tandemq.errors import ProtocolError
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import VERSION_SPOKEN, Command
+from tandemq.model.message import MessageQueue
+
+Handler = Callable[[str, Command, Now], Command | None]
+
+
+class Told:
+    """Answers what brokers ask, for all consumers of one client."""
+
+    def __init__(self, kit: Kit, consumers: dict[str, PushCore], started_ms: int) -> None:
+        """`consumers` by group; the dictionary is the node's and changes."""
+        self._kit = kit
+        self._consumers = consumers
+        self._started_ms = started_ms
+        self._handlers: dict[int, Handler] = {
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset_offsets,
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._status,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
+        }
+
+    def asked(self, address: str, command: Command, now: Now) -> Command | None:
+        """Handle one request; None: no answer now."""
+        handler = self._handlers.get(command.code)
+        if handler is None:
+            remark = f"clients do not serve {command.code}"
+            return command.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
+        try:
+            return handler(address, command, now)
+        except (ProtocolError, KeyError, ValueError, TypeError, AttributeError) as error:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"unreadable request: {error!r}")
+
+    def _members_changed(self, _address: str, command: Command, now: Now) -> None:
+        consumer = self._consumers.get(command.fields.get("consumerGroup", ""))
+        if consumer is not None:
+            consumer.shares.rebalance(now)
+
+    def _reset_offsets(self, _address: str, command: Command, now: Now) -> Command | None:
+        consumer = self._consumers.get(command.fields["group"])
+        if consumer is None:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark="no such consumer here")
+        table = loads(command.body, is_trusted=True)["offsetTable"]
+        if isinstance(table, dict):
+            offsets = {queue_of(loads(key.encode())): integer(offset, "offset") for key, offset in table.items()}
+        else:
+            offsets = {queue_of(item): integer(item.get("offset"), "offset") for item in table}
+        consumer.reset_offsets(offsets, now)
+        return command.answer(ResponseCode.SUCCESS)
+
+    def _status(self, _address: str, command: Command, _now: Now) -> Command:
+        consumer = self._consumers.get(command.fields["group"])
+        if consumer is None:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark="no such consumer here")
+        topic = command.fields["topic"]
+        table = {
+            _queue_key(share.queue): share.window.committable
+            for share in consumer.shares.active()
+            if share.queue.topic == topic
+        }
+        return command.answer(ResponseCode.SUCCESS, body=dumps_java({"messageQueueTable": table}))
+
+    def _running_info(self, _address: str, command: Command, now: Now) -> Command:
+        consumer = self._consumers.get(command.fields["consumerGroup"])
+        if consumer is None:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark="no such consumer here")
+        return command.answer(ResponseCode.SUCCESS, body=dumps_java(self._info(consumer, now)))
+
+    def _info(self, consumer: PushCore, now: Now) -> dict[str, Any]:
+        shares = consumer.shares
+        locks = shares.locks
+        return {
+            "mqTable": {
+                _queue_key(share.queue): self._queue_info(
+                    share, now, locked=locks is not None and locks.holds(share.queue, now)
+                )
+                for share in shares.active()
+            },
+            "properties": {
+                "PROP_NAMESERVER_ADDR": ";".join(self._kit.config.name_servers),
+                "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
+                "PROP_CLIENT_VERSION": "V4_9_8",
+                "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
+                "PROP_CONSUMEORDERLY": "true" if consumer.options.orderly else "false",
+                "PROP_THREADPOOL_CORE_SIZE": "1",
+                "consumerGroup": consumer.options.group,
+                "messageModel": consumer.options.model.value,
+                "clientVersion": str(VERSION_SPOKEN),
+            },
+            "statusTable": {
+                known.data.topic: {
+                    "consumeFailedMsgs": 0, "consumeFailedTPS": 0.0, "consumeOKTPS": 0.0, "consumeRT": 0.0,
+                    "pullRT": 0.0, "pullTPS": 0.0,
+                }
+                for known in shares.subscriptions
+            },
+            "subscriptionSet": [
+                {
+                    "classFilterMode": False, "codeSet": known.data.code_set, "expressionType": "TAG",
+                    "subString": known.data.sub_string, "subVersion": known.data.sub_version,
+                    "tagsSet": known.data.tags_set, "topic": known.data.topic,
+                }
+                for known in shares.subscriptions
+            ],
+        }  # fmt: skip
+
+    def _queue_info(self, share: Share, now: Now, *, locked: bool) -> dict[str, Any]:
+        window = share.window
+        wall_ms = now.wall_ms
+        return {
+            "cachedMsgCount": window.count,
+            "cachedMsgMaxOffset": max(0, window.next_offset - 1),
+            "cachedMsgMinOffset": window.committable,
+            "cachedMsgSizeInMiB": window.bytes_held >> 20,
+            "commitOffset": window.committable,
+            "droped": False,
+            "lastConsumeTimestamp": wall_ms,
+            "lastLockTimestamp": wall_ms if locked else 0,
+            "lastPullTimestamp": wall_ms - (now.mono_ms - share.fetch.pulled_ms),
+            "locked": locked,
+            "transactionMsgCount": 0,
+            "transactionMsgMaxOffset": 0,
+            "transactionMsgMinOffset": 0,
+            "tryUnlockTimes": 0,
+        }
+
+    def _consume_directly(self, address: str, command: Command, now: Now) -> Command | None:
+        consumer = self._consumers.get(command.fields["consumerGroup"])
+        if consumer is None:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark="no such consumer here")
+        message = decode_message(command.body, 0, len(command.body))
+        broker_name = command.fields.get("brokerName", "")
+        delivery = Delivery(message, MessageQueue(message.topic, broker_name, message.queue_id), None)
+        began_ms = now.mono_ms
+
+        def ended(is_consumed: bool, at: Now) -> None:
+            result = {
+                "autoCommit": True,
+                "consumeResult": "CR_SUCCESS" if is_consumed else "CR_LATER",
+                "order": consumer.options.orderly,
+                "spentTimeMills": at.mono_ms - began_ms,
+            }
+            self._kit.links.answer(address, command, command.answer(ResponseCode.SUCCESS, body=dumps(result)))
+
+        delivery.on_end = ended
+        consumer.hand_in(delivery)
+        return None
+
+
+def _queue_key(queue: MessageQueue) -> Raw:
+    return Raw(key_text(queue_json(queue)))

@@ -1,0 +1,26 @@
+"""What every machine of one client shares: its links, routes, timers, who said no, and who it is."""
+
+from dataclasses import dataclass
+from random import Random
+
+from tandemq.client.core.availability import Standing
+from tandemq.client.core.calls import Timers
+from tandemq.client.core.connections import Links
+from tandemq.client.core.operations import Runner
+from tandemq.client.core.routes import Routes
+from tandemq.client.core.settings import ClientConfig
+from tandemq.client.producer.unique_keys import UniqueKeys
+
+
+@dataclass(frozen=True, slots=True)
+class Kit:
+    """One per node; machines get it whole."""
+
+    config: ClientConfig
+    links: Links
+    timers: Timers
+    runner: Runner
+    routes: Routes
+    standing: Standing
+    keys: UniqueKeys
+    random: Random

@@ -1,0 +1,1 @@
+"""The producer as a machine: queues selected, messages encoded, sends retried."""

@@ -1,0 +1,165 @@
+"""Messages made ready to leave: checked, given a unique key, compressed, encoded.
+
+A batch is a list of messages of one topic in one request; each keeps its own properties and key.
+Source: docs/requests.md, "sending"; docs/storage.md, "batches".
+"""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tandemq.client.core.settings import ProducerOptions
+from tandemq.codec.record.record import BatchPart, encode_batch
+from tandemq.errors import LocalError, RecordTooLarge
+from tandemq.model.codes import RequestCode
+from tandemq.model.command import Command
+from tandemq.model.message import (
+    DELAY,
+    KEY_SEPARATOR,
+    KEYS,
+    SET_BY_CLIENT,
+    TAGS,
+    UNIQ_KEY,
+    WAIT,
+    Message,
+    SysFlag,
+    encode_properties,
+)
+from tandemq.model.topic import AUTO_CREATE_TOPIC, FORBIDDEN_FOR_SENDING, RETRY_PREFIX, topic_name_error
+
+PROPERTIES_BYTES_MAX = 32_000
+"""What the record's properties may take, with room for those the broker adds."""
+_PART_OVERHEAD = 22
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One request's worth of messages, encoded; `unique_keys` in the order of the messages."""
+
+    topic: str
+    body: bytes
+    properties: str
+    sys_flag: int
+    flag: int
+    unique_keys: tuple[str, ...]
+    is_batch: bool = False
+    reconsume_times: int = 0
+    max_reconsume_times: int | None = None
+
+    def command(self, group: str, broker_name: str, queue_id: int, wall_ms: int, queue_nums: int) -> Command:
+        """The request that sends it to one queue."""
+        fields = {
+            "a": group,
+            "b": self.topic,
+            "c": AUTO_CREATE_TOPIC,
+            "d": str(queue_nums),
+            "e": str(queue_id),
+            "f": str(self.sys_flag),
+            "g": str(wall_ms),
+            "h": str(self.flag),
+            "i": self.properties,
+            "j": str(self.reconsume_times),
+            "k": "false",
+            "m": "true" if self.is_batch else "false",
+            "n": broker_name,
+        }
+        if self.max_reconsume_times is not None:
+            fields["l"] = str(self.max_reconsume_times)
+        code = RequestCode.SEND_BATCH_MESSAGE if self.is_batch else RequestCode.SEND_MESSAGE_V2
+        return Command(code, fields=fields, body=self.body)
+
+
+def prepare(message: Message, unique_key: str, options: ProducerOptions) -> Outgoing:
+    """One message.
+
+    Raises:
+        TypeError: it is no message.
+        LocalError: something about the message is not allowed.
+        RecordTooLarge: body or properties are over their limit.
+    """
+    if not isinstance(message, Message):
+        raise TypeError(f"send a Message, not a {type(message).__name__}; several at once: send_batch")
+    properties = _properties(message, unique_key, options)
+    body, sys_flag = message.body, 0
+    if len(body) >= options.compress_above_bytes:
+        packed = zlib.compress(body, options.compress_level)
+        if len(packed) < len(body):
+            body, sys_flag = packed, int(SysFlag.COMPRESSED)
+    return Outgoing(message.topic, body, properties, sys_flag, message.flag, (unique_key,))
+
+
+def _properties(message: Message, unique_key: str, options: ProducerOptions) -> str:
+    fault = topic_name_error(message.topic)
+    if fault is not None or message.topic in FORBIDDEN_FOR_SENDING:
+        raise LocalError(fault or f"the topic {message.topic} is reserved")
+    if type(message.body) is not bytes:
+        raise LocalError(f"the body is no longer bytes but {type(message.body).__name__}")
+    if len(message.body) > options.body_bytes_max:
+        raise RecordTooLarge(f"the body has {len(message.body)} bytes, at most {options.body_bytes_max} are allowed")
+    properties: dict[str, str] = {}
+    if message.properties:
+        clash = SET_BY_CLIENT.intersection(message.properties)
+        if clash:
+            raise LocalError(f"the property {min(clash)} is set by the client", hint="use the message's own field")
+        properties.update(message.properties)
+    properties[UNIQ_KEY] = unique_key
+    properties[WAIT] = "true" if message.wait_store_ok else "false"
+    if message.tags:
+        properties[TAGS] = message.tags
+    if message.keys:
+        keys = [message.keys] if isinstance(message.keys, str) else list(message.keys)
+        if any(KEY_SEPARATOR in key for key in keys):
+            raise LocalError(f"a key has a space in it: {keys!r}", hint="spaces separate keys")
+        if keys:
+            properties[KEYS] = KEY_SEPARATOR.join(keys)
+    if message.delay_level:
+        if not 0 < message.delay_level <= options.delay_levels:
+            raise LocalError(
+                f"the delay level is {message.delay_level}; 0 is none, 1 the first, {options.delay_levels} the last",
+                hint="delay_levels of the producer says how many the brokers' messageDelayLevel has",
+            )
+        properties[DELAY] = str(message.delay_level)
+    text = encode_properties(properties)
+    if text.count("\x01") != len(properties) or text.count("\x02") != len(properties):
+        raise LocalError("a property has a byte 0x01 or 0x02 in it, which separate properties")
+    if len(text) > PROPERTIES_BYTES_MAX or len(text.encode()) > PROPERTIES_BYTES_MAX:
+        raise RecordTooLarge(f"the properties take more than {PROPERTIES_BYTES_MAX} bytes")
+    return text
+
+
+def prepare_batches(
+    messages: Sequence[Message], unique_keys: Sequence[str], options: ProducerOptions
+) -> list[Outgoing]:
+    """Several messages of one topic, cut into requests of at most `batch_bytes_max`.
+
+    Raises:
+        LocalError: topics differ, a delay is set, or a message by itself is not allowed.
+        RecordTooLarge: a message by itself is over a limit.
+    """
+    if not messages:
+        raise LocalError("the batch is empty")
+    topic, wait_store_ok = messages[0].topic, messages[0].wait_store_ok
+    if topic.startswith(RETRY_PREFIX):
+        raise LocalError("retry topics take no batches")
+    batches: list[Outgoing] = []
+    parts: list[BatchPart] = []
+    keys: list[str] = []
+    size = 0
+    for message, unique_key in zip(messages, unique_keys, strict=True):
+        if message.topic != topic or message.wait_store_ok != wait_store_ok or message.delay_level:
+            raise LocalError("all messages of a batch have one topic, one wait_store_ok, and no delay")
+        part = BatchPart(message.flag, message.body, _properties(message, unique_key, options).encode())
+        part_size = _PART_OVERHEAD + len(part.body) + len(part.properties)
+        if parts and size + part_size > options.batch_bytes_max:
+            batches.append(_batch(topic, parts, keys, wait_store_ok=wait_store_ok))
+            parts, keys, size = [], [], 0
+        parts.append(part)
+        keys.append(unique_key)
+        size += part_size
+    batches.append(_batch(topic, parts, keys, wait_store_ok=wait_store_ok))
+    return batches
+
+
+def _batch(topic: str, parts: list[BatchPart], keys: list[str], *, wait_store_ok: bool) -> Outgoing:
+    properties = encode_properties({WAIT: "true" if wait_store_ok else "false"})
+    return Outgoing(topic, encode_batch(parts), properties, 0, 0, tuple(keys), is_batch=True)

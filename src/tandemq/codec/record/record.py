@@ -1,0 +1,510 @@
+"""The message record: the same bytes in the commit log, in pull answers and in the replication stream.
+
+    size 4 · magic 4 · body CRC 4 · queue id 4 · flag 4 · queue offset 8 · log offset 8 · sys flag 4
+    born time 8 · born host 8 or 20 · store time 8 · store host 8 or 20 · reconsume times 4 · prepared offset 8
+    body length 4 · body · topic length 1 (magic V2: 2) · topic · properties length 2 · properties
+
+A host is an address of 4 (or 16) bytes and a port of 4. Records made here close with the property `__CRC32#`,
+20 bytes, whose value is the CRC of the record before it: ten digits, least significant first.
+
+Source: docs/storage.md, "record"; RocketMQ MessageExtEncoder, MessageDecoder.
+"""
+
+import zlib
+from operator import eq
+from struct import Struct
+from struct import error as StructError
+from typing import Any, NamedTuple
+
+from isal.isal_zlib import crc32
+
+from tandemq.codec.record.entries import BLANK_MAGIC
+from tandemq.errors import ProtocolError, RecordTooLarge
+from tandemq.model.hashing import cached_java_hash
+from tandemq.model.message import StoredMessage, SysFlag, decode_properties
+
+Buffer = bytes | bytearray | memoryview
+
+MAGIC_V1 = 0xDAA320A7
+MAGIC_V2 = 0xDAA320AB
+RECORD_BYTES_MIN = 91
+CRC_PROPERTY_BYTES = 20
+PROPERTIES_BYTES_MAX = 32767
+TOPIC_V1_BYTES_MAX = 127
+INFLATED_BYTES_MAX = 64 << 20
+CRC_NAME = b"__CRC32#\x01"
+_CRC_MASK = 0x7FFFFFFF
+_COMPRESSED = int(SysFlag.COMPRESSED)
+_V6_MASK = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
+
+HEAD_V4 = Struct(">iIIiiqqiq8sq8siqi")
+"""The fixed fields of a record whose hosts are IPv4: 88 bytes, up to and including the body length."""
+
+RUN_HEAD = Struct(">iIIiiqqiq8s16s12xi")
+"""The same for a first storing: store time and store host come as one piece, reconsume times and the rest are 0."""
+
+_HEADS = {
+    0: HEAD_V4,
+    int(SysFlag.BORN_HOST_V6): Struct(">iIIiiqqiq20sq8siqi"),
+    int(SysFlag.STORE_HOST_V6): Struct(">iIIiiqqiq8sq20siqi"),
+    int(_V6_MASK): Struct(">iIIiiqqiq20sq20siqi"),
+}
+_SIZE_MAGIC = Struct(">iI")
+_SYS_FLAG = Struct(">i")
+_SHORT = Struct(">H")
+_PORT = Struct(">i")
+
+
+class Record(NamedTuple):
+    """One whole record, as far as storage and dispatch need it. `properties` are the raw bytes."""
+
+    size: int
+    queue_id: int
+    queue_offset: int
+    log_offset: int
+    sys_flag: int
+    born_ms: int
+    store_ms: int
+    topic: bytes
+    properties: bytes
+    body_start: int
+    body_end: int
+    body_crc: int
+
+
+_new_record = tuple.__new__
+"""Makes a `Record` or a `BatchPart` without the Python-level constructor: a third of its cost."""
+
+
+def encode_record(
+    *,
+    topic: bytes,
+    queue_id: int,
+    queue_offset: int,
+    log_offset: int,
+    body: bytes,
+    properties: bytes,
+    flag: int,
+    sys_flag: int,
+    born_ms: int,
+    born_host: bytes,
+    store_ms: int,
+    store_host: bytes,
+    reconsume_times: int = 0,
+    prepared_offset: int = 0,
+) -> bytes:
+    """One record, closed by its CRC property.
+
+    Args:
+        properties: pairs that each end with 0x02, without a CRC property.
+        born_host, store_host: 8 or 20 bytes, from `encode_host`; `sys_flag` gets the matching bits here.
+    Raises:
+        RecordTooLarge: topic or properties exceed what the format can say.
+    """
+    properties_length = len(properties) + CRC_PROPERTY_BYTES
+    if properties_length > PROPERTIES_BYTES_MAX:
+        raise RecordTooLarge(f"the properties take {properties_length} bytes, at most {PROPERTIES_BYTES_MAX} fit")
+    if len(born_host) != 8 or len(store_host) != 8:
+        sys_flag |= _host_flags(born_host, store_host)
+    if len(topic) <= TOPIC_V1_BYTES_MAX:
+        magic, topic_length = MAGIC_V1, len(topic).to_bytes(1)
+    else:
+        magic, topic_length = MAGIC_V2, _SHORT.pack(len(topic))
+    head = _HEADS[sys_flag & 0x30]
+    size = head.size + len(body) + len(topic_length) + len(topic) + 2 + properties_length
+    raw = b"".join(
+        (
+            head.pack(
+                size, magic, crc32(body) & _CRC_MASK, queue_id, flag, queue_offset, log_offset, sys_flag, born_ms,
+                born_host, store_ms, store_host, reconsume_times, prepared_offset, len(body),
+            ),
+            body, topic_length, topic, _SHORT.pack(properties_length), properties,
+        )
+    )  # fmt: skip
+    return raw + CRC_NAME + (b"%010d" % (crc32(raw) & _CRC_MASK))[::-1] + b"\x02"
+
+
+def _host_flags(born_host: bytes, store_host: bytes) -> int:
+    return (SysFlag.BORN_HOST_V6 if len(born_host) == 20 else 0) | (
+        SysFlag.STORE_HOST_V6 if len(store_host) == 20 else 0
+    )
+
+
+def join_record(
+    *, topic: bytes, body: bytes, properties: bytes, queue_id: int, flag: int, queue_offset: int, log_offset: int,
+    sys_flag: int, born_ms: int, born_host: bytes, store_ms: int, store_host: bytes, reconsume_times: int,
+    prepared_offset: int, body_crc: int,
+) -> bytes:  # fmt: skip
+    """The bytes of a stored record from all its fields; `properties` as stored, their CRC property included."""
+    is_short = len(topic) <= TOPIC_V1_BYTES_MAX
+    topic_length = len(topic).to_bytes(1 if is_short else 2)
+    head = _HEADS[sys_flag & 0x30]
+    size = head.size + len(body) + len(topic_length) + len(topic) + 2 + len(properties)
+    fixed = head.pack(
+        size, MAGIC_V1 if is_short else MAGIC_V2, body_crc, queue_id, flag, queue_offset, log_offset, sys_flag, born_ms,
+        born_host, store_ms, store_host, reconsume_times, prepared_offset, len(body),
+    )  # fmt: skip
+    return b"".join((fixed, body, topic_length, topic, _SHORT.pack(len(properties)), properties))
+
+
+def encode_host(address: bytes, port: int) -> bytes:
+    """A packed IP address (4 or 16 bytes) and a port as a record holds them."""
+    return address + _PORT.pack(port)
+
+
+def decode_host(host: bytes) -> str:
+    """The text "ip:port" of 8 or 20 bytes."""
+    port = _PORT.unpack(host[-4:])[0]
+    if len(host) == 8:
+        return f"{host[0]}.{host[1]}.{host[2]}.{host[3]}:{port}"
+    words = [f"{host[i] << 8 | host[i + 1]:x}" for i in range(0, 16, 2)]
+    return f"[{':'.join(words)}]:{port}"
+
+
+def message_id(store_host: bytes, log_offset: int) -> str:
+    """The offset message id: store host and log offset in upper-case hex, 32 or 56 characters."""
+    return (store_host + log_offset.to_bytes(8)).hex().upper()
+
+
+def parse_message_id(text: str) -> tuple[str, int]:
+    """("ip:port", log offset) of an offset message id.
+
+    Raises:
+        ProtocolError: it is not one.
+    """
+    try:
+        raw = bytes.fromhex(text)
+    except ValueError:
+        raw = b""
+    if len(raw) not in (16, 28):
+        raise ProtocolError(f"{text[:64]!r} is no offset message id: 32 or 56 hexadecimal digits are expected")
+    return decode_host(raw[:-8]), int.from_bytes(raw[-8:])
+
+
+CRC_MIDDLE = [(b"%03d" % number)[::-1] for number in range(1000)]
+CRC_FIRST = [CRC_NAME + digits for digits in CRC_MIDDLE]
+CRC_LAST = [(b"%04d" % number)[::-1] + b"\x02" for number in range(_CRC_MASK // 1_000_000 + 1)]
+"""The closing property in three pieces, digits backwards: of crc % 1000, of crc // 1000 % 1000, of the rest."""
+
+
+def crc_property(crc: int) -> bytes:
+    """The closing property for a record whose bytes before it have this CRC."""
+    return CRC_NAME + (b"%010d" % (crc & _CRC_MASK))[::-1] + b"\x02"
+
+
+def has_record_crc(data: Buffer, start: int, size: int) -> bool:
+    """Whether the record of `size` bytes at `start` closes with the CRC property."""
+    return data[start + size - CRC_PROPERTY_BYTES : start + size - 11] == CRC_NAME
+
+
+def record_fault(data: Buffer, start: int, size: int, body_start: int, body_end: int, body_crc: int) -> str | None:
+    """Say what is wrong with a parsed record's checksum, None if nothing is.
+
+    The whole-record CRC is checked where there is one, else the body's.
+    Cost: one CRC over the record or the body.
+    """
+    view = memoryview(data)
+    stop = start + size
+    if data[stop - CRC_PROPERTY_BYTES : stop - 11] == CRC_NAME:
+        digits = bytes(data[stop - 11 : stop - 1])
+        if digits != (b"%010d" % (crc32(view[start : stop - CRC_PROPERTY_BYTES]) & _CRC_MASK))[::-1]:
+            return "the record's CRC does not match its bytes"
+        return None if data[stop - 1] == 2 else "the record's last byte is not the end of a property"
+    if body_end > body_start and crc32(view[body_start:body_end]) & _CRC_MASK != body_crc:
+        return "the body's CRC does not match its bytes"
+    if _resembles_crc_name(bytes(data[stop - CRC_PROPERTY_BYTES : stop - 11])):
+        return "the name of the record's CRC property is damaged"
+    if data[stop - 1] == 0 and _has_properties(data, start, stop, body_end):
+        return "the record's properties end in a zero byte: its end was never written"
+    return None
+
+
+def _has_properties(data: Buffer, start: int, stop: int, body_end: int) -> bool:
+    """Whether the parsed record `[start, stop)` has properties; without any it ends in their length, two zero bytes."""
+    _, magic = peek(data, start)
+    if magic == MAGIC_V1:
+        return stop > body_end + 1 + data[body_end] + 2
+    return stop > body_end + 2 + (data[body_end] << 8 | data[body_end + 1]) + 2
+
+
+def _resembles_crc_name(name: bytes) -> bool:
+    """Whether all but a byte or two are those of the CRC property's name; no other property is called so."""
+    return len(name) == len(CRC_NAME) and sum(map(eq, name, CRC_NAME)) >= len(CRC_NAME) - 2
+
+
+def parse_record(data: Buffer, start: int, end: int) -> Record | str:
+    """Read the record at `start`; it must lie whole before `end`.
+
+    Returns the record, or a text that says why the bytes are none. Checks structure, not checksums.
+    """
+    if end - start < RECORD_BYTES_MIN:
+        return "fewer bytes than a record has"
+    (sys_flag,) = _SYS_FLAG.unpack_from(data, start + 36)
+    head = _HEADS[sys_flag & 0x30]
+    if end - start < head.size + 3:
+        return "fewer bytes than a record has"
+    (
+        size, magic, body_crc, queue_id, _flag, queue_offset, log_offset, _sys, born_ms, _born, store_ms, _host,
+        _reconsume, _prepared, body_length,
+    ) = head.unpack_from(data, start)  # fmt: skip
+    body_start = start + head.size
+    body_end = body_start + body_length
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        return f"magic {magic:#x} is not a record's"
+    if size > end - start or body_length < 0 or body_end + 3 > start + size:
+        return f"size {size} or body length {body_length} does not fit"
+    if magic == MAGIC_V1:
+        topic_start = body_end + 1
+        topic_end = topic_start + data[body_end]
+        if data[body_end] > TOPIC_V1_BYTES_MAX:
+            return "the topic's length is negative"
+    else:
+        topic_start = body_end + 2
+        topic_end = topic_start + (data[body_end] << 8 | data[body_end + 1])
+    if topic_end + 2 > start + size:
+        return "the topic does not fit"
+    properties_end = topic_end + 2 + (data[topic_end] << 8 | data[topic_end + 1])
+    if properties_end - topic_end - 2 > PROPERTIES_BYTES_MAX:
+        return "the length of the properties is negative"
+    if properties_end != start + size:
+        return f"size {size} differs from the sum of the parts, {properties_end - start}"
+    return _new_record(Record, (
+        size, queue_id, queue_offset, log_offset, sys_flag, born_ms, store_ms, bytes(data[topic_start:topic_end]),
+        bytes(data[topic_end + 2 : properties_end]), body_start, body_end, body_crc,
+    ))  # fmt: skip
+
+
+def unfinished_record(data: Buffer, start: int, end: int) -> int | str:
+    """Look at a record that says it is longer than the bytes there are; its size and magic are possible ones.
+
+    Returns how many bytes of it must be there before more can be said, at most its size; or, if its parts cannot make
+    up that size, a text that says so: whoever waited for the rest would wait for what never comes.
+    """
+    size, magic = peek(data, start)
+    have = end - start
+    if have < RECORD_BYTES_MIN:
+        return RECORD_BYTES_MIN
+    head_bytes = _HEADS[_SYS_FLAG.unpack_from(data, start + 36)[0] & 0x30].size
+    if have < head_bytes:
+        return head_bytes
+    length_bytes = 1 if magic == MAGIC_V1 else 2
+    body_bytes = int.from_bytes(data[start + head_bytes - 4 : start + head_bytes], "big")
+    at = head_bytes + body_bytes + length_bytes
+    if at + 2 > size:
+        return f"size {size} does not fit a body of {body_bytes} bytes"
+    if have < at:
+        return at
+    at += int.from_bytes(data[start + at - length_bytes : start + at], "big") + 2
+    if at > size:
+        return f"size {size} does not fit the topic"
+    if have < at:
+        return at
+    at += int.from_bytes(data[start + at - 2 : start + at], "big")
+    return size if at == size else f"size {size} differs from the sum of the parts, {at}"
+
+
+def unpack_head(data: Buffer, start: int) -> tuple[Any, ...]:
+    """The fixed fields of the record at `start`, in the order drawn above, hosts as 8 or 20 bytes."""
+    return _HEADS[_SYS_FLAG.unpack_from(data, start + 36)[0] & 0x30].unpack_from(data, start)
+
+
+def peek(data: Buffer, start: int) -> tuple[int, int]:
+    """Size and magic of what lies at `start`; at least 8 bytes must be there."""
+    return _SIZE_MAGIC.unpack_from(data, start)
+
+
+def is_blank(magic: int) -> bool:
+    """Whether the magic is that of the filler at a file's end."""
+    return magic == BLANK_MAGIC
+
+
+def property_value(properties: bytes, name: bytes) -> bytes | None:
+    """Value of one property in raw bytes, None if absent; the last counts, as in Java. `name` without separators."""
+    at = properties.rfind(name + b"\x01")
+    while at > 0 and properties[at - 1] != 2:
+        at = properties.rfind(name + b"\x01", 0, at + len(name))
+    if at < 0:
+        return None
+    at += len(name) + 1
+    stop = properties.find(b"\x02", at)
+    return properties[at:] if stop < 0 else properties[at:stop]
+
+
+def record_keys(properties: bytes) -> list[bytes]:
+    """What a record is found by: its unique key, and each word of KEYS."""
+    unique = property_value(properties, b"UNIQ_KEY")
+    words = property_value(properties, b"KEYS") or b""
+    return [key for key in (unique, *words.split(b" ")) if key]
+
+
+def tags_code(properties: bytes) -> int:
+    """Hash of the TAGS property, 0 without one."""
+    tags = property_value(properties, b"TAGS")
+    return cached_java_hash(tags.decode("utf-8", "replace")) if tags else 0
+
+
+def decode_message(data: Buffer, start: int, end: int, *, inflates: bool = True) -> StoredMessage:
+    """The record at `start` as a message, its body decompressed unless `inflates` is False.
+
+    Raises:
+        ProtocolError: it is no whole record, its checksum is wrong, or its body cannot be decompressed.
+    """
+    message = read_message(data, start, end, inflates=inflates)
+    if message.fault:
+        raise ProtocolError(message.fault)
+    return message
+
+
+def read_message(data: Buffer, start: int, end: int, *, inflates: bool = True) -> StoredMessage:
+    """As `decode_message`; but a body that cannot be decompressed stays as it is stored, and `fault` says why.
+
+    Raises:
+        ProtocolError: it is no whole record, or its checksum is wrong.
+    """
+    record = parse_record(data, start, end)
+    if isinstance(record, str):
+        raise ProtocolError(f"unreadable record: {record}")
+    head = _HEADS[record.sys_flag & 0x30].unpack_from(data, start)
+    flag, born_host, store_host, reconsume_times, prepared_offset = head[4], head[9], head[11], head[12], head[13]
+    damage = record_fault(data, start, record.size, record.body_start, record.body_end, record.body_crc)
+    if damage is not None:
+        raise ProtocolError(damage)
+    body, fault = bytes(data[record.body_start : record.body_end]), ""
+    if inflates and record.sys_flag & _COMPRESSED:
+        try:
+            body = inflate(body, record.sys_flag)
+        except ProtocolError as error:
+            fault = str(error)
+    return StoredMessage(
+        topic=record.topic.decode("utf-8", "replace"),
+        queue_id=record.queue_id,
+        queue_offset=record.queue_offset,
+        log_offset=record.log_offset,
+        body=body,
+        properties=decode_properties(record.properties.decode("utf-8", "replace")),
+        flag=flag,
+        sys_flag=record.sys_flag,
+        born_ms=record.born_ms,
+        born_host=decode_host(born_host),
+        store_ms=record.store_ms,
+        store_host=decode_host(store_host),
+        reconsume_times=reconsume_times,
+        prepared_offset=prepared_offset,
+        size=record.size,
+        offset_message_id=message_id(store_host, record.log_offset),
+        fault=fault,
+    )
+
+
+def decode_messages(data: Buffer, *, inflates: bool = True) -> list[StoredMessage]:
+    """All messages of a pull answer's body.
+
+    Raises:
+        ProtocolError: a record cannot be read.
+    """
+    messages: list[StoredMessage] = []
+    position, end = 0, len(data)
+    while position < end:
+        messages.append(decode_message(data, position, end, inflates=inflates))
+        position += messages[-1].size
+    return messages
+
+
+class Pulled(NamedTuple):
+    """What a pull answer's body holds, as far as it was read."""
+
+    messages: list[StoredMessage]
+    """Those before `end`. One whose body cannot be decompressed is among them, with its `fault`."""
+    end: int
+    """Bytes read: all of them, unless a record is damaged or the bodies together are too large."""
+    damage: str
+    """What is wrong with the record at `end`, "" if nothing is."""
+
+
+def decode_pulled(data: Buffer, inflated_max: int = INFLATED_BYTES_MAX) -> Pulled:
+    """The messages of a pull answer's body, up to the first damaged record, and no more than `inflated_max` bytes of
+    decompressed bodies (or one message): an answer of 1 MiB can inflate to 1 GiB."""
+    messages: list[StoredMessage] = []
+    position, end, inflated = 0, len(data), 0
+    while position < end:
+        try:
+            message = read_message(data, position, end)
+        except ProtocolError as error:
+            return Pulled(messages, position, str(error))
+        if message.sys_flag & _COMPRESSED:
+            inflated += len(message.body)
+            if inflated > inflated_max and messages:
+                break
+        messages.append(message)
+        position += message.size
+    return Pulled(messages, position, "")
+
+
+def inflate(body: bytes, sys_flag: int) -> bytes:
+    """Decompress a body; zlib, the only kind that needs no further library, up to 64 MiB.
+
+    Raises:
+        ProtocolError: another kind, or damaged, or larger than the limit.
+    """
+    kind = sys_flag & SysFlag.COMPRESSION_MASK
+    if kind not in (0, SysFlag.COMPRESSION_ZLIB):
+        raise ProtocolError(f"the body is compressed by kind {kind >> 8}; only zlib (0 or 3) can be read")
+    decompressor = zlib.decompressobj()
+    try:
+        plain = decompressor.decompress(body, INFLATED_BYTES_MAX)
+    except zlib.error as error:
+        raise ProtocolError(f"the body cannot be decompressed: {error}") from error
+    if decompressor.unconsumed_tail:
+        raise ProtocolError(f"the body inflates to more than {INFLATED_BYTES_MAX} bytes")
+    if not decompressor.eof:
+        raise ProtocolError("the body cannot be decompressed: its end is missing")
+    return plain
+
+
+class BatchPart(NamedTuple):
+    """One message inside a batch: `size 4 · magic 4 · crc 4 · flag 4 · body length 4 · body · properties 2 + n`."""
+
+    flag: int
+    body: bytes
+    properties: bytes
+
+
+_PART = Struct(">iiiii")
+
+
+def decode_batch(body: bytes, parts_max: int = 65536) -> list[BatchPart]:
+    """Cut a batch body into its messages.
+
+    Raises:
+        ProtocolError: lengths contradict each other, or there are no or too many messages.
+    """
+    parts: list[BatchPart] = []
+    position, end = 0, len(body)
+    unpack, unpack_short = _PART.unpack_from, _SHORT.unpack_from
+    try:
+        while position < end:
+            size, _, _, flag, body_length = unpack(body, position)
+            start = position + 20
+            (properties_length,) = unpack_short(body, start + body_length)
+            body_end = start + body_length
+            stop = body_end + 2 + properties_length
+            if body_length < 0 or stop != position + size or stop > end:
+                raise ProtocolError(f"batch: message {len(parts)} at byte {position} has contradicting lengths")
+            parts.append(_new_record(BatchPart, (flag, body[start:body_end], body[body_end + 2 : stop])))
+            position = stop
+            if len(parts) > parts_max:
+                raise ProtocolError(f"batch: more than {parts_max} messages")
+    except StructError as error:
+        raise ProtocolError(f"batch: message {len(parts)} at byte {position} is cut off") from error
+    if not parts:
+        raise ProtocolError("batch: it holds no message")
+    return parts
+
+
+def encode_batch(parts: list[BatchPart]) -> bytes:
+    """Join messages into a batch body."""
+    pieces: list[bytes] = []
+    for flag, body, properties in parts:
+        size = _PART.size + len(body) + 2 + len(properties)
+        pieces += (_PART.pack(size, 0, 0, flag, len(body)), body, _SHORT.pack(len(properties)), properties)
+    return b"".join(pieces)

@@ -1,0 +1,1 @@
+"""Frames, headers and bodies of RocketMQ's remoting protocol."""

@@ -1,0 +1,126 @@
+"""Remoting frames.
+
+    length      4   bytes that follow = 4 + header length + body length
+    header word 4   top byte: form of the header (0 JSON, 1 binary); low 24 bits: header length
+    header
+    body
+
+Source: docs/remoting.md, "frame"; RocketMQ NettyDecoder, RemotingCommand.
+"""
+
+from struct import Struct
+
+from tandemq.codec.remoting.header import FORM_BINARY, FORM_JSON, decode_header, encode_header
+from tandemq.codec.remoting.partial_frames import Unfinished
+from tandemq.errors import FrameError
+from tandemq.model.command import Command
+
+FRAME_BYTES_MAX = 16_777_216
+MERGED_PIECES = 128
+SMALL_PIECE_BYTES = 1024
+_PREFIX = Struct(">II")
+_HEADER_LENGTH_MASK = 0xFFFFFF
+
+RawFrame = tuple[int, bytes, bytes]
+"""Form of the header, header bytes, body bytes."""
+
+
+class FrameDecoder:
+    """Cuts a byte stream into frames; the stream may be split anywhere.
+
+    Keeps at most one unfinished frame (`frame_bytes_max`), as the pieces it arrived in; small ones are merged, or a
+    frame that comes byte by byte would take 40 times its size. `unfinished`, if given, is told how much it keeps, under
+    the number of its link.
+    """
+
+    __slots__ = ("_buffered", "_frame_bytes_max", "_link", "_merged", "_needed", "_pieces", "_unfinished", "error")
+
+    def __init__(
+        self, frame_bytes_max: int = FRAME_BYTES_MAX, unfinished: Unfinished | None = None, link: int = 0
+    ) -> None:
+        """A decoder at the start of a stream."""
+        self._unfinished = unfinished
+        self._link = link
+        self._pieces: list[bytes] = []
+        self._merged = 0
+        """So many pieces are large enough, or merged already."""
+        self._buffered = 0
+        self._needed = 8
+        self._frame_bytes_max = frame_bytes_max
+        self.error: FrameError | None = None
+
+    @property
+    def is_between_frames(self) -> bool:
+        """Whether the next byte begins a frame."""
+        return not self._pieces and self.error is None
+
+    def feed(self, data: bytes) -> list[RawFrame]:
+        """Take bytes, give back the frames they complete.
+
+        After bytes that are no frame `error` is set and nothing more comes out; frames before them are still returned.
+        """
+        if self.error is not None:
+            return []
+        if self._pieces:
+            self._pieces.append(data)
+            self._buffered += len(data)
+            if self._buffered < self._needed:
+                if len(self._pieces) - self._merged >= MERGED_PIECES:
+                    self._merge()
+                if self._unfinished is not None:
+                    self._unfinished.keep(self._link, self._buffered)
+                return []
+            data = b"".join(self._pieces)
+            self._pieces.clear()
+            self._merged = 0
+            if self._unfinished is not None:
+                self._unfinished.drop(self._link)
+        frames: list[RawFrame] = []
+        position, end = 0, len(data)
+        while end - position >= 8:
+            length, word = _PREFIX.unpack_from(data, position)
+            header_end = position + 8 + (word & _HEADER_LENGTH_MASK)
+            stop = position + 4 + length
+            if header_end > stop or length + 4 > self._frame_bytes_max:
+                self.error = FrameError(f"frame of {length} bytes with a header of {word & _HEADER_LENGTH_MASK} bytes")
+                return frames
+            if stop > end:
+                break
+            frames.append((word >> 24, data[position + 8 : header_end], data[header_end:stop]))
+            position = stop
+        self._keep(data, position, end)
+        return frames
+
+    def _merge(self) -> None:
+        recent = self._pieces[self._merged :]
+        if sum(map(len, recent)) < MERGED_PIECES * SMALL_PIECE_BYTES:
+            self._pieces[self._merged :] = [b"".join(recent)]
+        self._merged = len(self._pieces)
+
+    def _keep(self, data: bytes, position: int, end: int) -> None:
+        self._buffered = end - position
+        self._needed = 8
+        if position < end:
+            self._pieces.append(data[position:] if position else data)
+            if self._unfinished is not None:
+                self._unfinished.keep(self._link, self._buffered)
+            if self._buffered >= 8:
+                self._needed = 4 + int.from_bytes(data[position : position + 4], "big")
+
+
+def decode_command(frame: RawFrame) -> Command:
+    """A frame as a command.
+
+    Raises:
+        ProtocolError: the header cannot be read.
+    """
+    form, header, body = frame
+    return decode_header(form, header, body)
+
+
+def encode_command(command: Command) -> bytes:
+    """A command as one frame."""
+    header = encode_header(command)
+    form = FORM_BINARY if command.binary else FORM_JSON
+    body = command.body
+    return b"".join((_PREFIX.pack(4 + len(header) + len(body), form << 24 | len(header)), header, body))

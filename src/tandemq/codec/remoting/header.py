@@ -1,0 +1,174 @@
+"""Command headers, in the JSON form and in the binary one.
+
+The binary form:
+
+    code 2 · language 1 · version 2 · opaque 4 · flag 4 · remark length 4 · remark · fields length 4 · fields
+    a field: key length 2 · key · value length 4 · value
+
+Source: docs/remoting.md, "header"; RocketMQ RocketMQSerializable.
+"""
+
+from struct import Struct
+from struct import error as StructError
+from typing import Annotated
+
+import msgspec
+
+from tandemq.codec.remoting.bodies import convert
+from tandemq.errors import ProtocolError
+from tandemq.model.command import Command
+from tandemq.model.javatypes import ENUM, Int32
+
+FORM_JSON = 0
+FORM_BINARY = 1
+LANGUAGES = (
+    "JAVA",
+    "CPP",
+    "DOTNET",
+    "PYTHON",
+    "DELPHI",
+    "ERLANG",
+    "RUBY",
+    "OTHER",
+    "HTTP",
+    "GO",
+    "PHP",
+    "OMS",
+    "RUST",
+    "NODE_JS",
+)
+_LANGUAGE_CODES = {name: code for code, name in enumerate(LANGUAGES)}
+_FIXED = Struct(">hBhiii")
+_LENGTH = Struct(">i")
+_SHORT = Struct(">H")
+_UNKNOWN_LANGUAGE = "OTHER"
+
+_Scalar = str | int | float | bool | None
+
+
+class _JsonHeader(msgspec.Struct, gc=False):
+    code: Int32
+    flag: Int32 = 0
+    opaque: Int32 = 0
+    version: Int32 = 0
+    remark: str | None = None
+    language: str | None = None
+    extFields: dict[str, _Scalar] | None = None  # noqa: N815  # the name on the wire
+
+
+class _UnusualHeader(_JsonHeader, gc=False):
+    """What only the conversions of `codec.remoting.bodies` can read: null for a number, the position of a language …"""
+
+    language: Annotated[str | None, msgspec.Meta(extra={ENUM: LANGUAGES})] = None
+    extFields: dict[str, str] | None = None  # type: ignore[assignment]  # noqa: N815
+
+
+_decode_json = msgspec.json.Decoder(_JsonHeader, strict=False).decode
+_encode_json = msgspec.json.Encoder().encode
+
+
+def decode_header(form: int, header: bytes, body: bytes) -> Command:
+    """A header and the body behind it as a command.
+
+    Raises:
+        ProtocolError: an unknown form, or bytes that are not that form.
+    """
+    try:
+        if form == FORM_JSON:
+            return _from_json(header, body)
+        if form == FORM_BINARY:
+            return _from_binary(header, body)
+    except (msgspec.DecodeError, StructError, UnicodeDecodeError, IndexError, RecursionError) as error:
+        raise ProtocolError(f"unreadable header: {error}") from error
+    raise ProtocolError(f"unknown header form {form}; 0 is JSON, 1 is binary")
+
+
+def encode_header(command: Command) -> bytes:
+    """The header of a command, in the form `command.binary` asks for."""
+    return _to_binary(command) if command.binary else _to_json(command)
+
+
+def _from_json(header: bytes, body: bytes) -> Command:
+    try:
+        raw = _decode_json(header)
+    except msgspec.ValidationError:
+        raw = convert(msgspec.json.decode(header), _UnusualHeader, "header")
+    fields = raw.extFields
+    plain = {
+        key: value if value.__class__ is str else _text(value)
+        for key, value in (fields or {}).items()
+        if value is not None
+    }
+    return Command(
+        raw.code, raw.opaque, raw.flag, raw.remark or None, plain, body, raw.language or _UNKNOWN_LANGUAGE, raw.version
+    )
+
+
+def _text(value: _Scalar) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _to_json(command: Command) -> bytes:
+    header: dict[str, object] = {"code": command.code}
+    if command.fields:
+        header["extFields"] = command.fields
+    header["flag"] = command.flag
+    header["language"] = command.language
+    header["opaque"] = command.opaque
+    if command.remark is not None:
+        header["remark"] = command.remark
+    header["serializeTypeCurrentRPC"] = "JSON"
+    header["version"] = command.version
+    return _encode_json(header)
+
+
+def _from_binary(header: bytes, body: bytes) -> Command:
+    code, language, version, opaque, flag, remark_length = _FIXED.unpack_from(header, 0)
+    position = _FIXED.size
+    remark = None
+    if remark_length > 0:
+        remark = _slice(header, position, remark_length).decode()
+        position += remark_length
+    (fields_length,) = _LENGTH.unpack_from(header, position)
+    position += 4
+    fields = _binary_fields(_slice(header, position, fields_length)) if fields_length > 0 else {}
+    name = LANGUAGES[language] if language < len(LANGUAGES) else _UNKNOWN_LANGUAGE
+    return Command(code, opaque, flag, remark, fields, body, name, version, binary=True)
+
+
+def _slice(data: bytes, position: int, length: int) -> bytes:
+    if length < 0 or position + length > len(data):
+        raise ProtocolError(f"a length of {length} bytes where {len(data) - position} are left")
+    return data[position : position + length]
+
+
+def _binary_fields(data: bytes) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    position = 0
+    while position < len(data):
+        (key_length,) = _SHORT.unpack_from(data, position)
+        key = _slice(data, position + 2, key_length).decode()
+        position += 2 + key_length
+        (value_length,) = _LENGTH.unpack_from(data, position)
+        value = _slice(data, position + 4, value_length).decode()
+        position += 4 + value_length
+        if key and value:
+            fields[key] = value
+    return fields
+
+
+def _to_binary(command: Command) -> bytes:
+    remark = (command.remark or "").encode()
+    fields = b"".join(
+        b"".join((_SHORT.pack(len(key)), key, _LENGTH.pack(len(value)), value))
+        for key, value in ((k.encode(), v.encode()) for k, v in command.fields.items())
+        if key and value
+    )
+    language = _LANGUAGE_CODES.get(command.language, _LANGUAGE_CODES[_UNKNOWN_LANGUAGE])
+    code = (command.code + 0x8000 & 0xFFFF) - 0x8000
+    fixed = _FIXED.pack(code, language, command.version, command.opaque, command.flag, len(remark))
+    return b"".join((fixed, remark, _LENGTH.pack(len(fields)), fields))

@@ -1,0 +1,122 @@
+"""The in-sync set: whose copy counts for acknowledgements, and up to where all of them hold the log.
+
+    decided {1}  ──slave 2 caught up──►  joining {2}: must acknowledge already, the record does not say so yet
+         ▲                                   │ it has all that was acknowledged before
+         │                                   ▼
+         └────decided {1, 2} ◄── won ──  asked {1, 2}: undecided, so members of both sets must acknowledge
+
+What makes acknowledgements stricter holds at once, what makes them easier when the registry has decided.
+The confirm offset never goes down within a mastership.
+
+Owner: the master's `Member`. Source: docs/failover.md, "In-sync set"; RocketMQ SyncStateSet; requirement R11.
+"""
+
+from collections.abc import Collection, Mapping
+
+from tandemq.coordination.liveness import Peer
+from tandemq.coordination.registry.records import GroupConfig
+
+JOIN_MS = 1_000
+"""A slave that does not reach what was acknowledged within this time after it seemed to have caught up waits again."""
+
+
+class InSync:
+    """The set as the master of one epoch keeps it."""
+
+    def __init__(self, broker_id: int, members: Collection[int]) -> None:
+        """Begin with the members the record names."""
+        self._broker_id = broker_id
+        self.decided = frozenset(members)
+        """As the record says."""
+        self._joining: int | None = None
+        self._joining_ms = 0
+        self._asked: frozenset[int] = frozenset()
+        self.must_ack = self.decided
+        """Members that must hold a record before it is acknowledged, ourselves among them."""
+        self._counted: tuple[GroupConfig | None, frozenset[int], int] = (None, frozenset(), 0)
+        self.confirm_offset = 0
+        """Below it every member of `must_ack` holds the log, bytes."""
+        self._served_from: int | None = None
+        """Our log end when this process began to serve: all that was acknowledged before lies below."""
+        self._served_ms = 0
+
+    def _unite(self) -> None:
+        """One of the sets that make `must_ack` has changed."""
+        joining = frozenset() if self._joining is None else frozenset((self._joining,))
+        self.must_ack = self.decided | joining | self._asked
+
+    def count(self, config: GroupConfig | None) -> int:
+        """Members of the decided set that the configuration names; asked for several times a turn."""
+        known, members, count = self._counted
+        if known is not config or members is not self.decided:
+            count = 0 if config is None else sum(config.member(one) is not None for one in self.decided)
+            self._counted = (config, self.decided, count)
+        return count
+
+    def serve(self, log_end: int, confirm_offset: int, now_ms: int) -> None:
+        """Recovered and flushed up to here: mastership begins. `confirm_offset`: known from the master before."""
+        self._served_from, self._served_ms = log_end, now_ms
+        self.confirm_offset = max(self.confirm_offset, min(confirm_offset, log_end))
+
+    def adopt(self, members: Collection[int], asked: Collection[int]) -> None:
+        """What the record says now, and what we asked for and do not know the outcome of."""
+        self.decided = frozenset(members)
+        self._asked = frozenset(asked)
+        if self._joining in self.decided:
+            self._joining = None
+        self._unite()
+
+    def confirm(self, log_end: int, peers: Mapping[int, Peer]) -> int:
+        """Compute the confirm offset anew and return it."""
+        if self._served_from is not None:
+            lowest = log_end
+            for member in self.must_ack:
+                if member != self._broker_id:
+                    peer = peers.get(member)
+                    lowest = min(lowest, peer.acked if peer is not None and peer.is_linked else -1)
+            self.confirm_offset = max(self.confirm_offset, lowest)
+        return self.confirm_offset
+
+    def wish(
+        self, now_ms: int, peers: Mapping[int, Peer], *, gone: Collection[int], candidates: Collection[int],
+        lag_ms_max: int,
+    ) -> frozenset[int] | None:  # fmt: skip
+        """The set to ask the registry for, if it should change now. One member at a time.
+
+        Args:
+            now_ms: monotonic.
+            peers: everybody we have heard of.
+            gone: members the registry does not list as living, long enough to believe it.
+            candidates: members by configuration, who hold all we retain once they have caught up; others leave.
+            lag_ms_max: who was not caught up for longer leaves.
+        """
+        if self._served_from is None or self._asked:
+            return None
+        for member in sorted(self.decided - {self._broker_id}):
+            if member not in candidates:
+                return self.decided - {member}
+            peer = peers.get(member)
+            seen_ms = self._served_ms if peer is None else max(peer.caught_up_ms, self._served_ms)
+            is_away = member in gone and (peer is None or not peer.is_linked)
+            if is_away or now_ms - seen_ms > lag_ms_max:
+                return self.decided - {member}
+        self._drop_stuck(now_ms, peers)
+        for member in sorted(set(candidates) - self.decided):
+            if self._joining is None and self._has_caught_up(peers.get(member), now_ms):
+                self._joining, self._joining_ms = member, now_ms
+                self._unite()
+        if self._joining is not None:
+            peer = peers[self._joining]
+            if peer.has_tables and peer.acked >= max(self.confirm_offset, self._served_from):
+                return self.decided | {self._joining}
+        return None
+
+    def _drop_stuck(self, now_ms: int, peers: Mapping[int, Peer]) -> None:
+        if self._joining is not None:
+            peer = peers.get(self._joining)
+            if peer is None or not peer.is_linked or now_ms - self._joining_ms > JOIN_MS:
+                self._joining = None
+                self._unite()
+
+    def _has_caught_up(self, peer: Peer | None, now_ms: int) -> bool:
+        return peer is not None and peer.is_linked and peer.acked >= 0 and now_ms - peer.caught_up_ms < JOIN_MS

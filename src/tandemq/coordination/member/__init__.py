@@ -1,0 +1,1 @@
+"""The group member: one broker's decisions about its role."""

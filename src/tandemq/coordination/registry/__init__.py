@@ -1,0 +1,1 @@
+"""The registry as members use it: nodes, records, the embedded registry, the view of a group."""
