@@ -19,7 +19,7 @@ from tandemq import ConsumeFrom, PushConsumer
 from tandemq.errors import TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
-from tandemq.run.ask import line
+from tandemq.run.request import line
 
 _GROUP = "bench_handback"
 _BACKLOG = 40_000

@@ -23,8 +23,8 @@ from typing import Any
 from tandemq.boundary import JobDone, LinkKind, Now, Opened, Turn
 from tandemq.broker.node import Broker, Machine
 from tandemq.codec.ha import frame_transfer
-from tandemq.config import BrokerConfig, parse_delay_levels
-from tandemq.load.frames import PullFrames, SendFrames, SendShape
+from tandemq.config.settings import BrokerConfig, parse_delay_levels
+from tandemq.load.wire.frames import PullFrames, SendFrames, SendShape
 from tandemq.real.disk import RealDisk
 from tandemq.real.loop import LOG_RECEIVE_BYTES
 

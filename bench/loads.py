@@ -15,7 +15,7 @@ class LoadFailed(Exception):
 
 
 def run_load(kind: str, address: str, **options: str | float) -> dict[str, Any]:
-    """Run `python -m tandemq.load` to its end and return its result (the fields of tandemq.load.report).
+    """Run `python -m tandemq.load` to its end and return its result (the fields of tandemq.load.results.report).
 
     Raises:
         LoadFailed: it gave up.

@@ -44,9 +44,9 @@ from tandemq.errors import TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import Message
-from tandemq.run.ask import line
 from tandemq.run.children import BrokerChild, Child, ChildCluster
 from tandemq.run.groups import configure
+from tandemq.run.request import line
 from tests.interop.java import JavaJars
 from tests.interop.zookeeper import VERSION, ZooKeeper
 

@@ -24,10 +24,10 @@ from typing import NamedTuple
 
 from bench.inside import _MEMORY, _Driven
 from tandemq.boundary import LinkKind, Turn
-from tandemq.load.answers import parse_answer
-from tandemq.load.frames import PullFrames
-from tandemq.load.pulls import FOUND, RETRY_AT_ONCE
-from tandemq.load.records import count_records
+from tandemq.load.wire.frames import PullFrames
+from tandemq.load.wire.pulls import FOUND, RETRY_AT_ONCE
+from tandemq.load.wire.records import count_records
+from tandemq.load.wire.responses import parse_answer
 from tandemq.real.memory import keep_blocks
 
 _LOG_BYTES = 192 << 20

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from bench.cells import OURS
-from tandemq.load.probe import wait_for_port
+from tandemq.load.wire.probe import wait_for_port
 from tests.interop.java import LOOPBACK, JavaBroker, JavaNameServer
 from tests.interop.ours import OurBroker, OurNameServer
 

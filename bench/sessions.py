@@ -23,8 +23,8 @@ from bench.failover import seconds_without_delivery
 from bench.loads import idle_connections, run_load
 from bench.servers import BrokerGroup, Conf, cpu_seconds, machine_cpu_seconds, resident_mb
 from tandemq.load import SendShape
-from tandemq.load.probe import first_acknowledgement, first_record_end, log_end, wait_for_port
-from tandemq.load.wire import connect
+from tandemq.load.wire.probe import first_acknowledgement, first_record_end, log_end, wait_for_port
+from tandemq.load.wire.sockets import connect
 from tests.interop.java import wait_until
 
 _TOPIC = "bench"

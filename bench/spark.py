@@ -34,14 +34,14 @@ from rich.table import Table
 
 from bench.sparklog import write_log
 from tandemq.codec.record.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, decode_message, peek
-from tandemq.spark.archive import Archive, ArchiveOptions
-from tandemq.spark.audit import audit
-from tandemq.spark.lake import DeltaLake
-from tandemq.spark.logfiles import LogReader, log_end, open_log
-from tandemq.spark.logsource import RocketMQLogDataSource
-from tandemq.spark.schema import message_schema
-from tandemq.spark.scrub import scrub
-from tandemq.spark.session import open_session
+from tandemq.spark.jobs.archive import Archive, ArchiveOptions
+from tandemq.spark.jobs.audit import audit
+from tandemq.spark.jobs.scrub import scrub
+from tandemq.spark.lake.delta import DeltaLake
+from tandemq.spark.runtime.session import open_session
+from tandemq.spark.sources.log.files import LogReader, log_end, open_log
+from tandemq.spark.sources.log.source import RocketMQLogDataSource
+from tandemq.spark.sources.schema import message_schema
 from tests.spark.kills import kill_many
 
 RESULTS = Path(__file__).resolve().parent / "results" / "spark.json"

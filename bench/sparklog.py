@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tandemq.codec.record.entries import BLANK, BLANK_MAGIC
 from tandemq.codec.record.record import encode_host, encode_record
-from tandemq.spark.logfiles import LogReader, log_end, open_log
+from tandemq.spark.sources.log.files import LogReader, log_end, open_log
 
 GROUP_S = 0.01
 QUEUES = 8

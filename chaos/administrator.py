@@ -13,11 +13,11 @@ from random import Random
 
 from tandemq.coordination.registry.records import GroupConfig, Mode, Permission, contradictions, with_member
 from tandemq.errors import LocalError
-from tandemq.groupdb.carry import Carried, carry_group
 from tandemq.groupdb.database import GroupDatabase
+from tandemq.groupdb.publisher import Carried, carry_group
 from tandemq.registry import parse_address
 from tandemq.run.groups import CLUSTER, new_group
-from tandemq.run.registry import RegistryClient
+from tandemq.run.registry_session import RegistryClient
 
 _WEIGHTS = (0, 50, 10_000)
 

@@ -22,7 +22,7 @@ from typing import Any
 from tandemq.boundary import JobDone
 from tandemq.cli.main import main as tandemq
 from tandemq.errors import DiskFailed
-from tandemq.real.filesyncs import FileSyncs
+from tandemq.real.file_syncs import FileSyncs
 
 _LOOK_SECONDS = 0.02
 _KINDS = ("eio", "enospc", "eread")

@@ -19,7 +19,7 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import Message, SendStatus
 from tandemq.model.topic import retry_topic
-from tandemq.run.ask import try_ask
+from tandemq.run.request import try_ask
 
 TOPIC, CONSUMERS = "Chaos", "chaos"
 QUEUES = 4

@@ -12,7 +12,7 @@ from chaos.world import Broker, World
 from tandemq.coordination.registry.records import Mode, Permission
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
-from tandemq.run.ask import try_ask
+from tandemq.run.request import try_ask
 
 OBEYS_SECONDS = 20.0
 """Within this time a change of the configuration has taken effect."""

@@ -26,9 +26,9 @@ from tandemq.coordination.registry.records import Mode
 from tandemq.errors import LocalError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
-from tandemq.run.ask import try_ask
 from tandemq.run.children import LOOPBACK, BrokerChild, Child, Setting, copies_of
 from tandemq.run.groups import configure
+from tandemq.run.request import try_ask
 from tandemq.run.secret import SECRET_FILE_NAME, make_secret_file
 
 GROUP = "broker-a"

@@ -14,7 +14,7 @@ from tandemq.boundary import Now
 from tandemq.client.core.node import ClientNode
 from tandemq.client.core.settings import ClientConfig
 from tandemq.codec.remoting.frame import encode_command
-from tandemq.config import NameServerConfig
+from tandemq.config.settings import NameServerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tests.broker.harness import Harness

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tandemq.config import (
+from tandemq.config.settings import (
     DELAY_LEVELS,
     ROLES,
     BrokerConfig,

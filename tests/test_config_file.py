@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemq.config import BrokerConfig, NameServerConfig
-from tandemq.config_file import (
+from tandemq.config.files import (
     _MISSING,
     _NOT_HERE,
     LIVE_KEYS,
@@ -19,7 +18,8 @@ from tandemq.config_file import (
     load_broker_config,
     load_name_server_config,
 )
-from tandemq.config_keys import BROKER_KEYS, NAME_SERVER_KEYS
+from tandemq.config.rocketmq_keys import BROKER_KEYS, NAME_SERVER_KEYS
+from tandemq.config.settings import BrokerConfig, NameServerConfig
 from tandemq.errors import ConfigError
 from tests.spec import spec
 

@@ -17,7 +17,7 @@ from typing import Any
 import click
 import pytest
 
-from tandemq.config import BrokerConfig, NameServerConfig
+from tandemq.config.settings import BrokerConfig, NameServerConfig
 from tandemq.model.codes import RequestCode
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tandemq.config.java_properties import Property, parse_properties
 from tandemq.errors import ConfigError
-from tandemq.properties import Property, parse_properties
 
 
 def read(text: str) -> dict[str, str]:

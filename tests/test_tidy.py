@@ -22,9 +22,6 @@ FLOORS: dict[str, tuple[int, str]] = {
     "model": (0, "core"),
     "errors": (0, "core"),
     "config": (0, "core"),
-    "config_file": (0, "core"),
-    "config_keys": (0, "core"),
-    "properties": (0, "core"),
     "boundary": (0, "core"),
     "registry": (0, "core"),
     "metrics": (0, "core"),
@@ -373,7 +370,7 @@ def test_package_init_of_the_core_holds_design_and_names_only() -> None:
         ("broker", "from tandemq.real import loop"),
         ("client", "from tandemq.storage import store"),
         ("real", "def late() -> None:\n    from tandemq.storage import store"),
-        ("errors", "from tandemq.config import BrokerConfig"),
+        ("errors", "from tandemq.config.settings import BrokerConfig"),
         ("cellar", "import json"),
     ],
 )

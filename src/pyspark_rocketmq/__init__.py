@@ -3,6 +3,6 @@
 Source: docs/pipeline.md.
 """
 
-from tandemq.spark.source import RocketMQDataSource as DefaultSource
+from tandemq.spark.sources.cluster.source import RocketMQDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -3,6 +3,6 @@
 Source: docs/pipeline.md.
 """
 
-from tandemq.spark.lag import RocketMqLag as DefaultSource
+from tandemq.spark.sources.cluster.lag import RocketMqLag as DefaultSource
 
 __all__ = ["DefaultSource"]

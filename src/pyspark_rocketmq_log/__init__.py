@@ -3,6 +3,6 @@
 Source: docs/pipeline.md.
 """
 
-from tandemq.spark.logsource import RocketMQLogDataSource as DefaultSource
+from tandemq.spark.sources.log.source import RocketMQLogDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tandemq import config_file
 from tandemq.boundary import Closed, Connect, Event, Job, JobDone, LinkKind, Now, Turn
 from tandemq.broker.node import Broker
 from tandemq.codec.remoting.frame import encode_command
-from tandemq.config import tiny
+from tandemq.config import files
+from tandemq.config.settings import tiny
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.real.disk import RealFile
-from tandemq.real.filesyncs import FileSyncs
+from tandemq.real.file_syncs import FileSyncs
 from tandemq.real.loop import Loop
 from tandemq.run import broker as run_broker
 from tandemq.run.broker import BrokerProcess
@@ -127,7 +127,7 @@ def test_name_service_that_hangs_delays_nobody(tmp_path: Path, monkeypatch: pyte
         assert may_end.wait(30)
         return "127.0.0.1"
 
-    monkeypatch.setattr("tandemq.real.resolver.look_up", look_up)
+    monkeypatch.setattr("tandemq.real.network.resolver.look_up", look_up)
     address = f"names.example:{listener.getsockname()[1]}"
     config = replace(
         tiny(), store_path=str(tmp_path / "store"), name_servers=(address,), advertised_ip="127.0.0.1",
@@ -158,7 +158,7 @@ def test_name_nobody_knows_is_a_connection_that_failed(monkeypatch: pytest.Monke
     def look_up(_host: str) -> str:
         raise socket.gaierror(-2, "Name or service not known")
 
-    monkeypatch.setattr("tandemq.real.resolver.look_up", look_up)
+    monkeypatch.setattr("tandemq.real.network.resolver.look_up", look_up)
     loop = Loop()
     found: list[Event] = []
 
@@ -184,7 +184,7 @@ def test_name_nobody_knows_is_a_connection_that_failed(monkeypatch: pytest.Monke
 
 
 def test_fewer_connections_hold_from_the_next_one_on(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(config_file._LIVE_RANGES, "maxConnections", (1, 10))
+    monkeypatch.setitem(files._LIVE_RANGES, "maxConnections", (1, 10))
     with Caller(broker.port) as caller:
         assert caller.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"maxConnections=1").code == ResponseCode.SUCCESS
         with socket.create_connection(("127.0.0.1", broker.port), 20) as refused:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.config import BrokerConfig
+from tandemq.config.settings import BrokerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
 from tests.blackbox.kills import kill_again_and_again
 from tests.blackbox.pair import Start, start_slave, wait_for_copy, wait_for_status

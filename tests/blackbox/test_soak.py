@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tandemq.config import BrokerConfig
+from tandemq.config.settings import BrokerConfig
 from tandemq.model.codes import ResponseCode
 from tests.blackbox.kills import Tell, kill_again_and_again
 from tests.blackbox.pair import Start, assert_same_log, start_slave, wait_for_copy

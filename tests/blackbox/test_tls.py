@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from tandemq.errors import ConfigError, NetworkError
-from tandemq.real.tls import HANDSHAKE_BYTES_MAX, NOT_TLS_ALERT, Tls, TlsLink
+from tandemq.real.network.tls import HANDSHAKE_BYTES_MAX, NOT_TLS_ALERT, Tls, TlsLink
 from tests.blackbox.certificates import Authority
 
 HOST = "127.0.0.1"

@@ -32,7 +32,7 @@ from tandemq.registry import (
     Unknown,
     Write,
 )
-from tandemq.run.registry import ClosableSession, EmbeddedSession
+from tandemq.run.registry_session import ClosableSession, EmbeddedSession
 from tests.blackbox.programs import WAIT_S, Proxy, wait_until
 from tests.interop.zookeeper import ZooKeeper, can_run
 

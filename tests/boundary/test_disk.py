@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tandemq.boundary import Disk
 from tandemq.errors import DiskFailed, DiskFull, StoreError
 from tandemq.real.disk import RealDisk
-from tandemq.sim.disk import OPERATIONS, SimDisk
+from tandemq.sim.world.disk import OPERATIONS, SimDisk
 
 
 @pytest.fixture(params=["real", "sim"])

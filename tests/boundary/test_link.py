@@ -8,7 +8,7 @@ from time import monotonic_ns
 import pytest
 
 from tandemq.boundary import LinkKind
-from tandemq.real.link import BUFFER_COST, STALLED_NS, Link, surplus
+from tandemq.real.network.socket_link import BUFFER_COST, STALLED_NS, Link, surplus
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tandemq.sim.disk import SimDisk
+from tandemq.sim.world.disk import SimDisk
 from tests.broker.harness import CLIENT, Harness
 
 LINKS = (CLIENT, 2, 3)

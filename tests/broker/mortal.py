@@ -21,7 +21,7 @@ from tandemq.coordination.registry.records import Mode
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.registry import Ask, Outcome
-from tandemq.sim.disk import PowerLoss, SimDisk
+from tandemq.sim.world.disk import PowerLoss, SimDisk
 from tests.broker.elected import STEP_MS, Broker, ElectedGroup
 from tests.broker.harness import messages_in, send_fields
 

@@ -32,7 +32,7 @@ from tandemq.coordination.registry.records import Mode, Permission
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
-from tandemq.sim.disk import SimDisk
+from tandemq.sim.world.disk import SimDisk
 from tests.broker.elected import STEP_MS, Broker, ElectedGroup
 from tests.broker.harness import messages_in, run_job, send_fields
 from tests.scripts.transcript import parse

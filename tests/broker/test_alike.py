@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemq.broker.send import fast_path as together
-from tandemq.broker.send import processor as send
+from tandemq.broker.send import fast_path, processor
 from tandemq.broker.send.batch import LEARNED_MAX
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import FLAG_ONEWAY, Command
 from tandemq.model.topic import TopicConfig
-from tandemq.sim.disk import SimDisk
-from tandemq.storage import rows
+from tandemq.sim.world.disk import SimDisk
+from tandemq.storage.log import message_rows
 from tests.broker.harness import CLIENT, Harness, messages_in, send_fields
 from tests.broker.likeness import BIG, LINKS, Delivered, compare
 
@@ -84,20 +83,20 @@ def learned(**more: Any) -> list[Sent]:
 def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which of the fast ways were gone."""
     gone: list[str] = []
-    take, acknowledge = together.Together.take, send.SendPath._acknowledge_alike
+    take, acknowledge = fast_path.Together.take, processor.SendPath._acknowledge_alike
 
-    def taking(self: together.Together, link: Any, data: bytes) -> bytes:
+    def taking(self: fast_path.Together, link: Any, data: bytes) -> bytes:
         rest = take(self, link, data)
         if len(rest) < len(data):
             gone.append("frames")
         return rest
 
-    def acknowledging(self: send.SendPath, alike: rows.AlikeRows) -> None:
+    def acknowledging(self: processor.SendPath, alike: message_rows.AlikeRows) -> None:
         gone.append("rows")
         acknowledge(self, alike)
 
-    monkeypatch.setattr(together.Together, "take", taking)
-    monkeypatch.setattr(send.SendPath, "_acknowledge_alike", acknowledging)
+    monkeypatch.setattr(fast_path.Together, "take", taking)
+    monkeypatch.setattr(processor.SendPath, "_acknowledge_alike", acknowledging)
     return gone
 
 
@@ -221,7 +220,7 @@ def test_topic_made_anew_within_the_turn_in_which_it_was_read(ways: list[str]) -
 
 
 def test_lengths_without_end_are_forgotten(ways: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together, "RUNS_MAX", 8)
+    monkeypatch.setattr(fast_path, "RUNS_MAX", 8)
     sizes: list[Sent] = [
         [(CLIENT, stream(6, 1_000 * size + 10 * again, size=size))] for size in range(20, 50) for again in range(3)
     ]

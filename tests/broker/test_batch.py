@@ -16,7 +16,7 @@ from tandemq.errors import DiskFull
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import FLAG_ONEWAY, Command
 from tandemq.model.topic import TopicConfig
-from tandemq.sim.disk import SimDisk
+from tandemq.sim.world.disk import SimDisk
 from tests.broker.harness import CLIENT, Harness, messages_in, send_fields
 from tests.broker.likeness import BIG, LINKS, Delivered, compare
 from tests.spec import spec

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from tandemq.boundary import LinkKind
-from tandemq.broker.state import clients
-from tandemq.broker.state import consumer_offsets as offsets
+from tandemq.broker.state import clients, consumer_offsets
 from tandemq.broker.state.clients import Clients, Member
 from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.errors import ProtocolError
@@ -127,7 +126,7 @@ def test_offsets_are_taken_for_queues_that_are_there_only(tmp_path: Path, monkey
     assert commit(broker, commitOffset=-7) == ResponseCode.SYSTEM_ERROR
     assert commit(broker, consumerGroup="a b") == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     assert broker.node.offsets.table == {"TopicA@group": {3: 1}}
-    monkeypatch.setattr(offsets, "OFFSET_KEYS_MAX", 1)
+    monkeypatch.setattr(consumer_offsets, "OFFSET_KEYS_MAX", 1)
     assert commit(broker, consumerGroup="other") == ResponseCode.SYSTEM_ERROR
     assert commit(broker, queueId=2) == ResponseCode.SUCCESS
     pull = {

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tandemq.codec.remoting.fastjson import dumps, loads
-from tandemq.config import BrokerConfig
+from tandemq.config.settings import BrokerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
 from tests.broker.harness import Harness
 from tests.spec import spec

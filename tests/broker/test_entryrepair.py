@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from tandemq.broker.integrity import entry_repair as entryrepair
+from tandemq.broker.integrity import entry_repair
 from tandemq.broker.integrity.scrubber import SEARCH_STEP_BYTES
 from tandemq.broker.integrity.verify_job import CheckWork, SyncWork
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.topic import SCHEDULE_TOPIC
-from tandemq.sim.disk import SimDisk
-from tandemq.storage.consumequeue import ConsumeQueue, Entry
+from tandemq.sim.world.disk import SimDisk
+from tandemq.storage.consume_queue import ConsumeQueue, Entry
 from tests.broker.harness import START_WALL_MS, Harness, messages_in, run_job
 from tests.replication.group import Group
 from tests.spec import spec
@@ -283,14 +283,14 @@ def test_what_is_right_or_not_there_is_left_alone() -> None:
 
 
 def test_suspects_are_bounded_and_logged_a_few_at_a_time(caplog: pytest.LogCaptureFixture) -> None:
-    broker = filled(entryrepair.SUSPECTS_MAX // 50)
+    broker = filled(entry_repair.SUSPECTS_MAX // 50)
     queue = queue_of(broker)
     count = queue.max_offset
-    most, entryrepair.SUSPECTS_MAX = entryrepair.SUSPECTS_MAX, 50
+    most, entry_repair.SUSPECTS_MAX = entry_repair.SUSPECTS_MAX, 50
     try:
         told = [broker.node.scrubber.suspect_entry(queue, number, "a test says so") for number in range(count)]
     finally:
-        entryrepair.SUSPECTS_MAX = most
+        entry_repair.SUSPECTS_MAX = most
     assert told == [True] * count, "a message whose search must wait is not lost"
     assert broker.node.scrubber.entries.waiting == 50
     assert len([record for record in caplog.records if "a test says so" in record.getMessage()]) == 20
@@ -315,7 +315,7 @@ def test_an_entry_of_a_damaged_record_waits_for_its_repair(caplog: pytest.LogCap
     assert any("stays wrong: its record is damaged" in record.getMessage() for record in caplog.records)
     assert not scrubber.suspect_entry(queue, WRONG, "again"), "the log is not read for it again and again"
     broker.disk.flip(path, right.log_offset % 32_768 + 90)
-    broker.pass_time(entryrepair.RETRY_MS + 120_000)
+    broker.pass_time(entry_repair.RETRY_MS + 120_000)
     assert scrubber.suspect_entry(queue, WRONG, "later")
     broker.pass_time(1_000)
     assert queue.entry(WRONG) == right

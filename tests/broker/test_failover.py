@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.broker.failover import service as failover
+from tandemq.broker.failover import service
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets
 from tandemq.broker.state.persistence import Saver
 from tandemq.codec.remoting.fastjson import loads
@@ -13,7 +13,7 @@ from tandemq.errors import DiskFull
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.real.disk import RealDisk
-from tandemq.storage.tables import load_table
+from tandemq.storage.json_tables import load_table
 from tests.broker.elected import ElectedGroup
 from tests.broker.harness import messages_in, send_fields
 from tests.spec import spec
@@ -268,12 +268,12 @@ def test_full_disk_that_cannot_note_whether_the_log_is_whole_ends_nothing(
         raise DiskFull("failover.json: no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(failover, "save_table", full)
+        patch.setattr(service, "save_table", full)
         master.failover.doubt_log("a check found damage", pair.now)
         pair.pass_time(6_000)
     assert pair.send(pair.brokers[1]) == ResponseCode.SUCCESS
     pair.pass_time(1_000)
-    assert load_table(master.node.disk, failover.FILE) == {"isLogWhole": master.failover.member.is_log_whole}
+    assert load_table(master.node.disk, service.FILE) == {"isLogWhole": master.failover.member.is_log_whole}
 
 
 def test_names_at_the_name_server_follow_the_roles(tmp_path: Path) -> None:
@@ -515,9 +515,9 @@ def test_offsets_of_before_the_link_follow_when_it_is_there(pair: ElectedGroup) 
 def test_tables_that_a_slave_cannot_read_are_said_and_left(
     pair: ElectedGroup, caplog: pytest.LogCaptureFixture
 ) -> None:
-    failover = pair.brokers[1].failover
+    service = pair.brokers[1].failover
     for kind, payload in ((5, b"[1]"), (5, b"{"), (5, b'{"offsetTable":{"T@G":7}}'), (6, b'{"offsetTable":[1]}')):
-        failover.told(kind, payload)
+        service.told(kind, payload)
     assert caplog.text.count("are unusable") == 4
     assert pair.brokers[1].node.offsets.table == {}
 

@@ -6,14 +6,14 @@ from random import Random
 import pytest
 
 from tandemq.boundary import JobDone, LinkKind
-from tandemq.broker.failover import offset_barrier as offsetgate
-from tandemq.broker.ha import service as replicate
+from tandemq.broker.failover import offset_barrier
+from tandemq.broker.ha import service
 from tandemq.coordination.registry.records import Mode
 from tandemq.errors import DiskFailed, DiskFull, StoreDamaged
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.real.disk import RealDisk, RealFile
-from tandemq.sim.disk import SimDisk
+from tandemq.sim.world.disk import SimDisk
 from tests.broker.elected import Broker, ElectedGroup
 from tests.broker.harness import messages_in, run_job, send_fields
 
@@ -86,7 +86,7 @@ def test_epoch_that_a_full_disk_does_not_take_begins_when_there_is_room(
 ) -> None:
     group = ElectedGroup(tmp_path, mode, settles=False)
     with monkeypatch.context() as patch:
-        patch.setattr(replicate, "save_epochs", full)
+        patch.setattr(service, "save_epochs", full)
         group.pass_time(6_000)
         assert [broker.may for broker in group.brokers.values()] == ["", ""]
     group.pass_time(3_000)
@@ -101,7 +101,7 @@ def test_elected_member_with_a_full_disk_serves_when_there_is_room(
     pair.send(pair.brokers[0])
     pair.kill(0)
     with monkeypatch.context() as patch:
-        patch.setattr(replicate, "save_epochs", full)
+        patch.setattr(service, "save_epochs", full)
         pair.pass_time(6_000)
         assert pair.brokers[1].may == ""
     pair.pass_time(3_000)
@@ -111,7 +111,7 @@ def test_elected_member_with_a_full_disk_serves_when_there_is_room(
 def test_static_mode_begins_when_a_full_disk_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     group = ElectedGroup(tmp_path, Mode.STATIC, settles=False)
     with monkeypatch.context() as patch:
-        patch.setattr(replicate, "save_epochs", full)
+        patch.setattr(service, "save_epochs", full)
         group.settle()
         group.pass_time(3_000)
         assert group.brokers[0].send("TopicA").code == ResponseCode.NO_PERMISSION
@@ -424,7 +424,7 @@ def test_offsets_are_reported_again_as_soon_as_the_full_disk_has_room(tmp_path: 
 
 
 def test_requests_that_wait_for_a_full_disk_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offsetgate, "WAITING_MAX", 2)
+    monkeypatch.setattr(offset_barrier, "WAITING_MAX", 2)
     disks = {number: SimDisk(Random(number)) for number in range(2)}
     group = ElectedGroup(tmp_path, Mode.ELECT, disks=disks, offsets_persist_ms=60_000)
     group.pass_time(2_000)

@@ -11,7 +11,7 @@ import pytest
 from tandemq.coordination.registry.records import GroupMode, Mode, Permission
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
-from tandemq.sim.disk import SimDisk
+from tandemq.sim.world.disk import SimDisk
 from tests.broker.elected import Broker, ElectedGroup
 from tests.broker.harness import send_fields
 from tests.spec import spec

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tandemq.boundary import Closed, LinkKind
-from tandemq.broker.pull import hold_service as longpoll
+from tandemq.broker.pull import hold_service
 from tandemq.broker.pull.hold_service import HELD_PER_LINK_MAX, PART
 from tandemq.broker.pull.processor import RELEASED_PER_TURN_MAX
 from tandemq.broker.pull.subscriptions import CODE_BYTES
@@ -85,7 +85,7 @@ def test_closed_connections_and_deadlines_of_100_000_pulls_are_dealt_with_in_par
 def test_pull_of_a_closed_connection_is_not_answered_by_a_message_that_comes_before_it_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(longpoll, "PART", 0)
+    monkeypatch.setattr(hold_service, "PART", 0)
     broker = Harness(tmp_path)
     broker.send("TopicA", b"0")
     broker.pull("TopicA")
@@ -103,7 +103,7 @@ def test_pull_of_a_closed_connection_is_not_answered_by_a_message_that_comes_bef
 
 
 def test_no_more_are_held_than_the_limits_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(longpoll, "HELD_MAX", HELD_PER_LINK_MAX + 10)
+    monkeypatch.setattr(hold_service, "HELD_MAX", HELD_PER_LINK_MAX + 10)
     broker = Harness(tmp_path, frame_bytes_max=16 << 20)
     broker.send("TopicA", b"0")
     broker.pull("TopicA")
@@ -112,9 +112,9 @@ def test_no_more_are_held_than_the_limits_say(tmp_path: Path, monkeypatch: pytes
         broker.turn([(link, frames(held + refused))])
         codes = [answer.code for answer in broker.inbox[link]]
         assert codes == [ResponseCode.SYSTEM_BUSY] * refused
-    monkeypatch.setattr(longpoll, "HELD_MAX", 1 << 30)
+    monkeypatch.setattr(hold_service, "HELD_MAX", 1 << 30)
     tags = "||".join(f"t{number}" for number in range(1000))
-    monkeypatch.setattr(longpoll, "CODES_BYTES_MAX", 3 * 1000 * CODE_BYTES)
+    monkeypatch.setattr(hold_service, "CODES_BYTES_MAX", 3 * 1000 * CODE_BYTES)
     broker.open(4)
     broker.turn([(4, frames(5, subscription=tags))])
     assert len(broker.inbox[4]) == 2

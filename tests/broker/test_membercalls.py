@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tandemq.broker.failover import member_requests as membercalls
+from tandemq.broker.failover import member_requests
 from tandemq.broker.failover.member_requests import CHALLENGE, NONCE, NONCES_MAX, PROOF, PROVEN
 from tandemq.codec.remoting.fastjson import dumps_java
 from tandemq.codec.remoting.frame import encode_command
@@ -45,7 +45,7 @@ def proven(code: int, fields: dict[str, str], nonce: str, secret: bytes = SECRET
     """A request as a member makes it."""
     told = {**fields, CHALLENGE: nonce, NONCE: "b3du"}
     command = Command(code, 77, fields=told, body=body)
-    command.fields[PROOF] = membercalls._text(membercalls._request_proof(secret, command))
+    command.fields[PROOF] = member_requests._text(member_requests._request_proof(secret, command))
     return command
 
 
@@ -106,10 +106,10 @@ def test_proven_request_is_answered_with_a_proof_whichever_secret_it_is(broker: 
         answer = ask(broker, request)
         assert answer.code == OK
         assert answer.body
-        expected = membercalls._answer_proof(secret, request, answer)
-        assert answer.fields[PROOF] == membercalls._text(expected)
+        expected = member_requests._answer_proof(secret, request, answer)
+        assert answer.fields[PROOF] == member_requests._text(expected)
         answer.body += b"x"
-        assert answer.fields[PROOF] != membercalls._text(membercalls._answer_proof(secret, request, answer))
+        assert answer.fields[PROOF] != member_requests._text(member_requests._answer_proof(secret, request, answer))
 
 
 def changed_field(command: Command) -> None:
@@ -130,7 +130,7 @@ def changed_code(command: Command) -> None:
 
 
 def reflected(command: Command) -> None:
-    command.fields[PROOF] = membercalls._text(membercalls._answer_proof(SECRET, command, command))
+    command.fields[PROOF] = member_requests._text(member_requests._answer_proof(SECRET, command, command))
 
 
 def no_base64(command: Command) -> None:
@@ -247,11 +247,11 @@ def test_switch_moves_offsets_with_proofs(tmp_path: Path) -> None:
 def test_answer_that_is_not_proven_is_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     asking = Harness(tmp_path, keyring=Keyring(lambda: (SECRET,), Random(1)))
     heard: list[Command | None] = []
-    nonce = membercalls._text(bytes(32))
+    nonce = member_requests._text(bytes(32))
 
     def begin() -> None:
         command = Command(Code.TANDEM_LOG_SUSPECT, fields=dict(REQUESTS[Code.TANDEM_LOG_SUSPECT]))
-        asking.node.schedule.at(asking.now.mono_ms, lambda now: membercalls.call(
+        asking.node.schedule.at(asking.now.mono_ms, lambda now: member_requests.call(
             asking.node, "10.0.0.9:10911", command, 3_000, lambda answer, _: heard.append(answer),
             asking.node.turn_out, now,
         ))  # fmt: skip
@@ -280,6 +280,6 @@ def test_answer_that_is_not_proven_is_none(tmp_path: Path, caplog: pytest.LogCap
     assert heard == [None] * 4
     assert len([line for line in caplog.messages if "does not prove that it knows haSecretFile" in line]) == 1
     request = asked()
-    true = membercalls.sealed(asking.node, request, request.answer(OK))
+    true = member_requests.sealed(asking.node, request, request.answer(OK))
     asking.turn([(link, encode_command(true))])
     assert heard[-1] is not None

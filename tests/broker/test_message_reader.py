@@ -12,7 +12,7 @@ from tandemq.broker.integrity.damage_table import Damages
 from tandemq.broker.pull.message_reader import MessageReader, Messages
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record.record import encode_host, parse_record
-from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue
+from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue
 from tandemq.storage.store import Store
 from tests.broker.harness import Harness, messages_in
 from tests.storage.harness import CONFIG, HOST, NOW_MS, new_disk, put, start

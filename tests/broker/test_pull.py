@@ -7,10 +7,10 @@ import pytest
 
 from tandemq.boundary import Drained, LinkKind, Turn
 from tandemq.broker.node import Machine
-from tandemq.broker.pull import processor as pull
+from tandemq.broker.pull import processor
 from tandemq.broker.pull.hold_service import HELD_PER_LINK_MAX
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
-from tandemq.config import BrokerConfig
+from tandemq.config.settings import BrokerConfig
 from tandemq.errors import DiskFailed
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
@@ -321,7 +321,7 @@ def test_short_polls_are_held_a_second(tmp_path: Path) -> None:
 def test_link_may_hold_a_bounded_number_of_pulls_and_answered_ones_are_forgotten(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     broker.send("TopicA")
-    pull = broker.node.pull
+    processor = broker.node.pull
     for _ in range(HELD_PER_LINK_MAX):
         held(broker)
     answer = broker.pull("TopicA", 1, wait_ms=15_000)
@@ -329,14 +329,14 @@ def test_link_may_hold_a_bounded_number_of_pulls_and_answered_ones_are_forgotten
     assert answer.code == ResponseCode.SYSTEM_BUSY
     assert "too many pulls are held" in str(answer.remark)
     broker.send("TopicA")
-    while pull.held.size:
+    while processor.held.size:
         broker.turn()
     broker.inbox[CLIENT].clear()
     for offset in range(2, 3_000):
         held(broker, offset, wait_ms=100_000)
         broker.send("TopicA", b"")
         broker.inbox[CLIENT].clear()
-    assert len(pull.held._deadlines) < 2_500
+    assert len(processor.held._deadlines) < 2_500
 
 
 PULL = {
@@ -348,9 +348,9 @@ PULL = {
 @pytest.fixture
 def narrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Harness:
     """A broker with one message of some 1,000 bytes and room for two of them a turn, three on a link."""
-    monkeypatch.setattr(pull, "TURN_BYTES_MAX", 2_000)
-    monkeypatch.setattr(pull, "LINK_BYTES_MAX", 3_000)
-    monkeypatch.setattr(pull, "WAITING_PER_LINK_MAX", 5)
+    monkeypatch.setattr(processor, "TURN_BYTES_MAX", 2_000)
+    monkeypatch.setattr(processor, "LINK_BYTES_MAX", 3_000)
+    monkeypatch.setattr(processor, "WAITING_PER_LINK_MAX", 5)
     broker = Harness(tmp_path)
     broker.send("TopicA", bytes(900))
     broker.pull("TopicA")  # creates the group, whose saving would take a turn of its own

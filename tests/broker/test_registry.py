@@ -4,7 +4,7 @@ from random import Random
 
 from tandemq.boundary import Closed, Drained, Event, JobDone, LinkKind, Now, Opened, Turn
 from tandemq.broker.failover.registry_client import BrokerRegistry
-from tandemq.config import tiny_name_server
+from tandemq.config.settings import tiny_name_server
 from tandemq.coordination.registry.interface import (
     Answer,
     Ask,
@@ -20,7 +20,7 @@ from tandemq.coordination.registry.interface import (
 )
 from tandemq.nameserver import NameServer
 from tandemq.registry import parse_address
-from tandemq.sim.disk import SimDisk
+from tandemq.sim.world.disk import SimDisk
 
 
 def test_operations_for_zookeeper_leave_with_the_turn_and_events_come_with_it() -> None:

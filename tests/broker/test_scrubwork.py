@@ -9,7 +9,7 @@ from tandemq.boundary import Job, JobDone
 from tandemq.broker.integrity.verify_job import CheckWork, Context, LogReader, ServeWork, SettleWork, Wanted, WeighWork
 from tandemq.errors import DiskFailed
 from tandemq.model.codes import RequestCode, ResponseCode
-from tandemq.sim.disk import SimDisk
+from tandemq.sim.world.disk import SimDisk
 from tests.broker.harness import Harness, run_job
 from tests.spec import spec
 

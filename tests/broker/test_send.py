@@ -9,14 +9,14 @@ from tandemq.boundary import Now
 from tandemq.broker.node import Machine
 from tandemq.codec.record.record import BatchPart, encode_batch
 from tandemq.codec.remoting.frame import encode_command
-from tandemq.config import DELAY_LEVELS, parse_delay_levels
+from tandemq.config.settings import DELAY_LEVELS, parse_delay_levels
 from tandemq.errors import DiskFull
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import encode_properties
 from tandemq.model.topic import TopicConfig
-from tandemq.sim.disk import SimDisk
-from tandemq.storage.tables import load_table
+from tandemq.sim.world.disk import SimDisk
+from tandemq.storage.json_tables import load_table
 from tests.broker.harness import CLIENT, Harness, messages_in, send_fields
 from tests.spec import spec
 

@@ -6,7 +6,7 @@ import pytest
 
 from tandemq.broker.pull.subscriptions import EXPRESSION_BYTES_MAX, KEPT_BYTES_MAX, TAGS_MAX, TagExpressions
 from tandemq.model.codes import RequestCode, ResponseCode
-from tandemq.model.hashing import java_hash
+from tandemq.model.java_hash import java_hash
 from tests.broker.harness import Harness
 
 

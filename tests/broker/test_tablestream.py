@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tandemq.boundary import LinkKind
-from tandemq.broker.failover import metadata_stream as tablestream
+from tandemq.broker.failover import metadata_stream
 from tandemq.codec.ha import KIND_DELAYS, KIND_GROUPS, KIND_OFFSETS, KIND_TOPICS
 from tandemq.codec.remoting.fastjson import dumps
 from tandemq.coordination.registry.records import Mode, Permission
@@ -141,7 +141,7 @@ def test_link_that_takes_nothing_is_closed_before_it_misses_a_topic(
     pair: ElectedGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     master, slave = pair.brokers[0], pair.brokers[1]
-    monkeypatch.setattr(tablestream, "BACKLOG_BYTES_MAX", 1_000)
+    monkeypatch.setattr(metadata_stream, "BACKLOG_BYTES_MAX", 1_000)
     (link,) = master.node.replication.masters.sessions
     master.outbox.waiting[link] = 1_001
     master.create_topic("Fresh")
@@ -238,7 +238,7 @@ def test_member_joins_only_when_it_has_the_offsets_that_consumers_were_told(
     pair.send(master)
     master.commit(1)
     with monkeypatch.context() as patch:
-        patch.setattr(tablestream, "BACKLOG_BYTES_MAX", -1)  # as if log bytes had to wait all the time
+        patch.setattr(metadata_stream, "BACKLOG_BYTES_MAX", -1)  # as if log bytes had to wait all the time
         slave = pair.start(1)
         pair.pass_time(4_000)
         assert slave.node.store.log.written_end == master.node.store.log.written_end
@@ -271,7 +271,7 @@ def test_master_that_may_only_be_written_tells_its_offsets_to_whoever_joins(pair
 
 @spec("F29")
 def test_slave_without_the_offsets_is_not_read_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tablestream, "BACKLOG_BYTES_MAX", -1)  # as if log bytes had to wait all the time
+    monkeypatch.setattr(metadata_stream, "BACKLOG_BYTES_MAX", -1)  # as if log bytes had to wait all the time
     group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
     master, slave = group.brokers[0], group.brokers[1]
     group.send(master)

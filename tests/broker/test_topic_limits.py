@@ -14,14 +14,14 @@ from tandemq.broker.maintenance import registration
 from tandemq.broker.state import topics
 from tandemq.codec.remoting.fastjson import dumps
 from tandemq.codec.remoting.frame import FRAME_BYTES_MAX, encode_command
-from tandemq.config import NameServerConfig
+from tandemq.config.settings import NameServerConfig
 from tandemq.errors import StoreError
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.topic import TopicConfig
 from tandemq.nameserver import NameServer
-from tandemq.sim.disk import SimDisk
+from tandemq.sim.world.disk import SimDisk
 from tests.broker.harness import ADDRESS, Harness
 from tests.nameserver.driver import answers_in
 

@@ -11,7 +11,7 @@ from tandemq.boundary import DiskUsage, Now
 from tandemq.broker.state.failure_log import Failures
 from tandemq.errors import DiskFailed, DiskFull
 from tandemq.model.codes import ResponseCode
-from tandemq.sim.disk import SimDisk
+from tandemq.sim.world.disk import SimDisk
 from tandemq.storage.recovery import set_aside_tail
 from tests.broker.harness import Harness, run_job
 

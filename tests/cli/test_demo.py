@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.demo import play
-from tandemq.demo.tale import Tale
+from tandemq.demo import scenario
+from tandemq.demo.narration import Tale
 from tests.cli.conftest import Run
 
 
@@ -14,10 +14,10 @@ from tests.cli.conftest import Run
 def test_exit_code_tells_whether_all_held(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults: list[str], code: int
 ) -> None:
-    def end_at_once(stage: play.Stage, tale: Tale) -> play.Reckoning:
-        return play.Reckoning(stage.mode.value, faults=faults)
+    def end_at_once(stage: scenario.Stage, tale: Tale) -> scenario.Reckoning:
+        return scenario.Reckoning(stage.mode.value, faults=faults)
 
-    monkeypatch.setattr(play, "run", end_at_once)
+    monkeypatch.setattr(scenario, "run", end_at_once)
     (tmp_path / "rows.csv").write_text("tag,delay\nT,1\n")
     told = run("demo", "--input", tmp_path / "rows.csv", "--json", code=code)
     assert json.loads(told.stdout)["faults"] == faults

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tandemq import Message
-from tandemq.cli import ha
+from tandemq.cli.ha import commands
 from tandemq.client.blocking import BlockingProducer
 from tandemq.run.local import LocalCluster
 from tests.cli.conftest import Run
@@ -79,7 +79,7 @@ def test_comparison_can_begin_behind_a_difference(run: Run, pair: LocalCluster) 
     path = pair.broker(broker_id=1).store / "commitlog" / f"{0:020d}"
     with path.open("r+b") as file:
         file.write(b"X")
-    found = ha.compare(pair.address, pair.broker(broker_id=1).address, 1)
+    found = commands.compare(pair.address, pair.broker(broker_id=1).address, 1)
     assert (found.start, found.differs_at) == (1, None)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tandemq.cli.ha_health import COLUMNS_MAX, faults_of, verdict
-from tandemq.cli.members import Found, Group
+from tandemq.cli.ha.health import COLUMNS_MAX, faults_of, verdict
+from tandemq.cli.support.members import Found, Group
 from tandemq.run.local import LocalCluster
 from tests.cli.conftest import Run
 

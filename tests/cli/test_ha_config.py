@@ -21,7 +21,7 @@ from tandemq.coordination.registry.records import (
     state_to_json,
 )
 from tandemq.registry import Create, Found, Missing, Outcome, Read, parse_address
-from tandemq.run.registry import RegistryClient
+from tandemq.run.registry_session import RegistryClient
 from tests.blackbox.programs import wait_until
 from tests.boundary.registries import NameServerPlace
 from tests.cli.conftest import Run

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tandemq import Message
-from tandemq.cli.ha_roles import merged
+from tandemq.cli.ha.roles import merged
 from tandemq.client.blocking import BlockingProducer
 from tandemq.run.local import LocalCluster
 from tests.cli.conftest import Run

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.cli.ha_status import times_texts
+from tandemq.cli.ha.status import times_texts
 from tandemq.coordination.lease import timing
 from tandemq.coordination.registry.records import GroupConfig, Member, Mode, Role, config_path, config_to_json
 from tandemq.registry import Create, Done, parse_address
 from tandemq.run.local import LocalCluster
-from tandemq.run.registry import RegistryClient
+from tandemq.run.registry_session import RegistryClient
 from tests.blackbox.programs import Program, wait_until
 from tests.boundary.registries import NameServerPlace
 from tests.cli.conftest import Run

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tandemq import Message
-from tandemq.cli import logcheck
+from tandemq.cli.log import check_log
 from tandemq.client.blocking import BlockingProducer
 from tandemq.run.local import LocalCluster
 from tests.cli.conftest import Run
@@ -106,9 +106,9 @@ def test_missing_file_in_between_and_no_log_at_all_are_errors(run: Run, store: P
 def test_ranges_of_any_size_meet_and_count_every_record_once(
     store: Path, monkeypatch: pytest.MonkeyPatch, range_bytes: int
 ) -> None:
-    monkeypatch.setattr(logcheck, "RANGE_BYTES_MIN", range_bytes)
+    monkeypatch.setattr(check_log, "RANGE_BYTES_MIN", range_bytes)
     damage(store, 50_000, b"!")
-    reports = list(logcheck.verify(logcheck.segments_of(store), jobs=1, progress=lambda _done, _total: None))
+    reports = list(check_log.verify(check_log.segments_of(store), jobs=1, progress=lambda _done, _total: None))
     assert sum(report.records for report in reports) == COUNT - 1
     assert [len(report.damages) for report in reports] == [1] + [0] * (len(reports) - 1)
 
@@ -266,7 +266,7 @@ def test_rebuilt_index_finds_what_the_old_one_found(run: Run, store: Path, ask_k
 def ask_key() -> Callable[[Path, str], int]:
     """How many messages of T a store's index finds for a key."""
     from tandemq.real.disk import RealDisk
-    from tandemq.storage.index import KeyIndex
+    from tandemq.storage.key_index import KeyIndex
 
     def found(store: Path, key: str) -> int:
         index = KeyIndex(RealDisk(store), 5_000, 20_000)

@@ -13,8 +13,8 @@ import pytest
 
 from tandemq.client.producer.encoder import Outgoing
 from tandemq.model.codes import ResponseCode
-from tandemq.run.ask import line
 from tandemq.run.local import LocalCluster
+from tandemq.run.request import line
 from tests.cli.conftest import Run
 
 Ask = Callable[..., Any]

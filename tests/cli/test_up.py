@@ -19,7 +19,7 @@ from tandemq.cli.up import ports_of
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
-from tandemq.run.ask import try_ask
+from tandemq.run.request import try_ask
 from tests.cli.conftest import Run
 
 

@@ -13,7 +13,7 @@ from tandemq.client.aio.producer import Producer
 from tandemq.client.aio.pull_consumer import PullConsumer
 from tandemq.client.aio.push_consumer import PushConsumer
 from tandemq.client.blocking import BlockingConsumer
-from tandemq.client.consumer.queues import rebalance as shares
+from tandemq.client.consumer.queues import rebalance
 from tandemq.client.core.node import ClientNode
 from tandemq.errors import ClosedError, ConfigError, NetworkError, RemoteError
 from tandemq.model.message import Message
@@ -64,7 +64,7 @@ def test_bad_expression_is_refused_where_the_consumer_is_made() -> None:
 async def test_topic_that_nobody_knows_is_a_warning_at_once_and_once_a_minute(
     tandemq_broker: LocalCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shares, "RETRY_MS", 5)
+    monkeypatch.setattr(rebalance, "RETRY_MS", 5)
     caplog.set_level(logging.WARNING)
 
     def said() -> list[str]:
@@ -85,7 +85,7 @@ async def test_error_of_a_send_shows_the_callers_frames_and_close_does_not_wait(
     with pytest.raises(NetworkError) as raised:
         await producer.send(Message("T", b"x"))
     files = {frame.filename.rpartition("/")[2] for frame in traceback.extract_tb(raised.value.__traceback__)}
-    assert files <= {"test_first_hour.py", "producer.py", "shell.py", "calls.py"}
+    assert files <= {"test_first_hour.py", "producer.py", "transport.py", "calls.py"}
     assert raised.value.__cause__ is None
     assert raised.value.__context__ is None
     began = time.monotonic()

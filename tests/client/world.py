@@ -23,7 +23,7 @@ from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_co
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode as Answered
 from tandemq.model.command import FLAG_ONEWAY, Command
-from tandemq.model.hashing import java_hash
+from tandemq.model.java_hash import java_hash
 from tandemq.model.message import decode_properties, encode_properties
 from tandemq.model.topic import RETRY_PREFIX
 

@@ -21,7 +21,7 @@ from tandemq.model.command import Command
 from tandemq.model.group import ConsumerData, HeartbeatData, SubscriptionData, SubscriptionGroupConfig
 from tandemq.model.topic import TopicConfig
 from tandemq.nameserver.registration import read_registration, read_version
-from tandemq.storage.tables import DataVersion
+from tandemq.storage.json_tables import DataVersion
 
 SUBSCRIPTION = {
     "topic": "T", "subString": "a || b", "tagsSet": ["a", "b"], "codeSet": [97, 98], "subVersion": 1_700_000_000_000,

@@ -29,7 +29,7 @@ from tandemq.codec.record.record import (
 )
 from tandemq.codec.record.record_run import Run, scan_run
 from tandemq.errors import ProtocolError, RecordTooLarge
-from tandemq.model.hashing import java_hash
+from tandemq.model.java_hash import java_hash
 from tandemq.model.message import SysFlag
 
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tandemq.coordination.registry.records import Mode
-from tandemq.demo import play, rows
-from tandemq.demo.tale import Tale
-from tandemq.demo.tally import Tally
+from tandemq.demo import rows, scenario
+from tandemq.demo.narration import Tale
+from tandemq.demo.statistics import Tally
 
 ROWS = 20
 GOOD = {
@@ -17,15 +17,15 @@ GOOD = {
 }  # fmt: skip
 
 
-def reckoned(path: Path, *, read: int = ROWS, **changes: Any) -> play.Reckoning:
+def reckoned(path: Path, *, read: int = ROWS, **changes: Any) -> scenario.Reckoning:
     """What is made of a story in which all went well but for the changes, with `read` rows among the consumer's."""
     (path / "rows.csv").write_text("tag,delay\n" + "".join(f"T,{number}\n" for number in range(ROWS)))
     source = rows.from_file(path / "rows.csv", rows.Columns(value="delay"))
     values = list(source.values())
-    stage = play.Stage(source, path, has_pipeline=False, mode=Mode.ELECT)
-    story = play._Play(stage, Tally("delay").add_all(values), path, Tale(to_error=True))
+    stage = scenario.Stage(source, path, has_pipeline=False, mode=Mode.ELECT)
+    story = scenario._Play(stage, Tally("delay").add_all(values), path, Tale(to_error=True))
     story._seen.add_all(values[:read])
-    story._reckoning = play.Reckoning(Mode.ELECT.value, **(GOOD | changes))
+    story._reckoning = scenario.Reckoning(Mode.ELECT.value, **(GOOD | changes))
     return story.reckon()
 
 

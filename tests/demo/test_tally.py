@@ -3,7 +3,7 @@
 import itertools
 import json
 
-from tandemq.demo.tally import Figures, Tally
+from tandemq.demo.statistics import Figures, Tally
 
 
 def test_figures_from_messages_equal_those_from_the_file_in_any_order() -> None:

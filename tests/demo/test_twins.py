@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.demo.twins import compare_stores
+from tandemq.demo.store_comparison import compare_stores
 
 
 @pytest.fixture

@@ -34,8 +34,8 @@ from tandemq.coordination.registry.records import (
 )
 from tandemq.coordination.registry.tree import Tree
 from tandemq.errors import OutcomeUnknown, RemoteError
-from tandemq.groupdb.carry import Carried, carry
 from tandemq.groupdb.database import GroupDatabase
+from tandemq.groupdb.publisher import Carried, carry
 from tests.spec import spec
 
 PAIR = GroupConfig(Mode.SLAVE_CONSUME, (Member(0, Role.MASTER), Member(1, Role.SLAVE)))

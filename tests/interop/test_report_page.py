@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.spark.report import report_page
+from tandemq.spark.jobs.report import report_page
 from tests.spark.figures import MADE, figures, twins
 from tests.spark.logs import BORN_MS, LogWriter
 from tests.spark.short import SHORT

@@ -15,8 +15,8 @@ from tandemq.errors import TandemError
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.model.message import Message, SendStatus
-from tandemq.run.ask import try_ask
-from tandemq.spark.session import open_session
+from tandemq.run.request import try_ask
+from tandemq.spark.runtime.session import open_session
 from tests.interop.java import SERVER_VERSIONS, JavaBroker, JavaNameServer, wait_until
 from tests.interop.wire import wait_registered
 from tests.spark.messages import committed, make_topic

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemq.load.answers import AnswerCounter, LoadError, parse_answer
+from tandemq.load.wire.responses import AnswerCounter, LoadError, parse_answer
 
 
 def answer(code: int, opaque: int = 1, padding: str = "", body: bytes = b"") -> bytes:

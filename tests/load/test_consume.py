@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tandemq.load import ConsumeOptions, LoadError, consume
-from tandemq.load.records import body_position, count_records
+from tandemq.load.wire.records import body_position, count_records
 from tests.load.fake_broker import FakeBroker, record, running
 
 

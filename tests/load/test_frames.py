@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tandemq.load.frames import PullFrames, SendFrames, SendShape, body_text
+from tandemq.load.wire.frames import PullFrames, SendFrames, SendShape, body_text
 
 _WALL_MS = 1_700_000_000_000
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemq.load.histogram import Histogram, bucket_middle, bucket_of, summarize
+from tandemq.load.results.histogram import Histogram, bucket_middle, bucket_of, summarize
 
 
 @given(st.integers(min_value=0, max_value=10**18))

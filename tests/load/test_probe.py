@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from tandemq.load import LoadError, SendShape
-from tandemq.load.probe import first_acknowledgement, first_record_end, log_end, max_offset, wait_for_port
-from tandemq.load.wire import connect, parse_address
+from tandemq.load.wire.probe import first_acknowledgement, first_record_end, log_end, max_offset, wait_for_port
+from tandemq.load.wire.sockets import connect, parse_address
 from tests.load.fake_broker import FakeBroker, record, running
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tandemq.load import LoadError, ProduceOptions, SendShape, produce
-from tandemq.load.answers import AnswerCounter
-from tandemq.load.frames import SendFrames
-from tandemq.load.report import Progress
+from tandemq.load.results.report import Progress
+from tandemq.load.wire.frames import SendFrames
+from tandemq.load.wire.responses import AnswerCounter
 from tests.load.echo_server import answers, take_opaques
 from tests.load.fake_broker import FakeBroker, running
 

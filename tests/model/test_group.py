@@ -3,7 +3,7 @@
 import pytest
 
 from tandemq.model.group import parse_tag_expression, tag_codes
-from tandemq.model.hashing import java_hash
+from tandemq.model.java_hash import java_hash
 
 
 @pytest.mark.parametrize("expression", [None, "", "*", "  ", " * "])

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemq.model.hashing import cached_java_hash, hash_ascii_rows, java_hash, java_hashes
+from tandemq.model.java_hash import cached_java_hash, hash_ascii_rows, java_hash, java_hashes
 
 
 @pytest.mark.parametrize(

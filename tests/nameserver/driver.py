@@ -8,7 +8,7 @@ from typing import Any
 
 from tandemq.boundary import Closed, LinkKind, Now, Opened, Outbox, Turn
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
-from tandemq.config import NameServerConfig
+from tandemq.config.settings import NameServerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.nameserver import NameServer

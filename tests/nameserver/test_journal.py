@@ -7,9 +7,9 @@ import pytest
 from tandemq.coordination.registry.interface import Create, Write
 from tandemq.coordination.registry.tree import Change, NodeCreated, Tree
 from tandemq.errors import DiskFailed, StoreDamaged
-from tandemq.nameserver import journal as module
-from tandemq.nameserver.journal import JOURNAL, SNAPSHOT, Journal
-from tandemq.sim.disk import PowerLoss, SimDisk
+from tandemq.nameserver import registry_journal as module
+from tandemq.nameserver.registry_journal import JOURNAL, SNAPSHOT, Journal
+from tandemq.sim.world.disk import PowerLoss, SimDisk
 
 
 def grow(journal: Journal, tree: Tree, batches: int) -> list[list[Change]]:

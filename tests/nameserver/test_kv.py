@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tandemq.errors import DiskFull, RemoteError, StoreDamaged
-from tandemq.nameserver import kv
-from tandemq.nameserver.kv import FILE, KeyValues
+from tandemq.nameserver import kv_config
+from tandemq.nameserver.kv_config import FILE, KeyValues
 from tandemq.real.disk import RealDisk
 
 
@@ -54,7 +54,7 @@ def test_change_that_cannot_be_written_is_not_made(tmp_path: Path) -> None:
 
 
 def test_too_much_is_refused_until_something_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kv, "CHARACTERS_MAX", 20)
+    monkeypatch.setattr(kv_config, "CHARACTERS_MAX", 20)
     values = KeyValues(RealDisk(tmp_path))
     values.put("s", "a", "12345678")
     values.put("s", "a", "123456789")

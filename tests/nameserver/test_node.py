@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tandemq.boundary import Closed, LinkKind, Opened, Turn
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
-from tandemq.config import NameServerConfig
+from tandemq.config.settings import NameServerConfig
 from tandemq.errors import DiskFull
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import FLAG_ONEWAY, FLAG_RESPONSE, Command

@@ -10,14 +10,14 @@ from tandemq.boundary import Closed, Job, JobDone, LinkKind, Now, Opened, Turn
 from tandemq.codec.proofs import Keyring
 from tandemq.codec.registry import encode_operation
 from tandemq.codec.remoting.frame import encode_command
-from tandemq.config import tiny_name_server
+from tandemq.config.settings import tiny_name_server
 from tandemq.coordination.registry.interface import Create, Operation, Read, Write
 from tandemq.errors import DiskFailed, DiskFull
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.nameserver import NameServer
-from tandemq.nameserver import registry as module
-from tandemq.sim.disk import SimDisk
+from tandemq.nameserver import registry_service as module
+from tandemq.sim.world.disk import SimDisk
 from tests.nameserver.driver import answers_in
 
 TIMEOUT_MS = 1_000

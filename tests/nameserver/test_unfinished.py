@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tandemq.codec.remoting.frame import encode_command
-from tandemq.config import NameServerConfig
+from tandemq.config.settings import NameServerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tests.nameserver.driver import Driver

@@ -3,8 +3,8 @@
 import pytest
 
 from tandemq.boundary import LinkKind
-from tandemq.real import admission
-from tandemq.real.admission import RESERVED_LINKS, Admission
+from tandemq.real.network import admission
+from tandemq.real.network.admission import RESERVED_LINKS, Admission
 
 CLIENT, MEMBER = "10.0.0.1", "10.0.0.2"
 

@@ -13,10 +13,10 @@ import pytest
 
 from tandemq.boundary import Job, JobDone
 from tandemq.errors import DiskFailed, DiskFull
-from tandemq.real import filesyncs
+from tandemq.real import file_syncs
 from tandemq.real.disk import RealDisk, RealFile
-from tandemq.real.filesyncs import FileSyncs
-from tandemq.sim.disk import SimDisk
+from tandemq.real.file_syncs import FileSyncs
+from tandemq.sim.world.disk import SimDisk
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_failure_is_told_as_a_thread_tells_it(
     def failing(number: int, *args: Any) -> int:
         count = int(call(number, *args))
         if number == syncs._get_events and count:
-            filesyncs._DONE.pack_into(syncs._done, 0, *filesyncs._DONE.unpack_from(syncs._done)[:2], -code, 0)
+            file_syncs._DONE.pack_into(syncs._done, 0, *file_syncs._DONE.unpack_from(syncs._done)[:2], -code, 0)
         return count
 
     monkeypatch.setattr(syncs, "_system", failing)
@@ -107,7 +107,7 @@ def test_system_that_cannot_be_asked(monkeypatch: pytest.MonkeyPatch, file: Real
 
 
 def test_system_that_refuses(monkeypatch: pytest.MonkeyPatch, file: RealFile) -> None:
-    monkeypatch.setattr(filesyncs, "_CALLS", {platform.machine(): (10**6,) * 4})  # as a container may forbid them
+    monkeypatch.setattr(file_syncs, "_CALLS", {platform.machine(): (10**6,) * 4})  # as a container may forbid them
     before = len(list(Path("/proc/self/fd").iterdir()))
     syncs = FileSyncs()
     assert (syncs.fd, syncs.begin(job_of(file))) == (-1, False)

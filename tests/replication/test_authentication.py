@@ -23,7 +23,7 @@ from tandemq.codec.ha import (
     encode_step,
     step_length,
 )
-from tandemq.config import BrokerConfig
+from tandemq.config.settings import BrokerConfig
 from tandemq.errors import ProtocolError
 from tandemq.replication import master, slave
 from tandemq.replication.authentication import MASTER, SLAVE, Keyring, MasterProver, SlaveProver, prove

@@ -9,7 +9,7 @@ import pytest
 
 from tandemq.boundary import LinkKind
 from tandemq.codec.ha import KIND_REPORT, checked
-from tandemq.config import BrokerConfig
+from tandemq.config.settings import BrokerConfig
 from tandemq.errors import DiskFailed
 from tandemq.model.codes import RequestCode, ResponseCode
 from tests.broker.harness import ADDRESS, Harness

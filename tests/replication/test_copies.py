@@ -2,8 +2,8 @@
 
 import pytest
 
-from tandemq.config import BrokerConfig
-from tandemq.replication.copies import copied_offset, enough_in_reach
+from tandemq.config.settings import BrokerConfig
+from tandemq.replication.acknowledged import copied_offset, enough_in_reach
 from tests.spec import spec
 
 

@@ -9,7 +9,7 @@ import pytest
 from tandemq.broker.send.delay import DOUBT_MS
 from tandemq.model.codes import RequestCode
 from tandemq.model.topic import SCHEDULE_TOPIC
-from tandemq.sim.disk import SimDisk
+from tandemq.sim.world.disk import SimDisk
 from tests.broker.harness import Harness, messages_in
 from tests.replication.group import Group
 from tests.replication.test_repair import SEGMENT, flip, paths, state

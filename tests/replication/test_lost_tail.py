@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.config import BrokerConfig
+from tandemq.config.settings import BrokerConfig
 from tandemq.errors import DiskFull
 from tandemq.model.codes import ResponseCode
 from tandemq.real.disk import RealDisk

@@ -18,7 +18,7 @@ from tandemq.codec.ha import (
     checked,
     encode_hello,
 )
-from tandemq.config import BrokerConfig
+from tandemq.config.settings import BrokerConfig
 from tandemq.errors import DiskFailed
 from tandemq.replication.master import (
     Acked,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.config import BrokerConfig
+from tandemq.config.settings import BrokerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
 from tests.broker.harness import CLIENT, Harness, messages_in, send_fields
 from tests.replication.group import Group, Member, delete_files

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemq.replication.records import RecordStream
+from tandemq.replication.record_stream import RecordStream
 from tests.replication.logs import make_log, make_record
 from tests.spec import spec
 

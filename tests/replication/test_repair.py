@@ -12,8 +12,8 @@ from tandemq.broker.integrity.scrubber import FIRST_MS
 from tandemq.codec.record.record import RECORD_BYTES_MIN
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
 from tandemq.model.codes import RequestCode, ResponseCode
-from tandemq.sim.disk import SimDisk
-from tandemq.storage.consumequeue import PREFILL_SIZE
+from tandemq.sim.world.disk import SimDisk
+from tandemq.storage.consume_queue import PREFILL_SIZE
 from tests.broker.harness import Harness, messages_in
 from tests.replication.group import Group, Member
 from tests.spec import spec

@@ -21,7 +21,7 @@ from tandemq.codec.ha import (
     control_frame,
     encode_hello,
 )
-from tandemq.config import BrokerConfig
+from tandemq.config.settings import BrokerConfig
 from tandemq.errors import DiskFailed
 from tandemq.replication.slave import (
     Beaten,

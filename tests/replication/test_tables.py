@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tandemq.boundary import LinkKind
-from tandemq.config import BrokerConfig
+from tandemq.config.settings import BrokerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
 from tests.replication.group import Group, delete_files
 from tests.spec import spec

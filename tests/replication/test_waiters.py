@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemq.config import BrokerConfig
+from tandemq.config.settings import BrokerConfig
 from tandemq.model.codes import ResponseCode
 from tandemq.replication.waiters import Waiters, Waiting
 from tests.spec import spec

@@ -6,7 +6,7 @@ import pytest
 
 from tandemq.boundary import Job, JobDone, LinkKind
 from tandemq.codec.ha import KIND_REPORT, checked
-from tandemq.config import BrokerConfig
+from tandemq.config.settings import BrokerConfig
 from tandemq.errors import DiskFailed
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.storage.recovery import set_aside_tail

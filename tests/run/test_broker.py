@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from tandemq.config import BrokerConfig
+from tandemq.config.settings import BrokerConfig
 from tandemq.run.broker import say_what_is_open
 from tests.spec import spec
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.config import NameServerConfig
+from tandemq.config.settings import NameServerConfig
 from tandemq.coordination.registry import records
 from tandemq.coordination.registry.records import GroupConfig, GroupMode, GroupState, Member, Mode, Permission, Role
 from tandemq.errors import ConfigError, RemoteError
@@ -14,7 +14,7 @@ from tandemq.registry import Create, Found, Read, Write, parse_address
 from tandemq.run.groups import CLUSTER, configure, has_registry, new_group
 from tandemq.run.local import LocalCluster
 from tandemq.run.nameserver import NameServerProcess
-from tandemq.run.registry import RegistryClient
+from tandemq.run.registry_session import RegistryClient
 
 
 @pytest.fixture

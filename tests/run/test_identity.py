@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.config import tiny
+from tandemq.config.settings import tiny
 from tandemq.errors import ConfigError
 from tandemq.real.disk import RealDisk
-from tandemq.run.identity import FILE, claim
+from tandemq.run.store_identity import FILE, claim
 
 
 def test_store_of_nobody_becomes_this_brokers_and_stays_it(tmp_path: Path) -> None:

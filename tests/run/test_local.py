@@ -9,7 +9,7 @@ import pytest
 from tandemq import Message
 from tandemq.boundary import LinkKind
 from tandemq.client.blocking import BlockingProducer
-from tandemq.config import BrokerConfig
+from tandemq.config.settings import BrokerConfig
 from tandemq.errors import ConfigError, LocalError, NetworkError
 from tandemq.real.loop import Loop
 from tandemq.run.broker import BrokerProcess

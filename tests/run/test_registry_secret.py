@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.config import NameServerConfig
+from tandemq.config.settings import NameServerConfig
 from tandemq.coordination.registry import records
 from tandemq.errors import ConfigError, RemoteError
 from tandemq.registry import Done, Found, Read, Write, parse_address
 from tandemq.run.groups import CLUSTER
 from tandemq.run.local import LocalCluster
 from tandemq.run.nameserver import NameServerProcess, say_what_is_open
-from tandemq.run.registry import ANSWER_SECONDS, RegistryClient
+from tandemq.run.registry_session import ANSWER_SECONDS, RegistryClient
 from tandemq.run.secret import make_secret_file
 
 STATE = records.state_path(CLUSTER, "broker-a")

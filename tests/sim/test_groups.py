@@ -4,8 +4,8 @@ import pytest
 
 from tandemq.nameserver import NameServer
 from tandemq.registry import NAME_SERVER
-from tandemq.sim.groupmutations import GROUP_MUTATIONS
-from tandemq.sim.groupsim import APPLICATIONS_GROUP, GroupSimulation
+from tandemq.sim.group_simulation import APPLICATIONS_GROUP, GroupSimulation
+from tandemq.sim.mutations.groups import GROUP_MUTATIONS
 from tandemq.sim.runner import run_one
 from tandemq.sim.simulation import GROUP_SEEDS, quiet, run_seed
 

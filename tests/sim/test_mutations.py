@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import tandemq.sim
-from tandemq.sim.groupmutations import GROUP_MUTATIONS
-from tandemq.sim.mutations import MUTATIONS
+from tandemq.sim.mutations.cluster import MUTATIONS
+from tandemq.sim.mutations.groups import GROUP_MUTATIONS
 from tandemq.sim.runner import run_one
 from tandemq.sim.simulation import quiet
 
@@ -39,7 +39,7 @@ def test_mutation_is_caught(name: str) -> None:
 
 def test_every_rule_alone_notices_some_mutation() -> None:
     """A mutation that may be noticed by several rules proves only the one that speaks first."""
-    sources = [path.read_text(encoding="utf-8") for path in Path(tandemq.sim.__file__).parent.glob("*.py")]
+    sources = [path.read_text(encoding="utf-8") for path in Path(tandemq.sim.__file__).parent.rglob("*.py")]
     raised = {rule for text in sources for rule in re.findall(r'Violation\(\s*"(\w+)"', text)}
     assert len(raised) > 15
     assert alone(MUTATIONS) == raised - OF_GROUPS

@@ -8,10 +8,10 @@ from tandemq.boundary import LinkKind
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import FLAG_RESPONSE, Command
-from tandemq.sim.groupsim import GroupSimulation
-from tandemq.sim.network import Connection
-from tandemq.sim.plan import STRANGER_IP, client_ip
+from tandemq.sim.group_simulation import GroupSimulation
 from tandemq.sim.simulation import GROUP_SEEDS, Simulation
+from tandemq.sim.world.network import Connection
+from tandemq.sim.world.plan import STRANGER_IP, client_ip
 
 
 def counted(

@@ -9,7 +9,7 @@ import pytest
 
 from tandemq.sim.result import Result
 from tandemq.sim.simulation import FAULTS_MIN, GROUP_SEEDS, GROUPS, RUN_US_MIN, SENDS_MIN, quiet, run_seed
-from tandemq.sim.world import SECOND
+from tandemq.sim.world.world import SECOND
 
 FAILED_ONCE = [
     int(line.split()[0])

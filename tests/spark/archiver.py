@@ -11,8 +11,8 @@ import signal
 import sys
 from pathlib import Path
 
-from tandemq.spark.archive import Archive, ArchiveOptions
-from tandemq.spark.session import open_session
+from tandemq.spark.jobs.archive import Archive, ArchiveOptions
+from tandemq.spark.runtime.session import open_session
 from tests.spark.short import SHORT
 
 BATCH_BYTES = 20_000

@@ -10,7 +10,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from tandemq.spark.lake import DeltaLake
+from tandemq.spark.lake.delta import DeltaLake
 
 
 def main(lake: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tandemq.spark.session import open_session
+from tandemq.spark.runtime.session import open_session
 from tests.spark.short import SHORT
 from tests.spark.streams import Stream
 

@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime
 
-from tandemq.spark.audit import Audited
-from tandemq.spark.stats import Stats
+from tandemq.spark.jobs.audit import Audited
+from tandemq.spark.jobs.stats import Stats
 
 MADE = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tandemq.spark.archive import Archive, ArchiveOptions
-from tandemq.spark.lake import DeltaLake
+from tandemq.spark.jobs.archive import Archive, ArchiveOptions
+from tandemq.spark.lake.delta import DeltaLake
 from tests.spark.archiver import BATCH_BYTES
 from tests.spark.logs import LogWriter
 

@@ -8,7 +8,7 @@ from tandemq.client.aio.producer import Producer
 from tandemq.client.producer.encoder import Outgoing
 from tandemq.model.codes import ResponseCode
 from tandemq.model.message import Message, MessageQueue, SendResult
-from tandemq.run.ask import try_ask
+from tandemq.run.request import try_ask
 
 
 def send(name_servers: str, messages: Sequence[Message], *, queue: MessageQueue | None = None) -> list[SendResult]:

@@ -12,14 +12,14 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tandemq.spark.archive import Archive, Archived, ArchiveOptions
-from tandemq.spark.audit import audit
-from tandemq.spark.rebuild import RebuildOptions, rebuild
-from tandemq.spark.replay import replay_to_store, replay_to_topic
-from tandemq.spark.report import report_page
-from tandemq.spark.scrub import scrub
-from tandemq.spark.session import open_session
-from tandemq.spark.stats import gather
+from tandemq.spark.jobs.archive import Archive, Archived, ArchiveOptions
+from tandemq.spark.jobs.audit import audit
+from tandemq.spark.jobs.rebuild import RebuildOptions, rebuild
+from tandemq.spark.jobs.replay import replay_to_store, replay_to_topic
+from tandemq.spark.jobs.report import report_page
+from tandemq.spark.jobs.scrub import scrub
+from tandemq.spark.jobs.stats import gather
+from tandemq.spark.runtime.session import open_session
 from tests.spark.short import SHORT
 
 BATCH_BYTES = 120_000

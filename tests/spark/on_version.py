@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pyspark.errors import StreamingQueryException
 
-from tandemq.spark.session import open_session
+from tandemq.spark.runtime.session import open_session
 from tests.spark.short import SHORT
 from tests.spark.streams import LogStream, Stream
 

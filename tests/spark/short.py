@@ -1,6 +1,6 @@
 """Settings of sessions that live for seconds, of tests and of the drivers that tests kill."""
 
-from tandemq.spark.session import SETTINGS
+from tandemq.spark.runtime.session import SETTINGS
 
 SHORT = {
     # Less compiling is quicker, and less is started that two cores have no use for.

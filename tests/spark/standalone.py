@@ -16,7 +16,7 @@ from typing import Self
 
 import pyspark
 
-from tandemq.spark.java import find_java
+from tandemq.spark.runtime.java import find_java
 
 HOME = Path(pyspark.__file__).parent
 SCALA = next((HOME / "jars").glob("spark-core_*.jar")).name.removeprefix("spark-core_").partition("-")[0]

@@ -12,8 +12,8 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from tandemq.errors import ConfigError, LocalError, StoreDamaged
-from tandemq.spark.archive import Archive, Archived, ArchiveOptions
-from tandemq.spark.lake import DataFile, DeltaLake
+from tandemq.spark.jobs.archive import Archive, Archived, ArchiveOptions
+from tandemq.spark.lake.delta import DataFile, DeltaLake
 from tests.spark.logs import LogWriter
 from tests.spec import spec
 

@@ -8,11 +8,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tandemq.errors import ConfigError, LocalError
-from tandemq.spark.audit import audit, audit_range
-from tandemq.spark.logfiles import open_log
-from tandemq.spark.logranges import LogRange, split
-from tandemq.spark.scrub import scrub
-from tandemq.spark.tasks import Job, Result, run_tasks
+from tandemq.spark.jobs.audit import audit, audit_range
+from tandemq.spark.jobs.scrub import scrub
+from tandemq.spark.runtime.tasks import Job, Result, run_tasks
+from tandemq.spark.sources.log.files import open_log
+from tandemq.spark.sources.log.ranges import LogRange, split
 from tests.spark.logs import HOST_V6, LogWriter
 from tests.spec import spec
 

@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 from tandemq.cli import main
-from tandemq.spark.java import find_java
-from tandemq.spark.lake import DeltaLake
+from tandemq.spark.lake.delta import DeltaLake
+from tandemq.spark.runtime.java import find_java
 from tests.spark.logs import LogWriter
 
 JAVA = "of a session that ran already"

@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from tandemq.run.local import LocalCluster
-from tandemq.spark.lake import DeltaLake
+from tandemq.spark.lake.delta import DeltaLake
 from tests.spark.logs import LogWriter
 from tests.spark.messages import make_topic
 from tests.spark.on_cluster import SEGMENT_BYTES, TOPIC

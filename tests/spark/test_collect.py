@@ -14,10 +14,10 @@ from tandemq.cli import main
 from tandemq.errors import ConfigError, LocalError
 from tandemq.model.message import Message, MessageQueue
 from tandemq.run.local import LocalCluster
-from tandemq.spark.archive import Archive, ArchiveOptions
-from tandemq.spark.collect import Collect, Collected, CollectOptions
-from tandemq.spark.lake import DeltaLake
-from tandemq.spark.replay import replay_to_topic
+from tandemq.spark.jobs.archive import Archive, ArchiveOptions
+from tandemq.spark.jobs.collect import Collect, Collected, CollectOptions
+from tandemq.spark.jobs.replay import replay_to_topic
+from tandemq.spark.lake.delta import DeltaLake
 from tests.spark.logs import LogWriter
 from tests.spark.messages import make_topic, numbered, send
 from tests.spec import spec

@@ -7,11 +7,11 @@ import pytest
 from tandemq.codec.record.record import encode_host, encode_record
 from tandemq.errors import ProtocolError
 from tandemq.model.message import MessageQueue, SysFlag
-from tandemq.spark.decode import Decoder
-from tandemq.spark.layout import Epochs
-from tandemq.spark.plan import QueueRange
-from tandemq.spark.reader import Pulled
-from tandemq.spark.schema import message_schema
+from tandemq.spark.sources.cluster.decode import Decoder
+from tandemq.spark.sources.cluster.plan import QueueRange
+from tandemq.spark.sources.cluster.reader import Pulled
+from tandemq.spark.sources.cluster.resolve import Epochs
+from tandemq.spark.sources.schema import message_schema
 
 HOST = encode_host(b"\x7f\0\0\1", 10911)
 

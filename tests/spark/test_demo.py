@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tandemq.demo import pipeline, play, rows
+from tandemq.demo import pipeline, rows, scenario
+from tandemq.demo.narration import Tale
 from tandemq.demo.pipeline import Gold, Wanted
-from tandemq.demo.tale import Tale
-from tandemq.demo.tally import Figures
+from tandemq.demo.statistics import Figures
 from tandemq.run.children import ChildCluster
 from tests.spark.logs import LogWriter
 
@@ -94,7 +94,7 @@ def test_story_does_not_hold_if_a_message_is_not_in_the_lake_as_it_was(
 
     monkeypatch.setattr(ChildCluster, "close", close_and_damage)
     source = rows.from_file(path, rows.Columns(value="delay"))
-    outcome = play.run(play.Stage(source, tmp_path / "data"), Tale(to_error=True))
+    outcome = scenario.run(scenario.Stage(source, tmp_path / "data"), Tale(to_error=True))
     assert outcome.missing == 0
     assert len(outcome.twins_differences) == 1
     harmed = [tag for tag, row in outcome.tags.items() if not row["gold_equal"]]
@@ -107,10 +107,10 @@ def test_story_does_not_hold_if_a_message_is_not_in_the_lake_as_it_was(
 
 def test_means_are_alike_to_the_last_bit_where_values_are_whole() -> None:
     whole, parts = Figures(3, 2, 7), Figures(3, 2, Fraction(7, 10))
-    assert play.is_like(Gold(3, 2, 3.5), whole)
-    assert not play.is_like(Gold(3, 2, 3.5000000001), whole)
-    assert play.is_like(Gold(3, 2, 0.35000000000000003), parts)
-    assert not play.is_like(Gold(3, 2, 0.3501), parts)
-    assert not play.is_like(Gold(3, 1, 3.5), whole)
-    assert not play.is_like(Gold(4, 2, 3.5), whole)
-    assert play.is_like(Gold(3, 0, None), Figures(3, 0, 0))
+    assert scenario.is_like(Gold(3, 2, 3.5), whole)
+    assert not scenario.is_like(Gold(3, 2, 3.5000000001), whole)
+    assert scenario.is_like(Gold(3, 2, 0.35000000000000003), parts)
+    assert not scenario.is_like(Gold(3, 2, 0.3501), parts)
+    assert not scenario.is_like(Gold(3, 1, 3.5), whole)
+    assert not scenario.is_like(Gold(4, 2, 3.5), whole)
+    assert scenario.is_like(Gold(3, 0, None), Figures(3, 0, 0))

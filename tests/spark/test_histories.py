@@ -12,10 +12,10 @@ from tandemq.errors import NotConnected
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue
-from tandemq.spark.layout import End, Epochs, Layout, find_epochs, find_rewritten
-from tandemq.spark.offsets import Position
-from tandemq.spark.options import ReadFrom
-from tandemq.spark.source import _checked_epochs
+from tandemq.spark.sources.cluster.offsets import Position
+from tandemq.spark.sources.cluster.options import ReadFrom
+from tandemq.spark.sources.cluster.resolve import End, Epochs, Layout, find_epochs, find_rewritten
+from tandemq.spark.sources.cluster.source import _checked_epochs
 from tests.spark.logs import HOST_V4
 
 QUEUE, OTHER = MessageQueue("T", "a", 0), MessageQueue("T", "b", 0)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tandemq.errors import ConfigError
-from tandemq.spark.java import find_java
-from tandemq.spark.lake import DeltaLake
+from tandemq.spark.lake.delta import DeltaLake
+from tandemq.spark.runtime.java import find_java
 from tests.spark.logs import LogWriter
 from tests.spec import spec
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tandemq.spark.lake import DeltaLake
+from tandemq.spark.lake.delta import DeltaLake
 from tests.spark.kills import KILLS, count, kill, kill_many
 from tests.spark.logs import LogWriter
 from tests.spec import spec

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tandemq.errors import StoreLocked
-from tandemq.spark.lake import DataFile, DeltaLake
-from tandemq.spark.logfiles import open_log
-from tandemq.spark.logoptions import read_options
-from tandemq.spark.logparquet import write_ranges
-from tandemq.spark.logranges import split
+from tandemq.spark.lake.delta import DataFile, DeltaLake
+from tandemq.spark.lake.parquet_writer import write_ranges
+from tandemq.spark.sources.log.files import open_log
+from tandemq.spark.sources.log.options import read_options
+from tandemq.spark.sources.log.ranges import split
 from tests.spark.logs import LogWriter
 from tests.spec import spec
 

@@ -11,11 +11,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from tandemq.errors import ConfigError, OffsetGone, StoreDamaged
-from tandemq.spark.archive import Archive, Archived, ArchiveOptions, position_mark
-from tandemq.spark.lake import DeltaLake
-from tandemq.spark.logoptions import read_options
-from tandemq.spark.logsource import FILES, LogReaderBatch, LogReaderStream
-from tandemq.spark.schema import message_schema
+from tandemq.spark.jobs.archive import Archive, Archived, ArchiveOptions, position_mark
+from tandemq.spark.lake.delta import DeltaLake
+from tandemq.spark.sources.log.options import read_options
+from tandemq.spark.sources.log.source import FILES, LogReaderBatch, LogReaderStream
+from tandemq.spark.sources.schema import message_schema
 from tests.spark.logs import LogWriter
 from tests.spec import spec
 
@@ -124,7 +124,7 @@ def test_file_that_goes_between_planning_and_reading_leaves_the_archive_without_
 def test_tail_that_is_gone_when_it_is_read_is_a_loss_wherever_ranges_are_cut(
     writer: LogWriter, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, last: int, range_bytes: int
 ) -> None:
-    monkeypatch.setattr("tandemq.spark.logoptions.RANGE_BYTES_MIN", 1)
+    monkeypatch.setattr("tandemq.spark.sources.log.options.RANGE_BYTES_MIN", 1)
     writer.write_many(99)
     writer.write(bytes(5000))
     options = {"rangeBytes": str(range_bytes)}

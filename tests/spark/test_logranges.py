@@ -13,10 +13,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from tandemq.codec.record.record import decode_host
 from tandemq.errors import OffsetGone, StoreDamaged
 from tandemq.model.message import SysFlag
-from tandemq.spark.logfiles import LogReader, log_end, open_log
-from tandemq.spark.logranges import BatchMaker, RangeReader, Reading, split
-from tandemq.spark.records import MILLISECONDS_MAX
-from tandemq.spark.schema import message_schema
+from tandemq.spark.sources.log.files import LogReader, log_end, open_log
+from tandemq.spark.sources.log.ranges import BatchMaker, RangeReader, Reading, split
+from tandemq.spark.sources.records import MILLISECONDS_MAX
+from tandemq.spark.sources.schema import message_schema
 from tests.golden import GOLDEN, unpack
 from tests.spark.logs import BORN_MS, HOST_V4, HOST_V6, LogWriter
 from tests.spec import spec

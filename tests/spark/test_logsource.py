@@ -11,10 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tandemq.errors import ConfigError
-from tandemq.spark.logoptions import read_options
-from tandemq.spark.logsource import RocketMQLogDataSource
-from tandemq.spark.schema import KAFKA, MESSAGE
-from tandemq.spark.worker import keep_modules
+from tandemq.spark.runtime.worker import keep_modules
+from tandemq.spark.sources.log.options import read_options
+from tandemq.spark.sources.log.source import RocketMQLogDataSource
+from tandemq.spark.sources.schema import KAFKA, MESSAGE
 from tests.spark.logs import LogWriter
 from tests.spec import spec
 

@@ -13,8 +13,8 @@ from tandemq.errors import NotConnected
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue
-from tandemq.spark.layout import Layout, find_moment
-from tandemq.spark.options import ReadFrom
+from tandemq.spark.sources.cluster.options import ReadFrom
+from tandemq.spark.sources.cluster.resolve import Layout, find_moment
 from tests.spark.logs import HOST_V4
 
 QUEUE = MessageQueue("T", "a", 0)

@@ -4,7 +4,7 @@ import pytest
 
 from tandemq.errors import ConfigError
 from tandemq.model.message import MessageQueue
-from tandemq.spark.options import Edge, Moment, ReadFrom, sink_options, source_options
+from tandemq.spark.sources.cluster.options import Edge, Moment, ReadFrom, sink_options, source_options
 
 GOOD = {"nameServer": "127.0.0.1:9876", "subscribe": "Orders"}
 

@@ -14,14 +14,14 @@ from tandemq.cli import main
 from tandemq.errors import ConfigError, OffsetGone
 from tandemq.model.message import MessageQueue
 from tandemq.run.local import LocalCluster
-from tandemq.spark import versions
-from tandemq.spark.asking import close_askers
-from tandemq.spark.logoptions import read_options
-from tandemq.spark.logsource import LogReaderStream
-from tandemq.spark.options import source_options
-from tandemq.spark.schema import message_schema
-from tandemq.spark.source import StreamReader
-from tandemq.spark.versions import BEGIN, OwnPace
+from tandemq.spark.runtime import versions
+from tandemq.spark.runtime.client_pool import close_askers
+from tandemq.spark.runtime.versions import BEGIN, OwnPace
+from tandemq.spark.sources.cluster.options import source_options
+from tandemq.spark.sources.cluster.source import StreamReader
+from tandemq.spark.sources.log.options import read_options
+from tandemq.spark.sources.log.source import LogReaderStream
+from tandemq.spark.sources.schema import message_schema
 from tests.spark.logs import LogWriter
 from tests.spark.messages import committed, make_topic, numbered, send
 from tests.spec import spec

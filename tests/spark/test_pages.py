@@ -20,16 +20,16 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from tandemq import ConsumeFrom, PushConsumer
-from tandemq.cli.spark import spark as jobs
-from tandemq.cli.spark_collect import collect
-from tandemq.cli.spark_pipeline import pipeline
-from tandemq.cli.spark_replay import replay
+from tandemq.cli.spark.collect import collect
+from tandemq.cli.spark.commands import spark as jobs
+from tandemq.cli.spark.pipeline import pipeline
+from tandemq.cli.spark.replay import replay
 from tandemq.codec.record.record import HEAD_V4
 from tandemq.model.message import MessageQueue
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.run.local import LocalCluster
-from tandemq.spark.archive import Archive, ArchiveOptions
-from tandemq.spark.lake import DeltaLake
+from tandemq.spark.jobs.archive import Archive, ArchiveOptions
+from tandemq.spark.lake.delta import DeltaLake
 from tandemq.spark.pipelines.projects import environment, pipelines_command
 from tests.spark.logs import LogWriter
 from tests.spark.messages import committed, make_topic, numbered, send, send_without_key, set_offsets

@@ -11,18 +11,18 @@ from pyspark.sql import SparkSession
 
 from tandemq.cli import main
 from tandemq.errors import ConfigError
-from tandemq.spark.archive import Archive, ArchiveOptions
-from tandemq.spark.audit import audit
-from tandemq.spark.collect import Collect, CollectOptions
-from tandemq.spark.lake import DeltaLake
-from tandemq.spark.logfiles import open_log
-from tandemq.spark.logoptions import read_options
-from tandemq.spark.paths import local_path, scheme_of
+from tandemq.spark.jobs.archive import Archive, ArchiveOptions
+from tandemq.spark.jobs.audit import audit
+from tandemq.spark.jobs.collect import Collect, CollectOptions
+from tandemq.spark.jobs.rebuild import RebuildOptions, rebuild
+from tandemq.spark.jobs.replay import replay_to_store, replay_to_topic
+from tandemq.spark.jobs.scrub import scrub
+from tandemq.spark.jobs.stats import gather
+from tandemq.spark.lake.delta import DeltaLake
 from tandemq.spark.pipelines.projects import Project, write_project
-from tandemq.spark.rebuild import RebuildOptions, rebuild
-from tandemq.spark.replay import replay_to_store, replay_to_topic
-from tandemq.spark.scrub import scrub
-from tandemq.spark.stats import gather
+from tandemq.spark.runtime.local_paths import local_path, scheme_of
+from tandemq.spark.sources.log.files import open_log
+from tandemq.spark.sources.log.options import read_options
 from tests.spark.logs import LogWriter
 
 URLS = ("s3://bucket/lake", "s3a://bucket/lake", "gs://b/l", "hdfs://host:9000/l", "abfss://c@a/l", "file:///tmp/lake")

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandemq.model.message import MessageQueue
-from tandemq.spark.offsets import Position, parse_offsets
-from tandemq.spark.plan import SHARED_MESSAGES, QueueRange, limit_rows, make_ranges, make_tasks
+from tandemq.spark.sources.cluster.offsets import Position, parse_offsets
+from tandemq.spark.sources.cluster.plan import SHARED_MESSAGES, QueueRange, limit_rows, make_ranges, make_tasks
 
 QUEUES = [MessageQueue("Orders", name, number) for name in ("a", "b") for number in range(3)]
 sizes = st.lists(st.integers(0, 50_000), min_size=len(QUEUES), max_size=len(QUEUES))

@@ -17,9 +17,9 @@ from pyspark.sql.datasource import (
 )
 
 from tandemq.model.message import MessageQueue
-from tandemq.spark.layout import Layout
-from tandemq.spark.pushed import Narrowing
-from tandemq.spark.reader import ReadHow
+from tandemq.spark.sources.cluster.reader import ReadHow
+from tandemq.spark.sources.cluster.resolve import Layout
+from tandemq.spark.sources.pushdown import Narrowing
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 NOON_MS = 1_704_110_400_000

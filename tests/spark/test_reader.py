@@ -12,9 +12,9 @@ from tandemq.errors import OffsetGone
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue
-from tandemq.spark import reader
-from tandemq.spark.plan import QueueRange
-from tandemq.spark.reader import Pulled, ReadHow, read_ranges
+from tandemq.spark.sources.cluster import reader
+from tandemq.spark.sources.cluster.plan import QueueRange
+from tandemq.spark.sources.cluster.reader import Pulled, ReadHow, read_ranges
 
 HOW = ReadHow("127.0.0.1:9876")
 

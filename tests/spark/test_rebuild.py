@@ -11,12 +11,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tandemq import Message, Producer
-from tandemq.config import DELAY_LEVELS, parse_delay_levels
+from tandemq.config.settings import DELAY_LEVELS, parse_delay_levels
 from tandemq.errors import ConfigError
 from tandemq.real.disk import RealDisk
 from tandemq.run.local import LocalCluster
-from tandemq.spark.rebuild import WORK, RebuildOptions, rebuild
-from tandemq.storage.index import KeyIndex
+from tandemq.spark.jobs.rebuild import WORK, RebuildOptions, rebuild
+from tandemq.storage.key_index import KeyIndex
 from tests.golden import GOLDEN, unpack
 from tests.spark.logs import LogWriter
 from tests.spec import spec

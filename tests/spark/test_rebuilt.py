@@ -6,7 +6,7 @@ import pytest
 
 from tandemq.codec.record.record import decode_host, encode_host, encode_record, parse_record
 from tandemq.errors import StoreDamaged
-from tandemq.spark.rebuilt import blank_at, encode_row, fill_segment
+from tandemq.spark.lake.records import blank_at, encode_row, fill_segment
 
 V4, V6 = encode_host(bytes([10, 0, 0, 7]), 4711), encode_host(bytes(range(16)), 12)
 

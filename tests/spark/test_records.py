@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandemq.codec.record.record import CRC_PROPERTY_BYTES, encode_record, parse_record, property_value, record_fault
-from tandemq.spark.records import read_heads, regular_columns
+from tandemq.spark.sources.records import read_heads, regular_columns
 from tests.spark.logs import HOST_V4
 
 PIECES = [b"KEYS", b"TAGS", b"UNIQ_KEY", b"UNIQ_KE", b"KEYS1", b"\x01", b"\x02", b"a", b"of eight", "ä".encode()]

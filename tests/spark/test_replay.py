@@ -9,14 +9,14 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from tandemq.cli.spark_replay import epochs_of_broker, replay
+from tandemq.cli.spark.replay import epochs_of_broker, replay
 from tandemq.errors import ConfigError, StoreDamaged, StoreError
 from tandemq.model.message import UNIQ_KEY, Message
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.run.local import LocalCluster
-from tandemq.spark.archive import Archive, ArchiveOptions
-from tandemq.spark.lake import DeltaLake
-from tandemq.spark.replay import Replayed, replay_to_store, replay_to_topic
+from tandemq.spark.jobs.archive import Archive, ArchiveOptions
+from tandemq.spark.jobs.replay import Replayed, replay_to_store, replay_to_topic
+from tandemq.spark.lake.delta import DeltaLake
 from tests.spark.logs import LogWriter
 from tests.spark.messages import make_topic, numbered, send
 from tests.spec import spec
@@ -151,7 +151,7 @@ def test_note_that_cannot_be_written_is_told_before_anything_is_sent(
 def test_lake_of_delayed_messages_that_grows_and_is_compacted_is_sent_once(
     spark: SparkSession, tandemq_broker: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tandemq.spark.replay.PIECE_BYTES", 2_000)
+    monkeypatch.setattr("tandemq.spark.jobs.replay.PIECE_BYTES", 2_000)
     names, broker = tandemq_broker.name_servers, tandemq_broker.broker()
     lake, note, where = tmp_path / "lake", tmp_path / "note.json", "topic <> 'Again'"
     for topic in ("Orders", "%RETRY%g"):

@@ -6,9 +6,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tandemq.errors import ConfigError
-from tandemq.spark.archive import Archive, ArchiveOptions
-from tandemq.spark.lake import DeltaLake
-from tandemq.spark.replay import replay_to_store
+from tandemq.spark.jobs.archive import Archive, ArchiveOptions
+from tandemq.spark.jobs.replay import replay_to_store
+from tandemq.spark.lake.delta import DeltaLake
 from tests.golden import unpack
 from tests.spark.logs import HOST_V6, LogWriter
 from tests.spec import spec

@@ -8,9 +8,9 @@ from pyspark.sql import SparkSession
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue
-from tandemq.run.ask import try_ask
 from tandemq.run.local import LocalBroker, LocalCluster
-from tandemq.spark.layout import pull_request
+from tandemq.run.request import try_ask
+from tandemq.spark.sources.cluster.resolve import pull_request
 from tests.spark.messages import make_topic, numbered, send
 from tests.spark.streams import Stream
 from tests.spec import spec

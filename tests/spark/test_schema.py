@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql.types import LongType, StructType
 
 from tandemq.errors import ConfigError
-from tandemq.spark.schema import DETAIL, KAFKA, MESSAGE, check_columns, message_schema
+from tandemq.spark.sources.schema import DETAIL, KAFKA, MESSAGE, check_columns, message_schema
 
 
 def test_schemas_have_the_documented_columns() -> None:

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 
 from tandemq.errors import ConfigError
-from tandemq.spark.session import SETTINGS, open_session
+from tandemq.spark.runtime.session import SETTINGS, open_session
 
 
 def test_session_has_our_settings_and_runs_python(spark: SparkSession) -> None:

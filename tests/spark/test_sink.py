@@ -13,12 +13,12 @@ from pyspark.sql import functions as F
 
 from tandemq.model.message import UNIQ_KEY
 from tandemq.run.local import LocalCluster
-from tandemq.spark.sink import unique_key
+from tandemq.spark.sources.cluster.sink import unique_key
 from tests.spark.messages import make_topic, numbered, send
 
 DRIVER = """
 import sys
-from tandemq.spark.session import open_session
+from tandemq.spark.runtime.session import open_session
 from tests.spark.short import SHORT
 from tests.spark.test_sink import copy
 spark, _ = open_session("driver", master="local[2]", settings=SHORT | {"spark.driver.memory": "512m"})

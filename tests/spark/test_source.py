@@ -15,10 +15,10 @@ from tandemq.client.blocking import BlockingProducer
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.model.message import Message, MessageQueue
-from tandemq.run.ask import try_ask
 from tandemq.run.local import LocalCluster
-from tandemq.spark.layout import WALK_MESSAGES
-from tandemq.spark.options import TIMEOUT_MS
+from tandemq.run.request import try_ask
+from tandemq.spark.sources.cluster.options import TIMEOUT_MS
+from tandemq.spark.sources.cluster.resolve import WALK_MESSAGES
 from tests.spark.messages import make_topic, numbered, send
 from tests.spec import spec
 

@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tandemq.errors import ConfigError
-from tandemq.spark.archive import Archive, ArchiveOptions
-from tandemq.spark.lake import DeltaLake
-from tandemq.spark.report import POINTS_MAX, report_page
-from tandemq.spark.stats import Stats, gather, rounded_ms
+from tandemq.spark.jobs.archive import Archive, ArchiveOptions
+from tandemq.spark.jobs.report import POINTS_MAX, report_page
+from tandemq.spark.jobs.stats import Stats, gather, rounded_ms
+from tandemq.spark.lake.delta import DeltaLake
 from tests.spark.figures import MADE, figures, twins
 from tests.spark.logs import BORN_MS, LogWriter
 

@@ -12,10 +12,10 @@ from tandemq.client.admin.queries import message_at
 from tandemq.model.message import MessageQueue
 from tandemq.run.children import ChildCluster
 from tandemq.run.local import LocalBroker, LocalCluster
-from tandemq.spark.asking import asker_of, close_askers
-from tandemq.spark.options import source_options
-from tandemq.spark.schema import message_schema
-from tandemq.spark.source import StreamReader
+from tandemq.spark.runtime.client_pool import asker_of, close_askers
+from tandemq.spark.sources.cluster.options import source_options
+from tandemq.spark.sources.cluster.source import StreamReader
+from tandemq.spark.sources.schema import message_schema
 from tests.spark.messages import committed, make_topic, numbered, send
 from tests.spark.streams import Stream
 from tests.spark.test_source import SMALL_FILES, delete_old_files

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.spark.logfiles import LogReader, log_end, open_log
-from tandemq.spark.tail import UNKNOWN, first_record, tail_checksum
+from tandemq.spark.sources.log.files import LogReader, log_end, open_log
+from tandemq.spark.sources.log.tail import UNKNOWN, first_record, tail_checksum
 from tests.spark.logs import LogWriter, Made
 
 

@@ -9,14 +9,14 @@ from pyspark.sql import SparkSession
 
 from tandemq.cli import main
 from tandemq.errors import LocalError, NetworkError, OffsetGone, TandemError
-from tandemq.spark.archive import position_mark
-from tandemq.spark.lake import DeltaLake
-from tandemq.spark.trouble import told_by
+from tandemq.spark.jobs.archive import position_mark
+from tandemq.spark.lake.delta import DeltaLake
+from tandemq.spark.runtime.errors import told_by
 from tests.spark.logs import LogWriter
 from tests.spec import spec
 
 OF_A_WORKER = """[PYTHON_DATA_SOURCE_ERROR] Failed to initialize the writer: Traceback (most recent call last):
-  File "tandemq/spark/asking.py", line 76, in tell
+  File "tandemq/spark/runtime/client_pool.py", line 76, in tell
     raise NetworkError(
 tandemq.errors.NetworkError: no answer within 30000 ms: 127.0.0.1:1 cannot be reached (is it up?)
  SQLSTATE: 38000"""

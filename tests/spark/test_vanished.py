@@ -12,13 +12,13 @@ from pyspark.sql import SparkSession
 
 from tandemq.cli import main
 from tandemq.errors import LocalError, OffsetGone
-from tandemq.spark.audit import audit, audit_range
-from tandemq.spark.entries import Scan
-from tandemq.spark.logfiles import open_log
-from tandemq.spark.logranges import split
-from tandemq.spark.scrub import scrub, scrub_range
-from tandemq.spark.stats import count_range, gather
-from tandemq.spark.tasks import lost_of
+from tandemq.spark.jobs.audit import audit, audit_range
+from tandemq.spark.jobs.entries import Scan
+from tandemq.spark.jobs.scrub import scrub, scrub_range
+from tandemq.spark.jobs.stats import count_range, gather
+from tandemq.spark.runtime.tasks import lost_of
+from tandemq.spark.sources.log.files import open_log
+from tandemq.spark.sources.log.ranges import split
 from tests.spark.logs import SEGMENT_BYTES, LogWriter
 from tests.spec import spec
 

@@ -5,7 +5,7 @@ from random import Random
 
 from tandemq.boundary import Disk
 from tandemq.codec.record.record import Record, encode_host, parse_record
-from tandemq.sim.disk import SimDisk
+from tandemq.sim.world.disk import SimDisk
 from tandemq.storage.recovery import Recovered, open_store
 from tandemq.storage.store import Store, StoreConfig
 

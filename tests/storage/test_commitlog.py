@@ -7,8 +7,8 @@ import pytest
 
 from tandemq.codec.record.record_run import Run
 from tandemq.errors import RecordTooLarge
-from tandemq.sim.disk import SimDisk
-from tandemq.storage.scan import Walker
+from tandemq.sim.world.disk import SimDisk
+from tandemq.storage.log.scan import Walker
 from tandemq.storage.store import Store
 from tests.spec import spec
 from tests.storage.harness import check, derived, fill, flags, new_disk, put, queue_entries, reopen, start

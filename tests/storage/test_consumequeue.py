@@ -6,8 +6,8 @@ import pytest
 
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record.record import Record
-from tandemq.sim.disk import SimDisk
-from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue, QueueFiles
+from tandemq.sim.world.disk import SimDisk
+from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue, QueueFiles
 from tests.storage.harness import new_disk, put, start
 
 FILE_BYTES = 200

@@ -3,7 +3,7 @@
 import pytest
 
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
-from tandemq.sim.disk import SimDisk
+from tandemq.sim.world.disk import SimDisk
 from tests.storage.harness import CONFIG, OTHER_BOOT, fill, new_disk, put, queue_entries, reopen, start
 from tests.storage.test_consumequeue import FILE_BYTES, SIZE, enter, make
 from tests.storage.test_recovery import sync_all

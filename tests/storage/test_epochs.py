@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandemq.errors import StoreDamaged
-from tandemq.sim.disk import PowerLoss, SimDisk
-from tandemq.storage.epochs import COPIES, FILE, Pairs, common_end, load_epochs, mend_epochs, save_epochs
+from tandemq.sim.world.disk import PowerLoss, SimDisk
+from tandemq.storage.log.epochs import COPIES, FILE, Pairs, common_end, load_epochs, mend_epochs, save_epochs
 
 
 def test_table_survives_the_way_there_and_back() -> None:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from tandemq.codec.record.record import decode_message
-from tandemq.config import parse_delay_levels
+from tandemq.config.settings import parse_delay_levels
 from tandemq.real.disk import RealDisk
+from tandemq.storage.json_tables import load_table
 from tandemq.storage.recovery import open_store
 from tandemq.storage.store import Store, StoreConfig
-from tandemq.storage.tables import load_table
 from tests.golden import GOLDEN, unpack
 from tests.spec import spec
 

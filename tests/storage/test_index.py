@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandemq.errors import DiskFailed, DiskFull, StoreError
-from tandemq.sim.disk import SimDisk
-from tandemq.storage.index import KeyIndex, key_hash
+from tandemq.sim.world.disk import SimDisk
+from tandemq.storage.key_index import KeyIndex, key_hash
 from tests.storage.harness import NOW_MS
 
 SLOTS, ENTRIES = 16, 64

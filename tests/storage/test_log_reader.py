@@ -6,9 +6,9 @@ import pytest
 
 from tandemq.boundary import Disk
 from tandemq.errors import OffsetGone
-from tandemq.sim.disk import SimDisk
-from tandemq.storage.commitlog import CommitLog
-from tandemq.storage.log_reader import BLOCK_BYTES, CREDIT_MAX, KEPT_BYTES_MAX
+from tandemq.sim.world.disk import SimDisk
+from tandemq.storage.log.commit_log import CommitLog
+from tandemq.storage.log.range_reader import BLOCK_BYTES, CREDIT_MAX, KEPT_BYTES_MAX
 from tests.storage.harness import new_disk
 
 SEGMENT_BYTES = 16 << 20

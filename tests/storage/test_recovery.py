@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from tandemq.errors import DiskFailed, DiskFull, StoreDamaged, StoreError
-from tandemq.sim.disk import PowerLoss, SimDisk
-from tandemq.storage.marks import read_marks, write_checkpoint
+from tandemq.sim.world.disk import PowerLoss, SimDisk
+from tandemq.storage.checkpoint import read_marks, write_checkpoint
 from tandemq.storage.recovery import set_aside_tail
 from tests.spec import spec
 from tests.storage.harness import (

@@ -1,7 +1,7 @@
 """Walking the log with checks."""
 
 from tandemq.codec.record.record import encode_record
-from tandemq.storage.scan import Reader, faults_within, find_next_record
+from tandemq.storage.log.scan import Reader, faults_within, find_next_record
 
 SEGMENT = 1 << 20
 

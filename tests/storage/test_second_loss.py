@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from tandemq.errors import DiskFull
-from tandemq.sim.disk import PowerLoss, SimDisk
+from tandemq.sim.world.disk import PowerLoss, SimDisk
 from tandemq.storage.recovery import open_store, set_aside_tail
 from tandemq.storage.store import Store
 from tests.storage.harness import CONFIG, OTHER_BOOT, check, fill, flags, new_disk, put, queue_entries, reopen, start

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandemq.errors import StoreDamaged
-from tandemq.sim.disk import PowerLoss, SimDisk
-from tandemq.storage.tables import DataVersion, load_table, save_table
+from tandemq.sim.world.disk import PowerLoss, SimDisk
+from tandemq.storage.json_tables import DataVersion, load_table, save_table
 
 
 def test_table_survives_the_way_there_and_back_and_keeps_the_former_one() -> None:

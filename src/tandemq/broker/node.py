@@ -33,17 +33,17 @@ from tandemq.broker.state.stats import Stats
 from tandemq.broker.state.topics import Topics, refuse_unsupported
 from tandemq.codec.remoting.frame import RawFrame, decode_command, encode_command
 from tandemq.codec.remoting.header import FORM_JSON
-from tandemq.config import BrokerConfig
+from tandemq.config.settings import BrokerConfig
 from tandemq.errors import ProtocolError, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.registry import parse_address
+from tandemq.replication.acknowledged import copied_offset, enough_in_reach
 from tandemq.replication.authentication import Keyring
-from tandemq.replication.copies import copied_offset, enough_in_reach
 from tandemq.replication.waiters import Waiters
+from tandemq.storage.json_tables import DataVersion
 from tandemq.storage.recovery import Recovered, open_store
 from tandemq.storage.store import FlushJob, Store, StoreConfig
-from tandemq.storage.tables import DataVersion
 
 log = logging.getLogger(__name__)
 Handler = Callable[[Link, Command, Now], Command | None]

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import click
 
-from tandemq.cli.show import json_option, show_json
+from tandemq.cli.support.output import json_option, show_json
 from tandemq.errors import LocalError
 
 BAR_WIDTH = 40

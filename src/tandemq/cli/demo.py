@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from tandemq.cli.ask import quiet
-from tandemq.cli.paths import LocalPath
+from tandemq.cli.support.client_session import quiet
+from tandemq.cli.support.paths import LocalPath
 
 EXIT_FAULTS = 3
 
@@ -54,13 +54,13 @@ def demo(
     anything acknowledged is missing, a figure differs, twins are not equal, or reading or writing did not go on.
     """
     from tandemq.coordination.registry.records import Mode  # noqa: PLC0415
-    from tandemq.demo import play, rows  # noqa: PLC0415  # rich and the client are not loaded for --help
-    from tandemq.demo.tale import Tale  # noqa: PLC0415
+    from tandemq.demo import rows, scenario  # noqa: PLC0415  # rich and the client are not loaded for --help
+    from tandemq.demo.narration import Tale  # noqa: PLC0415
 
     source = rows.departures() if input_path is None else rows.from_file(input_path, rows.Columns(tag, key, value))
     # The story tells what happens; a client's warnings about the broker that is killed on purpose do not belong to it.
     with quiet(), Tale(to_error=as_json) as tale:
-        outcome = play.run(play.Stage(source, data, has_pipeline=pipeline, mode=Mode(mode)), tale)
+        outcome = scenario.run(scenario.Stage(source, data, has_pipeline=pipeline, mode=Mode(mode)), tale)
     if as_json:
         click.echo(json.dumps(outcome.as_json()))
     if outcome.faults:

@@ -16,20 +16,20 @@ from tandemq.model.text import brief
 COMMANDS = {
     "bench": ("tandemq.cli.bench:bench", "Put load on one broker and measure what it takes."),
     "broker": ("tandemq.cli.serve:broker", "Run one broker until SIGTERM or SIGINT."),
-    "cluster": ("tandemq.cli.cluster:cluster", "Show brokers, read and change their settings."),
+    "cluster": ("tandemq.cli.admin.cluster:cluster", "Show brokers, read and change their settings."),
     "demo": ("tandemq.cli.demo:demo", "Send real messages, kill a master, lose nothing."),
-    "group": ("tandemq.cli.group:group", "Create, delete, list and show consumer groups."),
-    "ha": ("tandemq.cli.ha:ha", "Show replication and roles, move them, compare twins, configure groups."),
-    "log": ("tandemq.cli.log:log", "Read, check and repair a store directory."),
-    "message": ("tandemq.cli.message:message", "Send, follow and look up messages."),
+    "group": ("tandemq.cli.admin.group:group", "Create, delete, list and show consumer groups."),
+    "ha": ("tandemq.cli.ha.commands:ha", "Show replication and roles, move them, compare twins, configure groups."),
+    "log": ("tandemq.cli.log.commands:log", "Read, check and repair a store directory."),
+    "message": ("tandemq.cli.admin.message:message", "Send, follow and look up messages."),
     "namesrv": ("tandemq.cli.serve:namesrv", "Run one name server until SIGTERM or SIGINT."),
-    "offset": ("tandemq.cli.offset:offset", "Show and reset the offsets of a consumer group."),
+    "offset": ("tandemq.cli.admin.offset:offset", "Show and reset the offsets of a consumer group."),
     "sim": (
         "tandemq.cli.sim:sim",
         "Run clusters on a simulated network, disk and clock, let them suffer, and check what must hold.",
     ),
-    "spark": ("tandemq.cli.spark:spark", "Archive, check and measure logs with Spark."),
-    "topic": ("tandemq.cli.topic:topic", "Create, delete, list and show topics."),
+    "spark": ("tandemq.cli.spark.commands:spark", "Archive, check and measure logs with Spark."),
+    "topic": ("tandemq.cli.admin.topic:topic", "Create, delete, list and show topics."),
     "up": ("tandemq.cli.up:up", "Run a cluster on this machine until Ctrl-C; its data stay."),
 }
 """Where each command is, and what the list of commands says of it, so that the list needs none of them loaded."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from tandemq.config_file import load_broker_config, load_name_server_config
+from tandemq.config.files import load_broker_config, load_name_server_config
 from tandemq.errors import ConfigError
 from tandemq.real.descriptors import raise_limit
 from tandemq.real.memory import keep_blocks

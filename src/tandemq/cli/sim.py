@@ -13,8 +13,8 @@ from rich.table import Table
 
 from tandemq.errors import ConfigError
 from tandemq.model.codes import RequestCode, ResponseCode
-from tandemq.sim.groupmutations import GROUP_MUTATIONS
-from tandemq.sim.mutations import MUTATIONS
+from tandemq.sim.mutations.cluster import MUTATIONS
+from tandemq.sim.mutations.groups import GROUP_MUTATIONS
 from tandemq.sim.result import Result
 from tandemq.sim.runner import Summary, run_many, run_one
 from tandemq.sim.simulation import GROUP_SEEDS

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tandemq.cli.ask import quiet
-from tandemq.cli.paths import LocalPath
 from tandemq.cli.serve import set_option
-from tandemq.cli.show import show_json
+from tandemq.cli.support.client_session import quiet
+from tandemq.cli.support.output import show_json
+from tandemq.cli.support.paths import LocalPath
 from tandemq.errors import ConfigError, LocalError
 
 if TYPE_CHECKING:

@@ -22,14 +22,14 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import StringType, StructField, StructType
 from pyspark.sql.window import Window
 
-from tandemq.demo.tale import Tale
-from tandemq.spark.archive import Archive, ArchiveOptions
-from tandemq.spark.audit import audit
-from tandemq.spark.java import find_java
-from tandemq.spark.lake import DeltaLake
-from tandemq.spark.session import SETTINGS, open_session
-from tandemq.spark.trouble import translated
-from tandemq.spark.versions import check_version
+from tandemq.demo.narration import Tale
+from tandemq.spark.jobs.archive import Archive, ArchiveOptions
+from tandemq.spark.jobs.audit import audit
+from tandemq.spark.lake.delta import DeltaLake
+from tandemq.spark.runtime.errors import translated
+from tandemq.spark.runtime.java import find_java
+from tandemq.spark.runtime.session import SETTINGS, open_session
+from tandemq.spark.runtime.versions import check_version
 
 UNIQUE_KEY = r"(?:^|\x02)UNIQ_KEY\x01([^\x02]*)"
 _SHORT_RUN = {

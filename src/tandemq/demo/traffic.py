@@ -18,7 +18,7 @@ from tandemq.client.aio.producer import Producer
 from tandemq.client.aio.push_consumer import PushConsumer
 from tandemq.client.core.settings import ConsumeFrom
 from tandemq.demo.rows import Row
-from tandemq.demo.tally import Tally
+from tandemq.demo.statistics import Tally
 from tandemq.errors import NetworkError, RemoteError
 from tandemq.model.message import Message, MessageQueue
 

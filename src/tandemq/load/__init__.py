@@ -22,14 +22,12 @@ uses it, for every broker alike.
 An end of the house: sockets and clocks; knows `errors` and nothing else of it.
 """
 
-from tandemq.load.answers import LoadError
 from tandemq.load.consume import ConsumeOptions, consume
-from tandemq.load.frames import SendShape
 from tandemq.load.idle import IdleOptions, idle
 from tandemq.load.latency import LatencyOptions, measure_latency
 from tandemq.load.produce import ProduceOptions, produce
 from tandemq.load.replicate import ReplicateOptions, replicate
-from tandemq.load.report import (
+from tandemq.load.results.report import (
     ConsumeResult,
     IdleResult,
     LatencyResult,
@@ -38,6 +36,8 @@ from tandemq.load.report import (
     Progress,
     ReplicateResult,
 )
+from tandemq.load.wire.frames import SendShape
+from tandemq.load.wire.responses import LoadError
 
 __all__ = [
     "ConsumeOptions",

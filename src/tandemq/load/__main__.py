@@ -29,7 +29,7 @@ from tandemq.load import (
     produce,
     replicate,
 )
-from tandemq.load.report import to_json
+from tandemq.load.results.report import to_json
 
 
 def _produce(args: argparse.Namespace, on_progress: OnProgress | None) -> Any:

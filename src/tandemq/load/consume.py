@@ -11,12 +11,12 @@ import select
 import time
 from dataclasses import dataclass
 
-from tandemq.load.answers import LoadError
-from tandemq.load.frames import PullFrames
-from tandemq.load.pulls import FOUND, OFFSET_MOVED, PullAnswer, PullReader
-from tandemq.load.records import count_records, queue_offset
-from tandemq.load.report import ConsumeResult, OnProgress, Stopwatch, Ticker
-from tandemq.load.wire import Link
+from tandemq.load.results.report import ConsumeResult, OnProgress, Stopwatch, Ticker
+from tandemq.load.wire.frames import PullFrames
+from tandemq.load.wire.pulls import FOUND, OFFSET_MOVED, PullAnswer, PullReader
+from tandemq.load.wire.records import count_records, queue_offset
+from tandemq.load.wire.responses import LoadError
+from tandemq.load.wire.sockets import Link
 
 _POLL_S = 0.1
 _SILENCE_S = 30.0

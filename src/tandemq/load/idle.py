@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tandemq.load.answers import LoadError
-from tandemq.load.report import IdleResult, OnProgress, Ticker
-from tandemq.load.wire import ask, connect
+from tandemq.load.results.report import IdleResult, OnProgress, Ticker
+from tandemq.load.wire.responses import LoadError
+from tandemq.load.wire.sockets import ask, connect
 from tandemq.real.descriptors import raise_limit
 
 _FILES_BESIDE = 64

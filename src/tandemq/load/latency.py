@@ -12,14 +12,14 @@ import select
 import time
 from dataclasses import dataclass
 
-from tandemq.load.answers import AnswerCounter, LoadError
-from tandemq.load.frames import PullFrames, SendFrames, SendShape
-from tandemq.load.histogram import Histogram, summarize
-from tandemq.load.probe import max_offset, send_one
-from tandemq.load.pulls import FOUND, PullAnswer, PullReader
-from tandemq.load.records import body_position, record_size
-from tandemq.load.report import LatencyResult, OnProgress, Stopwatch, Ticker
-from tandemq.load.wire import Link, connect
+from tandemq.load.results.histogram import Histogram, summarize
+from tandemq.load.results.report import LatencyResult, OnProgress, Stopwatch, Ticker
+from tandemq.load.wire.frames import PullFrames, SendFrames, SendShape
+from tandemq.load.wire.probe import max_offset, send_one
+from tandemq.load.wire.pulls import FOUND, PullAnswer, PullReader
+from tandemq.load.wire.records import body_position, record_size
+from tandemq.load.wire.responses import AnswerCounter, LoadError
+from tandemq.load.wire.sockets import Link, connect
 
 _STAMP = b"SENT-AT-NANOSECONDS:"  # Twenty bytes, replaced by the twenty digits of the clock.
 _SUSPEND_MS = 15_000

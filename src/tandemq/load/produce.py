@@ -14,11 +14,11 @@ import select
 import time
 from dataclasses import dataclass
 
-from tandemq.load.answers import AnswerCounter, LoadError
-from tandemq.load.frames import SendFrames, SendShape
-from tandemq.load.histogram import Histogram, summarize
-from tandemq.load.report import OnProgress, ProduceResult, Stopwatch, Ticker
-from tandemq.load.wire import Link
+from tandemq.load.results.histogram import Histogram, summarize
+from tandemq.load.results.report import OnProgress, ProduceResult, Stopwatch, Ticker
+from tandemq.load.wire.frames import SendFrames, SendShape
+from tandemq.load.wire.responses import AnswerCounter, LoadError
+from tandemq.load.wire.sockets import Link
 
 _DRAIN_S = 10.0
 _SILENCE_S = 30.0

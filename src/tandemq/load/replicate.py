@@ -12,9 +12,9 @@ import struct
 import time
 from dataclasses import dataclass
 
-from tandemq.load.answers import LoadError
-from tandemq.load.report import OnProgress, ReplicateResult, Stopwatch, Ticker
-from tandemq.load.wire import connect
+from tandemq.load.results.report import OnProgress, ReplicateResult, Stopwatch, Ticker
+from tandemq.load.wire.responses import LoadError
+from tandemq.load.wire.sockets import connect
 
 _head_at = struct.Struct(">qI").unpack_from
 _HEAD_BYTES = 12

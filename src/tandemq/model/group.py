@@ -5,8 +5,8 @@ Source: docs/requests.md, "heartbeat"; RocketMQ SubscriptionGroupConfig, Subscri
 
 import msgspec
 
-from tandemq.model.hashing import java_hash, java_hashes
-from tandemq.model.javatypes import ConsumeFromWhere, ConsumeType, Int32, Int64, MessageModel
+from tandemq.model.java_hash import java_hash, java_hashes
+from tandemq.model.java_types import ConsumeFromWhere, ConsumeType, Int32, Int64, MessageModel
 
 TAG_EXPRESSION = "TAG"
 SUBSCRIBE_ALL = "*"

@@ -8,7 +8,7 @@ from enum import IntFlag
 
 import msgspec
 
-from tandemq.model.javatypes import Int32, TopicFilterType
+from tandemq.model.java_types import Int32, TopicFilterType
 
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"

@@ -30,13 +30,13 @@ from tandemq.codec.remoting.fastjson import dumps_java, loads
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
 from tandemq.codec.remoting.partial_frames import TooMuch, Unfinished
 from tandemq.codec.remoting.response_budget import Answered
-from tandemq.config import NameServerConfig
-from tandemq.config_file import as_properties, changed
+from tandemq.config.files import as_properties, changed
+from tandemq.config.settings import NameServerConfig
 from tandemq.errors import ConfigError, ProtocolError, RemoteError, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import FLAG_ONEWAY, Command
 from tandemq.model.text import brief
-from tandemq.nameserver.kv import ORDER_NAMESPACE, KeyValues
+from tandemq.nameserver.kv_config import ORDER_NAMESPACE, KeyValues
 from tandemq.nameserver.registration import (
     boolean_field,
     integer_field,
@@ -46,8 +46,8 @@ from tandemq.nameserver.registration import (
     read_version,
     required,
 )
-from tandemq.nameserver.registry import CODES as REGISTRY_CODES
-from tandemq.nameserver.registry import RegistryHost
+from tandemq.nameserver.registry_service import CODES as REGISTRY_CODES
+from tandemq.nameserver.registry_service import RegistryHost
 from tandemq.nameserver.routes import UNIT_FLAG, UNIT_SUB_FLAG, RouteTable
 from tandemq.refusals import Refusals
 

@@ -32,13 +32,13 @@ from tandemq.boundary import (
     TurnedAway,
 )
 from tandemq.errors import ConfigError, NetworkError
-from tandemq.real.addresses import is_ip, text_of
-from tandemq.real.admission import Admission
 from tandemq.real.clock import read_clock
-from tandemq.real.filesyncs import FileSyncs
-from tandemq.real.link import Link, surplus
-from tandemq.real.resolver import Resolver
-from tandemq.real.tls import Tls, TlsLink
+from tandemq.real.file_syncs import FileSyncs
+from tandemq.real.network.addresses import is_ip, text_of
+from tandemq.real.network.admission import Admission
+from tandemq.real.network.resolver import Resolver
+from tandemq.real.network.socket_link import Link, surplus
+from tandemq.real.network.tls import Tls, TlsLink
 from tandemq.real.workers import Workers
 from tandemq.refusals import Refusals
 from tandemq.registry import RegistrySession

@@ -49,7 +49,7 @@ from tandemq.codec.ha import (
 )
 from tandemq.errors import AuthenticationError, ProtocolError, StoreError
 from tandemq.replication.authentication import MasterProver
-from tandemq.replication.records import Piece, RecordStream
+from tandemq.replication.record_stream import Piece, RecordStream
 
 CHUNK_BYTES = 1 << 20
 BACKLOG_BYTES_MAX = 4 << 20

@@ -48,7 +48,7 @@ from tandemq.codec.ha import (
 from tandemq.errors import AuthenticationError, ProtocolError, StoreError
 from tandemq.replication.authentication import SlaveProver
 from tandemq.replication.master import LogView
-from tandemq.replication.records import Piece, RecordStream
+from tandemq.replication.record_stream import Piece, RecordStream
 
 FRAME_BYTES_MAX = 64 << 20
 TAIL_CHUNK_BYTES = 1 << 20

@@ -11,16 +11,16 @@ from random import Random
 
 from tandemq.boundary import LinkKind
 from tandemq.broker.node import Broker, Machine
-from tandemq.config import BrokerConfig, parse_delay_levels
+from tandemq.config.settings import BrokerConfig, parse_delay_levels
 from tandemq.errors import ConfigError
 from tandemq.real.clock import read_clock
 from tandemq.real.disk import RealDisk
 from tandemq.real.loop import Loop
-from tandemq.real.tls import Tls
+from tandemq.real.network.tls import Tls
 from tandemq.registry import ZOOKEEPER, parse_address
-from tandemq.run.identity import claim
-from tandemq.run.registry import ClosableSession, open_zookeeper
+from tandemq.run.registry_session import ClosableSession, open_zookeeper
 from tandemq.run.secret import check_private, open_keyring
+from tandemq.run.store_identity import claim
 
 log = logging.getLogger(__name__)
 FAST_PORT_DISTANCE = 2

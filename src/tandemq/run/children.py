@@ -31,8 +31,8 @@ from tandemq.coordination.registry.records import Mode
 from tandemq.errors import ConfigError, LocalError, NetworkError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
-from tandemq.run.ask import try_ask
 from tandemq.run.groups import configure, has_registry
+from tandemq.run.request import try_ask
 from tandemq.run.secret import SECRET_FILE_NAME, make_secret_file
 
 Setting = str | int | float | bool

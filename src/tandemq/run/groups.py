@@ -29,7 +29,7 @@ from tandemq.coordination.registry.records import (
 from tandemq.coordination.registry.transition import MASTER_ID, forgotten, objection
 from tandemq.errors import ConfigError, OutcomeUnknown, RemoteError
 from tandemq.registry import Create, Done, Found, Missing, Operation, Read, Unknown, Write, parse_address
-from tandemq.run.registry import RegistryClient
+from tandemq.run.registry_session import RegistryClient
 
 CLUSTER = "DefaultCluster"
 

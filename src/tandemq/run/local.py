@@ -21,8 +21,8 @@ from types import TracebackType
 from typing import Self
 
 from tandemq.broker.node import Broker
-from tandemq.config import BrokerConfig, NameServerConfig
-from tandemq.config_file import load_broker_config
+from tandemq.config.files import load_broker_config
+from tandemq.config.settings import BrokerConfig, NameServerConfig
 from tandemq.coordination.member.orders import Stage
 from tandemq.coordination.registry.records import Mode
 from tandemq.errors import ConfigError, LocalError, NetworkError

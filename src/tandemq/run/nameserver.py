@@ -6,7 +6,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from tandemq.boundary import LinkKind
-from tandemq.config import NameServerConfig
+from tandemq.config.settings import NameServerConfig
 from tandemq.nameserver.node import NameServer
 from tandemq.real.disk import RealDisk
 from tandemq.real.loop import Loop

@@ -18,11 +18,11 @@ from multiprocessing import get_context
 from multiprocessing.sharedctypes import RawValue
 from typing import ClassVar
 
-from tandemq.sim.groupmutations import GROUP_MUTATIONS
-from tandemq.sim.mutations import MUTATIONS
-from tandemq.sim.process import CRASHES
+from tandemq.sim.mutations.cluster import MUTATIONS
+from tandemq.sim.mutations.groups import GROUP_MUTATIONS
 from tandemq.sim.result import Result
 from tandemq.sim.simulation import quiet, run_seed
+from tandemq.sim.world.process import CRASHES
 
 SEEDS_PER_TASK = 8
 

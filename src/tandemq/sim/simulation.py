@@ -9,26 +9,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tandemq.broker.send import delay
-from tandemq.client.core import connections as links
-from tandemq.sim.application import Application, Surroundings
-from tandemq.sim.checks import Checks
-from tandemq.sim.cluster import Cluster
-from tandemq.sim.consumer import Consumer
-from tandemq.sim.consuming import ConsumingApplication
-from tandemq.sim.deliveries import REJECTING_GROUP
-from tandemq.sim.faults import Faults
-from tandemq.sim.garbage import Stranger
-from tandemq.sim.groupsim import GroupSimulation
-from tandemq.sim.history import History
-from tandemq.sim.patch import patched
-from tandemq.sim.plan import STRANGER_IP, client_ip, draw
-from tandemq.sim.producer import Producer
-from tandemq.sim.producing import ProducingApplication
+from tandemq.client.core import connections
+from tandemq.sim.checkers.always import Checks
+from tandemq.sim.checkers.deliveries import REJECTING_GROUP
+from tandemq.sim.checkers.final import Verdict
+from tandemq.sim.faults.cluster import Faults
+from tandemq.sim.group_simulation import GroupSimulation
 from tandemq.sim.result import Result
-from tandemq.sim.seat import Seat
-from tandemq.sim.talker import Talker
-from tandemq.sim.verdict import Verdict
-from tandemq.sim.world import SECOND, Violation
+from tandemq.sim.workload.application import Application, Surroundings
+from tandemq.sim.workload.client_consumer import ConsumingApplication
+from tandemq.sim.workload.client_producer import ProducingApplication
+from tandemq.sim.workload.consumer import Consumer
+from tandemq.sim.workload.malformed_peer import Stranger
+from tandemq.sim.workload.producer import Producer
+from tandemq.sim.workload.raw_client import Talker
+from tandemq.sim.world.cluster import Cluster
+from tandemq.sim.world.history import History
+from tandemq.sim.world.host import Seat
+from tandemq.sim.world.patch import patched
+from tandemq.sim.world.plan import STRANGER_IP, client_ip, draw
+from tandemq.sim.world.world import SECOND, Violation
 
 SETTLE_US = 150 * SECOND
 """Within this time after the last fault everything must work again."""
@@ -178,7 +178,7 @@ def _uncollected() -> Iterator[None]:
 
 def run_seed(seed: int) -> Result:
     """Run one seed."""
-    with patched(delay, "SCAN_MS", SCAN_MS), patched(links, "DEADLINE_STEP_MS", DEADLINE_STEP_MS), _uncollected():
+    with patched(delay, "SCAN_MS", SCAN_MS), patched(connections, "DEADLINE_STEP_MS", DEADLINE_STEP_MS), _uncollected():
         return _run(seed)
 
 

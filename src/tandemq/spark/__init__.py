@@ -18,11 +18,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tandemq.spark.logsource import RocketMQLogDataSource
-    from tandemq.spark.source import RocketMQDataSource
+    from tandemq.spark.sources.cluster.source import RocketMQDataSource
+    from tandemq.spark.sources.log.source import RocketMQLogDataSource
 
 __all__ = ["RocketMQDataSource", "RocketMQLogDataSource"]
-_MODULES = {"RocketMQDataSource": "source", "RocketMQLogDataSource": "logsource"}
+_MODULES = {"RocketMQDataSource": "sources.cluster.source", "RocketMQLogDataSource": "sources.log.source"}
 
 
 def __getattr__(name: str) -> Any:

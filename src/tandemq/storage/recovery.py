@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from tandemq.boundary import Disk, File
 from tandemq.codec.record.record import parse_record
 from tandemq.errors import OffsetGone, StoreDamaged, StoreError
-from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue
-from tandemq.storage.marks import REBUILDING, Checkpoint, Marks, read_checkpoint, read_marks, write_checkpoint
-from tandemq.storage.scan import Walker, find_next_record
+from tandemq.storage.checkpoint import REBUILDING, Checkpoint, Marks, read_checkpoint, read_marks, write_checkpoint
+from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue
+from tandemq.storage.log.scan import Walker, find_next_record
 from tandemq.storage.store import Store, StoreConfig
 
 log = logging.getLogger(__name__)

@@ -22,11 +22,11 @@ from tandemq.codec.record.record_run import Array, Columns, Run, alike
 from tandemq.errors import OffsetGone, StoreError
 from tandemq.model.message import SysFlag
 from tandemq.model.topic import SCHEDULE_TOPIC, topic_name_error
-from tandemq.storage.commitlog import CommitLog
-from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue, QueueFiles, around
-from tandemq.storage.index import PENDING_MAX, KeyIndex
-from tandemq.storage.marks import Checkpoint, Marks, open_marks, write_checkpoint, write_marks
-from tandemq.storage.rows import AlikeRows, Row, encode_alike
+from tandemq.storage.checkpoint import Checkpoint, Marks, open_marks, write_checkpoint, write_marks
+from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue, QueueFiles, around
+from tandemq.storage.key_index import PENDING_MAX, KeyIndex
+from tandemq.storage.log.commit_log import CommitLog
+from tandemq.storage.log.message_rows import AlikeRows, Row, encode_alike
 
 log = logging.getLogger(__name__)
 _TRANSACTION_BITS = 0xC

@@ -11,7 +11,7 @@ from tandemq.codec.remoting.frame import FrameDecoder
 from tandemq.codec.remoting.partial_frames import Unfinished
 from tandemq.codec.remoting.send_header import Match
 from tandemq.model.topic import TopicConfig
-from tandemq.storage.consumequeue import ConsumeQueue
+from tandemq.storage.consume_queue import ConsumeQueue
 
 
 class Likeness(NamedTuple):
@@ -73,7 +73,7 @@ class Link:
         """The same of batches."""
         self.learned = 0
         self.nonces: list[bytes] = []
-        """Told to a member of the group for its next requests here; see `membercalls`."""
+        """Told to a member of the group for its next requests here; see `failover.member_requests`."""
         self.sent_bytes = 0
         """Header and body of the last ordinary message that was read by itself."""
 

@@ -25,7 +25,7 @@ from tandemq.codec.remoting.fastjson import dumps, dumps_java, loads
 from tandemq.errors import ProtocolError, StoreDamaged
 from tandemq.model.text import brief
 from tandemq.replication.master import MasterSession, State
-from tandemq.storage.tables import DataVersion
+from tandemq.storage.json_tables import DataVersion
 
 if TYPE_CHECKING:
     from tandemq.broker.node import Broker

@@ -41,10 +41,10 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.registry import RegistryAddress
-from tandemq.storage.consumequeue import ConsumeQueue
-from tandemq.storage.epochs import Pairs
+from tandemq.storage.consume_queue import ConsumeQueue
+from tandemq.storage.json_tables import load_table, save_table
+from tandemq.storage.log.epochs import Pairs
 from tandemq.storage.recovery import loss_noted
-from tandemq.storage.tables import load_table, save_table
 
 if TYPE_CHECKING:
     from tandemq.broker.node import Broker

@@ -14,9 +14,9 @@ from tandemq.errors import StoreError
 from tandemq.refusals import Refusals
 from tandemq.replication import master
 from tandemq.replication.authentication import MasterProver
-from tandemq.storage.epochs import common_end
-from tandemq.storage.scan import Fault, faults_within
-from tandemq.storage.tables import load_table, save_table
+from tandemq.storage.json_tables import load_table, save_table
+from tandemq.storage.log.epochs import common_end
+from tandemq.storage.log.scan import Fault, faults_within
 
 if TYPE_CHECKING:
     from tandemq.broker.ha.service import Replication

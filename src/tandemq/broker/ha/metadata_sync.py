@@ -1,7 +1,7 @@
 """A slave's copy of its master's tables: topics, groups, consumer offsets, delay progress.
 
 Each table is asked for by itself; one that fails does not stop the others. In groups with a registry the master tells
-instead (`tablestream`).
+instead (`failover.metadata_stream`).
 
 Offsets are merged: a consumer may have committed here while the master was away. Those of a topic go with it, once the
 master has neither. What a master says that lost its store, and so refuses our log, takes no offset away.
@@ -22,7 +22,7 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.text import brief
-from tandemq.storage.tables import DataVersion
+from tandemq.storage.json_tables import DataVersion
 
 if TYPE_CHECKING:
     from tandemq.broker.node import Broker

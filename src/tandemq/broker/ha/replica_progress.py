@@ -15,8 +15,8 @@ from typing import Any
 
 from tandemq.broker.state.persistence import Saver
 from tandemq.errors import StoreDamaged
-from tandemq.storage.epochs import Pairs
-from tandemq.storage.tables import load_table
+from tandemq.storage.json_tables import load_table
+from tandemq.storage.log.epochs import Pairs
 
 FILE = "slaveOffsets.json"
 

@@ -12,10 +12,10 @@ from tandemq.broker.ha.master import MasterSide
 from tandemq.broker.ha.slave import SlaveSide
 from tandemq.broker.ha.truncation import correct_progress
 from tandemq.codec.ha import Heartbeat
-from tandemq.config import BrokerConfig
+from tandemq.config.settings import BrokerConfig
 from tandemq.errors import StoreError
 from tandemq.refusals import Refusals
-from tandemq.storage.epochs import Pairs, load_epochs, mend_epochs, save_epochs
+from tandemq.storage.log.epochs import Pairs, load_epochs, mend_epochs, save_epochs
 from tandemq.storage.recovery import loss_noted
 
 if TYPE_CHECKING:

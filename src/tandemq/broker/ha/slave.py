@@ -14,7 +14,7 @@ from tandemq.model.command import Command
 from tandemq.refusals import Refusals
 from tandemq.replication import slave
 from tandemq.replication.authentication import SlaveProver
-from tandemq.replication.records import Piece
+from tandemq.replication.record_stream import Piece
 from tandemq.storage.recovery import set_aside_tail
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class SlaveSide:
         """Why the link closed last: the same again is not said again."""
         self._dropped: set[int] = set()
         """Links given up that are not closed yet."""
-        if broker.failover is not None:  # tables follow the log (`tablestream`)
+        if broker.failover is not None:  # tables follow the log (`failover.metadata_stream`)
             self.protocol, self.ha_address = "tandemq", ""
             return
         broker.send.refuse("slave", "this broker is a slave: messages go to its master")

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tandemq.storage.consumequeue import PREFILL_SIZE
+from tandemq.storage.consume_queue import PREFILL_SIZE
 
 WAITS = "waits"
 LOST = "lost"

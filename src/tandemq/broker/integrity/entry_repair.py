@@ -28,7 +28,7 @@ from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record.record import parse_record
 from tandemq.errors import StoreError
 from tandemq.model.topic import SCHEDULE_TOPIC
-from tandemq.storage.consumequeue import ConsumeQueue, Entry, around
+from tandemq.storage.consume_queue import ConsumeQueue, Entry, around
 
 if TYPE_CHECKING:
     from tandemq.broker.node import Broker

@@ -41,9 +41,9 @@ from tandemq.errors import DiskFull, ProtocolError, StoreError
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
-from tandemq.model.javatypes import Int64
+from tandemq.model.java_types import Int64
 from tandemq.model.text import brief
-from tandemq.storage.epochs import Pairs, common_end
+from tandemq.storage.log.epochs import Pairs, common_end
 
 if TYPE_CHECKING:
     from tandemq.broker.node import Broker, Handler

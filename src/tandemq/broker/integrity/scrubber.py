@@ -3,7 +3,7 @@
     begin a pass ── step ── step ── … ── end of the log as it was then ── wait until the next pass is due
                      │ a worker reads and verifies (scrubwork.CheckWork); what it found comes back to a turn
                      ├─ damage: noted in `damages`, said once, handed to `repair`
-                     └─ queue entries that are not what the log says: rebuilt from it (`entryrepair`)
+                     └─ queue entries that are not what the log says: rebuilt from it (`entry_repair`)
 
 A pass goes on where it stood after a restart. A slave that got the same bad record from us three times, and a pull that
 met what cannot be a record, have that place looked at before all else. So does the record of a queue entry that cannot
@@ -30,8 +30,8 @@ from tandemq.errors import StoreDamaged
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
-from tandemq.storage.consumequeue import ConsumeQueue
-from tandemq.storage.tables import load_table
+from tandemq.storage.consume_queue import ConsumeQueue
+from tandemq.storage.json_tables import load_table
 
 if TYPE_CHECKING:
     from tandemq.broker.node import Broker, Handler

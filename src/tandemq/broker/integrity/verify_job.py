@@ -22,8 +22,8 @@ from tandemq.codec.record.entries import BLANK_BYTES_MIN, QUEUE_ENTRY
 from tandemq.codec.record.record import peek, tags_code
 from tandemq.errors import DiskFailed
 from tandemq.model.topic import SCHEDULE_TOPIC
-from tandemq.replication.records import Corrupt, Piece, RecordStream
-from tandemq.storage.scan import boundary_before, find_next_record
+from tandemq.replication.record_stream import Corrupt, Piece, RecordStream
+from tandemq.storage.log.scan import boundary_before, find_next_record
 
 PAGE_BYTES = 4096
 CONTEXT_BYTES = 256

@@ -17,7 +17,7 @@ from tandemq.boundary import Now, Turn
 from tandemq.broker.connections.outbound import Peers
 from tandemq.broker.state.topics import Topics
 from tandemq.codec.remoting.fastjson import dumps
-from tandemq.config import BrokerConfig
+from tandemq.config.settings import BrokerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.text import brief

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tandemq.boundary import Disk, Job, Now
 from tandemq.broker.state.failure_log import Failures
-from tandemq.config import BrokerConfig
+from tandemq.config.settings import BrokerConfig
 from tandemq.errors import StoreError
-from tandemq.storage.marks import Checkpoint, write_checkpoint
+from tandemq.storage.checkpoint import Checkpoint, write_checkpoint
 from tandemq.storage.retention import RetentionConfig, Segment, decide, parse_hours
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link
 from tandemq.codec.remoting.fastjson import dumps
-from tandemq.config_file import as_properties, changed
+from tandemq.config.files import as_properties, changed
 from tandemq.errors import ConfigError
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode

@@ -27,9 +27,9 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.group import HeartbeatData
-from tandemq.model.javatypes import Int32
+from tandemq.model.java_types import Int32
 from tandemq.model.topic import group_name_error, retry_topic
-from tandemq.storage.consumequeue import ConsumeQueue
+from tandemq.storage.consume_queue import ConsumeQueue
 
 if TYPE_CHECKING:
     from tandemq.broker.node import Broker, Handler

@@ -23,7 +23,7 @@ from tandemq.metrics import Summary
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
-from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue
+from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue
 
 if TYPE_CHECKING:
     from tandemq.broker.node import Broker, Handler

@@ -11,7 +11,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from tandemq.broker.pull.subscriptions import CODE_BYTES
-from tandemq.storage.consumequeue import ConsumeQueue
+from tandemq.storage.consume_queue import ConsumeQueue
 
 if TYPE_CHECKING:
     from tandemq.broker.pull.processor import Pull

@@ -20,8 +20,8 @@ from tandemq.codec.record.entries import QUEUE_ENTRY
 from tandemq.codec.record.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, TOPIC_V1_BYTES_MAX
 from tandemq.errors import OffsetGone
 from tandemq.model.message import SysFlag
-from tandemq.storage.commitlog import CommitLog
-from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue, unpack_entries
+from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue, unpack_entries
+from tandemq.storage.log.commit_log import CommitLog
 
 EXAMINED_ENTRIES_MAX = 800
 JOINED_RECORD_BYTES_MAX = 8192

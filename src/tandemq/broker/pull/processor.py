@@ -25,13 +25,13 @@ from tandemq.broker.state.topics import Topics
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.codec.remoting.header import encode_header
 from tandemq.codec.remoting.requests import PullFields, decode_pull_frame, read_fields
-from tandemq.config import BrokerConfig
+from tandemq.config.settings import BrokerConfig
 from tandemq.errors import OffsetGone, ProtocolError, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import FLAG_ONEWAY, FLAG_RESPONSE, VERSION_SPOKEN, Command
 from tandemq.model.group import SubscriptionGroupConfig
 from tandemq.model.topic import RETRY_PREFIX, Permission
-from tandemq.storage.consumequeue import ConsumeQueue
+from tandemq.storage.consume_queue import ConsumeQueue
 from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from tandemq.errors import RecordTooLarge
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import FLAG_ONEWAY, VERSION_SPOKEN
 from tandemq.model.message import decode_properties
-from tandemq.storage.consumequeue import ConsumeQueue
+from tandemq.storage.consume_queue import ConsumeQueue
 
 if TYPE_CHECKING:
     from tandemq.broker.send.processor import SendPath

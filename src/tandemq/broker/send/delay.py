@@ -27,8 +27,8 @@ from tandemq.codec.remoting.fastjson import loads
 from tandemq.errors import DiskFailed, DiskFull, ProtocolError, StoreDamaged, StoreError
 from tandemq.model.message import StoredMessage, encode_properties
 from tandemq.model.topic import SCHEDULE_TOPIC
-from tandemq.storage.consumequeue import PREFILL_SIZE, ConsumeQueue, Entry
-from tandemq.storage.tables import DataVersion, load_table
+from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue, Entry
+from tandemq.storage.json_tables import DataVersion, load_table
 
 if TYPE_CHECKING:
     from tandemq.broker.node import Broker

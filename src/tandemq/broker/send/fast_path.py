@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tandemq.broker.connections.connection import NO_LIKENESS, Likeness, Link
 from tandemq.codec.remoting.frame import RawFrame
 from tandemq.codec.remoting.send_header import Match, SendRun
-from tandemq.storage.rows import Row
+from tandemq.storage.log.message_rows import Row
 
 if TYPE_CHECKING:
     from tandemq.broker.send.processor import SendPath

@@ -32,7 +32,7 @@ from tandemq.codec.remoting.requests import (
     read_fields,
 )
 from tandemq.codec.remoting.send_header import PATTERNS_MAX, Match, SendHeaders
-from tandemq.config import BrokerConfig
+from tandemq.config.settings import BrokerConfig
 from tandemq.errors import ProtocolError, RecordTooLarge
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import FLAG_ONEWAY, VERSION_SPOKEN, Command
@@ -46,8 +46,8 @@ from tandemq.model.topic import (
     dead_letter_topic,
     topic_name_error,
 )
-from tandemq.storage.consumequeue import ConsumeQueue
-from tandemq.storage.rows import AlikeRows, Row
+from tandemq.storage.consume_queue import ConsumeQueue
+from tandemq.storage.log.message_rows import AlikeRows, Row
 from tandemq.storage.store import Store
 
 VERSION_3_4_9 = 121

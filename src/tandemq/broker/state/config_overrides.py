@@ -10,10 +10,10 @@ Source: docs/decisions/0006-changed-settings.md; RocketMQ Configuration.persist,
 import logging
 
 from tandemq.broker.state.persistence import Saver
-from tandemq.config import BrokerConfig
-from tandemq.config_file import as_texts, changed
+from tandemq.config.files import as_texts, changed
+from tandemq.config.settings import BrokerConfig
 from tandemq.errors import ConfigError
-from tandemq.storage.tables import load_table
+from tandemq.storage.json_tables import load_table
 
 log = logging.getLogger(__name__)
 FILE = "brokerSettings.json"

@@ -13,7 +13,7 @@ from tandemq.broker.state.persistence import Saver
 from tandemq.codec.remoting.bodies import integer
 from tandemq.codec.remoting.fastjson import dumps_java, loads
 from tandemq.errors import ProtocolError, StoreDamaged
-from tandemq.storage.tables import DataVersion, load_table
+from tandemq.storage.json_tables import DataVersion, load_table
 
 log = logging.getLogger(__name__)
 FILE = "consumerOffset.json"

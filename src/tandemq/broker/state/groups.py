@@ -10,11 +10,11 @@ import msgspec
 
 from tandemq.broker.state.persistence import Saver
 from tandemq.codec.remoting.bodies import convert
-from tandemq.config import BrokerConfig
+from tandemq.config.settings import BrokerConfig
 from tandemq.errors import ProtocolError, StoreDamaged
 from tandemq.model.group import SubscriptionGroupConfig
 from tandemq.model.topic import group_name_error, is_system_group
-from tandemq.storage.tables import DataVersion, load_table
+from tandemq.storage.json_tables import DataVersion, load_table
 
 FILE = "subscriptionGroup.json"
 SYSTEM = (

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tandemq.boundary import Disk, Job
 from tandemq.model.codes import RequestCode
-from tandemq.storage.tables import encode_table, write_table
+from tandemq.storage.json_tables import encode_table, write_table
 
 Table = Callable[[], dict[str, Any]]
 """A table's present content."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tandemq.boundary import Now
 from tandemq.errors import StoreError
 from tandemq.metrics import Histogram, Series, Summary
-from tandemq.storage.consumequeue import ConsumeQueue
+from tandemq.storage.consume_queue import ConsumeQueue
 
 if TYPE_CHECKING:
     from tandemq.broker.node import Broker

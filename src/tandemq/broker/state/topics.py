@@ -16,7 +16,7 @@ import msgspec
 from tandemq.boundary import Disk
 from tandemq.broker.state.persistence import Saver
 from tandemq.codec.remoting.bodies import convert
-from tandemq.config import BrokerConfig
+from tandemq.config.settings import BrokerConfig
 from tandemq.errors import ProtocolError, StoreDamaged, StoreError
 from tandemq.model.attributes import (
     ATTRIBUTES_BYTES_MAX,
@@ -41,9 +41,9 @@ from tandemq.model.topic import (
     TopicConfig,
     filter_type_error,
 )
-from tandemq.storage.consumequeue import ConsumeQueue
+from tandemq.storage.consume_queue import ConsumeQueue
+from tandemq.storage.json_tables import DataVersion, load_table
 from tandemq.storage.store import Store
-from tandemq.storage.tables import DataVersion, load_table
 
 log = logging.getLogger(__name__)
 FILE = "topics.json"

@@ -9,8 +9,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from tandemq.client.admin import cluster as administration
-from tandemq.client.admin import groups as group_admin
-from tandemq.client.admin import queries
+from tandemq.client.admin import groups, queries
 from tandemq.client.admin.cluster import ClusterInfo, QueueStats
 from tandemq.client.admin.groups import Connection, GroupConnections, Progress, Target
 from tandemq.client.aio.transport import Shell, make_config
@@ -139,7 +138,7 @@ class Admin:
 
     async def topic_groups(self, topic: str) -> list[str]:
         """Groups that read a topic, or did; sorted."""
-        return await self._tell(group_admin.topic_groups(self._kit, topic))
+        return await self._tell(groups.topic_groups(self._kit, topic))
 
     async def create_topic(
         self,
@@ -168,7 +167,7 @@ class Admin:
 
     async def groups(self) -> dict[str, SubscriptionGroupConfig]:
         """All consumer groups that masters know, sorted by name."""
-        return await self._tell(group_admin.groups(self._kit))
+        return await self._tell(groups.groups(self._kit))
 
     async def create_group(self, config: SubscriptionGroupConfig | str, *, cluster: str | None = None) -> list[str]:
         """Create or change a consumer group on all masters, or those of a cluster; returns their addresses.
@@ -178,27 +177,27 @@ class Admin:
         """
         if isinstance(config, str):
             config = SubscriptionGroupConfig(config)
-        return await self._tell(group_admin.create_group(self._kit, config, cluster))
+        return await self._tell(groups.create_group(self._kit, config, cluster))
 
     async def delete_group(self, group: str, *, cluster: str | None = None, clean: bool = False) -> None:
         """Delete a consumer group; `clean` takes its offsets, retry and dead letter topics along."""
-        await self._tell(group_admin.delete_group(self._kit, group, cluster, clean=clean))
+        await self._tell(groups.delete_group(self._kit, group, cluster, clean=clean))
 
     async def progress(self, group: str, topic: str | None = None) -> dict[MessageQueue, Progress]:
         """How far a group is, by queue; sorted."""
-        return await self._tell(group_admin.progress(self._kit, group, topic))
+        return await self._tell(groups.progress(self._kit, group, topic))
 
     async def connections(self, group: str, topic: str | None = None) -> GroupConnections | None:
         """Who is in a consumer group; None if nobody is."""
-        return await self._tell(group_admin.connections(self._kit, group, topic))
+        return await self._tell(groups.connections(self._kit, group, topic))
 
     async def producer_connections(self, group: str, topic: str) -> list[Connection]:
         """Who is in a producer group, as the brokers of a topic know."""
-        return await self._tell(group_admin.producer_connections(self._kit, group, topic))
+        return await self._tell(groups.producer_connections(self._kit, group, topic))
 
     async def running_info(self, group: str, client_id: str) -> dict[str, Any]:
         """What a member of a consumer group says of itself."""
-        return await self._tell(group_admin.running_info(self._kit, group, client_id))
+        return await self._tell(groups.running_info(self._kit, group, client_id))
 
     async def offset(self, group: str, queue: MessageQueue) -> int | None:
         """A group's offset of a queue; None if it has none."""
@@ -229,7 +228,7 @@ class Admin:
         Raises:
             LocalError: the target is none.
         """
-        return await self._tell(group_admin.plan_reset(self._kit, topic, target))
+        return await self._tell(groups.plan_reset(self._kit, topic, target))
 
     async def reset_offsets(self, group: str, topic: str, target: Target) -> dict[MessageQueue, int]:
         """Have a group go on elsewhere, backwards or forwards, online or not; returns the new offsets.
@@ -237,11 +236,11 @@ class Admin:
         Raises:
             LocalError: the target is none, or cannot be reached while the group is online.
         """
-        return await self._tell(group_admin.reset_offsets(self._kit, group, topic, target))
+        return await self._tell(groups.reset_offsets(self._kit, group, topic, target))
 
     async def clone_offsets(self, source: str, destination: str, topic: str) -> None:
         """Give a group the offsets of another, in one topic."""
-        await self._tell(group_admin.clone_offsets(self._kit, source, destination, topic))
+        await self._tell(groups.clone_offsets(self._kit, source, destination, topic))
 
     # Messages.
 

@@ -33,7 +33,7 @@ from tandemq.errors import ClosedError, LocalError, NoRoute, OutcomeUnknown, Tan
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.group import ProducerData
-from tandemq.model.hashing import java_hash
+from tandemq.model.java_hash import java_hash
 from tandemq.model.message import Message, MessageQueue, SendResult, SendStatus
 
 Select = Callable[[list[MessageQueue]], MessageQueue]

@@ -8,7 +8,7 @@ Source: docs/storage.md, "record".
 from typing import NamedTuple
 
 from tandemq.codec.record.record import CRC_PROPERTY_BYTES
-from tandemq.model.hashing import cached_java_hash
+from tandemq.model.java_hash import cached_java_hash
 from tandemq.model.message import TIMER_NAMES
 
 LAYOUTS_MAX = 4096

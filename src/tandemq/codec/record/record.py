@@ -20,7 +20,7 @@ from isal.isal_zlib import crc32
 
 from tandemq.codec.record.entries import BLANK_MAGIC
 from tandemq.errors import ProtocolError, RecordTooLarge
-from tandemq.model.hashing import cached_java_hash
+from tandemq.model.java_hash import cached_java_hash
 from tandemq.model.message import StoredMessage, SysFlag, decode_properties
 
 Buffer = bytes | bytearray | memoryview

@@ -5,7 +5,7 @@ Source: docs/requests.md, "administration"; RocketMQ's protocol.header classes.
 
 import msgspec
 
-from tandemq.model.javatypes import Int32, Int64
+from tandemq.model.java_types import Int32, Int64
 
 
 class CreateTopicFields(msgspec.Struct, rename="camel"):

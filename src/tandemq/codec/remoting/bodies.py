@@ -24,7 +24,7 @@ from msgspec import inspect
 
 from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.errors import ProtocolError
-from tandemq.model.javatypes import ENUM
+from tandemq.model.java_types import ENUM
 
 _T = TypeVar("_T")
 _Coerce = Callable[[Any], Any]

@@ -17,7 +17,7 @@ import msgspec
 from tandemq.codec.remoting.bodies import convert
 from tandemq.errors import ProtocolError
 from tandemq.model.command import Command
-from tandemq.model.javatypes import ENUM, Int32
+from tandemq.model.java_types import ENUM, Int32
 
 FORM_JSON = 0
 FORM_BINARY = 1

@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from tandemq.codec.remoting.bodies import convert
-from tandemq.model.javatypes import Int32, Int64
+from tandemq.model.java_types import Int32, Int64
 
 
 def is_true(text: str) -> bool:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar
 
-from tandemq.config import JAVA_INT_MAX
+from tandemq.config.settings import JAVA_INT_MAX
 from tandemq.errors import ConfigError
 
 ROOT = "/tandemq"

@@ -1,7 +1,7 @@
 """From one configuration of a group to the next: what would lose something, and what must be forgotten first.
 
-Whoever writes a configuration into the registry asks here (`groupdb.carry`, `run.groups`): the record of the group and
-the brokers that live must allow it. What contradicts itself is refused before (`records.contradictions`).
+Whoever writes a configuration into the registry asks here (`groupdb.publisher`, `run.groups`): the record of the group
+and the brokers that live must allow it. What contradicts itself is refused before (`records.contradictions`).
 
     mode before       after                          in-sync set of the record
     static            slave-consume, elect           the master alone: nobody noted who fell behind

@@ -19,9 +19,9 @@ from pathlib import Path
 import pyspark
 
 from tandemq.errors import ConfigError
-from tandemq.spark.java import find_java
-from tandemq.spark.paths import local_path
-from tandemq.spark.session import SETTINGS
+from tandemq.spark.runtime.java import find_java
+from tandemq.spark.runtime.local_paths import local_path
+from tandemq.spark.runtime.session import SETTINGS
 
 SPEC = "spark-pipeline.yml"
 TEMPLATE = Path(__file__).parent / "project"

@@ -1,0 +1,1 @@
+"""Commands for topics, groups, offsets, messages and brokers of a running cluster."""

@@ -1,0 +1,140 @@
+"""`tandemq group`: create, delete, list, show."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tandemq.cli.support.client_session import ask, namesrv_option
+from tandemq.cli.support.output import json_option, show_facts, show_json, show_rows, time_text
+from tandemq.errors import LocalError, NoRoute
+from tandemq.model.topic import is_system_group
+
+if TYPE_CHECKING:
+    from tandemq.client.admin.groups import GroupConnections, Progress
+    from tandemq.client.aio.admin import Admin
+    from tandemq.model.message import MessageQueue
+
+LIST_HINT = "tandemq group list shows those that are there"
+
+
+@click.group()
+def group() -> None:
+    """Create, delete, list and show consumer groups."""
+
+
+@group.command()
+@click.argument("name")
+@click.option("--cluster", help="On the masters of this cluster only.")
+@click.option("--retry-max", default=16, show_default=True, type=click.IntRange(0), help="Redeliveries before %DLQ%.")
+@click.option("--retry-queues", default=1, show_default=True, type=click.IntRange(0), help="Queues of %RETRY%NAME.")
+@click.option("--consume/--no-consume", default=True, help="Whether its members may consume.")
+@click.option("--broadcast/--no-broadcast", default=True, help="Whether its members may broadcast.")
+@namesrv_option
+@json_option
+def create(
+    name: str, cluster: str | None, retry_max: int, retry_queues: int, consume: bool, broadcast: bool,
+    name_servers: str, as_json: bool,
+) -> None:  # fmt: skip
+    """Create the consumer group NAME, or change it."""
+
+    async def story(admin: "Admin") -> list[str]:
+        from tandemq.model.group import SubscriptionGroupConfig  # noqa: PLC0415
+
+        config = SubscriptionGroupConfig(
+            name, consume_enable=consume, consume_broadcast_enable=broadcast, retry_queue_nums=retry_queues,
+            retry_max_times=retry_max,
+        )  # fmt: skip
+        return await admin.create_group(config, cluster=cluster)
+
+    show_facts({"group": name, "brokers": ", ".join(ask(name_servers, story))}, as_json=as_json)
+
+
+@group.command()
+@click.argument("name")
+@click.option("--cluster", help="On the masters of this cluster only.")
+@click.option("--clean", is_flag=True, help="Its offsets, retry and dead letter topics as well.")
+@click.option("--yes", is_flag=True, help="Do it; without this it is only said who is in the group.")
+@namesrv_option
+@json_option
+def delete(name: str, cluster: str | None, clean: bool, yes: bool, name_servers: str, as_json: bool) -> None:
+    """Delete the consumer group NAME (previewed without --yes)."""
+
+    async def story(admin: "Admin") -> dict[str, Any]:
+        await offsets_of(admin, name)
+        who = await _members(admin, name)
+        if yes:
+            await admin.delete_group(name, cluster=cluster, clean=clean)
+        return {"group": name, "members": len(who.connections) if who else 0, "clean": clean, "deleted": yes}
+
+    show_facts(found := ask(name_servers, story), as_json=as_json)
+    if not found["deleted"] and not as_json:
+        click.echo("nothing was deleted; --yes does it")
+
+
+async def offsets_of(admin: "Admin", name: str, *, hint: str = "") -> "dict[MessageQueue, Progress]":
+    """How far a consumer group is, in the topics that it has offsets of; `hint`: what to do if there is no such group.
+
+    Raises:
+        LocalError: no broker knows the group.
+    """
+    progress = await admin.progress(name)
+    if not progress and name not in await admin.groups() and await _members(admin, name) is None:
+        raise LocalError(f"there is no group {name}", hint=hint or LIST_HINT)
+    return progress
+
+
+async def _members(admin: "Admin", name: str) -> "GroupConnections | None":
+    try:
+        return await admin.connections(name)
+    except NoRoute:
+        return None
+
+
+@group.command(name="list")
+@click.option("--all", "with_all", is_flag=True, help="With the system's own.")
+@namesrv_option
+@json_option
+def list_groups(with_all: bool, name_servers: str, as_json: bool) -> None:
+    """List the consumer groups that masters know."""
+    found = ask(name_servers, lambda admin: admin.groups())
+    rows = [
+        {"group": name, "consume": config.consume_enable, "broadcast": config.consume_broadcast_enable,
+         "retryMax": config.retry_max_times, "retryQueues": config.retry_queue_nums}
+        for name, config in found.items()
+        if with_all or not is_system_group(name)
+    ]  # fmt: skip
+    show_rows(rows, as_json=as_json, empty="no groups")
+
+
+@group.command()
+@click.argument("name")
+@namesrv_option
+@json_option
+def show(name: str, name_servers: str, as_json: bool) -> None:
+    """Show how far the consumer group NAME is, and who is in it."""
+
+    async def story(admin: "Admin") -> dict[str, Any]:
+        progress = await offsets_of(admin, name)
+        who = await _members(admin, name)
+        queues = [
+            {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id, "end": at.broker_offset,
+             "offset": at.consumer_offset, "lag": at.lag, "lastConsumed": time_text(at.last_ms)}
+            for queue, at in progress.items()
+        ]  # fmt: skip
+        members = [
+            {"client": one.client_id, "address": one.address, "language": one.language} for one in who.connections
+        ] if who else []  # fmt: skip
+        return {
+            "group": name, "lag": sum(row["lag"] for row in queues), "queues": queues, "members": members,
+            "subscriptions": who.subscriptions if who else {},
+        }  # fmt: skip
+
+    found = ask(name_servers, story)
+    if as_json:
+        show_json(found)
+        return
+    show_rows(found["queues"], as_json=False, empty="no offsets")
+    click.echo(f"\nlag: {found['lag']} messages\n")
+    show_rows(found["members"], as_json=False, empty="nobody is in the group")
+    for topic, expression in found["subscriptions"].items():
+        click.echo(f"reads {topic}: {expression}")

@@ -1,0 +1,224 @@
+"""`tandemq message`: send, tail, query."""
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tandemq.cli.admin.offset import parse_time
+from tandemq.cli.support.client_session import ask, namesrv_option, quiet
+from tandemq.cli.support.name_servers import explained
+from tandemq.cli.support.output import json_option, show_json, show_rows, time_text
+from tandemq.errors import LocalError
+
+if TYPE_CHECKING:
+    from tandemq.client.aio.admin import Admin
+    from tandemq.model.message import SendResult, StoredMessage
+
+LINES_PER_BATCH = 64
+RETRY_MS = 3_000
+"""How long a message is tried again that nobody takes: somebody waits at the terminal."""
+FAR_FUTURE_MS = 1 << 52
+
+
+@click.group()
+def message() -> None:
+    """Send, follow and look up messages."""
+
+
+@message.command()
+@click.argument("topic")
+@click.argument("body", required=False)
+@click.option(
+    "--file", "path", type=click.Path(dir_okay=False, allow_dash=True), help="The body is this file; - is stdin."
+)
+@click.option("--lines", is_flag=True, help="Each line of --file is a message.")
+@click.option("--tag", default="", help="The tag.")
+@click.option("--key", "keys", multiple=True, help="A key under which it can be found.")
+@click.option("--property", "pairs", multiple=True, metavar="NAME=VALUE", help="A further property.")
+@click.option("--delay-level", default=0, type=click.IntRange(0), help="Level of messageDelayLevel; 0: at once.")
+@click.option("--group", default="tandemq-cli", show_default=True, help="The producer group.")
+@namesrv_option
+@json_option
+def send(
+    topic: str, body: str | None, path: str | None, lines: bool, tag: str, keys: tuple[str, ...],
+    pairs: tuple[str, ...], delay_level: int, group: str, name_servers: str, as_json: bool,
+) -> None:  # fmt: skip
+    """Send BODY, a file, or each line of a file to TOPIC."""
+    if (body is None) == (path is None):
+        raise click.UsageError("give a BODY or --file")
+    data = body.encode() if body is not None else _read(path or "-")
+    bodies = data.splitlines() if lines else [data]
+    from tandemq.model.message import Message  # noqa: PLC0415
+
+    messages = [
+        Message(topic, one, tags=tag, keys=keys, properties=_properties(pairs), delay_level=delay_level)
+        for one in bodies
+    ]
+    import asyncio  # noqa: PLC0415  # --help needs no loop
+
+    with quiet(), explained(name_servers):
+        results = asyncio.run(_send(name_servers, group, messages))
+    rows = [
+        {"status": result.status.value, "id": result.unique_key, "broker": result.queue.broker_name,
+         "queue": result.queue.queue_id, "offset": result.queue_offset, "offsetId": result.offset_message_id}
+        for result in results
+    ]  # fmt: skip
+    show_rows(rows, as_json=as_json, empty="no lines")
+
+
+def _read(path: str) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except OSError as error:
+        raise LocalError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _properties(pairs: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise click.UsageError(f"--property {pair}: NAME=VALUE is expected")
+        found[name] = value
+    return found
+
+
+async def _send(name_servers: str, group: str, messages: list[Any]) -> "list[SendResult]":
+    from tandemq.client.aio.producer import Producer  # noqa: PLC0415
+
+    results = []
+    async with Producer(name_servers, group=group, retry_ms=RETRY_MS) as producer:
+        for at in range(0, len(messages), LINES_PER_BATCH):
+            some = messages[at : at + LINES_PER_BATCH]
+            # Delayed messages cannot travel in a batch.
+            if len(some) == 1 or some[0].delay_level:
+                results += [await producer.send(one) for one in some]
+            else:
+                results += await producer.send_batch(some)
+    return results
+
+
+@message.command()
+@click.argument("topic")
+@click.option("--tags", default="*", show_default=True, help="Only these: a || b.")
+@click.option("--from", "start", type=click.Choice(["earliest", "latest"]), default="latest", show_default=True,
+              help="Where to start.")  # fmt: skip
+@click.option("--count", type=click.IntRange(1), help="Stop after so many messages.")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop when so long nothing came.")
+@namesrv_option
+@json_option
+def tail(
+    topic: str, tags: str, start: str, count: int | None, seconds: float | None, name_servers: str, as_json: bool
+) -> None:
+    """Follow TOPIC until Ctrl-C; no consumer group moves by it."""
+    import asyncio  # noqa: PLC0415  # --help needs no loop
+
+    with quiet(), explained(name_servers), contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_tail(name_servers, topic, tags, start == "earliest", count, seconds, as_json=as_json))
+
+
+async def _tail(
+    name_servers: str, topic: str, tags: str, from_start: bool, count: int | None, seconds: float | None, *,
+    as_json: bool,
+) -> None:  # fmt: skip
+    from tandemq.client.aio.pull_consumer import PullConsumer  # noqa: PLC0415
+
+    left = count
+    async with PullConsumer(name_servers, group="tandemq-cli-tail") as consumer:
+        consumer.subscribe(topic, tags)
+        queues = await consumer.queues(topic)
+        consumer.assign(queues)
+        for queue in queues:
+            first, end = await consumer.bounds(queue)
+            consumer.seek(queue, first if from_start else end)
+        while left is None or left > 0:
+            found = await consumer.poll(min(left or 100, 100), timeout_s=seconds)
+            if not found and seconds is not None:
+                return
+            for one in found:
+                if as_json:
+                    show_json(as_object(one))
+                else:
+                    click.echo(_line(one))
+            if left is not None:
+                left -= len(found)
+
+
+@message.command()
+@click.argument("topic", required=False)
+@click.option("--key", help="By a key; with TOPIC.")
+@click.option("--unique-key", help="By the id its producer gave it; with TOPIC.")
+@click.option("--id", "message_id", help="By its offset message id: where it lies.")
+@click.option("--broker", "broker_name", help="By place: broker group; with TOPIC, --queue and --offset.")
+@click.option("--queue", "queue_id", type=click.IntRange(0), help="By place: queue.")
+@click.option("--offset", type=click.IntRange(0), help="By place: offset in the queue.")
+@click.option("--begin", help="By key: stored at this time or later, like 2024-05-31T13:00.")
+@click.option("--end", help="By key: stored at this time or earlier.")
+@click.option("--count", default=32, show_default=True, type=click.IntRange(1), help="By key: at most so many.")
+@namesrv_option
+@json_option
+def query(
+    topic: str | None, key: str | None, unique_key: str | None, message_id: str | None, broker_name: str | None,
+    queue_id: int | None, offset: int | None, begin: str | None, end: str | None, count: int, name_servers: str,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Look messages up: by key, by unique key, by id, or by place."""
+    begin_ms = parse_time(begin) if begin else 0
+    end_ms = parse_time(end) if end else FAR_FUTURE_MS
+
+    async def story(admin: "Admin") -> "list[StoredMessage]":
+        from tandemq.model.message import MessageQueue  # noqa: PLC0415
+
+        if message_id is not None:
+            return [await admin.message_by_id(message_id)]
+        if topic is None:
+            raise click.UsageError("give a TOPIC, or --id")
+        if key is not None or unique_key is not None:
+            return await admin.messages_by_key(
+                topic, unique_key or key or "", count_max=count, begin_ms=begin_ms, end_ms=end_ms,
+                unique=unique_key is not None,
+            )  # fmt: skip
+        if broker_name is None or queue_id is None or offset is None:
+            raise click.UsageError("give --key, --unique-key, --id, or --broker, --queue and --offset")
+        one = await admin.message_at(MessageQueue(topic, broker_name, queue_id), offset)
+        return [one] if one is not None else []
+
+    found = ask(name_servers, story)
+    if as_json:
+        show_json([as_object(one) for one in found])
+    elif not found:
+        click.echo("no message")
+    else:
+        for one in found:
+            click.echo(_line(one))
+    if not found:
+        raise click.exceptions.Exit(1)
+
+
+def as_object(one: "StoredMessage") -> dict[str, Any]:
+    """A message for `--json`; a body that is no UTF-8 comes as hexadecimal digits, one that cannot be decompressed as
+    it is stored, with the reason as `fault`."""
+    try:
+        body = {"body": one.body.decode()}
+    except UnicodeDecodeError:
+        body = {"bodyHex": one.body.hex()}
+    return {
+        "topic": one.topic, "queue": one.queue_id, "offset": one.queue_offset, "id": one.unique_key,
+        "offsetId": one.offset_message_id, "tag": one.tags, "keys": one.keys, "stored": one.store_ms,
+        "born": one.born_ms, "bornHost": one.born_host, "storeHost": one.store_host,
+        "reconsumeTimes": one.reconsume_times, "properties": one.properties,
+        **body, **({"fault": one.fault} if one.fault else {}),
+    }  # fmt: skip
+
+
+def _line(one: "StoredMessage") -> str:
+    body = one.body[:200].decode("utf-8", "backslashreplace")
+    shown = "".join(c if c.isprintable() else "·" for c in body) + ("…" if len(one.body) > 200 else "")
+    keys = f" keys={','.join(one.keys)}" if one.keys else ""
+    tag = f" tag={one.tags}" if one.tags else ""
+    fault = f" [{one.fault}]" if one.fault else ""
+    place = f"{one.topic}/{one.queue_id}@{one.queue_offset}"
+    return f"{time_text(one.store_ms)} {place} {one.unique_key}{tag}{keys}{fault} {shown}"

@@ -1,0 +1,105 @@
+"""`tandemq offset`: show and reset the offsets of a consumer group."""
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tandemq.cli.admin.group import LIST_HINT, offsets_of
+from tandemq.cli.support.client_session import ask, namesrv_option
+from tandemq.cli.support.output import json_option, show_json, show_rows, time_text
+
+if TYPE_CHECKING:
+    from tandemq.client.admin.groups import Progress, Target
+    from tandemq.client.aio.admin import Admin
+    from tandemq.model.message import MessageQueue
+
+FAR_FUTURE_MS = 1 << 52
+
+
+@click.group()
+def offset() -> None:
+    """Show and reset the offsets of a consumer group."""
+
+
+@offset.command()
+@click.argument("group")
+@click.option("--topic", help="Of this topic only.")
+@namesrv_option
+@json_option
+def show(group: str, topic: str | None, name_servers: str, as_json: bool) -> None:
+    """Show the offsets of GROUP."""
+
+    async def story(admin: "Admin") -> "dict[MessageQueue, Progress]":
+        if topic is not None:
+            await admin.topic_route(topic)  # which says so if it is not there
+        progress = await offsets_of(admin, group)
+        return {queue: at for queue, at in progress.items() if topic in (None, queue.topic)}
+
+    found = ask(name_servers, story)
+    rows = [
+        {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id, "offset": at.consumer_offset,
+         "end": at.broker_offset, "lag": at.lag, "lastConsumed": time_text(at.last_ms)}
+        for queue, at in found.items()
+    ]  # fmt: skip
+    show_rows(rows, as_json=as_json, empty="no offsets")
+
+
+@offset.command()
+@click.argument("group")
+@click.argument("topic")
+@click.option("--to", "target", required=True, metavar="TARGET",
+              help="earliest, latest, an offset, or a time like 2024-05-31T13:00.")  # fmt: skip
+@click.option("--broker", "broker_name", help="Only the queue of this broker group; with --queue.")
+@click.option("--queue", "queue_id", type=click.IntRange(0), help="Only this queue; with --broker.")
+@click.option("--yes", is_flag=True, help="Do it; without this it is only said what would be set.")
+@namesrv_option
+@json_option
+def reset(
+    group: str, topic: str, target: str, broker_name: str | None, queue_id: int | None, yes: bool, name_servers: str,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Have GROUP go on elsewhere in TOPIC (previewed without --yes)."""
+    if (broker_name is None) != (queue_id is None):
+        raise click.UsageError("--broker and --queue go together")
+
+    async def story(admin: "Admin") -> list[dict[str, Any]]:
+        where = _target(target, topic, broker_name, queue_id)
+        progress = await offsets_of(admin, group, hint=f"tandemq group create {group} makes it; {LIST_HINT}")
+        before = {queue: at.consumer_offset for queue, at in progress.items()}
+        plan = await (admin.reset_offsets(group, topic, where) if yes else admin.plan_reset(topic, where))
+        return [
+            {"broker": queue.broker_name, "queue": queue.queue_id, "from": before.get(queue), "to": offset,
+             "again": max(0, before[queue] - offset) if queue in before else None}
+            for queue, offset in plan.items()
+        ]  # fmt: skip
+
+    rows = ask(name_servers, story)
+    if as_json:
+        show_json({"group": group, "topic": topic, "done": yes, "queues": rows})
+        return
+    show_rows(rows, as_json=False)
+    if not yes:
+        click.echo("\nnothing was changed; --yes does it")
+
+
+def _target(text: str, topic: str, broker_name: str | None, queue_id: int | None) -> "Target":
+    from tandemq.client.admin.groups import Target  # noqa: PLC0415
+    from tandemq.model.message import MessageQueue  # noqa: PLC0415
+
+    queue = MessageQueue(topic, broker_name, queue_id) if broker_name is not None and queue_id is not None else None
+    if text == "earliest":
+        return Target(time_ms=0, queue=queue)
+    if text == "latest":
+        return Target(time_ms=FAR_FUTURE_MS, queue=queue)
+    if text.isdigit():
+        return Target(offset=int(text), queue=queue)
+    return Target(time_ms=parse_time(text), queue=queue)
+
+
+def parse_time(text: str) -> int:
+    """A time in ISO form, in this machine's zone unless it says another, as milliseconds since 1970."""
+    try:
+        return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
+    except ValueError as error:
+        raise click.UsageError(f"{text!r} is no time; write for instance 2024-05-31T13:00") from error

@@ -1,0 +1,133 @@
+"""`tandemq topic`: create, delete, list, show."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tandemq.cli.support.client_session import ask, namesrv_option
+from tandemq.cli.support.output import json_option, show_facts, show_json, show_rows, time_text
+from tandemq.errors import RemoteError
+from tandemq.model.topic import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS
+
+if TYPE_CHECKING:
+    from tandemq.client.aio.admin import Admin
+
+PERMISSIONS = {"r": 4, "w": 2, "rw": 6}
+
+
+@click.group()
+def topic() -> None:
+    """Create, delete, list and show topics."""
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--queues", default=8, show_default=True, type=click.IntRange(1, 16_384), help="Queues per broker group.")
+@click.option("--cluster", help="On the masters of this cluster only.")
+@click.option("--broker", "broker_name", help="On the master of this broker group only.")
+@click.option("--permission", type=click.Choice(sorted(PERMISSIONS)), default="rw", show_default=True,
+              help="What clients may do.")  # fmt: skip
+@click.option("--order", is_flag=True, help="Mark it as globally ordered.")
+@namesrv_option
+@json_option
+def create(
+    name: str, queues: int, cluster: str | None, broker_name: str | None, permission: str, order: bool,
+    name_servers: str, as_json: bool,
+) -> None:  # fmt: skip
+    """Create the topic NAME, or change it."""
+    addresses = ask(
+        name_servers,
+        lambda admin: admin.create_topic(
+            name, queues=queues, cluster=cluster, broker_name=broker_name, perm=PERMISSIONS[permission], order=order
+        ),
+    )
+    show_facts({"topic": name, "queues": queues, "brokers": ", ".join(addresses)}, as_json=as_json)
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--cluster", help="On the masters of this cluster only.")
+@click.option("--yes", is_flag=True, help="Do it; without this it is only said what would be deleted.")
+@namesrv_option
+@json_option
+def delete(name: str, cluster: str | None, yes: bool, name_servers: str, as_json: bool) -> None:
+    """Delete the topic NAME with its messages (previewed without --yes)."""
+
+    async def story(admin: "Admin") -> dict[str, Any]:
+        stats = await admin.topic_stats(name)
+        if yes:
+            await admin.delete_topic(name, cluster=cluster)
+        messages = sum(queue.max_offset - queue.min_offset for queue in stats.values())
+        return {"topic": name, "queues": len(stats), "messages": messages, "deleted": yes}
+
+    show_facts(found := ask(name_servers, story), as_json=as_json)
+    if not found["deleted"] and not as_json:
+        click.echo("nothing was deleted; --yes does it")
+
+
+@topic.command(name="list")
+@click.option("--all", "with_all", is_flag=True, help="With system, retry and dead letter topics.")
+@namesrv_option
+@json_option
+def list_topics(with_all: bool, name_servers: str, as_json: bool) -> None:
+    """List the topics that the name server knows."""
+
+    async def story(admin: "Admin") -> list[str]:
+        brokers = await admin.cluster_info()
+        own = {
+            *SYSTEM_TOPICS,
+            *brokers.brokers,
+            *brokers.clusters,
+            *(f"{name}_REPLY_TOPIC" for name in brokers.clusters),
+        }
+        names = await admin.topics()
+        return [n for n in names if with_all or (n not in own and not n.startswith((RETRY_PREFIX, DLQ_PREFIX)))]
+
+    names = ask(name_servers, story)
+    if as_json:
+        show_json(names)
+    else:
+        click.echo("\n".join(names) or "no topics")
+
+
+@topic.command()
+@click.argument("name")
+@namesrv_option
+@json_option
+def show(name: str, name_servers: str, as_json: bool) -> None:
+    """Show the queues of the topic NAME, what they hold, and who reads it."""
+
+    async def story(admin: "Admin") -> dict[str, Any]:
+        route = await admin.topic_route(name)
+        stats = await admin.topic_stats(name)
+        try:
+            groups = await admin.topic_groups(name)
+        except RemoteError:
+            groups = []
+        offers = [
+            {"broker": data.broker_name, "readQueues": data.read_queue_nums, "writeQueues": data.write_queue_nums,
+             "permission": data.perm, "addresses": route.brokers[data.broker_name].members}
+            for data in route.queues
+            if data.broker_name in route.brokers
+        ]  # fmt: skip
+        queues = [
+            {"broker": queue.broker_name, "queue": queue.queue_id, "min": found.min_offset, "max": found.max_offset,
+             "messages": found.max_offset - found.min_offset, "last": time_text(found.last_ms)}
+            for queue, found in stats.items()
+        ]  # fmt: skip
+        return {"topic": name, "brokers": offers, "queues": queues, "groups": groups}
+
+    found = ask(name_servers, story)
+    if as_json:
+        show_json(found)
+        return
+    show_rows(
+        [
+            {**row, "addresses": ", ".join(f"{member}={at}" for member, at in row["addresses"].items())}
+            for row in found["brokers"]
+        ],
+        as_json=False,
+    )
+    click.echo()
+    show_rows(found["queues"], as_json=False)
+    click.echo(f"\nread by: {', '.join(found['groups']) or 'nobody'}")

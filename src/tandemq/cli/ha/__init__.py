@@ -1,0 +1,1 @@
+"""`tandemq ha`: replication and roles of broker groups."""

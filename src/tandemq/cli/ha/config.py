@@ -1,0 +1,310 @@
+"""`tandemq ha config`: the configuration of broker groups, in its database and from there to the registry.
+
+Every change is checked as a whole before it is stored; `apply` carries what is stored to the registry, and may be
+interrupted anywhere and run again.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tandemq.cli.support import registries
+from tandemq.cli.support.client_session import quiet
+from tandemq.cli.support.output import json_option, show_json, show_rows, time_text
+from tandemq.errors import ConfigError, NetworkError, RemoteError, TandemError
+
+if TYPE_CHECKING:
+    from tandemq.coordination.registry.records import GroupConfig, Member
+    from tandemq.groupdb.database import GroupDatabase, StoredGroup
+    from tandemq.groupdb.publisher import CarriedGroup
+
+EXIT_REFUSED = 3
+FOLLOW_SECONDS = 1.0
+DATABASE_FILE = "~/.tandemq/groups.db"
+
+database_option = click.option(
+    "--database", "database_url", envvar="TANDEMQ_DATABASE", metavar="URL", show_envvar=True,
+    help=f"Of the database, as SQLAlchemy writes it; default: SQLite in {DATABASE_FILE}.",
+)  # fmt: skip
+registry_option = registries.registry_option(
+    "zookeeper://host:2181,host:2181 or namesrv://host:9876.", default="namesrv://127.0.0.1:9876", show_default=True
+)
+cluster_option = click.option("--cluster", default="DefaultCluster", show_default=True, help="Of the brokers.")
+
+
+@click.group()
+def config() -> None:
+    """Configure broker groups: members, roles, permissions, weights, mode.
+
+    Brokers with registryAddr read it when they start and when it changes; a new mode holds from their next start.
+    """
+
+
+@contextmanager
+def _database(url: str | None) -> "Iterator[GroupDatabase]":
+    try:
+        from tandemq.groupdb.database import GroupDatabase  # noqa: PLC0415  # an extra
+    except ImportError as error:
+        raise ConfigError(
+            "the configuration of groups needs SQLAlchemy, which is not installed",
+            hint="pip install 'tandemq[console]'",
+        ) from error
+    if url is None:
+        file = Path(DATABASE_FILE).expanduser()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        url = f"sqlite:///{file}"
+    with GroupDatabase(url) as opened:
+        yield opened
+
+
+# Showing.
+
+
+@config.command("list")
+@click.option("--cluster", help="Of this cluster only.")
+@database_option
+@json_option
+def list_groups(cluster: str | None, database_url: str | None, as_json: bool) -> None:
+    """List the groups in the database, and whether the registry was brought to what is stored."""
+    with _database(database_url) as database:
+        rows = [_row(group) for group in database.groups(cluster)]
+    show_rows(rows, as_json=as_json, empty="no group is configured")
+
+
+def _row(group: "StoredGroup") -> dict[str, Any]:
+    config = group.config
+    return {
+        "cluster": group.cluster,
+        "group": group.broker_name,
+        "mode": "removed" if config is None else config.mode.value,
+        "members": 0 if config is None else len(config.members),
+        "revision": group.revision,
+        "applied": group.is_carried,
+        "changed": time_text(group.changed_ms),
+    }
+
+
+@config.command()
+@click.argument("group")
+@cluster_option
+@database_option
+@json_option
+def show(group: str, cluster: str, database_url: str | None, as_json: bool) -> None:
+    """Show one group: its mode and members."""
+    with _database(database_url) as database:
+        found = database.group(cluster, group)
+    if found is None or found.config is None:
+        raise ConfigError(f"there is no group {group} in cluster {cluster}")
+    _show(found, as_json=as_json)
+
+
+def _show(found: "StoredGroup", *, as_json: bool) -> None:
+    assert found.config is not None
+    members = [_member_row(member) for member in found.config.members]
+    if as_json:
+        show_json({**_row(found), "members": members})
+        return
+    state = "applied" if found.is_carried else "not applied yet"
+    click.echo(f"{found.broker_name}: {found.config.mode.value}, revision {found.revision}, {state}\n")
+    show_rows(members, as_json=False)
+
+
+def _member_row(member: "Member") -> dict[str, Any]:
+    return {
+        "id": member.broker_id,
+        "role": member.role.value,
+        "permission": member.permission.value,
+        "weight": member.weight,
+        "priority": member.priority,
+    }
+
+
+# Changing.
+
+
+@config.command("set")
+@click.argument("group")
+@click.option(
+    "--mode", type=click.Choice(["static", "slave-consume", "elect"]), help="What happens when a master dies."
+)
+@click.option(
+    "--member", "members", multiple=True, metavar="ID[,KEY=VALUE]…",
+    help="Add or change a member: role (master, slave), permission (FULL, WRITE, READ, NONE), weight, priority.",
+)  # fmt: skip
+@click.option("--drop", "dropped", type=int, multiple=True, metavar="ID", help="Take a member out.")
+@cluster_option
+@database_option
+@json_option
+def set_group(
+    group: str, mode: str | None, members: tuple[str, ...], dropped: tuple[int, ...], cluster: str,
+    database_url: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Create or change a group; what is not named stays. The result is checked as a whole, or nothing changes.
+
+    tandemq ha config set broker-a --mode slave-consume --member 0,role=master --member 1,role=slave,permission=READ
+    """
+
+    def changed(before: "GroupConfig | None") -> "GroupConfig":
+        return _changed(group, before, mode, members, dropped)
+
+    with _database(database_url) as database:
+        stored = database.change(cluster, group, changed, wall_ms=time.time_ns() // 1_000_000)
+    _show(stored, as_json=as_json)
+
+
+def _changed(
+    group: str, before: "GroupConfig | None", mode: str | None, members: tuple[str, ...], dropped: tuple[int, ...]
+) -> "GroupConfig":
+    from tandemq.coordination.registry.records import GroupConfig, Mode, with_member  # noqa: PLC0415
+
+    config = before or GroupConfig(Mode.STATIC, ())
+    if mode is not None:
+        config = replace(config, mode=Mode(mode))
+    for broker_id in dropped:
+        if config.member(broker_id) is None:
+            raise ConfigError(f"broker {broker_id} is unknown in group {group}, so it cannot be taken out")
+        config = replace(config, members=tuple(each for each in config.members if each.broker_id != broker_id))
+    for text in members:
+        config = with_member(config, _member(group, config, text))
+    return config
+
+
+def _member(group: str, config: "GroupConfig", text: str) -> "Member":
+    from tandemq.coordination.registry.records import Member, Permission, Role  # noqa: PLC0415
+
+    first, *rest = text.split(",")
+    pairs = dict(each.partition("=")[::2] for each in rest)
+    unknown = sorted(pairs.keys() - {"role", "permission", "weight", "priority"})
+    if unknown or len(pairs) < len(rest):
+        raise ConfigError(
+            f"--member {text}: {unknown[0] if unknown else 'a key'} is unknown or there twice",
+            hint="role, permission, weight and priority may be given, once each",
+        )
+    broker_id = _integer(text, "the broker id", first)
+    member = config.member(broker_id)
+    if member is None and "role" not in pairs:
+        raise ConfigError(f"broker {broker_id} is unknown in group {group}", hint="give role=… to add it")
+    if "role" in pairs:
+        role = Role(_choice(text, "role", pairs["role"].lower(), [each.value for each in Role]))
+        member = Member(broker_id, role) if member is None else replace(member, role=role)
+    assert member is not None, "it is known, or has a role"
+    if "permission" in pairs:
+        choices = [each.value for each in Permission]
+        member = replace(
+            member, permission=Permission(_choice(text, "permission", pairs["permission"].upper(), choices))
+        )
+    if "weight" in pairs:
+        member = replace(member, weight=_integer(text, "weight", pairs["weight"]))
+    if "priority" in pairs:
+        member = replace(member, priority=_integer(text, "priority", pairs["priority"]))
+    return member
+
+
+def _integer(text: str, what: str, value: str) -> int:
+    try:
+        return int(value)
+    except ValueError as error:
+        raise _no_member(text, f"{what} must be a whole number, not {value!r:.64}") from error
+
+
+def _choice(text: str, what: str, value: str, choices: list[str]) -> str:
+    if value not in choices:
+        raise _no_member(text, f"{what} must be one of {', '.join(choices)}, not {value!r:.64}")
+    return value
+
+
+def _no_member(text: str, why: str) -> ConfigError:
+    return ConfigError(f"--member {text:.128}: {why}", hint="write for instance --member 1,role=slave,permission=READ")
+
+
+@config.command()
+@click.argument("group")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@cluster_option
+@database_option
+@json_option
+def remove(group: str, yes: bool, cluster: str, database_url: str | None, as_json: bool) -> None:
+    """Remove a group's configuration; its brokers keep their state, so that epochs do not begin again."""
+    if not yes:
+        click.confirm(f"Remove the configuration of group {group} in cluster {cluster}?", abort=True, err=True)
+    with _database(database_url) as database:
+        removed = database.change(cluster, group, lambda _: None, wall_ms=time.time_ns() // 1_000_000)
+    show_rows([_row(removed)], as_json=as_json)
+
+
+# Carrying to the registry.
+
+
+@config.command()
+@click.option("--cluster", help="Groups of this cluster only.")
+@click.option("--follow", is_flag=True, help=f"Go on: carry every change within {FOLLOW_SECONDS:g} s, until Ctrl-C.")
+@registry_option
+@database_option
+@json_option
+def apply(cluster: str | None, follow: bool, registry: str, database_url: str | None, as_json: bool) -> int:
+    """Carry the stored configurations to the registry. Interrupted anywhere, it is run again.
+
+    A group is refused (exit code 3) if a broker that is master or serves reads now is not in its configuration.
+    """
+    with _database(database_url) as database, quiet():
+        if not follow:
+            done = _carry(database, registry, cluster)
+            show_rows([_carried_row(each) for each in done], as_json=as_json, empty="no group is configured")
+            return EXIT_REFUSED if any(each.reason for each in done) else 0
+        _follow(database, registry, cluster, as_json=as_json)
+    return 0
+
+
+def _carry(database: "GroupDatabase", registry: str, cluster: str | None) -> "list[CarriedGroup]":
+    from tandemq.groupdb.publisher import carry  # noqa: PLC0415
+
+    with registries.open_registry(registry) as client:
+        return carry(database, client.do, cluster)
+
+
+def _follow(database: "GroupDatabase", registry: str, cluster: str | None, *, as_json: bool) -> None:
+    """Say what changes, once; a registry or a database that is away is waited for."""
+    from tandemq.groupdb.publisher import Carried, carry  # noqa: PLC0415
+
+    said: dict[tuple[str, str], str] = {}
+    trouble = ""
+    while True:
+        try:
+            with registries.open_registry(registry) as client:
+                while True:
+                    for done in carry(database, client.do, cluster):
+                        name = (done.cluster, done.broker_name)
+                        if done.what is not Carried.UNCHANGED and said.get(name) != done.reason:
+                            _say(done, as_json=as_json)
+                        if done.what is Carried.REFUSED:
+                            said[name] = done.reason
+                        else:
+                            said.pop(name, None)
+                    trouble = ""
+                    time.sleep(FOLLOW_SECONDS)
+        except (NetworkError, RemoteError) as error:
+            if str(error) != trouble:
+                trouble = _tell_trouble(error)
+        time.sleep(FOLLOW_SECONDS)
+
+
+def _tell_trouble(error: TandemError) -> str:
+    click.echo(f"tandemq: {error}; trying again", err=True)
+    return str(error)
+
+
+def _say(done: "CarriedGroup", *, as_json: bool) -> None:
+    row = _carried_row(done)
+    if as_json:
+        show_json(row)
+    else:
+        click.echo(f"{done.cluster}/{done.broker_name}: {' '.join(filter(None, (row['done'], row['reason'])))}")
+
+
+def _carried_row(done: "CarriedGroup") -> dict[str, Any]:
+    return {"cluster": done.cluster, "group": done.broker_name, "done": done.what.value, "reason": done.reason}

@@ -1,0 +1,146 @@
+"""How the commit logs of running brokers are: `tandemq ha scrub`, and what `ha status` and `ha verify` say of damage.
+
+log_health(address)      what a broker tells of its passes, damaged ranges and repairs; None if it is no TandemQ broker
+damage_rows(…)           a table of ranges that are damaged, or were
+"""
+
+import sys
+import time
+from typing import Any
+
+import click
+
+from tandemq.cli.support.client_session import namesrv_option
+from tandemq.cli.support.members import ask_json, members_of
+from tandemq.cli.support.output import json_option, show_json, show_rows
+from tandemq.errors import NetworkError, RemoteError
+from tandemq.model.codes import RequestCode, ResponseCode
+
+EXIT_FAULTS = 3
+LOOK_S = 0.2
+MEBIBYTE = 1 << 20
+
+
+def log_health(address: str, **fields: object) -> dict[str, Any] | None:
+    """What a broker tells of its log; `begin`, `bytesPerSecond`: see TANDEM_SCRUB.
+
+    Raises:
+        NetworkError: it does not answer.
+        RemoteError: it refuses.
+    """
+    texts = {name: str(value).lower() for name, value in fields.items()}
+    try:
+        found: dict[str, Any] = ask_json(address, RequestCode.TANDEM_SCRUB, texts)
+    except RemoteError as error:
+        if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return None
+        raise
+    return found
+
+
+def health_columns(found: dict[str, Any] | None) -> dict[str, Any]:
+    """Of a table: hours since the log was last verified whole, damaged ranges, and how many were repaired."""
+    if found is None:
+        return {"verifiedH": None, "damaged": None, "repaired": None}
+    ended = found["last"]["endedMs"]
+    hours = round(max(0.0, time.time() * 1000 - ended) / 3_600_000, 1) if ended else None
+    return {"verifiedH": hours, "damaged": len(found["damaged"]), "repaired": found["repairedTotal"]}
+
+
+def damage_rows(broker: str, broker_id: int, found: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """The damaged ranges of one broker's log, and what a slave made it look at."""
+    if found is None:
+        return []
+    rows = [
+        {"broker": broker, "id": broker_id, "from": one["start"], "to": one["end"],
+         "fate": "lost" if one["isLost"] else "waits", "why": one["reason"], "repair": one["trouble"] or "under way"}
+        for one in found["damaged"]
+    ]  # fmt: skip
+    told = found["suspicion"]
+    if told is not None and found["damaged"]:
+        rows.append({"broker": broker, "id": broker_id, "from": told["logOffset"], "to": None, "fate": "suspect",
+                     "why": f"{told['source']}: {told['reason']}", "repair": told["found"]})  # fmt: skip
+    return rows
+
+
+@click.command()
+@click.option("--broker", help="Of this broker group only.")
+@click.option(
+    "--rate", type=click.IntRange(1), help="MiB per second of each broker, for this pass; as it is set there."
+)
+@click.option("--no-wait", is_flag=True, help="Begin, and do not wait for the end.")
+@namesrv_option
+@json_option
+def scrub(broker: str | None, rate: int | None, no_wait: bool, name_servers: str, as_json: bool) -> None:
+    """Have all brokers verify their whole commit log now and repair damage from their twins.
+
+    Queue entries that are not what the log says are rebuilt from it. Exit code 3 if damage is left. A pass that runs
+    already goes on, at the new rate.
+    """
+    members = [member for member in members_of(name_servers) if broker in (None, member.broker)]
+    wanted = {"begin": True} | ({"bytesPerSecond": rate * MEBIBYTE} if rate else {})
+    states: dict[tuple[str, int], dict[str, Any] | None] = {}
+    for member in members:
+        states[member.broker, member.broker_id] = log_health(member.address, **wanted)
+    while not no_wait and not all(map(_is_done, states.values())):
+        time.sleep(LOOK_S)
+        for member in members:
+            key = member.broker, member.broker_id
+            if not _is_done(states[key]):
+                states[key] = log_health(member.address)
+        if not as_json:
+            _tell(list(states.values()))
+    if not as_json and sys.stderr.isatty() and not no_wait:
+        click.echo(err=True)
+    rows = [_row(name, number, found) for (name, number), found in states.items()]
+    damages = [row for (name, number), found in states.items() for row in damage_rows(name, number, found)]
+    if as_json:
+        show_json([row | {"ranges": (states[row["broker"], row["id"]] or {}).get("damaged", [])} for row in rows])
+    else:
+        show_rows(rows, as_json=False, empty="no broker is registered")
+        show_damages(damages)
+    if not no_wait and any(row["damaged"] for row in rows):
+        raise click.exceptions.Exit(EXIT_FAULTS)
+
+
+def show_damages(rows: list[dict[str, Any]]) -> None:
+    """Damaged ranges below another table, if there are any."""
+    if rows:
+        click.echo("\nDamaged ranges of logs:\n")
+        show_rows(rows, as_json=False, empty="")
+
+
+def _is_done(found: dict[str, Any] | None) -> bool:
+    """The pass is over, and a repair of each damaged range was tried."""
+    return found is None or (found["state"] != "running" and all(one["trouble"] for one in found["damaged"]))
+
+
+def _row(name: str, number: int, found: dict[str, Any] | None) -> dict[str, Any]:
+    row: dict[str, Any] = {"broker": name, "id": number, "state": "no TandemQ broker", "bytes": None, "records": None,
+                           "found": None, "damaged": None, "repaired": None,
+                           "rebuiltEntries": None}  # fmt: skip
+    if found is None:
+        return row
+    shown = found["this"]
+    return row | {
+        "state": "running" if found["state"] == "running" else "verified", "bytes": shown["bytes"],
+        "records": shown["records"], "found": shown["damaged"], "damaged": len(found["damaged"]),
+        "repaired": found["repairedTotal"], "rebuiltEntries": found["corrected"],
+    }  # fmt: skip
+
+
+def _tell(states: list[dict[str, Any] | None]) -> None:
+    if not sys.stderr.isatty():
+        return
+    told = [found for found in states if found is not None]
+    done = sum(found["this"]["bytes"] for found in told)
+    total = sum(max(0, found["this"]["until"] - found["logStart"]) for found in told)
+    click.echo(f"\rscrub: {100 * done // max(total, 1)} % of {total / 1e6:,.0f} MB", nl=False, err=True)
+
+
+def try_log_health(address: str) -> dict[str, Any] | None:
+    """As `log_health`, None if it does not answer."""
+    try:
+        return log_health(address)
+    except (NetworkError, RemoteError):
+        return None

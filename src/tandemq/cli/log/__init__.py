@@ -1,0 +1,1 @@
+"""`tandemq log`: offline tools for a store directory."""

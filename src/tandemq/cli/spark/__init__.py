@@ -1,0 +1,1 @@
+"""`tandemq spark`: the jobs of the data pipeline."""

@@ -1,0 +1,351 @@
+"""`tandemq spark`: the data pipeline's jobs, each a few lines over `tandemq.spark`, which is loaded when one runs."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tandemq.cli.spark.collect import collect
+from tandemq.cli.spark.pipeline import pipeline
+from tandemq.cli.spark.replay import replay
+from tandemq.cli.spark.session import Progress, clear_errors, run_into_lake, session_options, spark_session
+from tandemq.cli.support.output import json_option, show_facts, show_json, show_rows
+from tandemq.cli.support.paths import LocalPath
+from tandemq.config.settings import DELAY_LEVELS, parse_delay_levels
+from tandemq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tandemq.spark.jobs.stats import Stats
+
+EXIT_FAULTS = 3
+SHOWN_MAX = 20
+ALLOW_LOSS = {
+    "set failOnDataLoss to false to go on without": "--allow-loss goes on without",
+    "set failOnDataLoss to false": "give --allow-loss",
+}
+"""What the options of the source are called here."""
+
+directory = LocalPath(exists=True, file_okay=False, path_type=Path)
+store_argument = click.argument("store", type=directory)
+lake_argument = click.argument("lake", type=LocalPath(file_okay=False, path_type=Path))
+state_option = click.option(
+    "--state", type=LocalPath(dir_okay=False, path_type=Path),
+    help="Keep results in this file, and go on from it after an interruption.",
+)  # fmt: skip
+range_option = click.option(
+    "--range-bytes", default=64 << 20, show_default=True, type=click.IntRange(1 << 16), help="Bytes of log of one task."
+)
+
+
+@click.group()
+def spark() -> None:
+    """Archive, check and measure logs with Spark.
+
+    Needs the extra: pip install 'tandemq[spark]'. STORE is a broker's storePathRootDir, or a directory of commit log
+    files; only collect, and replay to topics, ask a cluster. Exit codes: 0 done, 1 it did not work, 2 wrong usage, 3 a
+    check found faults, or part of the log vanished while it was read.
+    """
+
+
+def tell_lost(lost: Sequence[Mapping[str, Any]]) -> None:
+    """Say what vanished while it was read."""
+    from tandemq.spark.sources.log.ranges import lost_text  # noqa: PLC0415
+
+    for one in lost:
+        where = f", in the {' and the '.join(one['in'])} log" if "in" in one else ""
+        click.echo(f"lost: {lost_text(one['start'], one['end'], one['why'])}{where}")
+
+
+def sum_lost(lost: Sequence[Mapping[str, Any]]) -> int:
+    """Bytes of it."""
+    return sum(one["end"] - one["start"] for one in lost)
+
+
+# archive, and the care of the lake
+
+
+@spark.command()
+@store_argument
+@lake_argument
+@click.option("--broker-name", help="What the column of that name says; by default the store directory's name.")
+@click.option("--checkpoint", type=LocalPath(path_type=Path), help="Spark's checkpoint; by default within the lake.")
+@click.option("--follow", is_flag=True, help="Go on as the log grows, until interrupted.")
+@click.option("--every", default="1 second", show_default=True, help="With --follow: how often to commit.")
+@click.option("--batch-bytes", default=4 << 30, show_default=True, type=click.IntRange(1), help="Log per commit.")
+@click.option(
+    "--vacuum-hours", default=168, show_default=True, type=click.IntRange(0),
+    help="With --follow: once a day delete files that have not been part of LAKE for so long; 0: never.",
+)  # fmt: skip
+@click.option("--allow-loss", is_flag=True, help="Go on without what retention has taken, instead of failing.")
+@session_options
+@json_option
+def archive(
+    store: Path, lake: Path, broker_name: str | None, checkpoint: Path | None, follow: bool, every: str,
+    batch_bytes: int, vacuum_hours: int, allow_loss: bool, master: str, conf: tuple[str, ...], as_json: bool,
+) -> None:  # fmt: skip
+    """Write the log of STORE into the Delta table LAKE, each record once.
+
+    What LAKE holds already is not written again: interrupt and repeat as you like. Damage is archived with its verdict.
+    """
+    with spark_session(master, conf, silent=as_json, words=ALLOW_LOSS) as (session, java):
+        from tandemq.spark.jobs.archive import Archive, Archived, ArchiveOptions  # noqa: PLC0415
+
+        bar = Progress("archive", silent=as_json)
+
+        def tell(done: Archived) -> None:
+            bar(done.end - done.start, done.log_end - done.start)
+
+        job = Archive(
+            ArchiveOptions(
+                store=store, lake=lake, broker_name=broker_name, checkpoint=checkpoint, follows=follow, trigger=every,
+                bytes_max=batch_bytes, fails_on_loss=not allow_loss, vacuum_hours=vacuum_hours,
+            ),
+            progress=tell,
+        )  # fmt: skip
+        facts = run_into_lake(job, session, follows=follow)
+    show_facts(facts | {"java": java}, as_json=as_json)
+
+
+@spark.command()
+@lake_argument
+@json_option
+def compact(lake: Path, as_json: bool) -> None:
+    """Join the small files of LAKE into larger ones; readers are not disturbed."""
+    with clear_errors():
+        from tandemq.spark.lake.delta import DeltaLake  # noqa: PLC0415
+
+        table = DeltaLake(lake)
+        done = table.compact() | {"files": len(table.data_files()), "rows": table.rows()}
+    show_facts(done, as_json=as_json)
+
+
+@spark.command()
+@lake_argument
+@click.option(
+    "--hours", default=168, show_default=True, type=click.IntRange(0),
+    help="Only files that have not been part of the table for so long; must exceed the longest read or write.",
+)  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Only list them.")
+@json_option
+def vacuum(lake: Path, hours: int, dry_run: bool, as_json: bool) -> None:
+    """Delete files in LAKE that are not part of the table: replaced by compact, or left by killed tasks."""
+    with clear_errors():
+        from tandemq.spark.lake.delta import DeltaLake  # noqa: PLC0415
+
+        names = DeltaLake(lake).vacuum(hours, dry_run=dry_run)
+    if as_json:
+        show_json({"files": names, "deleted": not dry_run})
+        return
+    for name in names:
+        click.echo(name)
+    click.echo(f"{len(names)} files {'would be deleted' if dry_run else 'deleted'}")
+
+
+# checks
+
+
+@spark.command()
+@store_argument
+@range_option
+@state_option
+@session_options
+@json_option
+def scrub(store: Path, range_bytes: int, state: Path | None, master: str, conf: tuple[str, ...], as_json: bool) -> None:
+    """Read every record of STORE and compare its checksum; exit code 3 on damage, or if records vanish meanwhile."""
+    with spark_session(master, conf, silent=as_json) as (session, java):
+        from tandemq.spark.jobs.scrub import scrub as check  # noqa: PLC0415
+
+        progress = Progress("scrub", silent=as_json)
+        found = check(session, store, range_bytes=range_bytes, state=state, progress=progress)
+    if as_json:
+        show_json(asdict(found) | {"java": java})
+    else:
+        for damage in found.damages[:SHOWN_MAX]:
+            click.echo(f"damage at {damage['commitLogOffset']}, {damage['size']} bytes: {damage['verdict']}")
+        tell_lost(found.lost)
+        facts = asdict(found) | {"damages": len(found.damages), "lost": sum_lost(found.lost)}
+        show_facts(facts, as_json=False)
+    if found.damages or found.lost:
+        raise click.exceptions.Exit(EXIT_FAULTS)
+
+
+@spark.command()
+@click.argument("first", type=directory)
+@click.argument("second", type=directory)
+@range_option
+@state_option
+@session_options
+@json_option
+def audit(
+    first: Path, second: Path, range_bytes: int, state: Path | None, master: str, conf: tuple[str, ...], as_json: bool
+) -> None:
+    """Compare the logs of twins, the store directories FIRST and SECOND; exit code 3 if they diverge.
+
+    Only what both hold is compared; what one holds behind the other's end is told as lag. What vanishes meanwhile is
+    told as lost, and leads to exit code 3 too.
+    """
+    with spark_session(master, conf, silent=as_json) as (session, java):
+        from tandemq.spark.jobs.audit import audit as compare  # noqa: PLC0415
+
+        progress = Progress("audit", silent=as_json)
+        found = compare(session, first, second, range_bytes=range_bytes, state=state, progress=progress)
+    facts = asdict(found) | {"diverges_at": found.diverges_at}
+    if as_json:
+        show_json(facts | {"java": java})
+    else:
+        shown = [
+            {"kind": one["kind"], "at": one["commitLogOffset"], "bytes": one.get("size"), "topic": one.get("topic", ""),
+             "queue": one.get("queueId"), "offset": one.get("queueOffset"), "in": ", ".join(one.get("in", []))}
+            for one in found.differences[:SHOWN_MAX]
+        ]  # fmt: skip
+        if shown:
+            show_rows(shown, as_json=False)
+        tell_lost(found.lost)
+        counts, lag = facts.pop("counts") | {"lost": sum_lost(found.lost)}, found.first_end - found.second_end
+        del facts["differences"]
+        show_facts(facts | counts | {"second is behind by": lag}, as_json=False)
+    if found.diverges_at is not None or found.lost:
+        raise click.exceptions.Exit(EXIT_FAULTS)
+
+
+# what is made from the log
+
+
+@spark.command()
+@store_argument
+@click.argument("output", type=LocalPath(file_okay=False, path_type=Path))
+@click.option(
+    "--queue-file-bytes", default=6_000_000, show_default=True, type=click.IntRange(20),
+    help="The broker's mappedFileSizeConsumeQueue.",
+)  # fmt: skip
+@click.option("--index/--no-index", default=True, help="Whether the key index is made too.")
+@click.option(
+    "--slots", default=5_000_000, show_default=True, type=click.IntRange(1), help="The broker's maxHashSlotNum."
+)
+@click.option(
+    "--entries", default=20_000_000, show_default=True, type=click.IntRange(2), help="The broker's maxIndexNum."
+)
+@click.option("--delays", default=DELAY_LEVELS, show_default=True, help="The broker's messageDelayLevel.")
+@range_option
+@session_options
+@json_option
+def rebuild(
+    store: Path, output: Path, queue_file_bytes: int, index: bool, slots: int, entries: int, delays: str,
+    range_bytes: int, master: str, conf: tuple[str, ...], as_json: bool,
+) -> None:  # fmt: skip
+    """Make the consume queues and the key index of STORE anew from its log, in the new directory OUTPUT.
+
+    STORE is only read. To use them, stop the broker and put OUTPUT's directories in the place of STORE's. Interrupted,
+    the same command goes on where it was.
+    """
+    with spark_session(master, conf, silent=as_json) as (session, java):
+        from tandemq.spark.jobs.rebuild import RebuildOptions  # noqa: PLC0415
+        from tandemq.spark.jobs.rebuild import rebuild as make  # noqa: PLC0415
+
+        options = RebuildOptions(
+            store=store, output=output, queue_file_bytes=queue_file_bytes - queue_file_bytes % 20, index=index,
+            slots=slots, entries=entries, delays_ms=parse_delay_levels(delays), range_bytes=range_bytes,
+        )  # fmt: skip
+        began = time.monotonic()
+        done = make(
+            session, options, lambda what: None if as_json else click.echo(f"rebuild: {what}", err=True),
+            Progress("rebuild", silent=as_json),
+        )  # fmt: skip
+    show_facts(asdict(done) | {"seconds": round(time.monotonic() - began, 3), "java": java}, as_json=as_json)
+
+
+@spark.command()
+@click.argument("source", type=directory)
+@range_option
+@state_option
+@session_options
+@json_option
+def stats(
+    source: Path, range_bytes: int, state: Path | None, master: str, conf: tuple[str, ...], as_json: bool
+) -> None:
+    """Count messages, bytes, latency and lag of SOURCE, a store directory or a lake, by topic and group.
+
+    With --json also per minute. Latency is from the producer's clock to the broker's. Exit code 3: part of the log
+    vanished before it was counted.
+    """
+    with spark_session(master, conf, silent=as_json) as (session, java):
+        from tandemq.spark.jobs.stats import gather  # noqa: PLC0415
+
+        progress = Progress("stats", silent=as_json)
+        found = gather(
+            session, source, minutes=as_json, range_bytes=range_bytes, state=state, progress=progress
+        )  # fmt: skip
+    if as_json:
+        show_json(asdict(found) | {"java": java})
+    else:
+        _show_stats(found)
+    if found.lost:
+        raise click.exceptions.Exit(EXIT_FAULTS)
+
+
+def _show_stats(found: "Stats") -> None:
+    hidden = ("first", "last")
+    show_rows([{k: v for k, v in row.items() if k not in hidden} for row in found.topics], as_json=False)
+    if found.groups:
+        click.echo()
+        show_rows(found.groups, as_json=False)
+    if found.damaged:
+        click.echo(f"\n{found.damaged} damaged ranges were met: tandemq spark scrub names them")
+    tell_lost(found.lost)
+
+
+@spark.command()
+@click.argument("source", type=directory)
+@click.argument("page", type=LocalPath(dir_okay=False, path_type=Path))
+@click.option("--twin", "twins", multiple=True, type=directory, help="A store directory to compare SOURCE with.")
+@click.option("--title", help="What the page is called; by default after SOURCE.")
+@range_option
+@state_option
+@session_options
+@json_option
+def report(
+    source: Path, page: Path, twins: tuple[Path, ...], title: str | None, range_bytes: int, state: Path | None,
+    master: str, conf: tuple[str, ...], as_json: bool,
+) -> None:  # fmt: skip
+    """Write PAGE, one HTML file: messages, bytes and latency per minute, lag per group, divergence of twins.
+
+    SOURCE is a store directory or a lake; twins can be compared with a store directory. With --state, results of
+    twins are kept in files beside that of the statistics, called like it and .twin-1, .twin-2 and so on.
+    """
+    if not page.absolute().parent.is_dir():
+        raise ConfigError(f"{page} cannot be written: there is no directory {page.absolute().parent}")
+    with spark_session(master, conf, silent=as_json) as (session, java):
+        from tandemq.spark.jobs.audit import audit as compare  # noqa: PLC0415
+        from tandemq.spark.jobs.audit import overlap  # noqa: PLC0415
+        from tandemq.spark.jobs.report import report_page  # noqa: PLC0415
+        from tandemq.spark.jobs.stats import gather  # noqa: PLC0415
+
+        for twin in twins:
+            overlap(source, twin)
+        progress = Progress("stats", silent=as_json)
+        found = gather(session, source, range_bytes=range_bytes, state=state, progress=progress)
+        audits = [
+            compare(
+                session, source, twin, range_bytes=range_bytes,
+                state=state.with_name(f"{state.name}.twin-{number}") if state is not None else None,
+                progress=Progress(f"audit with {twin}", silent=as_json),
+            )
+            for number, twin in enumerate(twins, 1)
+        ]  # fmt: skip
+    text = report_page(title or f"The log of {source.resolve().name}", found, audits, made=datetime.now(UTC))
+    page.write_text(text, encoding="utf-8")
+    diverges = [audit.second for audit in audits if audit.diverges_at is not None]
+    facts = {"page": str(page), "bytes": len(text.encode()), "topics": len(found.topics), "diverging": len(diverges)}
+    lost = sum_lost([*found.lost, *(one for audit in audits for one in audit.lost)])
+    show_facts(facts | {"lost": lost} | {"java": java}, as_json=as_json)
+    if lost:
+        raise click.exceptions.Exit(EXIT_FAULTS)
+
+
+spark.add_command(collect)
+spark.add_command(pipeline)
+spark.add_command(replay)

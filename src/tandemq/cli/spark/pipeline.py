@@ -1,0 +1,82 @@
+"""`tandemq spark pipeline`: a declarative pipeline project, written and run."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from click.core import ParameterSource
+
+from tandemq.cli.spark.session import clear_errors
+from tandemq.cli.support.output import json_option, show_json
+from tandemq.cli.support.paths import LocalPath
+
+if TYPE_CHECKING:
+    from tandemq.spark.pipelines.projects import Project
+
+
+@click.command()
+@click.argument("directory", type=LocalPath(file_okay=False, path_type=Path))
+@click.option("--namesrv", "-n", envvar="TANDEMQ_NAMESRV", show_envvar=True,
+              help="Write a project that reads the cluster of these name servers, host:port;host:port.")  # fmt: skip
+@click.option("--subscribe", metavar="TOPICS", help="Topics it reads, separated by commas; all without this.")
+@click.option("--store", metavar="DIRECTORY", type=LocalPath(exists=True, file_okay=False, path_type=Path),
+              help="Write a project that reads this store, or archived segments, instead of a cluster.")  # fmt: skip
+@click.option("--run", "runs", is_flag=True, help="Run the project, once it is there.")
+@click.option("--full-refresh", is_flag=True, help="With --run: make all tables anew.")
+@json_option
+def pipeline(
+    directory: Path, namesrv: str | None, subscribe: str | None, store: Path | None, runs: bool, full_refresh: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Write a pipeline project (bronze, silver, gold) into DIRECTORY, or run the one that is there.
+
+    The project is the user's: change its transformations, and run it by --run or by spark-pipelines itself.
+    """
+    context = click.get_current_context()
+    is_environments = context.get_parameter_source("namesrv") is ParameterSource.ENVIRONMENT
+    if full_refresh and not runs:
+        raise click.UsageError("--full-refresh goes with --run")
+    with clear_errors():
+        from tandemq.spark.pipelines.projects import SPEC, run_project, write_project  # noqa: PLC0415
+        from tandemq.spark.runtime.java import find_java  # noqa: PLC0415
+
+        is_there = (directory / SPEC).is_file()
+        if not is_there:
+            chosen = None if is_environments and store is not None else namesrv
+            write_project(directory, _project(chosen, subscribe, store))
+            if not as_json:
+                click.echo(f"{directory} holds a pipeline project; run it by: tandemq spark pipeline {directory} --run")
+        elif not runs:
+            raise click.UsageError(f"{directory} holds a project already; run it by --run")
+        elif (namesrv is not None and not is_environments) or subscribe is not None or store is not None:
+            raise click.UsageError(
+                f"{directory} holds a project already, and its {SPEC} says what it reads: change it there, and give "
+                "--run without --namesrv, --subscribe and --store"
+            )
+        code, told = 0, None
+        if runs:
+            java = find_java()
+            told = f"{java.version} from {java.origin}"
+            if not as_json:
+                click.echo(f"Java {told}", err=True)
+            arguments = ["--full-refresh-all"] if full_refresh else []
+            code = run_project(directory, arguments, is_quiet=as_json)
+    if as_json:
+        facts = {"directory": str(directory), "written": not is_there, "run": runs, "exitCode": code, "java": told}
+        show_json(facts)
+    sys.exit(code)
+
+
+def _project(namesrv: str | None, subscribe: str | None, store: Path | None) -> "Project":
+    from tandemq.spark.pipelines.projects import Project  # noqa: PLC0415
+
+    if (namesrv is None) == (store is None):
+        raise click.UsageError("a new project reads a cluster or a store: give one of --namesrv and --store")
+    if store is not None:
+        if subscribe is not None:
+            raise click.UsageError("--subscribe goes with --namesrv; a store is read whole")
+        return Project("rocketmq-log", {"path": str(store.absolute())})
+    assert namesrv is not None, "checked above"
+    what = {"subscribe": subscribe} if subscribe is not None else {"subscribePattern": ".*"}
+    return Project("rocketmq", {"nameServer": namesrv, **what, "startingOffsets": "earliest"}, namesrv)

@@ -1,0 +1,93 @@
+"""`tandemq spark replay`: a lake's messages to a topic again, or its log to a fresh slave's store."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tandemq.cli.spark.session import session_options, spark_session
+from tandemq.cli.support.client_session import DEFAULT_NAME_SERVERS, quiet
+from tandemq.cli.support.members import ask_json
+from tandemq.cli.support.paths import LocalPath
+from tandemq.errors import ConfigError, NetworkError, RemoteError
+from tandemq.model.codes import RequestCode
+
+if TYPE_CHECKING:
+    from tandemq.spark.jobs.replay import Replayed
+
+
+@click.command()
+@click.argument("lake", type=LocalPath(exists=True, file_okay=False, path_type=Path))
+@click.option("--to-topic", metavar="TOPIC", help="Send messages to this topic.")
+@click.option("--to-same-topics", is_flag=True, help="Send each message to the topic it was in.")
+@click.option("--to-store", metavar="DIRECTORY", type=LocalPath(path_type=Path), help="Lay down a commit log here.")
+@click.option("--namesrv", "-n", default=DEFAULT_NAME_SERVERS, envvar="TANDEMQ_NAMESRV", show_default=True,
+              show_envvar=True, help="Name servers of the cluster to send to, host:port;host:port.")  # fmt: skip
+@click.option("--where", metavar="SQL", help="Which messages to send, a condition on the lake's columns.")
+@click.option("--also", metavar="TOPIC", multiple=True,
+              help="Send the messages of this topic too, though it is one of those left out; repeatable.")  # fmt: skip
+@click.option("--note", metavar="FILE", type=LocalPath(dir_okay=False, path_type=Path),
+              help="Note here what is sent; the same command goes on from the note.")  # fmt: skip
+@click.option("--broker-name", default="broker-a", show_default=True, help="Whose log to lay down.")
+@click.option("--segment-bytes", type=click.IntRange(min=1024), default=1 << 30, show_default=True,
+              help="Size of a file of the log, as mappedFileSizeCommitLog of the group's brokers.")  # fmt: skip
+@click.option("--epochs-of", metavar="HOST:PORT", help="Take the generations of the log from this broker, the master.")
+@session_options
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def replay(
+    lake: Path, to_topic: str | None, to_same_topics: bool, to_store: Path | None, namesrv: str, where: str | None,
+    also: tuple[str, ...], note: Path | None, broker_name: str, segment_bytes: int, epochs_of: str | None, master: str,
+    conf: tuple[str, ...], as_json: bool,
+) -> None:  # fmt: skip
+    """Send what LAKE holds to a topic again, or lay down its log as the store of a fresh slave.
+
+    Give one of --to-topic, --to-same-topics and --to-store. Messages keep their unique keys, so that readers can tell
+    copies. Topics of the system are left out, and with --to-topic those of retries and dead letters. A slave that
+    starts on the store copies from its master only what came after the lake.
+    """
+    if (to_topic is not None) + to_same_topics + (to_store is not None) != 1:
+        raise click.UsageError("give one of --to-topic, --to-same-topics and --to-store")
+    if to_store is not None and (where is not None or note is not None or also):
+        raise click.UsageError("a log is laid down whole: --where, --also and --note go with messages")
+    epochs = epochs_of_broker(epochs_of) if epochs_of is not None else None
+
+    def tell(done: "Replayed") -> None:
+        what = "bytes of the log" if to_store is None else "segments of the log"
+        click.echo(f"{done.done} of {done.total} {what}, {done.rows} rows", err=True)
+
+    with quiet(), spark_session(master, conf, silent=as_json) as (session, java):
+        from tandemq.spark.jobs.replay import replay_to_store, replay_to_topic  # noqa: PLC0415  # --help needs no Spark
+
+        if to_store is not None:
+            done = replay_to_store(
+                session, lake, broker_name, to_store, segment_bytes=segment_bytes, epochs=epochs, progress=tell
+            )
+        else:
+            options = {"nameServer": namesrv} | ({"topic": to_topic} if to_topic is not None else {})
+            done = replay_to_topic(session, lake, options, where=where, also=also, noted=note, progress=tell)
+    if as_json:
+        click.echo(json.dumps({
+            "rows": done.rows, "done": done.done, "total": done.total, "skipped": done.skipped,
+            "leftOut": done.left_out, "logStart": done.log_start, "logEnd": done.log_end, "epochs": done.epochs,
+            "java": java,
+        }))  # fmt: skip
+    elif to_store is None:
+        click.echo(f"sent {done.rows} messages; {done.skipped} of {done.total} bytes of the log were done before")
+        for topic, count in sorted(done.left_out.items()):
+            click.echo(f"left out {count} messages of {topic}: --also {topic} sends them")
+    else:
+        click.echo(f"log offsets {done.log_start} to {done.log_end} in {done.total} files in {to_store}/commitlog")
+
+
+def epochs_of_broker(address: str) -> list[tuple[int, int]]:
+    """The generations of a broker's log.
+
+    Raises:
+        ConfigError: it does not tell.
+    """
+    try:
+        told = ask_json(address, RequestCode.GET_BROKER_EPOCH_CACHE)
+    except (NetworkError, RemoteError) as error:
+        raise ConfigError(f"--epochs-of: {error}", hint="leave it out to take them from the lake") from error
+    return [(int(one["epoch"]), int(one["startOffset"])) for one in told["epochList"]]

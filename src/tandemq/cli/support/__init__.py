@@ -1,0 +1,1 @@
+"""What commands share: sessions, tables, types of options."""

@@ -1,0 +1,50 @@
+"""The registry, for the commands that use it: its address, and what a session there is proven with."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from tandemq.errors import ConfigError, LocalError
+
+if TYPE_CHECKING:
+    from tandemq.run.registry_session import RegistryClient
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_META = "tandemq.secret_file"
+
+
+def registry_option(text: str, **settings: Any) -> Callable[[_F], _F]:
+    """`--registry ADDRESS`, whose help is `text`, and `--secret-file`, which `open_registry` finds by itself."""
+
+    def added(command: _F) -> _F:
+        command = click.option(
+            "--secret-file", envvar="TANDEMQ_SECRET_FILE", metavar="PATH", show_envvar=True, expose_value=False,
+            callback=_remember, help="The haSecretFile of the name server that hosts the registry, if it has one.",
+        )(command)  # fmt: skip
+        return click.option(
+            "--registry", envvar="TANDEMQ_REGISTRY", metavar="ADDRESS", show_envvar=True, help=text, **settings
+        )(command)
+
+    return added
+
+
+def _remember(context: click.Context, _parameter: click.Parameter, value: str | None) -> None:
+    context.meta[_META] = value or ""
+
+
+def open_registry(address: str) -> "RegistryClient":
+    """A session at the registry, proven with the file that the command was given.
+
+    Raises:
+        ConfigError: the address is none, or the file cannot be used.
+        NotConnected, RemoteError: the registry does not answer, or asks for another proof.
+    """
+    from tandemq.registry import parse_address  # noqa: PLC0415  # not for --help
+    from tandemq.run.registry_session import RegistryClient  # noqa: PLC0415
+
+    try:
+        parsed = parse_address(address)
+    except LocalError as error:
+        raise ConfigError(str(error)) from error
+    return RegistryClient(parsed, secret_file=click.get_current_context().meta.get(_META, ""))

@@ -1,0 +1,498 @@
+"""The story itself.
+
+    cluster ── 2 × (SYNC_MASTER + slave), child processes; mode elect, slave-consume or static
+    load    ── producer ─────────────── 45 % ────────────────────── 70 % ──────────────── 100 %
+                                         │ SIGKILL: master of broker-a   │ it is restarted
+    group   ── mean per tag ── held ─────┴ reads broker-a from its slave ┴ both groups ────┘
+    elect   ── broker-a is written to as well, at its new master; slave-consume: it hands back what was committed
+    then    ── logs ─► lake ─► gold (Spark), audit of the twins
+    at last ── acknowledged = delivered? · figures = the file's? the lake's? · twins equal, byte by byte?
+
+The receiver is held for a moment before the kill, so that messages of broker-a are still unread then and must come from
+its slave. Everything is checked against the books of sender and receiver and against the file itself.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import math
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from tandemq.client.aio.admin import Admin
+from tandemq.coordination.registry.records import Mode
+from tandemq.demo.narration import Tale
+from tandemq.demo.rows import Source
+from tandemq.demo.statistics import Figures, Tally
+from tandemq.demo.store_comparison import Comparison, compare_stores
+from tandemq.demo.traffic import Ledger, Receiver, Sender
+from tandemq.errors import ConfigError, LocalError, TandemError
+from tandemq.run.children import ChildCluster
+
+if TYPE_CHECKING:
+    from tandemq.demo.pipeline import Gold, Piped
+
+TOPIC = "Departures"
+QUEUES = 4
+KILLED = "broker-a"
+HOLD_AT, KILL_AT, BACK_AT = 0.35, 0.45, 0.70
+PATIENCE_S = 60.0
+PACE_S = 20.0
+"""In `elect`: what is written while the master is dead lasts this long, if nobody takes its place."""
+CLOSE = 1e-9
+"""How far means of fractions may be apart, whose sums depend on the order; those of whole numbers may not."""
+_LOOK_S = 0.05
+_SETTINGS: dict[str, str | int | float | bool] = {
+    "mappedFileSizeCommitLog": 64 << 20,
+    "mappedFileSizeConsumeQueue": 20 * 30_000,
+    "maxHashSlotNum": 500_000,
+    "maxIndexNum": 2_000_000,
+    "registerNameServerPeriodMin": 1_000,
+    "registerNameServerPeriod": 5_000,
+    "haReconnectInterval": 500,
+    "metadataSyncInterval": 1_000,
+    "diskMaxUsedSpaceRatio": 95,
+    "diskSpaceCleanForciblyRatio": 0.99,
+    "diskSpaceWarningLevelRatio": 0.99,
+}
+
+
+@dataclass(slots=True)
+class Reckoning:
+    """What came of it. `faults`: what does not hold, empty if all does."""
+
+    mode: str = Mode.STATIC.value
+    sent: int = 0
+    acknowledged: int = 0
+    statuses: dict[str, int] = field(default_factory=dict)
+    delivered: int = 0
+    duplicates: int = 0
+    missing: int = 0
+    consumed_meanwhile: int = 0
+    """Messages of the killed master's group delivered between its death and its return."""
+    slave_was_read: bool = False
+    """Whether queues of that group were seen to be read from its slave meanwhile."""
+    seconds_without_delivery: float = 0.0
+    seconds_without_delivery_of_killed_group: float = 0.0
+    seconds_without_writes: float = 0.0
+    seconds_without_writes_of_killed_group: float | None = None
+    """None: it took no message before its master was back."""
+    twins_bytes: int = 0
+    twins_differences: list[str] = field(default_factory=list)
+    tags: dict[str, dict[str, Any]] = field(default_factory=dict)
+    pipeline: "Piped | None" = None
+    """What Spark made of the logs; None if it was left out."""
+    seconds: float = 0.0
+    faults: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where the story plays."""
+
+    source: Source
+    directory: Path | None = None
+    """Where stores and logs go and stay; None: a temporary place that is removed if all went well."""
+    has_pipeline: bool = True
+    """Whether the logs go through the data pipeline at the end."""
+    mode: Mode = Mode.ELECT
+    """What happens when a master dies."""
+
+
+def run(stage: Stage, tale: Tale) -> Reckoning:
+    """Tell the story.
+
+    Raises:
+        LocalError: the input cannot be read.
+        ConfigError: the pipeline is wanted and cannot be: there is no Spark, or no Java.
+        TandemError: the cluster cannot be started.
+    """
+    if stage.has_pipeline:
+        _check_pipeline()
+    tale.title(f"TandemQ demo: {stage.source.title}")
+    expected = Tally(stage.source.columns.value).add_all(stage.source.values())
+    if not expected.rows:
+        raise LocalError(f"{stage.source.path} has no rows")
+    tale.step(f"read {expected.rows:,} rows with {len(expected.by_tag)} tags, the figures to compare with")
+    directory = stage.directory or Path(tempfile.mkdtemp(prefix="tandemq-demo-"))
+    if stage.directory is not None and directory.exists() and any(directory.iterdir()):
+        raise LocalError(f"{directory} is not empty", hint="give a new directory")
+    play = _Play(stage, expected, directory, tale)
+    asyncio.run(play.run())
+    if stage.has_pipeline:
+        play.run_pipeline()
+    reckoning = play.reckon()
+    if stage.directory is not None or reckoning.faults:
+        tale.step(f"stores, configuration and logs are in {directory}")
+    else:
+        shutil.rmtree(directory, ignore_errors=True)
+    return reckoning
+
+
+def _check_pipeline() -> None:
+    """Say what the last act lacks before the first one begins."""
+    try:
+        from tandemq.demo import pipeline  # noqa: PLC0415  # the rest of the story needs no Spark
+    except ImportError as error:
+        raise ConfigError(
+            f"Spark is not installed: {error}",
+            hint="pip install 'tandemq[spark]', or leave the pipeline out: --no-pipeline",
+        ) from error
+    pipeline.check_spark()
+
+
+class _Play:
+    def __init__(self, stage: Stage, expected: Tally, directory: Path, tale: Tale) -> None:
+        self._source = source = stage.source
+        self._mode = stage.mode
+        self._expected = expected
+        self._tale = tale
+        self._directory = directory
+        self._note = ""
+        self._total = expected.rows
+        self._seen = Tally(source.columns.value)
+        self._cluster = ChildCluster(directory, groups=2, slaves=1, mode=stage.mode, settings=_SETTINGS)
+        self._ledger = Ledger()
+        self._reckoning = Reckoning(stage.mode.value)
+        self._compared_files = 0
+
+    async def run(self) -> None:
+        tale, cluster = self._tale, self._cluster
+        try:
+            await asyncio.to_thread(cluster.start)
+            tale.step(
+                f"started a name server at {cluster.name_servers} and two broker groups, each a SYNC_MASTER and its "
+                f"slave: 5 processes; mode {self._mode.value}"
+            )
+            await self._load()
+            await asyncio.to_thread(cluster.wait_until, cluster.in_sync)
+        finally:
+            tale.end_load()
+            await asyncio.to_thread(cluster.close)
+        tale.step("stopped all brokers")
+        self._reckoning.faults += [f"{name} did not stop cleanly" for name in cluster.unclean]
+        self._compare_twins()
+
+    def run_pipeline(self) -> None:
+        """The logs through Spark. If that fails, it is a fault of the story and not its end."""
+        from tandemq.demo import pipeline  # noqa: PLC0415  # the rest of the story needs no Spark
+
+        stores = {name: (self._cluster.broker(name, 0).store, self._cluster.broker(name, 1).store)
+                  for name in self._groups()}  # fmt: skip
+        wanted = pipeline.Wanted(stores, TOPIC, self._source.columns.value, self._directory)
+        try:
+            self._reckoning.pipeline = pipeline.run(wanted, self._tale)
+        except TandemError as error:
+            self._reckoning.faults.append(f"the pipeline did not get to its end: {error}")
+
+    # The load, and what happens meanwhile.
+
+    async def _load(self) -> None:
+        name_servers = self._cluster.name_servers
+        async with Admin(name_servers) as admin:
+            await admin.create_topic(TOPIC, queues=QUEUES)
+        # Small against the whole, so that small inputs are spread over the story as large ones are.
+        batch, prefetch = (min(most, max(8, self._total // 400)) for most in (128, 256))
+        # Where a new master comes soon it is asked again and again.
+        avoids = self._mode is not Mode.ELECT
+        sender = Sender(name_servers, TOPIC, self._source.read(), self._ledger, batch=batch, avoids=avoids)
+        receiver = Receiver(name_servers, TOPIC, self._seen, self._ledger, prefetch=prefetch)
+        self._sender, self._receiver = sender, receiver
+        await receiver.start()
+        receiving = asyncio.create_task(receiver.run())
+        sending = asyncio.create_task(sender.run())
+        telling = asyncio.create_task(self._tell_progress())
+        try:
+            await self._until(lambda: len(receiver.assigned()) == 2 * QUEUES, "the consumer got no queues")
+            self._tale.step(f"the topic has {QUEUES} queues per group; a consumer group of one reads all {2 * QUEUES}")
+            self._tale.begin_load(self._total)
+            await self._events(sender, receiver, sending)
+            await self._until(lambda: not self._ledger.missing, "not everything was delivered", fails=False)
+        finally:
+            for task in (sending, telling):
+                task.cancel()
+            with contextlib.suppress(TandemError):
+                await receiver.close()
+            results = await asyncio.gather(sending, receiving, telling, return_exceptions=True)
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+        self._take_figures(sender, receiver)
+
+    async def _events(self, sender: Sender, receiver: Receiver, sending: "asyncio.Task[None]") -> None:
+        share = self._share_sent
+        # Small inputs would be over before anything happens, so each mark is waited for.
+        sender.allow(int(self._total * HOLD_AT))
+        await self._until(lambda: share() >= HOLD_AT * 0.98, "the load does not get on")
+        receiver.hold()
+        sender.allow(int(self._total * KILL_AT))
+        await self._until(lambda: share() >= KILL_AT * 0.98, "the load does not get on")
+        await self._kill(sender, receiver)
+        await self._write_on(sender)
+        await self._until(lambda: share() >= BACK_AT * 0.98, "the load does not go on without the master")
+        sender.end_watch()
+        await self._until(lambda: self._unread() == 0, "the slave was not read to its end")
+        await self._bring_back(receiver)
+        sender.allow(1 << 62)
+        await self._until(sending.done, "the load does not end")
+        self._tale.step(f"everything is sent: {len(self._ledger.group_of):,} messages acknowledged")
+
+    async def _kill(self, sender: Sender, receiver: Receiver) -> None:
+        master = self._cluster.broker(KILLED)
+        self._slave_address = self._cluster.broker(KILLED, 1).address
+        pid = master.pid
+        if self._mode is not Mode.ELECT:
+            sender.allow(int(self._total * BACK_AT))
+        await asyncio.to_thread(master.kill)
+        sender.watch_gaps(KILLED)
+        receiver.watch_gaps(KILLED)
+        self._read_at_kill = receiver.book.read_from[KILLED]
+        self._tale.blow(
+            f"SIGKILL to the master of {KILLED} (process {pid}): {self._unread():,} of its messages are acknowledged "
+            "and not yet consumed"
+        )
+        self._note = f"master of {KILLED} is dead"
+        receiver.go_on()
+        writing = asyncio.create_task(self._keep_writing(sender))
+        try:
+            await self._until(self._slave_is_read, f"{KILLED} is not read from its slave")
+        finally:
+            writing.cancel()
+        self._reckoning.slave_was_read = True
+        self._tale.step(f"reading goes on from its slave at {self._slave_address}, writing on broker-b")
+
+    async def _keep_writing(self, sender: Sender) -> None:
+        """In `elect`: a little at a time, so that there still is something to write when a new master is there."""
+        most, step = int(self._total * BACK_AT), max(1, int(self._total * (BACK_AT - KILL_AT) * _LOOK_S / PACE_S))
+        while self._mode is Mode.ELECT and sender.gap_of_group_s is None:
+            sender.allow(min(most, sender.allowed + step))
+            await asyncio.sleep(_LOOK_S)
+
+    async def _write_on(self, sender: Sender) -> None:
+        """In `elect` the group that lost its master must be written to again; then the load goes on."""
+        if self._mode is Mode.ELECT:
+            writing = asyncio.create_task(self._keep_writing(sender))
+            try:
+                await self._until(lambda: sender.gap_of_group_s is not None, "", fails=False)
+            finally:
+                writing.cancel()
+            if sender.gap_of_group_s is not None:
+                self._tale.step(f"the slave is the master now: {KILLED} takes messages again")
+        sender.allow(int(self._total * BACK_AT))
+
+    async def _bring_back(self, receiver: Receiver) -> None:
+        self._reckoning.consumed_meanwhile = receiver.book.read_from[KILLED] - self._read_at_kill
+        self._tale.step(
+            f"{self._reckoning.consumed_meanwhile:,} messages of {KILLED} were consumed while its master was dead"
+        )
+        master = self._cluster.broker(KILLED)
+        await asyncio.to_thread(master.start)
+        await asyncio.to_thread(self._cluster.wait_until, self._cluster.all_registered)
+        if self._mode is not Mode.STATIC:
+            await asyncio.to_thread(self._cluster.wait_until, self._cluster.in_sync)
+        now = {
+            Mode.STATIC: "its slave follows it again",
+            Mode.SLAVE_CONSUME: "its slave has handed the consumers' offsets back",
+            Mode.ELECT: "it copies from the new master, and is in sync",
+        }[self._mode]
+        self._tale.step(f"the master of {KILLED} is back (process {master.pid}) and registered; {now}")
+        self._note = ""
+
+    def _slave_is_read(self) -> bool:
+        places = {address for queue, address in self._receiver.reading_from().items() if queue.broker_name == KILLED}
+        if self._slave_address not in places:
+            return False
+        # With a registry it is asked before it may answer.
+        return self._mode is Mode.STATIC or bool(self._cluster.broker(KILLED, 1).standing().get("mayRead"))
+
+    def _unread(self) -> int:
+        return self._ledger.unread[KILLED]
+
+    def _share_sent(self) -> float:
+        return len(self._ledger.group_of) / self._total
+
+    async def _until(self, condition: Callable[[], bool], otherwise: str, *, fails: bool = True) -> None:
+        """Wait, for as long as anything moves."""
+        loop = asyncio.get_running_loop()
+        stood, since = (-1, -1), loop.time()
+        while not condition():
+            await asyncio.sleep(_LOOK_S)
+            stands = (len(self._ledger.group_of), len(self._ledger.delivered))
+            if stands != stood:
+                stood, since = stands, loop.time()
+            elif loop.time() - since > PATIENCE_S:
+                if fails:
+                    raise TandemError(f"{otherwise}: nothing moved for {PATIENCE_S:g} s")
+                return
+
+    async def _tell_progress(self) -> None:
+        while True:
+            self._tale.load(len(self._ledger.group_of), len(self._ledger.delivered), self._note)
+            await asyncio.sleep(_LOOK_S)
+
+    # The reckoning.
+
+    def _take_figures(self, sender: Sender, receiver: Receiver) -> None:
+        found, sent, ledger = self._reckoning, sender.book, self._ledger
+        found.sent = sent.messages
+        found.acknowledged = len(ledger.group_of)
+        found.statuses = dict(sent.statuses)
+        found.delivered = len(ledger.delivered)
+        found.duplicates = receiver.book.duplicates
+        found.missing = len(ledger.group_of.keys() - ledger.delivered)
+        found.seconds_without_delivery = round(receiver.longest_gap_s, 3)
+        found.seconds_without_delivery_of_killed_group = round(receiver.longest_gap_of_group_s, 3)
+        found.seconds_without_writes = round(sender.longest_gap_s, 3)
+        if sender.gap_of_group_s is not None:
+            found.seconds_without_writes_of_killed_group = round(sender.gap_of_group_s, 3)
+        found.faults += [f"a batch was not acknowledged: {text}" for text in sent.failures[:3]]
+
+    def _compare_twins(self) -> None:
+        total = Comparison()
+        for name in self._groups():
+            found = compare_stores(self._cluster.broker(name, 0).store, self._cluster.broker(name, 1).store)
+            total.files += found.files
+            total.bytes += found.bytes
+            total.differences += [f"{name}: {text}" for text in found.differences]
+        self._reckoning.twins_bytes = total.bytes
+        self._reckoning.twins_differences = total.differences
+        self._compared_files = total.files
+
+    def _groups(self) -> list[str]:
+        return sorted({broker.broker_name for broker in self._cluster.brokers})
+
+    def reckon(self) -> Reckoning:
+        """Hold everything against everything, and tell it."""
+        found, tale = self._reckoning, self._tale
+        faults = found.faults
+        gold = found.pipeline.gold if found.pipeline is not None else {}
+        for tag in sorted({*self._expected.by_tag, *self._seen.by_tag, *gold}):
+            self._reckon_tag(tag, gold.get(tag))
+        tale.table(self._table())
+        unsent = self._total - found.sent
+        unacknowledged = found.sent - found.acknowledged
+        unasked = found.delivered - (found.acknowledged - found.missing)
+        _check(faults, unsent == 0, f"{unsent} rows were not sent")
+        _check(faults, unacknowledged == 0, f"{unacknowledged} messages were sent and not acknowledged")
+        _check(faults, found.missing == 0, f"{found.missing} acknowledged messages are missing")
+        _check(faults, unasked == 0, f"{unasked} messages were delivered and never acknowledged")
+        _check(faults, found.slave_was_read, f"{KILLED} was not read from its slave")
+        _check(faults, found.consumed_meanwhile > 0, f"nothing of {KILLED} was consumed while its master was dead")
+        if self._mode is Mode.ELECT:
+            is_written = found.seconds_without_writes_of_killed_group is not None
+            _check(faults, is_written, f"{KILLED} took no message while its old master was dead")
+        faults += [f"twins: {text}" for text in found.twins_differences]
+        if found.pipeline is not None:
+            faults += found.pipeline.faults
+        found.seconds = round(tale.seconds, 1)
+        self._say(found)
+        return found
+
+    def _reckon_tag(self, tag: str, gold: "Gold | None") -> None:
+        found = self._reckoning
+        wanted, got = self._expected.by_tag.get(tag, Figures()), self._seen.by_tag.get(tag, Figures())
+        row = {"rows": got.rows, "values": got.values, "mean": got.mean, "file_mean": wanted.mean,
+               "equal": wanted == got}  # fmt: skip
+        if wanted != got:
+            found.faults.append(f"{tag}: the messages give {got}, the file {wanted}")
+        if found.pipeline is not None:
+            like = gold is not None and is_like(gold, got) and is_like(gold, wanted)
+            row |= {"gold_mean": gold.mean if gold is not None else None, "gold_equal": like}
+            if not like:
+                found.faults.append(f"{tag}: the lake gives {gold}, the messages {got}, the file {wanted}")
+        found.tags[tag] = row
+
+    def _say(self, found: Reckoning) -> None:
+        tale = self._tale
+        others = ", ".join(f"{name} {count:,}" for name, count in sorted(found.statuses.items()))
+        tale.result(f"sent {found.sent:,}, acknowledged {found.acknowledged:,} ({others})",
+                    holds=found.sent == found.acknowledged == self._total)  # fmt: skip
+        tale.result(
+            f"delivered {found.delivered:,}, lost {found.missing:,}, duplicates (by unique key) {found.duplicates:,}",
+            holds=found.missing == 0,
+        )
+        tale.result(
+            f"without any delivery for {found.seconds_without_delivery:.2f} s at most; of messages of {KILLED} for "
+            f"{found.seconds_without_delivery_of_killed_group:.2f} s",
+            holds=True,
+        )
+        own = found.seconds_without_writes_of_killed_group
+        group = "until its master was back" if own is None else f"for {own:.2f} s"
+        tale.result(
+            f"without any write for {found.seconds_without_writes:.2f} s at most; {KILLED} took none {group}",
+            holds=self._mode is not Mode.ELECT or own is not None,
+        )
+        equal = all(row["equal"] for row in found.tags.values())
+        tale.result(
+            f"the figures of {len(found.tags)} tags {'equal' if equal else 'differ from'} those of the file",
+            holds=equal,
+        )
+        twins = "are equal, byte by byte" if not found.twins_differences else "differ"
+        tale.result(
+            f"twins {twins}: {found.twins_bytes / 1e6:,.0f} MB in {self._compared_files} files of each side",
+            holds=not found.twins_differences,
+        )
+        if found.pipeline is not None:
+            self._say_pipeline(found.pipeline)
+        for fault in found.faults:
+            tale.result(fault, holds=False)
+
+    def _say_pipeline(self, pipeline: "Piped") -> None:
+        tags = self._reckoning.tags
+        equal = all(row["gold_equal"] for row in tags.values())
+        self._tale.result(
+            f"the gold table's figures of {len(tags)} tags {'equal' if equal else 'differ from'} those of the consumer "
+            "and of the file",
+            holds=equal,
+        )
+        diverging = sum(count for counts in pipeline.divergences.values() for count in counts.values())
+        self._tale.result(
+            f"the audit finds {diverging or 'no'} records that differ in {pipeline.audited_bytes / 1e6:,.0f} MB of log "
+            f"of each side; the pipeline took {pipeline.seconds:g} s",
+            holds=not pipeline.faults,
+        )
+
+    def _table(self) -> Table:
+        names = self._source.names
+        what = self._source.columns.value
+        table = Table(title=f"mean {what} by {self._source.columns.tag}", title_justify="left")
+        table.add_column(self._source.columns.tag)
+        if names:
+            table.add_column("name")
+        has_gold = self._reckoning.pipeline is not None
+        for heading in ("messages", "with a value", "consumer's", *(["lake's"] if has_gold else []), "file's", ""):
+            table.add_column(heading, justify="right")
+        for tag, row in self._reckoning.tags.items():
+            cells = [tag, *([names.get(tag, "")] if names else []), f"{row['rows']:,}", f"{row['values']:,}"]
+            means = [row["mean"], *([row["gold_mean"]] if has_gold else []), row["file_mean"]]
+            equal = row["equal"] and row.get("gold_equal", True)
+            table.add_row(*cells, *map(_number, means), "=" if equal else "≠")
+        return table
+
+
+def _check(faults: list[str], holds: bool, text: str) -> None:
+    if not holds:
+        faults.append(text)
+
+
+def is_like(gold: "Gold", figures: Figures) -> bool:
+    """Whether the gold table says the same of a tag: to the last bit where all values are whole numbers."""
+    if (gold.messages, gold.values) != (figures.rows, figures.values):
+        return False
+    if gold.mean is None or figures.mean is None or isinstance(figures.total, int):
+        return gold.mean == figures.mean
+    return math.isclose(gold.mean, figures.mean, rel_tol=CLOSE, abs_tol=CLOSE)
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"

@@ -1,0 +1,1 @@
+"""What a run of load returns: figures, histograms, reports."""

@@ -1,0 +1,131 @@
+"""What a run of load hands back: plain values, ready for JSON, and the two clocks every run is measured with."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tandemq.load.results.histogram import Latency
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How a run stands; handed to the caller about twice a second."""
+
+    phase: str  # "warm-up", "measure", "drain", "fill", …
+    elapsed_s: float
+    done: int  # Messages, bytes or connections, as the run counts.
+    rate: float  # The same per second, over the last interval.
+    refused: int = 0
+
+
+OnProgress = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceResult:
+    """Messages acknowledged with SUCCESS during the measured time."""
+
+    messages: int
+    seconds: float
+    messages_per_s: float
+    mb_per_s: float  # Bodies only, 10^6 bytes.
+    latency: Latency  # From the send call to the read that brought the answer; a sample when the window is above 1.
+    refused: dict[int, int]  # Answers by code, those other than SUCCESS, warm-up included.
+    first_refusal: str
+    unanswered: int  # Requests still open when draining gave up.
+    cpu_share: float  # Of one core, of this process.
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeResult:
+    """Messages read by pulls."""
+
+    messages: int
+    seconds: float
+    messages_per_s: float
+    mb_per_s: float  # Whole records, 10^6 bytes.
+    pulls: int
+    passes: int  # How often all queues were read to their ends.
+    cpu_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyResult:
+    """From the send call to the return of the long-poll pull that brought the message, in one process."""
+
+    latency: Latency
+    acknowledged: Latency  # From the send call to its answer.
+    sent: int
+    received: int
+    lag_max_ms: float  # How late the generator itself was with a send, at worst.
+    refused: dict[int, int]
+    cpu_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicateResult:
+    """Commit log bytes received as a classic slave."""
+
+    bytes: int
+    seconds: float
+    mb_per_s: float  # 10^6 bytes.
+    transfers: int  # Frames with a body.
+    start_offset: int
+    end_offset: int
+    cpu_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class IdleResult:
+    """Connections that were opened and kept."""
+
+    connections: int
+    connect_seconds: float
+    alive_at_end: int
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Wall and CPU time of this process since `start`."""
+
+    wall: float = field(default_factory=time.perf_counter)
+    cpu: float = field(default_factory=time.process_time)
+
+    def read(self) -> tuple[float, float]:
+        """Return the seconds passed and the share of one core used in them."""
+        wall = max(time.perf_counter() - self.wall, 1e-9)
+        return wall, round((time.process_time() - self.cpu) / wall, 3)
+
+
+class Ticker:
+    """Calls `on_progress` about twice a second with the rate since the last call."""
+
+    __slots__ = ("_last", "_last_done", "_on_progress", "_started")
+
+    _EVERY_S = 0.5
+
+    def __init__(self, on_progress: OnProgress | None) -> None:
+        self._on_progress = on_progress
+        self._started = self._last = time.perf_counter()
+        self._last_done = 0
+
+    def due(self, now: float) -> bool:
+        """Whether half a second has passed since the last report; `now` is of time.perf_counter."""
+        return now - self._last >= self._EVERY_S
+
+    def tell(self, phase: str, done: int, now: float, refused: int = 0) -> None:
+        """Report how the run stands, with the rate since the last call."""
+        rate = max(0.0, (done - self._last_done) / max(now - self._last, 1e-9))
+        if self._on_progress is not None:
+            self._on_progress(Progress(phase, round(now - self._started, 2), done, round(rate, 1), refused))
+        self._last, self._last_done = now, done
+
+
+def to_json(result: Any) -> str:
+    """Return a result as one line of JSON."""
+    return json.dumps(dataclasses.asdict(result), separators=(", ", ": "))

@@ -1,0 +1,1 @@
+"""What the load generator says and hears: sockets, prepared frames, answers counted."""

@@ -1,0 +1,114 @@
+"""Single questions to a broker over a blocking socket: is it there, how much does it hold, where does its log begin."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import time
+
+from tandemq.load.wire.frames import PullFrames, SendFrames, SendShape
+from tandemq.load.wire.records import log_offset, record_size
+from tandemq.load.wire.responses import Answer, LoadError
+from tandemq.load.wire.sockets import ask, connect, exchange, parse_address
+
+_GET_BROKER_RUNTIME_INFO = 28
+_GET_MAX_OFFSET = 30
+_TRY_EVERY_S = 0.005
+
+
+def send_one(sock: socket.socket, shape: SendShape) -> Answer:
+    """Send one message (or one batch) and return the answer."""
+    frames = SendFrames(shape, identity=random.getrandbits(32), slots=1, wall_ms=time.time_ns() // 1_000_000)
+    return exchange(sock, frames.take(1, time.time_ns() // 1_000_000))
+
+
+def wait_for_port(address: str, deadline_s: float = 60.0) -> float:
+    """Wait until somebody accepts connections there; return the seconds it took.
+
+    Raises:
+        LoadError: nobody did within `deadline_s`.
+    """
+    started = time.perf_counter()
+    host_and_port = parse_address(address)
+    while time.perf_counter() - started < deadline_s:
+        try:
+            socket.create_connection(host_and_port, 1.0).close()
+        except OSError:
+            time.sleep(_TRY_EVERY_S)
+        else:
+            return time.perf_counter() - started
+    raise LoadError(f"nobody listens on {address} after {deadline_s:.0f} s")
+
+
+def first_acknowledgement(address: str, shape: SendShape, deadline_s: float = 60.0) -> float:
+    """Send until one message is acknowledged with SUCCESS; return the seconds from the call to that answer.
+
+    Raises:
+        LoadError: none was within `deadline_s`; says what the last attempt met.
+    """
+    started = time.perf_counter()
+    last = "no attempt"
+    while time.perf_counter() - started < deadline_s:
+        try:
+            with connect(address, 1.0) as sock:
+                answer = send_one(sock, shape)
+        except LoadError as error:
+            last = str(error)
+        else:
+            if answer.code == 0:
+                return time.perf_counter() - started
+            last = f"code {answer.code}: {answer.remark}"
+        time.sleep(_TRY_EVERY_S)
+    raise LoadError(f"no acknowledgement from {address} within {deadline_s:.0f} s; last: {last}")
+
+
+def runtime_info(sock: socket.socket) -> dict[str, str]:
+    """Return the broker's runtime table (GET_BROKER_RUNTIME_INFO), for example `commitLogMaxOffset`."""
+    answer = ask(sock, _GET_BROKER_RUNTIME_INFO, {})
+    if answer.code != 0:
+        raise LoadError(f"runtime info was refused with code {answer.code}: {answer.remark}")
+    table = json.loads(answer.body)["table"]
+    return {str(name): str(value) for name, value in table.items()}
+
+
+def log_end(sock: socket.socket) -> int:
+    """Return the end of the broker's commit log."""
+    return int(runtime_info(sock)["commitLogMaxOffset"])
+
+
+def max_offset(sock: socket.socket, topic: str, queue_id: int) -> int:
+    """Return the end of one queue (GET_MAX_OFFSET)."""
+    answer = ask(sock, _GET_MAX_OFFSET, {"topic": topic, "queueId": queue_id, "committed": "true"})
+    value = answer.field("offset")
+    if answer.code != 0 or value is None:
+        raise LoadError(f"the end of queue {queue_id} was refused with code {answer.code}: {answer.remark}")
+    return int(value)
+
+
+def first_record_end(address: str, topic: str, queue_count: int) -> int:
+    """Return the log offset right after the earliest message of a topic: a record boundary other than zero.
+
+    A classic slave that reports zero gets the last file only; one that reports a boundary gets all that follows.
+    """
+    frames = PullFrames(topic, max_messages=1)
+    ends: list[int] = []
+    with connect(address) as sock:
+        for queue_id in range(queue_count):
+            answer = exchange(sock, frames.frame(queue_id, 0, queue_id))
+            if answer.code == 0:
+                ends.append(log_offset(answer.body, 0) + record_size(answer.body, 0))
+    if not ends:
+        raise LoadError(f"topic {topic} has no messages")
+    return min(ends)
+
+
+__all__ = [
+    "first_acknowledgement",
+    "first_record_end",
+    "log_end",
+    "max_offset",
+    "runtime_info",
+    "send_one",
+    "wait_for_port",
+]

@@ -1,0 +1,140 @@
+"""Sockets of the load generator: non-blocking for the hot loops, blocking for single questions.
+
+An address is `host:port`. Every socket has TCP_NODELAY. A `Link` keeps what the kernel would not take and offers it
+again when epoll says so.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import time
+from collections.abc import Mapping
+
+from tandemq.load.wire.frames import request_frame
+from tandemq.load.wire.responses import Answer, LoadError, parse_answer
+
+RECEIVE_BYTES = 1 << 18
+# All links read into this one buffer and copy out what came: a fresh 256 KiB buffer for each read costs page faults.
+_shared = memoryview(bytearray(RECEIVE_BYTES))
+_READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
+_DEAD = select.EPOLLHUP | select.EPOLLERR
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Return host and port of `host:port`.
+
+    Raises:
+        LoadError: the text has another form.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit():
+        raise LoadError(f"not an address (host:port): {address!r}")
+    return host.strip("[]"), int(port)
+
+
+def connect(address: str, timeout_s: float = 5.0) -> socket.socket:
+    """Return a connected blocking socket with a timeout.
+
+    Raises:
+        LoadError: nobody answers there.
+    """
+    try:
+        sock = socket.create_connection(parse_address(address), timeout_s)
+    except OSError as error:
+        raise LoadError(f"cannot connect to {address}: {error}") from error
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+class Link:
+    """One non-blocking connection in an epoll set."""
+
+    __slots__ = ("_epoll", "_unsent", "fd", "sock")
+
+    def __init__(self, address: str, epoll: select.epoll) -> None:
+        self.sock = connect(address)
+        self.sock.setblocking(False)
+        self.fd = self.sock.fileno()
+        self._epoll = epoll
+        self._unsent = b""
+        epoll.register(self.fd, _READ)
+
+    def send(self, data: bytes) -> None:
+        """Send, or keep what does not fit until `ready` is told that there is room."""
+        if self._unsent:
+            self._unsent += data
+            return
+        sent = self._send_some(data)
+        if sent < len(data):
+            self._unsent = data[sent:]
+            self._epoll.modify(self.fd, _READ | _WRITE)
+
+    def _send_some(self, data: bytes) -> int:
+        try:
+            return self.sock.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise LoadError(f"the connection broke while sending: {error}") from error
+
+    def ready(self, events: int) -> None:
+        """Take note of epoll events other than readability."""
+        if events & _WRITE and self._unsent:
+            self._unsent = self._unsent[self._send_some(self._unsent) :]
+            if not self._unsent:
+                self._epoll.modify(self.fd, _READ)
+
+    def receive(self) -> bytes:
+        """Return what has arrived, possibly nothing.
+
+        Raises:
+            LoadError: the server closed the connection.
+        """
+        try:
+            size = self.sock.recv_into(_shared)
+        except BlockingIOError:
+            return b""
+        except OSError as error:
+            raise LoadError(f"the connection broke: {error}") from error
+        if not size:
+            raise LoadError("the server closed the connection")
+        return _shared[:size].tobytes()
+
+    def close(self) -> None:
+        """Close the socket; it leaves the epoll set by itself."""
+        self.sock.close()
+
+
+def read_exactly(sock: socket.socket, size: int) -> bytes:
+    """Read `size` bytes from a blocking socket.
+
+    Raises:
+        LoadError: the peer closed, or the socket's timeout passed.
+    """
+    data = bytearray()
+    while len(data) < size:
+        try:
+            piece = sock.recv(min(size - len(data), 1 << 20))
+        except OSError as error:
+            raise LoadError(f"no answer: {error}") from error
+        if not piece:
+            raise LoadError("the server closed the connection")
+        data += piece
+    return bytes(data)
+
+
+def ask(sock: socket.socket, code: int, fields: Mapping[str, object], body: bytes = b"") -> Answer:
+    """Send one request on a blocking socket and return its answer; one request at a time."""
+    return exchange(sock, request_frame(code, int(time.monotonic() * 1000) & 0x3FFFFFFF, fields, body))
+
+
+def exchange(sock: socket.socket, frame: bytes) -> Answer:
+    """Send a ready frame on a blocking socket and return the next answer."""
+    try:
+        sock.sendall(frame)
+    except OSError as error:
+        raise LoadError(f"the connection broke while sending: {error}") from error
+    head = read_exactly(sock, 4)
+    return parse_answer(head + read_exactly(sock, struct.unpack(">I", head)[0]))

@@ -1,0 +1,1 @@
+"""Sockets of the server loop: addresses, admission, TLS."""

@@ -1,0 +1,1 @@
+"""What must hold, checked while a run goes on and at its end."""

@@ -1,0 +1,173 @@
+"""Whether configurations hold while they change: what a broker that has read one may do, and whose copy counts.
+
+    I6    who may not by the configuration it has read serves nothing; nobody names a master that may not be written to,
+          or takes over reading for one that may not be read, unless an operator forces it
+    I14   whom the configuration does not name any more leaves the set in sync as soon as the registry lets it
+    I17   an acknowledgement counts members only; with fewer in sync than minInSyncReplicas nothing is stored
+
+Brokers read a change when they can: until then the one before holds for them, and nothing is said against it.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from tandemq.broker.node import Broker
+from tandemq.coordination.member.machine import Member
+from tandemq.coordination.member.orders import Stage
+from tandemq.coordination.registry.records import NOBODY, GroupConfig, GroupMode, GroupState, Mode, Permission
+from tandemq.coordination.registry.view import Pending
+from tandemq.sim.world.cluster import Host
+from tandemq.sim.world.groups import GroupCluster, mode_of
+from tandemq.sim.world.world import SECOND, Violation, World
+
+LEAVES_US = 3 * SECOND
+"""Within this time a serving master that can write the record takes out whom the configuration does not name."""
+KEPT = 50
+FOR_EVER = 1 << 62
+
+
+@dataclass(slots=True)
+class Seen:
+    """What one broker's process has read, and what it did about it."""
+
+    configs: deque[tuple[int, GroupConfig | None]] = field(default_factory=lambda: deque([(0, None)], maxlen=KEPT))
+    """Since when it knows which, µs."""
+    pending: Pending | None = None
+    stays_us: int | None = None
+    """Since when it could have taken somebody out of the set in sync."""
+    is_short: bool = False
+    stored: int = 0
+
+
+class Configurations:
+    """The configurations of a run."""
+
+    def __init__(self, world: World, cluster: GroupCluster) -> None:
+        """As they were drawn."""
+        self._world = world
+        self._cluster = cluster
+        self._seen: dict[str, Seen] = {}
+        self._out_until_us: dict[str, int] = {}
+        """Host to the time up to which it may not have been a member."""
+        self.forced_until_us: dict[str, int] = {}
+        """Group to when an operator's force-master ends: the owner's."""
+
+    # What is certain of the registry.
+
+    def ordered(self, name: str, config: GroupConfig) -> None:
+        """From now on the registry may say this."""
+        for host in self._hosts(name):
+            if config.member(host.broker_id) is None:
+                self._out_until_us[host.name] = FOR_EVER
+
+    def settled(self, name: str, config: GroupConfig) -> None:
+        """The registry says this."""
+        for host in self._hosts(name):
+            if config.member(host.broker_id) is not None and self._out_until_us.get(host.name) == FOR_EVER:
+                self._out_until_us[host.name] = self._world.now_us
+
+    def _hosts(self, name: str) -> list[Host]:
+        return [host for host in self._cluster.hosts if host.group.name == name]
+
+    def was_out(self, host: Host, since_us: int) -> bool:
+        """Whether a host may have been no member at some moment since a time: its copy was the operator's to lose."""
+        return self._out_until_us.get(host.name, -1) >= since_us
+
+    # What a broker has read.
+
+    def known(self, host: Host, since_us: int) -> list[GroupConfig]:
+        """The configurations a broker acted by since a time."""
+        found: list[GroupConfig] = []
+        for from_us, config in reversed(self._seen_by(host).configs):
+            if config is not None:
+                found.append(config)
+            if from_us < since_us:
+                break
+        return found
+
+    def names(self, host: Host, broker_id: int) -> bool:
+        """Whether somebody is a member by what a broker has read."""
+        config = self._seen_by(host).configs[-1][1]
+        return config is None or config.member(broker_id) is not None
+
+    def _seen_by(self, host: Host) -> Seen:
+        return self._seen.setdefault(host.name, Seen())
+
+    def stopped(self, host: Host) -> None:
+        """A broker is gone."""
+        if host.name in self._seen:
+            configs = self._seen[host.name].configs
+            configs.append((self._world.now_us, None))
+            self._seen[host.name] = Seen(configs)
+
+    def turned(self, host: Host, broker: Broker) -> None:
+        """A broker was driven."""
+        if broker.failover is None or mode_of(host.group) is Mode.STATIC or not broker.registration.address:
+            return
+        seen, member = self._seen_by(host), broker.failover.member
+        config, before = member.view.config, seen.configs[-1][1]
+        if config is not before:
+            seen.configs.append((self._world.now_us, config))
+        self._judge_rights(host, member, config)
+        if member.view.pending is not seen.pending:
+            seen.pending = member.view.pending
+            if seen.pending is not None:
+                self._judge_record(host, member, seen.pending.state, (before, config))
+        if member.mode is Mode.ELECT:
+            self._judge_leaving(host, member, seen)
+            self._judge_shortness(host, broker, seen)
+
+    def _judge_rights(self, host: Host, member: Member, config: GroupConfig | None) -> None:
+        now_ms = host.machine.now().mono_ms
+        right = _right(config, host.broker_id)
+        for what, may, is_right in (
+            ("be read", member.may_read(now_ms), right.may_read),
+            ("be written", member.may_write(now_ms), right.may_write),
+            ("take commits", member.may_commit(now_ms), right.may_read),
+        ):  # fmt: skip
+            if may and not is_right:
+                raise Violation("I6", f"{host.name} may {what}, and has read that it may not: {right.value}")
+
+    def _judge_record(
+        self, host: Host, member: Member, new: GroupState, configs: tuple[GroupConfig | None, ...]
+    ) -> None:  # fmt: skip
+        """A record that a broker begins to write; by what it knew before this turn, and knows after it."""
+        state = member.view.state
+        if self.forced_until_us.get(host.group.name, -1) >= self._world.now_us:
+            return
+        if member.mode is Mode.ELECT and (state is None or new.master != state.master):
+            if not any(_right(config, new.master).may_write for config in configs):
+                raise Violation("I6", f"{host.name} makes {new.master} the master, and has read that it may not be "
+                                      f"written to: {configs[-1]}")  # fmt: skip
+        elif new.mode is GroupMode.SLAVE_CONSUME and state is not None and state.mode is GroupMode.NORMAL:
+            both = (new.master, new.reader)
+            if not any(all(_right(config, one).may_read for one in both) for config in configs):
+                raise Violation("I6", f"{host.name} reads for {new.master}, and has read that one of them may not be "
+                                      f"read: {configs[-1]}")  # fmt: skip
+
+    def _judge_leaving(self, host: Host, member: Member, seen: Seen) -> None:
+        state, config = member.view.state, member.view.config
+        strangers = [one for one in state.in_sync if config.member(one) is None] if state and config else []
+        if not strangers or member.stage is not Stage.SERVING or not member.view.may_propose:
+            seen.stays_us = None
+        elif seen.stays_us is None:
+            seen.stays_us = self._world.now_us
+        elif self._world.now_us - seen.stays_us > LEAVES_US:
+            raise Violation("I14", f"{host.name} leaves {strangers} in sync, which are no members any more")
+
+    def _judge_shortness(self, host: Host, broker: Broker, seen: Seen) -> None:
+        """Nothing is stored in a turn before and after which too few are in sync."""
+        assert broker.failover is not None, "masters are elected"
+        member, stored = broker.failover.member, broker.send.count
+        state = member.view.state
+        count = 0 if state is None else sum(self.names(host, one) for one in state.in_sync)
+        was_short, seen.is_short = seen.is_short, state is not None and count < broker.config.min_in_sync
+        if was_short and seen.is_short and stored > seen.stored:
+            raise Violation("I17", f"{host.name} takes messages, and {count} members are in sync, not "
+                                   f"{broker.config.min_in_sync}")  # fmt: skip
+        seen.stored = stored
+
+
+def _right(config: GroupConfig | None, broker_id: int) -> Permission:
+    found = config.member(broker_id) if config is not None and broker_id != NOBODY else None
+    return Permission.NONE if found is None else found.permission

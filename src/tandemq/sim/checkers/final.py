@@ -1,0 +1,433 @@
+"""The judgement at the end of a run, when faults are over and everything had time to settle.
+
+settled   I14  masters take messages, slaves have caught up, delayed messages are out, consumers have everything
+          I13  rejected messages came again or are dead letters
+I1        what was acknowledged is in the log, unless what lost it is not survived by its level
+I2 I3 I17 nothing is in a log that nobody sent, nothing more often than it was sent, nothing that was refused
+I4        offsets follow the order of sending
+I8        twins are byte for byte the same
+I9        queues and index are what a rebuild from the log gives
+I10       no log holds damage that no fault put there
+I12       delayed messages came, once and not early
+I16       no topic or group came into being because of garbage
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from tandemq.model.topic import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
+from tandemq.sim.checkers.always import Checks, says_flushed
+from tandemq.sim.checkers.deliveries import RECONSUME_MAX, REJECTING_GROUP
+from tandemq.sim.checkers.logs import Damage, Found, read_log, walk, without_filler
+from tandemq.sim.checkers.model import Attempt, Shadow, Wanted
+from tandemq.sim.workload.messages import TOPICS
+from tandemq.sim.world.cluster import Cluster, Host
+from tandemq.sim.world.plan import DELAYS, GroupPlan
+from tandemq.sim.world.world import MS, SECOND, Violation, World
+from tandemq.storage.consume_queue import ConsumeQueue
+
+DELAYS_US = [int(text.removesuffix("s")) * SECOND for text in DELAYS.split()]
+INDEX_SAMPLES = 12
+
+
+class Verdict:
+    """Everything there is to say about one run."""
+
+    def __init__(self, world: World, cluster: Cluster, shadow: Shadow, checks: Checks, groups: tuple[str, ...]) -> None:
+        """`groups`: of consumers."""
+        self._world = world
+        self._cluster = cluster
+        self._shadow = shadow
+        self._checks = checks
+        self._consumer_groups = groups
+        self._found: dict[str, list[Found]] = {}
+        self._walked: dict[tuple[int, int, bytes], tuple[list[Found], Damage | None]] = {}
+        """What `walk` found in which bytes: those of twins are the same."""
+        self._whole: dict[str, bytes] = {}
+        """Host to the bytes of its log when no damage was in them."""
+
+    # Whether it is time.
+
+    def unsettled(self) -> Violation | None:
+        """What is not as it will be in the end, by the rule it would violate if it stayed so; None: everything is."""
+        what = self._unsettled()
+        if what:
+            return Violation("I14", what)
+        what = self._unfinished()
+        return Violation("I13", what) if what else None
+
+    def _unsettled(self) -> str:
+        for host in self._cluster.hosts:
+            if host.broker is None:
+                return f"{host.name} is down"
+        for group in self._cluster.plan.groups:
+            what = self._unsettled_group(group)
+            if what:
+                return what
+        return self._undelivered()
+
+    def _unsettled_group(self, group: GroupPlan) -> str:
+        master, *slaves = self._cluster.members(group)
+        assert master.broker is not None, "it runs"
+        for host in (master, *slaves):
+            what = self._unrepaired(host)
+            if what:
+                return what
+        end = master.broker.store.log.written_end
+        if master.broker.send.refusal is not None:
+            return f"{master.name} refuses: {master.broker.send.refusal[1]}"
+        if len(master.broker.waiters):
+            return f"{master.name}: answers wait"
+        for slave in slaves:
+            assert slave.broker is not None, "it runs"
+            if slave.broker.store.log.written_end != end:
+                return f"{slave.name} has its log up to {slave.broker.store.log.written_end}, its master up to {end}"
+        for level in range(len(DELAYS_US)):
+            queue = master.broker.store.queues.get((SCHEDULE_TOPIC, level))
+            progress = master.broker.delay.progress.get(level + 1, 0)
+            if queue is not None and max(progress, queue.min_offset) < queue.max_offset:
+                return f"{master.name}: messages of delay level {level + 1} wait"
+        return ""
+
+    def _unrepaired(self, host: Host) -> str:
+        """Damage of a log that was put there at rest, and must be found and repaired; "" if there is none."""
+        if not host.flips:
+            return ""
+        assert host.broker is not None, "it runs"
+        start, segment = self._start(host), host.config.segment_bytes
+        data = read_log(host.machine.disk, start, host.broker.store.log.written_end, segment)
+        listed = [damage for damage in host.broker.damages.ranges if damage.end > start]
+        if listed:
+            return f"{host.name} lists damage: {listed}"
+        if self._whole.get(host.name) == data:
+            return ""
+        _, damage = walk(data, start, segment)
+        if damage is None:
+            self._whole[host.name] = data
+        return "" if damage is None else f"{host.name} has damage at {damage.log_offset}: {damage.reason}"
+
+    def _start(self, host: Host) -> int:
+        """First byte of a host's log to be judged: damage at rest before what its twin holds is nobody's to repair."""
+        assert host.broker is not None, "it runs"
+        own = host.broker.store.log.start
+        if not host.flips:
+            return own
+        master, *slaves = self._cluster.members(host.group)
+        twins = [twin.broker.store.log.start for twin in (slaves if host is master else [master]) if twin.broker]
+        return max(own, min(twins, default=own))
+
+    def _undelivered(self) -> str:
+        for consumer_group in self._consumer_groups:
+            given = self._shadow.given_keys[consumer_group]
+            for group in self._cluster.plan.groups:
+                if self._cluster.master(group).losses_us:
+                    continue  # offsets that consumers were past may have been given out again
+                for found in self.records(self._cluster.master(group)):
+                    if self._is_forgotten(self._cluster.master(group), found.topic):
+                        continue
+                    if found.topic in TOPICS and found.key not in given and self._is_for(consumer_group, found.key):
+                        where = f"{group.name} {found.topic}/{found.record.queue_id}@{found.record.queue_offset}"
+                        return f"{consumer_group} did not get {where}"
+        return ""
+
+    def _is_forgotten(self, host: Host, topic: str) -> bool:
+        """Whether its table was unreadable, and the one before it did not have the topic yet."""
+        assert host.broker is not None, "it runs"
+        was_damaged = any(path.startswith("config/topics.json") for path, _ in host.flips)
+        return was_damaged and topic not in host.broker.topics.table
+
+    def _is_for(self, consumer_group: str, key: str) -> bool:
+        message = self._shadow.messages.get(key)
+        return consumer_group == REJECTING_GROUP or message is None or message.tag in ("A", "B")
+
+    def _unfinished(self) -> str:
+        """A rejected message that did not come again and is no dead letter; "" if there is none."""
+        given = self._shadow.given_keys[REJECTING_GROUP]
+        finished = self._shadow.finished[REJECTING_GROUP]
+        dead = {found.key for found in self._all() if found.topic.startswith(DLQ_PREFIX)}
+        lost = any(
+            host.losses_us or host.flips or (host.broker is not None and host.broker.store.log.start > 0)
+            for host in self._cluster.hosts
+            if host.is_master
+        )
+        for key in given:
+            message = self._shadow.messages[key]
+            if message.rejections and key not in finished and key not in dead and not lost:
+                return (
+                    f"the rejected message {key} ({message.rejections} times) neither came again nor is a dead letter"
+                )
+            if message.rejections <= RECONSUME_MAX and key in dead and key not in finished:
+                return f"the message {key} is a dead letter after {message.rejections} rejections"
+        return ""
+
+    def records(self, host: Host) -> list[Found]:
+        """All records of a host's log, read from its disk; remembered while the log's end stays."""
+        assert host.broker is not None, "it runs"
+        store_log = host.broker.store.log
+        known = self._found.get(f"{host.name} {store_log.written_end}")
+        if known is None:
+            start, segment = self._start(host), host.config.segment_bytes
+            data = read_log(host.machine.disk, start, store_log.written_end, segment)
+            known, damage = self._walk(data, start, segment)
+            if damage is not None:
+                if not host.flips:
+                    raise Violation("I10", f"{host.name} has damage nobody did at {damage.log_offset}: {damage.reason}")
+                return known  # it will be repaired
+            self._found[f"{host.name} {store_log.written_end}"] = known
+        return known
+
+    def _walk(self, data: bytes, start: int, segment_bytes: int) -> tuple[list[Found], Damage | None]:
+        key = start, segment_bytes, data
+        if key not in self._walked:
+            self._walked[key] = walk(data, start, segment_bytes)
+        return self._walked[key]
+
+    def _all(self) -> list[Found]:
+        return [found for group in self._cluster.plan.groups for found in self.records(self._cluster.master(group))]
+
+    # The judgement.
+
+    def judge(self) -> None:
+        """Raise the first violation, if there is one."""
+        for group in self._cluster.plan.groups:
+            self._judge_twins(group)
+        for host in self._cluster.hosts:
+            self._judge_places(host)
+            self._judge_derived(host)
+            self._judge_strangers(host)
+        for group in self._cluster.plan.groups:
+            self._judge_order(group)
+        self._judge_copies()
+        self._judge_kept()
+        self._judge_delays()
+
+    def _judge_places(self, host: Host) -> None:
+        for found in self.records(host):
+            record = found.record
+            if found.key:
+                place = (host.group.name, found.topic, record.queue_id, record.queue_offset)
+                self._checks.note(place, found.key, record.log_offset, host.name)
+
+    def _judge_twins(self, group: GroupPlan) -> None:
+        master, *slaves = self._cluster.members(group)
+        assert master.broker is not None, "it runs"
+        end = master.broker.store.log.written_end
+        for slave in slaves:
+            assert slave.broker is not None, "it runs"
+            start = max(master.broker.store.log.start, slave.broker.store.log.start)
+            ours = read_log(master.machine.disk, start, end, master.config.segment_bytes)
+            theirs = read_log(slave.machine.disk, start, end, slave.config.segment_bytes)
+            if self._world.faults["flip-in-flight"] or master.flips or slave.flips:
+                # What fills the end of a file may be anything, so a bit turned there cannot be noticed.
+                ours, theirs = (without_filler(data, start, master.config.segment_bytes) for data in (ours, theirs))
+            if ours != theirs:
+                at = next((at for at, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), len(theirs))
+                raise Violation("I8", f"{slave.name} differs from its master at {start + at}")
+
+    def _judge_derived(self, host: Host) -> None:
+        assert host.broker is not None, "it runs"
+        store, corrected = host.broker.store, host.broker.scrubber.entries.rebuilt
+        if corrected and not host.flips:
+            raise Violation("I9", f"{host.name}: {corrected} queue entries were wrong before the scrubber met them")
+        expected: dict[tuple[str, int], list[tuple[int, int, int, int]]] = {}
+        for found in self.records(host):
+            record = found.record
+            code = store.entry_code(found.topic, record.properties, record.store_ms)
+            expected.setdefault((found.topic, record.queue_id), []).append(
+                (record.queue_offset, record.log_offset, record.size, code)
+            )
+        for key, entries in expected.items():
+            queue = store.queues.get(key)
+            offsets = [entry[0] for entry in entries]
+            if offsets != list(range(offsets[0], offsets[0] + len(offsets))):
+                raise Violation("I5", f"{host.name}: queue offsets of {key} in the log: {offsets}")
+            if queue is None or queue.max_offset != offsets[-1] + 1:
+                raise Violation(
+                    "I9", f"{host.name}: {key} ends at {queue and queue.max_offset}, by the log at {offsets[-1] + 1}"
+                )
+            held = dict(queue_entries(queue, max(offsets[0], queue.min_offset)))
+            for queue_offset, *entry in entries:
+                if queue_offset >= queue.min_offset and held.get(queue_offset) != tuple(entry):
+                    raise Violation(
+                        "I9", f"{host.name}: {key}@{queue_offset} is {held.get(queue_offset)}, by the log {entry}"
+                    )
+        for key, queue in store.queues.items():
+            if queue.last_log_end > self._start(host) and queue.max_offset > queue.min_offset and key not in expected:
+                raise Violation("I9", f"{host.name}: {key} has entries, the log has none for it")
+        # What recovery could not read has no keys before the index is made anew; nor has a torn end that it took for
+        # that, as the marks were not there.
+        if not any(path.startswith(("commitlog/", "tandemq.marks")) for path, _ in host.flips):
+            self._judge_index(host)
+
+    def _judge_index(self, host: Host) -> None:
+        assert host.broker is not None, "it runs"
+        index = host.broker.store.index
+        records = [found for found in self.records(host) if found.key]
+        if index is None or not records:
+            return
+        step = max(1, len(records) // INDEX_SAMPLES)
+        for found in records[::-step]:
+            places = index.find(found.topic, found.key, 0, 1 << 60, 1 << 30)
+            if found.record.log_offset not in places:
+                raise Violation(
+                    "I9", f"{host.name}: the index does not find {found.key} at {found.record.log_offset}: {places}"
+                )
+
+    def _judge_strangers(self, host: Host) -> None:
+        assert host.broker is not None, "it runs"
+        known = {
+            *TOPICS,
+            *(f"{prefix}{group}" for prefix in (RETRY_PREFIX, DLQ_PREFIX) for group in self._consumer_groups),
+        }
+        fresh = {name for name in host.broker.topics.table if name not in known}
+        system = {"SELF_TEST_TOPIC", "TBW102", "BenchmarkTest", host.config.cluster, host.group.name,
+                  "OFFSET_MOVED_EVENT", SCHEDULE_TOPIC, f"{host.config.cluster}_REPLY_TOPIC",
+                  "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"}  # fmt: skip
+        if fresh - system:
+            raise Violation("I16", f"{host.name} has topics nobody asked for: {sorted(fresh - system)}")
+
+    # Messages.
+
+    def _judge_copies(self) -> None:
+        for group in self._cluster.plan.groups:
+            master = self._cluster.master(group)
+            counts: Counter[str] = Counter()
+            for found in self.records(master):
+                message = self._shadow.messages.get(found.key)
+                if message is None or found.body != message.body:
+                    raise Violation("I2", f"{master.name} holds what nobody sent: {found.record}")
+                if found.topic == (SCHEDULE_TOPIC if message.delay_level else message.topic):
+                    counts[found.key] += 1
+            failed = any(
+                kind.startswith(("failing", "disk-full", "killed-at", "power-lost-at")) for kind in self._world.faults
+            )
+            for key, count in counts.items():
+                attempts = [a for a in self._shadow.messages[key].attempts if a.group == group.name]
+                possible = [a for a in attempts if a.is_stored or a.code is None or failed]
+                if count > len(attempts):
+                    raise Violation("I3", f"{group.name} holds {key} {count} times, it was sent {len(attempts)} times")
+                if count > len(possible):
+                    raise Violation(
+                        "I17",
+                        f"{group.name} holds {key} {count} times, and refused it {len(attempts) - len(possible)} times",
+                    )
+
+    def _judge_kept(self) -> None:
+        where: dict[tuple[str, str], set[int]] = {}
+        starts: dict[str, int] = {}
+        for group in self._cluster.plan.groups:
+            master = self._cluster.master(group)
+            assert master.broker is not None, "it runs"
+            starts[group.name] = self._start(master)
+            for found in self.records(master):
+                where.setdefault((group.name, found.key), set()).add(found.record.log_offset)
+        for attempt in self._shadow.attempts:
+            if attempt.is_stored:
+                for message, log_offset in zip(attempt.messages, attempt.log_offsets, strict=True):
+                    if log_offset >= starts[attempt.group] and log_offset not in where.get(
+                        (attempt.group, message.key), ()
+                    ):
+                        self._lost(attempt, message, log_offset)
+
+    def _lost(self, attempt: Attempt, message: Wanted, log_offset: int) -> None:
+        group = next(group for group in self._cluster.plan.groups if group.name == attempt.group)
+        master, *slaves = self._cluster.members(group)
+        if master.flips or any(slave.flips for slave in slaves):
+            return
+        lost_since = [host for host in (master, *slaves) if any(when >= attempt.sent_us for when in host.losses_us)]
+        flushed = says_flushed(attempt, master)
+        copied = group.role == "SYNC_MASTER" and attempt.waits and attempt.code == 0
+        wiped = {host.name for host in (master, *slaves) if any(when >= attempt.sent_us for when in host.wipes_us)}
+        master_lost = master in lost_since and not (flushed and master.name not in wiped)
+        slaves_lost = [
+            slave
+            for slave in slaves
+            if slave in lost_since and not (flushed and attempt.code == 0 and slave.name not in wiped)
+        ]
+        if not master_lost or (copied and len(slaves_lost) < group.copies - 1):
+            raise Violation(
+                "I1", f"{message.key} was answered {attempt.code} at {log_offset} of {group.name} ({group.level}) at "
+                f"{attempt.answered_us / SECOND:.3f} s, and is not there"
+            )  # fmt: skip
+
+    def _judge_order(self, group: GroupPlan) -> None:
+        last: dict[tuple[tuple[str, int], str, int], int] = {}
+        queues: dict[tuple[str, int], list[Attempt]] = {}
+        for attempt in self._shadow.attempts:
+            first = attempt.messages[0]
+            if attempt.group != group.name or attempt.queue_offset < 0 or first.delay_level:
+                continue
+            place = (attempt.link, first.topic, attempt.queue_id)
+            if attempt.queue_offset <= last.get(place, -1):
+                raise Violation("I4", f"{group.name} {place}: {attempt.queue_offset} after {last[place]}")
+            last[place] = attempt.queue_offset
+            queues.setdefault((first.topic, attempt.queue_id), []).append(attempt)
+        if any(host.losses_us for host in self._cluster.members(group)):
+            return
+        for name, attempts in queues.items():
+            by_answer = sorted(attempts, key=lambda attempt: attempt.answered_us)
+            highest, at = -1, 0
+            for attempt in attempts:
+                while at < len(by_answer) and by_answer[at].answered_us < attempt.sent_us:
+                    highest = max(highest, by_answer[at].queue_offset)
+                    at += 1
+                if attempt.queue_offset <= highest:
+                    raise Violation(
+                        "I4", f"{group.name} {name}: {attempt.queue_offset} was sent after {highest} was answered"
+                    )
+
+    def _judge_delays(self) -> None:
+        first: dict[tuple[str, str], int] = {}
+        for given in self._shadow.given:
+            if given.topic in TOPICS:
+                first.setdefault((given.group, given.key), given.at_us)
+        for (name, key), at_us in first.items():
+            message = self._shadow.messages[key]
+            if message.delay_level:
+                group = next(group for group in self._cluster.plan.groups if group.name == name)
+                sent_us = min(attempt.sent_us for attempt in message.attempts if attempt.group == name)
+                jumps = self._cluster.master(group).machine.jumps
+                ahead = sum(max(0, ms) * MS for when, ms in jumps if sent_us <= when <= at_us)
+                delay = DELAYS_US[message.delay_level - 1]
+                if at_us - sent_us + ahead < delay - 2 * MS:
+                    raise Violation(
+                        "I12", f"{key} came after {(at_us - sent_us) / SECOND:.3f} s of {delay // SECOND} s"
+                    )
+        self._judge_visible()
+
+    def _judge_visible(self) -> None:
+        for group in self._cluster.plan.groups:
+            master = self._cluster.master(group)
+            stored: Counter[str] = Counter()
+            visible: Counter[str] = Counter()
+            for found in self.records(master):
+                message = self._shadow.messages[found.key]
+                if message.delay_level:
+                    (stored if found.topic == SCHEDULE_TOPIC else visible)[found.key] += found.topic in (
+                        SCHEDULE_TOPIC,
+                        *TOPICS,
+                    )
+            assert master.broker is not None, "it runs"
+            is_whole = master.broker.store.log.start == 0
+            quiet = is_whole and not (master.kills or master.losses_us or master.flips)
+            for key, count in stored.items():
+                if visible[key] < count and not master.losses_us and not master.flips:
+                    raise Violation(
+                        "I12", f"{group.name}: {key} was stored {count} times and came {visible[key]} times"
+                    )
+                self._shadow.duplicates += max(0, visible[key] - count)
+                if visible[key] > count and quiet:
+                    raise Violation(
+                        "I12", f"{group.name}: {key} was stored {count} times and came {visible[key]} times"
+                    )
+
+
+def queue_entries(queue: ConsumeQueue, queue_offset: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """A queue's entries from an offset on, each with its offset."""
+    while queue_offset < queue.max_offset:
+        data = queue.read(queue_offset, queue.max_offset - queue_offset)
+        for at in range(0, len(data), QUEUE_ENTRY_BYTES):
+            yield queue_offset + at // QUEUE_ENTRY_BYTES, QUEUE_ENTRY.unpack_from(data, at)
+        assert data, "there are entries up to the end"
+        queue_offset += len(data) // QUEUE_ENTRY_BYTES

@@ -1,0 +1,107 @@
+"""The judgement at the end of a run with groups that have a registry.
+
+settled   I14  every group has one that serves, all members are in sync, consumers have everything
+I1 I5     every fact is in the master's log; all logs say the same of every place
+I2 I3     nothing is in a log that nobody sent, nothing more often than it was sent
+I8 I9     twins are byte for byte the same; queues and index are what a rebuild from the log gives
+"""
+
+from collections import Counter
+
+from tandemq.coordination.member.orders import Stage
+from tandemq.coordination.registry.records import GroupMode, Mode
+from tandemq.model.topic import SCHEDULE_TOPIC
+from tandemq.sim.checkers.final import Verdict
+from tandemq.sim.checkers.groups import GroupChecks
+from tandemq.sim.checkers.model import Shadow
+from tandemq.sim.world.cluster import Host
+from tandemq.sim.world.groups import GroupCluster, mode_of, stage_of, state_of
+from tandemq.sim.world.plan import GroupPlan
+from tandemq.sim.world.world import Violation, World
+
+
+class GroupVerdict(Verdict):
+    """Everything there is to say about one run."""
+
+    def __init__(
+        self, world: World, cluster: GroupCluster, shadow: Shadow, checks: GroupChecks, groups: tuple[str, ...]
+    ) -> None:  # fmt: skip
+        """`groups`: of consumers."""
+        super().__init__(world, cluster, shadow, checks, groups)
+        self._group_checks = checks
+        self._groups = cluster
+
+    def why(self, group: GroupPlan) -> str:
+        """Where the members of a group stand."""
+        return "; ".join(self._tell(host) for host in self._cluster.members(group))
+
+    def _tell(self, host: Host) -> str:
+        broker, state = host.broker, state_of(host)
+        if broker is None:
+            return f"{host.name} is down"
+        if broker.failover is None:
+            return f"{host.name} static, refuses: {broker.send.refusal}"
+        member = broker.failover.member
+        return (f"{host.name} {member.stage.value} epoch {broker.failover.epoch} log {broker.store.log.written_end}"
+                f" whole {member.is_log_whole}: {member.why}; refuses {broker.send.refusal}; {state}")  # fmt: skip
+
+    def _unsettled_group(self, group: GroupPlan) -> str:
+        leader = self._groups.leader(group)
+        if leader is None:
+            return f"{group.name} has no master: {self.why(group)}"
+        state = state_of(leader)
+        if mode_of(group) is not Mode.STATIC:
+            if state is None or stage_of(leader) is not Stage.SERVING or state.mode is not GroupMode.NORMAL:
+                return f"{group.name} is not as it should be: {self.why(group)}"
+            if mode_of(group) is Mode.ELECT and len(state.in_sync) != group.slaves + 1:
+                return f"{group.name} has {state.in_sync} in sync: {self.why(group)}"
+        return super()._unsettled_group(group)
+
+    def _undelivered(self) -> str:
+        for consumer_group in self._consumer_groups:
+            given = self._shadow.given_keys[consumer_group]
+            for group in self._cluster.plan.groups:
+                members = self._cluster.members(group)
+                if any(host.losses_us for host in members):
+                    continue
+                # What a full disk took from one who was master then, consumers were sent past.
+                kept = max(host.broker.store.log.start for host in members if host.broker is not None)
+                for found in self.records(members[0]):
+                    is_wanted = found.topic in ("Orders", "Late") and found.record.log_offset >= kept
+                    if is_wanted and found.key not in given:
+                        where = f"{group.name} {found.topic}/{found.record.queue_id}@{found.record.queue_offset}"
+                        return f"{consumer_group} did not get {where}"
+        return ""
+
+    def _unfinished(self) -> str:
+        return ""  # I13 is judged where roles are fixed
+
+    def judge(self) -> None:
+        """Raise the first violation, if there is one."""
+        for group in self._cluster.plan.groups:
+            leader = self._cluster.members(group)[0]
+            if mode_of(group) is Mode.ELECT:
+                self._group_checks.judge_log(leader, "has it in the end")
+        for group in self._cluster.plan.groups:
+            self._judge_twins(group)
+        for host in self._cluster.hosts:
+            self._judge_places(host)
+            self._judge_derived(host)
+            self._judge_strangers(host)
+        for group in self._cluster.plan.groups:
+            self._judge_sent(self._cluster.members(group)[0])
+            if mode_of(group) is not Mode.ELECT:
+                self._group_checks.judge_log(self._cluster.members(group)[0], "has it in the end")
+
+    def _judge_sent(self, host: Host) -> None:
+        counts: Counter[str] = Counter()
+        for found in self.records(host):
+            message = self._shadow.messages.get(found.key)
+            if message is None or found.body != message.body:
+                raise Violation("I2", f"{host.name} holds what nobody sent: {found.record}")
+            if found.topic == (SCHEDULE_TOPIC if message.delay_level else message.topic):
+                counts[found.key] += 1
+        for key, count in counts.items():
+            sent = sum(attempt.group == host.group.name for attempt in self._shadow.messages[key].attempts)
+            if count > sent:
+                raise Violation("I3", f"{host.name} holds {key} {count} times, it was sent {sent} times")

@@ -1,0 +1,77 @@
+"""Logs as they lie on disks: read without the help of the broker that wrote them.
+
+The checkers' own eye: files are joined, records are cut and verified here, so that a broker's mistake in reading is not
+repeated.
+"""
+
+from typing import NamedTuple
+
+from tandemq.codec.record.entries import BLANK_MAGIC
+from tandemq.codec.record.record import Record, parse_record, peek, property_value, record_fault
+from tandemq.sim.world.disk import SimDisk
+
+
+class Found(NamedTuple):
+    """One record in a log, with its unique key ("" without one)."""
+
+    record: Record
+    key: str
+    topic: str
+    body: bytes
+
+
+class Damage(NamedTuple):
+    """Bytes in a log that are no valid record."""
+
+    log_offset: int
+    reason: str
+
+
+def read_log(disk: SimDisk, start: int, end: int, segment_bytes: int, *, safe: bool = False) -> bytes:
+    """The bytes `[start, end)` of the commit log, shorter if they are not there."""
+    pieces: list[bytes] = []
+    while start < end:
+        first = start - start % segment_bytes
+        size = min(end, first + segment_bytes) - start
+        piece = disk.peek(f"commitlog/{first:020d}", size, start - first, safe=safe)
+        pieces.append(piece)
+        if len(piece) < size:
+            break
+        start += size
+    return b"".join(pieces)
+
+
+def walk(data: bytes, start: int, segment_bytes: int) -> tuple[list[Found], Damage | None]:
+    """All records of a log that begins at `start`, up to its end or to the first that is none."""
+    found: list[Found] = []
+    at, end = 0, len(data)
+    while at < end:
+        offset = start + at
+        if end - at < 8:
+            return found, Damage(offset, f"{end - at} bytes are left")
+        size, magic = peek(data, at)
+        room = segment_bytes - offset % segment_bytes
+        if magic == BLANK_MAGIC and size == room:
+            at += room
+            continue
+        record = parse_record(data, at, min(end, at + room))
+        if isinstance(record, str):
+            return found, Damage(offset, record)
+        fault = record_fault(data, at, record.size, record.body_start, record.body_end, record.body_crc)
+        if fault is not None or record.log_offset != offset:
+            return found, Damage(offset, fault or f"it says it lies at {record.log_offset}")
+        key = property_value(record.properties, b"UNIQ_KEY") or b""
+        found.append(Found(record, key.decode(), record.topic.decode(), data[record.body_start : record.body_end]))
+        at += record.size
+    return found, None
+
+
+def without_filler(data: bytes, start: int, segment_bytes: int) -> bytes:
+    """A log with zeroes in place of whatever fills the ends of its files."""
+    found, _ = walk(data, start, segment_bytes)
+    plain = bytearray(data)
+    for this, following in zip(found, found[1:], strict=False):
+        end, resumed = this.record.log_offset + this.record.size, following.record.log_offset
+        if resumed - end > 8:
+            plain[end + 8 - start : resumed - start] = bytes(resumed - end - 8)
+    return bytes(plain)

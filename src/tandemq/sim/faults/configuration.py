@@ -1,0 +1,174 @@
+"""What an administrator changes while a group with a registry runs; see `administrator`.
+
+    permission   a member's, and soon another one or what it was; most often that of whoever serves
+    member       taken out, its broker stopped or not, and put in again
+    weight       or priority in elections
+    settings     minInSyncReplicas, which is no part of the configuration: each broker is started again with it
+
+About every third seed has some, by dice of their own. Nothing contradictory is asked for; what the group forbids as it
+stands (such as to go on without its master) is refused, and counted as a consequence. So that changes meet what they
+could spoil, some are followed by the end of whoever serves, or come when a switch has just been ordered.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from random import Random
+
+from tandemq.coordination.registry.records import (
+    GroupConfig,
+    Member,
+    Mode,
+    Permission,
+    contradictions,
+    with_member,
+)
+from tandemq.sim.workload.administrator import Administrator
+from tandemq.sim.world.cluster import Host
+from tandemq.sim.world.groups import GroupCluster, ManagedGroup, mode_of
+from tandemq.sim.world.world import MS, SECOND, World
+
+RATE = 0.35
+"""The part of the seeds whose groups are changed."""
+MEETS_A_KILL = 0.35
+MEETS_A_SWITCH = 0.2
+STOPS = 0.4
+"""How often the broker of a member that was taken out is stopped."""
+
+
+class ConfigurationFaults:
+    """The changes of one seed."""
+
+    def __init__(self, world: World, cluster: GroupCluster, make: Callable[[], Administrator]) -> None:
+        """`make`: called if there are any."""
+        self._world = world
+        self._cluster = cluster
+        self._make = make
+        self._random = Random(f"{world.seed}-configurations")
+        self._administrator: Administrator | None = None
+        self.is_over = False
+        self.kill_leader: Callable[[Host], None] = lambda _: None
+        self.switch: Callable[[Host, int], None] = lambda _host, _target: None
+        """Whoever serves ends, or is told to hand over to another one."""
+
+    def plan(self, until_us: int) -> None:
+        """Spread changes over the time up to `until_us`, in some seeds."""
+        groups = [group for group in self._cluster.plan.groups if mode_of(group) is not Mode.STATIC]
+        if not groups or self._random.random() >= RATE:
+            return
+        for _ in range(self._random.choice((1, 2, 2, 3, 4))):
+            self._world.at(self._random.randrange(4 * SECOND, until_us - 3 * SECOND), self._strike)
+
+    @property
+    def administrator(self) -> Administrator:
+        """Who does it."""
+        if self._administrator is None:
+            self._administrator = self._make()
+        return self._administrator
+
+    def end(self) -> None:
+        """Everybody is a member again, with every right, and nothing is changed any more. Also when the registry was
+        lost: whoever is taken out while there is no record may have what nobody else has."""
+        self.is_over = True
+        for group in self._cluster.plan.groups:
+            if self._administrator is not None and group.name in self._administrator.wanted:
+                assert isinstance(group, ManagedGroup), "it was changed"
+                self._administrator.restore(group.name, group.config())
+
+    # Changes.
+
+    def _strike(self) -> None:
+        if self.is_over:
+            return
+        group = self._random.choice([one for one in self._cluster.plan.groups if mode_of(one) is not Mode.STATIC])
+        assert isinstance(group, ManagedGroup), "it has a registry"
+        kinds: list[tuple[int, Callable[[ManagedGroup], None]]] = [
+            (5, self._permit), (5, self._drop), (1, self._weigh),
+        ]  # fmt: skip
+        if mode_of(group) is Mode.ELECT:
+            kinds.append((2, self._require))
+        self._random.choices([kind for _, kind in kinds], [weight for weight, _ in kinds])[0](group)
+        leader = self._cluster.leader(group)
+        if leader is not None and self._random.random() < MEETS_A_KILL:
+            self._later(0, 2_500, lambda: self.kill_leader(leader))
+
+    def _later(self, low_ms: int, high_ms: int, action: Callable[[], None]) -> None:
+        delay_us = self._random.randrange(low_ms, high_ms) * MS
+        self._world.after(delay_us, lambda: None if self.is_over else action())
+
+    def _present(self, group: ManagedGroup) -> GroupConfig:
+        return self.administrator.wanted.get(group.name) or group.config()
+
+    def _change(self, group: ManagedGroup, config: GroupConfig, kind: str, text: str) -> None:
+        """Unless it contradicts itself: nobody could enter it."""
+        if config != self._present(group) and not list(contradictions(config)):
+            self.administrator.change(group.name, config, kind, text)
+
+    def _member(self, group: ManagedGroup) -> Member:
+        """Whoever serves, or anybody."""
+        config, leader = self._present(group), self._cluster.leader(group)
+        found = config.member(leader.broker_id) if leader is not None and self._random.random() < 0.5 else None
+        return found or self._random.choice(config.members)
+
+    def _permit(self, group: ManagedGroup) -> None:
+        member = self._member(group)
+        self._meet_switch(group, member)
+        permission = self._random.choice([one for one in Permission if one is not member.permission])
+        self._set_permission(group, member.broker_id, permission)
+        if self._random.random() < 0.8:
+            self._later(500, 8_000, lambda: self._set_permission(group, member.broker_id, Permission.FULL))
+
+    def _set_permission(self, group: ManagedGroup, broker_id: int, permission: Permission) -> None:
+        config = self._present(group)
+        member = config.member(broker_id)
+        if member is not None:
+            after = with_member(config, replace(member, permission=permission))
+            self._change(group, after, "config-permission", f"{broker_id} {permission.value}")
+
+    def _drop(self, group: ManagedGroup) -> None:
+        config = self._present(group)
+        member = self._random.choice(config.members)
+        self._meet_switch(group, member)
+        others = tuple(one for one in config.members if one is not member)
+        self._change(group, replace(config, members=others), "config-drop", str(member.broker_id))
+        host = next(one for one in self._cluster.members(group) if one.broker_id == member.broker_id)
+        if self._random.random() < STOPS:
+            self._later(100, 3_000, lambda: self._stop_dropped(group, host))
+        self._later(1_500, 9_000, lambda: self._put_back(group, member, host))
+
+    def _stop_dropped(self, group: ManagedGroup, host: Host) -> None:
+        if self._present(group).member(host.broker_id) is None and host.process is not None:
+            self._world.consequence("operator", f"{host.name}: it is stopped, it was taken out")
+            host.stop()
+
+    def _put_back(self, group: ManagedGroup, member: Member, host: Host) -> None:
+        config = self._present(group)
+        if config.member(member.broker_id) is None:
+            self._change(group, with_member(config, member), "config-return", str(member.broker_id))
+        host.start()
+
+    def _weigh(self, group: ManagedGroup) -> None:
+        config = self._present(group)
+        member = self._random.choice(config.members)
+        weight, priority = self._random.choice((0, 1, 50, 10_000)), self._random.choice((-1, 0, 5))
+        after = with_member(config, replace(member, weight=weight, priority=priority))
+        self._change(group, after, "config-weight", f"{member.broker_id} {weight} {priority}")
+
+    def _require(self, group: ManagedGroup) -> None:
+        """Another minInSyncReplicas, broker by broker."""
+        needed = self._random.randrange(1, group.slaves + 2)
+        self._world.fault("config-min-in-sync", f"{group.name}: {needed}")
+        for place, host in enumerate(self._cluster.members(group)[::-1]):
+            host.config = replace(host.config, min_in_sync=needed)
+            self._later(2_000 * place, 2_000 * place + 1_500, partial(self._restart, host))
+
+    def _restart(self, host: Host) -> None:
+        if host.process is not None:
+            host.stop()
+            self._later(50, 400, host.start)
+
+    def _meet_switch(self, group: ManagedGroup, member: Member) -> None:
+        """Now and then whoever is about to be changed is about to become master, too."""
+        leader = self._cluster.leader(group)
+        if leader is not None and mode_of(group) is Mode.ELECT and self._random.random() < MEETS_A_SWITCH:
+            self.switch(leader, member.broker_id)

@@ -1,0 +1,473 @@
+"""Safeties switched off, one at a time: a checker that never complained proves nothing.
+
+Each mutation takes one safety away from the core, for as long as its context lasts; some run of some seed must then
+fail. `MUTATIONS` says by which rules it may be noticed first.
+"""
+
+# ruff: noqa: ARG001, ARG005, SLF001  # what is replaced is inside, and has its own signature
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+from tandemq.boundary import Buffer, Turn
+from tandemq.broker import node
+from tandemq.broker.ha import master as masterside
+from tandemq.broker.ha import slave as slaveside
+from tandemq.broker.integrity import repair
+from tandemq.broker.integrity import verify_job as scrubwork
+from tandemq.broker.pull import hold_service as longpoll
+from tandemq.broker.pull import message_reader
+from tandemq.broker.send import delay
+from tandemq.broker.send import send_back as retry
+from tandemq.broker.send.response import recode
+from tandemq.broker.state import consumer_offsets as offsets
+from tandemq.client.consumer import push_machine as consuming
+from tandemq.client.consumer.queues import process_queue as window
+from tandemq.client.core import connections as links
+from tandemq.client.core import routes
+from tandemq.client.producer import machine as sending
+from tandemq.client.producer import queue_selector as targets
+from tandemq.codec.record.record_run import Row
+from tandemq.errors import NotConnected, ProtocolError
+from tandemq.model.codes import ResponseCode
+from tandemq.model.topic import DLQ_PREFIX, SCHEDULE_TOPIC
+from tandemq.replication import master
+from tandemq.replication import record_stream as records
+from tandemq.sim.world.patch import patched
+from tandemq.storage import consume_queue as consumequeue
+from tandemq.storage import key_index as index
+from tandemq.storage import recovery, store
+from tandemq.storage.log import commit_log as commitlog
+from tandemq.storage.log import range_reader as log_reader
+from tandemq.storage.log.message_rows import Row as StoredRow
+
+Mutation = Callable[[], AbstractContextManager[Any]]
+
+
+@contextmanager
+def both(*contexts: AbstractContextManager[Any]) -> Iterator[None]:
+    """Several at once."""
+    with ExitStack() as stack:
+        for context in contexts:
+            stack.enter_context(context)
+        yield
+
+
+def ack_without_flush() -> AbstractContextManager[Any]:
+    """SYNC_FLUSH answers at once."""
+    return patched(store.FlushJob, "run", lambda self: None)
+
+
+def flush_covers_later_writes() -> AbstractContextManager[Any]:
+    """A sync counts for what was written while it ran."""
+
+    def end_flush(self: store.Store, _job: store.FlushJob) -> None:
+        self.log.flushed_offset = self.log.written_end
+
+    return patched(store.Store, "end_flush", end_flush)
+
+
+def ack_without_replica() -> AbstractContextManager[Any]:
+    """SYNC_MASTER takes every copy for granted."""
+    return patched(node.Broker, "copied_offset", lambda self: 1 << 62)
+
+
+def slave_counts_twice() -> AbstractContextManager[Any]:
+    """Each session of a slave counts, also an old half-dead one, and one counts for two."""
+
+    def acked_offsets(self: Any) -> list[int]:
+        found = [session.acked_offset for session in self.sessions.values() if session.state is master.State.TRANSFER]
+        return found + found
+
+    return patched(masterside.MasterSide, "acked_offsets", acked_offsets)
+
+
+def report_before_store() -> AbstractContextManager[Any]:
+    """What was sent to a slave counts as reported."""
+
+    def acked_offsets(self: Any) -> list[int]:
+        return [session.next_offset for session in self.sessions.values() if session.state is master.State.TRANSFER]
+
+    return patched(masterside.MasterSide, "acked_offsets", acked_offsets)
+
+
+def failed_write_is_acked() -> AbstractContextManager[Any]:
+    """A write the disk refuses is taken for done."""
+
+    def commit_failed(self: node.Broker, acks: Any, _error: Exception, turn: Turn, *rest: Any) -> None:
+        for link, answers, *_ in acks:
+            if answers:
+                turn.send(link, answers)
+
+    return patched(node.Broker, "_commit_failed", commit_failed)
+
+
+def no_checksums() -> AbstractContextManager[Any]:
+    """The slave takes any bytes that look like records."""
+    return both(
+        patched(records, "record_fault", lambda *_: None),
+        patched(records, "scan_run", lambda _data, start, *_, **__: start),
+    )
+
+
+def queues_not_cut() -> AbstractContextManager[Any]:
+    """Queues keep entries whose records are gone."""
+    return patched(consumequeue.ConsumeQueue, "truncate_behind", lambda self, log_end, **_: None)
+
+
+def queue_entries_wrong() -> AbstractContextManager[Any]:
+    """Queue entries carry a wrong tag code."""
+    append = consumequeue.ConsumeQueue.append
+    return patched(
+        consumequeue.ConsumeQueue, "append",
+        lambda self, log_offset, size, code: append(self, log_offset, size, code + 1),
+    )  # fmt: skip
+
+
+def delay_early() -> AbstractContextManager[Any]:
+    """Delayed messages come in half their time."""
+    entry_code = store.Store.entry_code
+
+    def early(self: store.Store, topic: str, properties: bytes, store_ms: int) -> int:
+        code = entry_code(self, topic, properties, store_ms)
+        return store_ms + (code - store_ms) // 2 if topic.startswith("SCHEDULE") else code
+
+    return patched(store.Store, "entry_code", early)
+
+
+def delay_twice() -> AbstractContextManager[Any]:
+    """Progress of a delay level is forgotten now and then."""
+
+    def committed(self: delay.DelayedMessages) -> None:
+        if self._pending and self.delivered % 3:
+            self.progress.update(self._pending)
+        self._pending.clear()
+
+    return patched(delay.DelayedMessages, "committed", committed)
+
+
+def offsets_go_back() -> AbstractContextManager[Any]:
+    """A committed offset is stored lower."""
+    commit = offsets.ConsumerOffsets.commit
+    return patched(
+        offsets.ConsumerOffsets, "commit",
+        lambda self, topic, group, queue_id, offset: commit(self, topic, group, queue_id, max(0, offset - 1)),
+    )  # fmt: skip
+
+
+def offsets_forgotten() -> AbstractContextManager[Any]:
+    """Offsets of a topic are dropped when the table is loaded."""
+    return patched(offsets, "load_table", lambda disk, name: {})
+
+
+def queue_offset_reused() -> AbstractContextManager[Any]:
+    """A recovered queue gives its last offset out again."""
+    open_store = recovery.open_store
+
+    def reopened(*args: Any) -> Any:
+        opened, found = open_store(*args)
+        for queue in opened.queues.values():
+            queue.next_offset = max(queue.next_offset - 1, 0)
+        return opened, found
+
+    return patched(node, "open_store", reopened)
+
+
+def delayed_share_offsets() -> AbstractContextManager[Any]:
+    """The offset that a delay level's queue gives out next does not move on when it is given."""
+    put = store.Store.put
+
+    def again(self: store.Store, queue: consumequeue.ConsumeQueue, **rest: Any) -> Any:
+        if queue.topic == SCHEDULE_TOPIC and queue.next_offset:
+            queue.next_offset -= 1
+        return put(self, queue, **rest)
+
+    return patched(store.Store, "put", again)
+
+
+def tail_cut() -> AbstractContextManager[Any]:
+    """Recovery trusts only what was synced, and cuts the rest."""
+    walk = recovery._walk
+
+    def short(opened: store.Store, begin: int, **rest: Any) -> int:
+        count = walk(opened, begin, **rest)
+        opened.log.end = begin
+        return count
+
+    return patched(recovery, "_walk", short)
+
+
+def order_reversed() -> AbstractContextManager[Any]:
+    """Messages of one answer come in a wrong order."""
+    joined = message_reader._messages
+
+    def reversed_pieces(pieces: list[bytes], count: int, selection: Any) -> Any:
+        found = joined(pieces, count, selection)
+        return found._replace(buffers=_records_of(found.buffers)[::-1])
+
+    return patched(message_reader, "_messages", reversed_pieces)
+
+
+def _records_of(buffers: Sequence[Buffer]) -> list[bytes]:
+    data, at, found = b"".join(buffers), 0, []
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4])
+        found.append(data[at : at + size])
+        at += size
+    return found
+
+
+def junk_ends_process() -> AbstractContextManager[Any]:
+    """What an unreadable header raises is not caught."""
+    decode = vars(node)["decode_command"]
+
+    def strict(frame: Any) -> Any:
+        try:
+            return decode(frame)
+        except ProtocolError as error:
+            raise LookupError("unreadable") from error
+
+    return patched(node, "decode_command", strict)
+
+
+def body_changed() -> AbstractContextManager[Any]:
+    """A message is stored with another body than was sent."""
+    append = commitlog.CommitLog.append_run
+
+    def changed(self: commitlog.CommitLog, rows: list[StoredRow], *rest: Any) -> Any:
+        return append(self, [(*row[:4], row[4][::-1], *row[5:]) for row in rows], *rest)
+
+    return patched(commitlog.CommitLog, "append_run", changed)
+
+
+def stored_twice() -> AbstractContextManager[Any]:
+    """A message is put into its queue twice."""
+    put = store.Store.put_run
+
+    def twice(self: store.Store, *args: Any) -> Any:
+        put(self, *args)
+        return put(self, *args)
+
+    return patched(store.Store, "put_run", twice)
+
+
+def refused_and_stored() -> AbstractContextManager[Any]:
+    """Now and then a stored message is answered with an error."""
+    acknowledge = node.Broker._acknowledge
+
+    def refuse(self: node.Broker, acks: Any, turn: Turn, now: Any) -> None:
+        for at, (link, answers, end, *rest) in enumerate(acks):
+            if answers and end and end % 5 == 0:
+                acks[at] = (link, recode(answers, ResponseCode.SYSTEM_ERROR), end, *rest)
+        acknowledge(self, acks, turn, now)
+
+    return patched(node.Broker, "_acknowledge", refuse)
+
+
+def rejected_lost() -> AbstractContextManager[Any]:
+    """What a consumer gives back is answered and not stored."""
+
+    def take(_self: Any, _link: Any, command: Any, _now: Any) -> Any:
+        return command.answer(ResponseCode.SUCCESS)
+
+    return patched(retry._SendBack, "take", take)
+
+
+def index_forgets() -> AbstractContextManager[Any]:
+    """Keys are dropped when the index should take them."""
+    return patched(index.KeyIndex, "absorb", lambda self: self.pending.clear())
+
+
+def slave_never_returns() -> AbstractContextManager[Any]:
+    """A slave whose link is gone does not connect again."""
+    closed = slaveside.SlaveSide.closed
+
+    def gone(self: Any, link: int, reason: str, now: Any) -> None:
+        closed(self, link, reason, now)
+        self._connect_at_ms = now.mono_ms + 10**9
+
+    return patched(slaveside.SlaveSide, "closed", gone)
+
+
+def slave_offsets_go_back() -> AbstractContextManager[Any]:
+    """A slave takes over the first offsets it ever heard of every other time."""
+    merge = offsets.ConsumerOffsets.merge
+
+    def forgetful(self: offsets.ConsumerOffsets, table: dict[str, dict[int, int]], version: Any) -> None:
+        first = vars(self).setdefault("first_heard", {})
+        for key, queues in table.items():
+            first.setdefault(key, dict(queues))
+        times = vars(self)["times"] = vars(self).get("times", 0) + 1
+        merge(self, first if times % 2 else table, version)
+
+    return patched(offsets.ConsumerOffsets, "merge", forgetful)
+
+
+def damage_stays() -> AbstractContextManager[Any]:
+    """Damage is found and listed, and nobody is asked for good bytes."""
+    return patched(repair.Repairs, "_next", lambda self, now: None)
+
+
+def repair_unverified() -> AbstractContextManager[Any]:
+    """What a twin sends for a damaged range is written as it comes, and a bit of it was turned on its way."""
+    run = scrubwork.ServeWork.run
+
+    def turned(self: scrubwork.ServeWork) -> scrubwork.Served:
+        served = run(self)
+        data = served.data
+        return served._replace(data=data[:20] + bytes([data[20] ^ 1]) + data[21:] if data else b"")
+
+    def believed(self: scrubwork.WeighWork) -> scrubwork.Weighed:
+        start = self.wanted.start
+        return scrubwork.Weighed(start, self.data, start + len(self.data), [])
+
+    return both(patched(scrubwork.ServeWork, "run", turned), patched(scrubwork.WeighWork, "run", believed))
+
+
+def copies_never_compared() -> AbstractContextManager[Any]:
+    """Nobody looks at copies, neither a slave at what comes nor a master at what a slave has when it comes again; and
+    a bit of every dead letter was turned on its way."""
+    keep = slaveside.SlaveSide._store
+
+    def believed(self: slaveside.SlaveSide, pieces: list[records.Piece], turn: Turn) -> bool:
+        return keep(self, [piece._replace(data=_dead_letters_turned(piece)) for piece in pieces], turn)
+
+    return both(
+        patched(slaveside.SlaveSide, "_store", believed),
+        patched(masterside.MasterSide, "_tail_difference", lambda self, hello: None),
+    )
+
+
+def _dead_letters_turned(piece: records.Piece) -> bytes:
+    data = bytearray(piece.data)
+    for part in piece.run.parts:
+        for row in [part] if isinstance(part, Row) else part.rows():
+            if data[row.topic_start : row.topic_end].startswith(DLQ_PREFIX.encode()):
+                data[row.topic_start - 2] ^= 1  # the last byte of the body, before the topic's length
+    return bytes(data)
+
+
+def answers_unchecked() -> AbstractContextManager[Any]:
+    """Nobody compares what a pull reads with its entries, and these point a few bytes before their records."""
+    read = log_reader.LogReader.read
+
+    def beside(self: log_reader.LogReader, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        return read(self, [(start - 8, end - 8) if start >= 8 else (start, end) for start, end in ranges])
+
+    return both(patched(log_reader.LogReader, "read", beside), patched(message_reader, "_is_record", lambda *_: True))
+
+
+def deadline_stays() -> AbstractContextManager[Any]:
+    """A pull whose time is over goes on being held, and so does its deadline."""
+    return patched(longpoll.HeldPulls, "due", lambda self, now_ms, most: [])
+
+
+def client_denies_the_unknown() -> AbstractContextManager[Any]:
+    """The client says that a message whose answer did not come is not stored."""
+    return patched(links, "OutcomeUnknown", NotConnected)
+
+
+def client_makes_new_keys() -> AbstractContextManager[Any]:
+    """The client gives a message another unique key when it sends it again."""
+    again = sending.ProducerCore._again
+
+    def renamed(self: sending.ProducerCore, sent: Any, now: Any) -> None:
+        message = sent.message
+        for key in message.unique_keys if not message.is_batch else ():
+            fresh = self._kit.keys.next(now.wall_ms)
+            sent.message = replace(message, properties=message.properties.replace(key, fresh), unique_keys=(fresh,))
+        again(self, sent, now)
+
+    return patched(sending.ProducerCore, "_again", renamed)
+
+
+def client_sends_to_one_broker() -> AbstractContextManager[Any]:
+    """The client tries a message again where it failed."""
+
+    def stubborn(self: Any, publishing: Any, last_broker: str, _now: Any, **_: Any) -> Any:
+        of_last = [queue for queue in publishing.queues if queue.broker_name == last_broker] or publishing.queues
+        publishing.position += 1
+        queue = of_last[publishing.position % len(of_last)]
+        return queue, self._kit.routes.members(queue.broker_name)[0]
+
+    return patched(targets.Targets, "choose", stubborn)
+
+
+def client_commits_ahead() -> AbstractContextManager[Any]:
+    """The client tells offsets up to what it pulled, finished or not."""
+    return patched(window.Window, "committable", property(lambda self: self.next_offset))
+
+
+def client_drops_rejected() -> AbstractContextManager[Any]:
+    """The client passes over what its application gives back."""
+
+    def drop(self: consuming.PushCore, delivery: Any, _level: int, ticket: Any, now: Any) -> None:
+        self._pass(delivery, now)
+        ticket.settle(None)
+
+    return patched(consuming.PushCore, "_send_back", drop)
+
+
+def client_skips_messages() -> AbstractContextManager[Any]:
+    """The client drops every seventh message it pulls."""
+    arrived = consuming.PushCore._arrived
+
+    def skip(self: consuming.PushCore, share: Any, messages: Any, now: Any) -> None:
+        for message in messages:
+            if message.queue_offset % 7 == 6:
+                share.window.ack(message.queue_offset)
+        arrived(self, share, [message for message in messages if message.queue_offset % 7 != 6], now)
+
+    return patched(consuming.PushCore, "_arrived", skip)
+
+
+def client_waits_for_its_master() -> AbstractContextManager[Any]:
+    """The client reads from masters only."""
+
+    def master_only(self: routes.Routes, broker_name: str, _preferred_id: int = 0, _topic: str = "") -> list[str]:
+        return [address for number, address in self.members(broker_name).items() if number == 0]
+
+    return patched(routes.Routes, "read_addresses", master_only)
+
+
+MUTATIONS: dict[str, tuple[Mutation, frozenset[str]]] = {
+    "ack-without-flush": (ack_without_flush, frozenset({"I17", "I1"})),
+    "flush-covers-later-writes": (flush_covers_later_writes, frozenset({"I17", "I1"})),
+    "ack-without-replica": (ack_without_replica, frozenset({"I17", "I1"})),
+    "slave-counts-twice": (slave_counts_twice, frozenset({"I17", "I1"})),
+    "report-before-store": (report_before_store, frozenset({"I17", "I1"})),
+    "failed-write-is-acked": (failed_write_is_acked, frozenset({"I17", "I1", "I5", "I2", "I16"})),
+    "no-checksums": (no_checksums, frozenset({"I8", "I10", "I2", "I16", "I17"})),
+    "queues-not-cut": (queues_not_cut, frozenset({"I5", "I9", "I10", "I16", "I14", "I4", "I17", "I2"})),
+    "queue-entries-wrong": (queue_entries_wrong, frozenset({"I9", "I12", "I14"})),
+    "delay-early": (delay_early, frozenset({"I12"})),
+    "delay-twice": (delay_twice, frozenset({"I12", "I14", "I3"})),
+    "offsets-go-back": (offsets_go_back, frozenset({"I7"})),
+    "offsets-forgotten": (offsets_forgotten, frozenset({"I7"})),
+    "queue-offset-reused": (queue_offset_reused, frozenset({"I5", "I9", "I4", "I17", "I14", "I16"})),
+    "delayed-share-offsets": (delayed_share_offsets, frozenset({"I5"})),
+    "tail-cut": (tail_cut, frozenset({"I1"})),
+    "order-reversed": (order_reversed, frozenset({"I4"})),
+    "junk-ends-process": (junk_ends_process, frozenset({"I16"})),
+    "body-changed": (body_changed, frozenset({"I2"})),
+    "stored-twice": (stored_twice, frozenset({"I3", "I17", "I5"})),
+    "refused-and-stored": (refused_and_stored, frozenset({"I17", "I14"})),
+    "rejected-lost": (rejected_lost, frozenset({"I13"})),
+    "index-forgets": (index_forgets, frozenset({"I9"})),
+    "slave-never-returns": (slave_never_returns, frozenset({"I14"})),
+    "slave-offsets-go-back": (slave_offsets_go_back, frozenset({"I7"})),
+    "damage-stays": (damage_stays, frozenset({"I14", "I10", "I8"})),
+    "repair-unverified": (repair_unverified, frozenset({"I14", "I10", "I8", "I2"})),
+    "copies-never-compared": (copies_never_compared, frozenset({"I8"})),
+    "answers-unchecked": (answers_unchecked, frozenset({"I10"})),
+    "deadline-stays": (deadline_stays, frozenset({"I15"})),
+    "client-denies-the-unknown": (client_denies_the_unknown, frozenset({"I17"})),
+    "client-makes-new-keys": (client_makes_new_keys, frozenset({"I3"})),
+    "client-sends-to-one-broker": (client_sends_to_one_broker, frozenset({"I14"})),
+    "client-commits-ahead": (client_commits_ahead, frozenset({"I7"})),
+    "client-drops-rejected": (client_drops_rejected, frozenset({"I13"})),
+    "client-skips-messages": (client_skips_messages, frozenset({"I14"})),
+    "client-waits-for-its-master": (client_waits_for_its_master, frozenset({"I14"})),
+}
+"""Name to what switches the safety off, and the rules that may notice it."""

@@ -1,0 +1,317 @@
+"""Safeties of groups with a registry switched off, one at a time; see `mutations`.
+
+Some seed from `simulation.GROUP_SEEDS` on must then fail. Those of the member's own rules are in the tests of
+`coordination` too; here they are looked for with whole brokers.
+"""
+
+# ruff: noqa: ARG001, ARG005, SLF001  # what is replaced is inside, and has its own signature
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from tandemq.boundary import Turn
+from tandemq.broker.failover import metadata_stream as tablestream
+from tandemq.broker.failover import service as failover
+from tandemq.broker.ha import master as masterside
+from tandemq.broker.ha import service as replicate
+from tandemq.broker.ha import slave as slaveside
+from tandemq.broker.pull import processor as pull
+from tandemq.broker.send import processor as send
+from tandemq.broker.state import consumer_offsets as offsets
+from tandemq.client.core import availability as standing
+from tandemq.client.core import routes
+from tandemq.client.producer import queue_selector as targets
+from tandemq.coordination import in_sync as insync
+from tandemq.coordination import lease
+from tandemq.coordination.member import handover, takeover
+from tandemq.coordination.member import machine as member
+from tandemq.coordination.permission import right_of
+from tandemq.coordination.registry.records import Permission
+from tandemq.replication import master
+from tandemq.sim.mutations.cluster import Mutation, both
+from tandemq.sim.world.patch import patched
+
+
+@contextmanager
+def _always(owner: type, name: str, value: object) -> Iterator[None]:
+    """Instances have this value, whatever is put there."""
+    setattr(owner, name, property(lambda self: value, lambda self, _: None))
+    try:
+        yield
+    finally:
+        delattr(owner, name)
+
+
+def epoch_not_begun() -> AbstractContextManager[Any]:
+    """A new master does not note where its epoch begins."""
+
+    original = replicate.Replication.lead
+
+    def lead(self: replicate.Replication, now: Any, *, epoch: int | None) -> None:
+        if epoch is None or not self.generations:
+            original(self, now, epoch=epoch)
+
+    return patched(replicate.Replication, "lead", lead)
+
+
+def tail_not_cut() -> AbstractContextManager[Any]:
+    """A slave keeps what its master asks it to cut."""
+
+    def keep(self: slaveside.SlaveSide, hello: Any, turn: Turn) -> bool:
+        self._owner.set_generations(hello.generations)
+        return True
+
+    return patched(slaveside.SlaveSide, "_welcomed", keep)
+
+
+def promise_always() -> AbstractContextManager[Any]:
+    """Heartbeats are echoed also by who may take over any moment."""
+    beaten = failover.Failover.beaten
+
+    def echo(self: failover.Failover, peer: int, heartbeat: Any, now: Any) -> int:
+        beaten(self, peer, heartbeat, now)
+        return int(heartbeat.number)
+
+    return patched(failover.Failover, "beaten", echo)
+
+
+def unsafe_is_shown() -> AbstractContextManager[Any]:
+    """Consumers see what not every member in sync holds."""
+    return _always(pull.PullPath, "log_limit", pull.NO_LIMIT)
+
+
+def ack_alone() -> AbstractContextManager[Any]:
+    """A message is acknowledged when the master alone has it."""
+    return patched(failover.Failover, "copied_offset", lambda self: 1 << 62)
+
+
+def ack_when_copies_leave() -> AbstractContextManager[Any]:
+    """A message that waited is acknowledged when those it waited for have left."""
+    return patched(failover.Failover, "copied_offset", lambda self: self.confirm_offset)
+
+
+def sent_counts_as_copied() -> AbstractContextManager[Any]:
+    """What was sent to a slave counts as reported by it."""
+    reported = masterside.MasterSide._reported
+
+    def ahead(self: Any, link: int, session: master.MasterSession, _acked: int, number: int, now: Any) -> None:
+        reported(self, link, session, self._broker.store.log.written_end, number, now)
+
+    return patched(masterside.MasterSide, "_reported", ahead)
+
+
+def slave_reports_unsynced() -> AbstractContextManager[Any]:
+    """A slave with SYNC_FLUSH reports what is not on its device yet."""
+    return patched(slaveside.SlaveSide, "_safe_end", lambda self: self._broker.store.log.written_end)
+
+
+def hand_over_not_merged() -> AbstractContextManager[Any]:
+    """Offsets that are handed over are answered and thrown away."""
+    return both(
+        patched(offsets.ConsumerOffsets, "merge_positions", lambda self, raw: None),
+        patched(tablestream.TableStream, "_everything", lambda self: []),
+        patched(tablestream.TableStream, "_news", lambda self: []),
+    )
+
+
+def offsets_replaced() -> AbstractContextManager[Any]:
+    """Offsets that are handed over replace all others, higher or not, and are one lower than they were."""
+
+    def merge(self: offsets.ConsumerOffsets, raw: Any) -> None:
+        for key, queues in offsets.parse_offsets(raw).items():
+            self.table[key] = {queue_id: max(0, offset - 1) for queue_id, offset in queues.items()}
+        self._dirty = True
+
+    return patched(offsets.ConsumerOffsets, "merge_positions", merge)
+
+
+def refused_pulls_served() -> AbstractContextManager[Any]:
+    """Pulls are answered by whoever is asked."""
+    return _always(pull.PullPath, "refusal", None)
+
+
+def refused_sends_served() -> AbstractContextManager[Any]:
+    """Messages are taken by whoever is asked."""
+    refuse = send.SendPath.refuse
+
+    def take_all(self: send.SendPath, reason: str, *rest: Any) -> None:
+        if reason != failover.REASON:
+            refuse(self, reason, *rest)
+
+    return patched(send.SendPath, "refuse", take_all)
+
+
+def refused_commits_served() -> AbstractContextManager[Any]:
+    """Offsets are taken by whoever is told."""
+    return patched(failover.Failover, "refusal", lambda self, code: None)
+
+
+def held_pulls_kept() -> AbstractContextManager[Any]:
+    """Pulls that wait when the right to be read ends go on waiting, and are answered with messages."""
+
+    def refuse_new_ones(self: pull.PullPath, why: str, _turn: Turn) -> None:
+        self.refusal = why
+
+    def blind(name: str) -> AbstractContextManager[Any]:
+        original = getattr(pull.PullPath, name)
+
+        def serve(self: pull.PullPath, *arguments: Any) -> Any:
+            refusal, self.refusal = self.refusal, None
+            try:
+                return original(self, *arguments)
+            finally:
+                self.refusal = refusal
+
+        return patched(pull.PullPath, name, serve)
+
+    return both(
+        patched(pull.PullPath, "refuse", refuse_new_ones),
+        *(blind(name) for name in ("begin_turn", "waiting_ms", "answer_woken", "answer_due")),
+    )
+
+
+def loss_forgotten() -> AbstractContextManager[Any]:
+    """Who lost part of its log leads all the same."""
+    return _always(member.Member, "is_log_whole", True)
+
+
+def lease_for_ever() -> AbstractContextManager[Any]:
+    """A lease never ends."""
+    return patched(member.Member, "lease_until", lambda self: lease.FOREVER)
+
+
+def never_gives_back() -> AbstractContextManager[Any]:
+    """A slave that reads for its master goes on when that is back."""
+    return patched(handover.Giver, "_may_give_back", lambda self, now: False)
+
+
+def waiting_is_stored() -> AbstractContextManager[Any]:
+    """Who is the master no longer tells those whose messages wait for slaves that they are stored."""
+
+    def tell(self: failover.Failover, turn: Turn) -> None:
+        for link, answers in self._broker.waiters.take_all():
+            turn.send(link, answers)
+
+    return patched(failover.Failover, "_drop_waiting", tell)
+
+
+def permission_not_looked_up() -> AbstractContextManager[Any]:
+    """Whoever serves may do everything, whatever is configured."""
+
+    def full(_configured: Permission, broker_id: int, state: Any) -> Permission:
+        return right_of(Permission.FULL, broker_id, state)
+
+    return patched(member, "right_of", full)
+
+
+def taken_out_serves() -> AbstractContextManager[Any]:
+    """Who was a member once goes on as one when the configuration does not name it any more."""
+    own_of = member.Member.own_of
+
+    def keep(self: member.Member, broker_id: int) -> Any:
+        found = own_of(self, broker_id)
+        if broker_id != self.id:
+            return found
+        kept = self.__dict__["once"] = found or self.__dict__.get("once")
+        return kept
+
+    return patched(member.Member, "own_of", keep)
+
+
+def taken_out_stays_in_sync() -> AbstractContextManager[Any]:
+    """Whom the configuration does not name any more stays in sync."""
+    wish = insync.InSync.wish
+
+    def keep(self: insync.InSync, now_ms: int, peers: Any, *, candidates: Any, **rest: Any) -> Any:
+        return wish(self, now_ms, peers, candidates={*candidates, *self.decided}, **rest)
+
+    return patched(insync.InSync, "wish", keep)
+
+
+def taken_out_counts() -> AbstractContextManager[Any]:
+    """The copy of a slave counts although the configuration does not name it any more."""
+    return patched(masterside.MasterSide, "_is_member", lambda self, session: True)
+
+
+def anybody_is_elected() -> AbstractContextManager[Any]:
+    """A member takes over although it may not be written to, or reads for a master that may not be read."""
+    eligible = takeover.Taker._is_eligible
+
+    def may(self: takeover.Taker, state: Any, holder: int, now: Any) -> bool:
+        with patched(self._member, "configured", lambda _: Permission.FULL):
+            return eligible(self, state, holder, now)
+
+    return patched(takeover.Taker, "_is_eligible", may)
+
+
+def switch_goes_on() -> AbstractContextManager[Any]:
+    """A switch goes on when its target may not become master any more."""
+    return patched(handover.Giver, "_is_forbidden", lambda self, hand: False)
+
+
+def too_few_are_enough() -> AbstractContextManager[Any]:
+    """Messages are taken however few are in sync."""
+    refuse = send.SendPath.refuse
+
+    def take_all(self: send.SendPath, reason: str, *rest: Any) -> None:
+        if reason != failover.TOO_FEW:
+            refuse(self, reason, *rest)
+
+    return patched(send.SendPath, "refuse", take_all)
+
+
+def refusal_never_forgotten() -> AbstractContextManager[Any]:
+    """The real client takes whoever refused it once for one that refuses for ever."""
+    return both(
+        patched(standing.Standing, "trust", lambda self, address, now: None),
+        patched(standing.Standing, "_check_later", lambda self, doubt, now: None),
+    )
+
+
+def master_not_looked_for() -> AbstractContextManager[Any]:
+    """The real client sends to the master it knows, and asks for another one when it is time to ask anyway."""
+
+    def known(self: targets.Targets, broker_name: str, *_: Any) -> list[str]:
+        master = self._kit.routes.group(broker_name).members.get(routes.MASTER_ID)
+        return [] if master is None else [master]
+
+    return both(
+        patched(targets.Targets, "_may_become_master", known),
+        patched(targets.Targets, "_best", lambda self, name, *_: next(iter(known(self, name)), None)),
+        patched(routes.Routes, "refresh", lambda self, topic, now: None),
+        patched(routes.Routes, "_look_for_masters", lambda self, now: None),
+    )
+
+
+ANY = frozenset({"I1", "I19", "I5", "I6", "I17", "I8", "I9", "I10", "I14", "I16", "I4", "I2"})
+SAFE = frozenset({"I1", "I5", "I17", "I19", "I8", "I14", "I4"})
+GROUP_MUTATIONS: dict[str, tuple[Mutation, frozenset[str]]] = {
+    "epoch-not-begun": (epoch_not_begun, ANY),
+    "tail-not-cut": (tail_not_cut, ANY),
+    "promise-always": (promise_always, frozenset({"I6"})),
+    "unsafe-is-shown": (unsafe_is_shown, frozenset({"I19"})),
+    "ack-alone": (ack_alone, SAFE),
+    "ack-when-copies-leave": (ack_when_copies_leave, frozenset({"I17"})),
+    "sent-counts-as-copied": (sent_counts_as_copied, SAFE),
+    "slave-reports-unsynced": (slave_reports_unsynced, SAFE),
+    "hand-over-not-merged": (hand_over_not_merged, frozenset({"I7"})),
+    "offsets-replaced": (offsets_replaced, frozenset({"I7"})),
+    "refused-pulls-served": (refused_pulls_served, frozenset({"I6"})),
+    "refused-sends-served": (refused_sends_served, frozenset({"I6"})),
+    "refused-commits-served": (refused_commits_served, frozenset({"I6"})),
+    "held-pulls-kept": (held_pulls_kept, frozenset({"I6"})),
+    "loss-forgotten": (loss_forgotten, SAFE),
+    "lease-for-ever": (lease_for_ever, frozenset({"I6"})),
+    "waiting-is-stored": (waiting_is_stored, frozenset({"I1", "I17"})),
+    "never-gives-back": (never_gives_back, frozenset({"I14"})),
+    "permission-not-looked-up": (permission_not_looked_up, frozenset({"I6"})),
+    "taken-out-serves": (taken_out_serves, frozenset({"I6"})),
+    "taken-out-stays-in-sync": (taken_out_stays_in_sync, frozenset({"I14", "I17"})),
+    "taken-out-counts": (taken_out_counts, frozenset({"I17"})),
+    "anybody-is-elected": (anybody_is_elected, frozenset({"I6"})),
+    "switch-goes-on": (switch_goes_on, frozenset({"I6"})),
+    "too-few-are-enough": (too_few_are_enough, frozenset({"I17"})),
+    "refusal-never-forgotten": (refusal_never_forgotten, frozenset({"I14"})),
+    "master-not-looked-for": (master_not_looked_for, frozenset({"I14"})),
+}
+"""Name to what switches the safety off, and the rules that may notice it."""

@@ -1,0 +1,1 @@
+"""What clients and operators do in a simulated cluster."""

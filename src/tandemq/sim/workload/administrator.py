@@ -1,0 +1,242 @@
+"""An administrator of groups with a registry: what each group should be, and how that comes into the registry.
+
+    change ─► wanted ─► read config, state, live ─► may it follow? ─► write by compare-and-set ─► written
+                 ▲                                     │ no               │ unknown, or conflict
+                 └──────── as the registry has it ◄────┘                  └─► all of it again, a moment later
+
+What `tandemq ha config set` and `apply --follow` do, with the same checks (`coordination.registry.records`,
+`transition`) and in the same order. Operations go one at a time, to the registry that the brokers use: over the network
+to the name server that hosts it, or to the ideal one.
+
+Source: docs/failover.md, "Group configuration".
+"""
+
+from collections.abc import Callable, Generator
+from random import Random
+from typing import NamedTuple
+
+from tandemq.codec.proofs import CHALLENGE, PROOF, Keyring, request_proof, to_text
+from tandemq.codec.registry import ROLES, decode_outcome, encode_operation
+from tandemq.coordination.registry.interface import (
+    Done,
+    Found,
+    Guard,
+    Missing,
+    Names,
+    Operation,
+    Outcome,
+    Read,
+    ReadChildren,
+    Unknown,
+)
+from tandemq.coordination.registry.interface import Write as WriteNode
+from tandemq.coordination.registry.records import (
+    GroupConfig,
+    check_config,
+    config_from_json,
+    config_path,
+    config_to_json,
+    live_path,
+    state_from_json,
+    state_path,
+)
+from tandemq.coordination.registry.transition import objection
+from tandemq.errors import ProtocolError
+from tandemq.model.codes import RequestCode
+from tandemq.model.command import Command
+from tandemq.registry import NAME_SERVER
+from tandemq.sim.workload.raw_client import Talker
+from tandemq.sim.world.groups import GroupCluster
+from tandemq.sim.world.host import Seat
+from tandemq.sim.world.network import Network
+from tandemq.sim.world.plan import CLUSTER
+from tandemq.sim.world.simulated_registry import SimRegistry
+from tandemq.sim.world.world import MS, World
+
+ADMINISTRATOR_IP = "10.0.8.200"
+SESSION_MS = 10_000
+ANSWER_MS = 2_000
+AGAIN_US = 500 * MS
+NAME = "administrator"
+Then = Callable[[Outcome], None]
+
+
+class Came(NamedTuple):
+    """What became of a configuration: it is in the registry, or was refused, or neither is known yet."""
+
+    is_there: bool
+    refusal: str = ""
+    before: GroupConfig | None = None
+    """What the registry has, if it was refused."""
+
+
+def carrying(name: str, wanted: GroupConfig) -> Generator[Operation, Outcome, Came]:
+    """The operations that bring a group's configuration into the registry; each is sent the outcome of the last."""
+    path = config_path(CLUSTER, name)
+    node = yield Read(path)
+    record = yield Read(state_path(CLUSTER, name))
+    living = yield ReadChildren(live_path(CLUSTER, name))
+    if not (isinstance(node, Found) and isinstance(record, Found | Missing) and isinstance(living, Names | Missing)):
+        return Came(False)
+    before = config_from_json(name, node.data)
+    if before == wanted:
+        return Came(True)
+    if isinstance(record, Found):
+        children = living.children if isinstance(living, Names) else ()
+        trouble = objection(state_from_json(name, record.data), [int(child) for child in children], before, wanted)
+        if trouble is not None:
+            return Came(False, str(trouble), before)
+    guard = Guard(state_path(CLUSTER, name), record.version) if isinstance(record, Found) else None
+    outcome = yield WriteNode(path, config_to_json(wanted), node.version, guard)
+    return Came(isinstance(outcome, Done))
+
+
+class Administrator:
+    """Knows what each group should be; the registry will say so when it can be reached, and allows it."""
+
+    def __init__(self, world: World, network: Network, cluster: GroupCluster) -> None:
+        """Everything is as the seed drew it."""
+        self._world = world
+        if cluster.groups_plan.registry == NAME_SERVER:
+            wire = _Wire(cluster.plan.name_servers[0], cluster.keyring(NAME))
+            wire.seat = Seat(world, network, ADMINISTRATOR_IP, wire)
+            self._do: Callable[[Operation, Then], None] = wire.do
+        else:
+            self._do = _Ideal(world, cluster.registry).do
+        self._busy: set[str] = set()
+        self._changes: dict[str, list[tuple[str, str]]] = {}
+        """Group to what was ordered and is not in the registry yet: kind and text of each change."""
+        self.wanted: dict[str, GroupConfig] = {}
+        """Group to what it should be; those that were never changed are not there."""
+        self.on_ordered: Callable[[str, GroupConfig], None] = lambda _name, _config: None
+        """Called before anything of a change may have happened."""
+        self.on_settled: Callable[[str, GroupConfig], None] = lambda _name, _config: None
+        """Called when it is certain that the registry says this."""
+
+    def change(self, name: str, config: GroupConfig, kind: str, text: str) -> None:
+        """Let a group become something else; counted as a fault of this kind once the registry says so."""
+        self.wanted[name] = check_config(name, config)
+        self._changes.setdefault(name, []).append((kind, text))
+        self.on_ordered(name, config)
+        self._begin(name)
+
+    def restore(self, name: str, config: GroupConfig) -> None:
+        """Let a group be as it was drawn; what was ordered and is not in the registry yet is forgotten."""
+        self.wanted[name] = config
+        self._changes.pop(name, None)
+        self._begin(name)
+
+    def _begin(self, name: str) -> None:
+        if name not in self._busy:
+            self._busy.add(name)
+            wanted = self.wanted[name]
+            self._go_on(name, wanted, carrying(name, wanted), None)
+
+    def _go_on(
+        self, name: str, wanted: GroupConfig, steps: Generator[Operation, Outcome, Came], outcome: Outcome | None
+    ) -> None:  # fmt: skip
+        try:
+            operation = next(steps) if outcome is None else steps.send(outcome)
+        except StopIteration as end:
+            self._busy.discard(name)
+            self._ended(name, wanted, end.value)
+        else:
+            self._do(operation, lambda outcome: self._go_on(name, wanted, steps, outcome))
+
+    def _ended(self, name: str, tried: GroupConfig, came: Came) -> None:
+        if self.wanted[name] != tried:
+            self._begin(name)
+        elif came.is_there:
+            for kind, text in self._changes.pop(name, ()):
+                self._world.fault(kind, f"{name}: {text}")
+            self.on_settled(name, tried)
+        elif came.before is not None:
+            self._world.consequence("configuration-refused", f"{name}: {came.refusal}")
+            self._changes.pop(name, None)
+            self.wanted[name] = came.before
+            self.on_settled(name, came.before)
+        else:
+            self._world.after(AGAIN_US, lambda: self._begin(name))
+
+
+class _Ideal:
+    """The way to a registry as ZooKeeper would be."""
+
+    def __init__(self, world: World, registry: SimRegistry) -> None:
+        self._world = world
+        self._registry = registry
+
+    def do(self, operation: Operation, then: Then) -> None:
+        """Carry it out a moment later; Unknown if nobody answers then."""
+
+        def execute() -> None:
+            registry = self._registry
+            outcome: Outcome = Unknown()
+            if registry.is_up:
+                outcome = registry.tree.execute(registry.operator, operation)
+                registry.tell_watches()
+            then(outcome)
+
+        self._world.after(self._registry.delay(), execute)
+
+
+class _Wire(Talker):
+    """The way to the registry in a name server. One session, told anew with each operation: what was under way on a
+    link that was given up is not carried out behind what comes later."""
+
+    seat: Seat
+
+    def __init__(self, address: str, keyring: Keyring | None) -> None:
+        super().__init__(NAME, Random(NAME), (address,))
+        self._keyring = keyring
+        self._address = address
+        self._session = 0
+        self._asked: list[tuple[Operation, Then]] = []
+
+    def do(self, operation: Operation, then: Then) -> None:
+        """Ask for it; Unknown if the answer does not come."""
+        self._asked.append((operation, then))
+        self.seat.wake()
+
+    def act(self) -> None:
+        """See `Talker`."""
+        asked, self._asked = self._asked, []
+        for operation, then in asked:
+            if self._keyring is None:
+                self._connect({}, operation, then)
+            else:
+                challenge = Command(RequestCode.TANDEM_REGISTRY_CHALLENGE)
+                self.ask(self._address, challenge, ANSWER_MS, self._challenged(operation, then))
+
+    def _challenged(self, operation: Operation, then: Then) -> Callable[[Command | None], None]:
+        def answered(answer: Command | None) -> None:
+            if answer is None or CHALLENGE not in answer.fields:
+                then(Unknown())
+                return
+            self._connect({CHALLENGE: answer.fields[CHALLENGE]}, operation, then)
+
+        return answered
+
+    def _connect(self, proof: dict[str, str], operation: Operation, then: Then) -> None:
+        fields = {"client": NAME, "timeoutMs": str(SESSION_MS), "sessionId": str(self._session)}
+        connect = Command(RequestCode.TANDEM_REGISTRY_CONNECT, fields=fields | proof)
+        if self._keyring is not None:
+            connect.fields[PROOF] = to_text(request_proof(ROLES, self._keyring.secrets()[0], connect))
+        self.ask(self._address, connect, ANSWER_MS, self._connected(operation, then))
+
+    def _connected(self, operation: Operation, then: Then) -> Callable[[Command | None], None]:
+        def answered(answer: Command | None) -> None:
+            if answer is None or "sessionId" not in answer.fields:
+                then(Unknown())
+                return
+            self._session = int(answer.fields["sessionId"])
+            self.ask(self._address, encode_operation(self._session, operation), ANSWER_MS, lambda a: then(_outcome(a)))
+
+        return answered
+
+
+def _outcome(answer: Command | None) -> Outcome:
+    try:
+        return Unknown() if answer is None else decode_outcome(answer)
+    except ProtocolError:
+        return Unknown()  # the session is over

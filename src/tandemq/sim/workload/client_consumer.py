@@ -1,0 +1,167 @@
+"""An application that consumes through the real client, and looks whether it keeps what it promises.
+
+I4   within a share of a queue offsets grow; orderly: one message at a time
+I7   an offset told never passes a message that is not finished, and does not go back
+I13  what is given back comes again or is a dead letter                                     (see `checkers.final`)
+I14  when a master's link breaks, reading goes on at a slave whose link is open, long before the next poll of routes
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from random import Random
+
+from tandemq.boundary import Event, Now, Turn
+from tandemq.client.consumer.push_machine import Delivery
+from tandemq.client.consumer.queues.rebalance import Share, ShareState
+from tandemq.client.core.node import ClientNode
+from tandemq.client.core.settings import ConsumeFrom, ConsumerOptions
+from tandemq.model.message import MessageQueue
+from tandemq.sim.checkers.deliveries import RECONSUME_MAX, Deliveries
+from tandemq.sim.checkers.wire_monitor import Queue
+from tandemq.sim.workload.application import Application, Surroundings
+from tandemq.sim.workload.messages import TOPICS
+from tandemq.sim.world.world import Violation
+
+MOVE_MS = 1_500
+"""Within this time of a master's loss its queues are pulled elsewhere."""
+
+
+class ConsumingApplication(Application):
+    """One member of a consumer group."""
+
+    def __init__(
+        self, around: Surroundings, name: str, ip: str, random: Random, *, group: str, expression: str, orderly: bool,
+        suspend_ms: int,
+    ) -> None:  # fmt: skip
+        """`expression`: tags as `A || B`, or `*`. `suspend_ms`: of long polls."""
+        super().__init__(around, name, ip, random)
+        self._expression = expression
+        self._options = ConsumerOptions(
+            group=group, orderly=orderly, consume_from=ConsumeFrom.FIRST, max_reconsume_times=RECONSUME_MAX,
+            pull_messages=16, long_poll_ms=suspend_ms, pull_timeout_ms=suspend_ms + 2_000,
+            prefetch_messages=random.choice((8, 1_000)), rebalance_ms=8_000, commit_ms=3_000, lock_renew_ms=5_000,
+            lock_live_ms=8_000, suspend_ms=500, error_pause_ms=500,
+        )  # fmt: skip
+        self._deliveries = Deliveries(around.world, around.shadow, name, group)
+        self._highest: dict[Share, tuple[int, int]] = {}
+        """Share to its window's generation and the highest offset delivered."""
+        self._told: dict[Share, tuple[int, int]] = {}
+        """Share to its window's generation, and the offset told last in it."""
+        self._generations: dict[Share, int] = {}
+        """Share to its window's generation, as the last turn left it."""
+        self._open: dict[MessageQueue, dict[int, Delivery]] = {}
+        """Deliveries that are not finished."""
+        self._given_back: set[tuple[MessageQueue, int]] = set()
+        self.is_hasty = False
+        """Told by the owner: nothing is looked at for long any more, so that a backlog ends in time."""
+        self.moves = 0
+        """How often reading had to move to a slave."""
+        self.witness.on_commit = self._committed
+
+    def begin(self, client: ClientNode, now: Now) -> None:
+        """See `Application`."""
+        for known in (self._highest, self._told, self._generations, self._open, self._given_back):
+            known.clear()
+        self._consumer = client.push_consumer(self._options, now)
+        for topic in TOPICS:
+            self._consumer.subscribe(topic, self._expression, now)
+
+    def turn(self, received: Sequence[tuple[int, bytes]], events: Sequence[Event], now: Now) -> Turn:
+        """See `boundary.Node`."""
+        turn = super().turn(received, events, now)
+        self._generations = {share: share.window.generation for share in self._consumer.shares.active()}
+        return turn
+
+    def act(self, now: Now) -> bool:
+        """Take what there is."""
+        taken = False
+        while not self.is_ending and (delivery := self._consumer.next_delivery()) is not None:
+            taken = True
+            self._take(delivery, now)
+        return taken
+
+    def _take(self, delivery: Delivery, now: Now) -> None:
+        message, queue, share = delivery.message, delivery.queue, delivery.share
+        assert share is not None, "nobody hands messages in"
+        place = (queue.broker_name, queue.topic, queue.queue_id, message.queue_offset)
+        address = self.witness.gave.get(place, share.fetch.read_from)
+        wanted = self._deliveries.given(address, queue.broker_name, queue.topic, message)
+        self._judge_order(share, queue, message.queue_offset)
+        self._open.setdefault(queue, {})[message.queue_offset] = delivery
+        if self._deliveries.is_rejected(wanted, message):
+            self._given_back.add((queue, message.queue_offset))
+            ticket = self._consumer.retry(delivery, now, self.random.choice((0, 1)))
+            ticket.then(lambda _: self._end(delivery))
+        elif self.is_hasty or self.random.random() < 0.8:
+            self._finish(delivery, wanted.key, now)
+        else:
+            self.after(self.random.randrange(50, 2_000), now, partial(self._finish, delivery, wanted.key))
+
+    def _finish(self, delivery: Delivery, key: str, now: Now) -> None:
+        self._deliveries.finished.add(key)
+        self._end(delivery)
+        self._consumer.ack(delivery, now)
+
+    def _end(self, delivery: Delivery) -> None:
+        opened = self._open.get(delivery.queue, {})
+        if opened.get(delivery.message.queue_offset) is delivery:
+            del opened[delivery.message.queue_offset]
+
+    # What must hold.
+
+    def _judge_order(self, share: Share, queue: MessageQueue, queue_offset: int) -> None:
+        generation, highest = self._highest.get(share, (-1, -1))
+        if generation == share.window.generation and queue_offset <= highest:
+            if (queue, queue_offset) not in self._given_back:
+                raise Violation("I4", f"{self.name} was given {queue}@{queue_offset} after {highest}")
+        else:
+            self._highest[share] = (share.window.generation, queue_offset)
+        if self._options.orderly and self._unfinished(queue):
+            raise Violation("I4", f"{self.name} consumes {queue} in order, and was given @{queue_offset} too early")
+
+    def _unfinished(self, queue: MessageQueue) -> list[int]:
+        return [offset for offset, delivery in self._open.get(queue, {}).items() if delivery.is_ours]
+
+    def _committed(self, place: Queue, offset: int) -> None:
+        group, topic, queue_id = place
+        queue = MessageQueue(topic, group, queue_id)
+        share = self._consumer.shares.get(queue)
+        if share is None or share.state is not ShareState.ACTIVE:
+            return
+        if self._generations.get(share) not in (None, share.window.generation):
+            return  # it left in the turn in which the queue moved, and before that
+        generation, told = self._told.get(share, (-1, -1))
+        if generation != share.window.generation:
+            told = -1
+        unfinished = self._unfinished(queue)
+        if unfinished and min(unfinished) < offset:
+            raise Violation("I7", f"{self.name} tells {offset} for {queue}, and has not finished @{min(unfinished)}")
+        if offset < told:
+            raise Violation("I7", f"{self.name} tells {offset} for {queue} after {told}")
+        self._told[share] = (share.window.generation, offset)
+
+    def lost(self, address: str, now: Now) -> None:
+        """See `Application`: if it was a master, its queues must be read from a slave soon."""
+        group, broker_id = self.around.members[address]
+        links = self.client.kit.links
+        slaves = {
+            slave: link
+            for slave, link in self.witness.open_links.items()
+            if self.around.members[slave][0] == group and not links.is_down(slave)
+        }
+        shares = [share for share in self._consumer.shares.active() if share.queue.broker_name == group]
+        if broker_id == 0 and shares and slaves and not self.is_ending:
+            self.after(MOVE_MS, now, partial(self._judge_move, address, shares, slaves))
+
+    def _judge_move(self, master: str, shares: list[Share], slaves: dict[str, int], _now: Now) -> None:
+        there = [slave for slave, link in slaves.items() if self.witness.open_links.get(slave) == link]
+        if master in self.witness.open_links or not there or self.is_ending:
+            return
+        for share in shares:
+            queue = share.queue
+            asked = self.witness.asked.get((queue.broker_name, queue.topic, queue.queue_id), 0)
+            if share.state is ShareState.ACTIVE and share.window.has_room:
+                self.moves += 1
+                if asked == 0:
+                    raise Violation("I14", f"{self.name} lost {master} {MOVE_MS} ms ago and still does not read "
+                                           f"{queue} from {', '.join(there)}")  # fmt: skip

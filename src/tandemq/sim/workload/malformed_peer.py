@@ -1,0 +1,95 @@
+"""A stranger who connects to every port and says things no peer would say: nothing may come of it.
+
+    noise · lengths beyond all limits · frames cut off · headers that are no header · unknown codes, missing fields ·
+    requests in the wrong form · reports and hellos at replication ports
+
+It says nothing that is a valid request of a client: there is no authentication yet, so a valid request from anybody is
+a request.
+"""
+
+import json
+from random import Random
+
+from tandemq.boundary import LinkKind
+from tandemq.codec.ha import HELLO_MARK, REPORT, SlaveHello, encode_hello
+from tandemq.codec.remoting.frame import encode_command
+from tandemq.model.command import Command
+from tandemq.sim.workload.raw_client import Talker
+from tandemq.sim.world.network import Network
+
+CODES = (0, 3, 9, 10, 11, 12, 14, 15, 29, 30, 31, 32, 33, 36, 41, 42, 103, 104, 105, 310, 320, 322, 7301, 65_535, -1)
+
+
+class Stranger(Talker):
+    """Connects somewhere, says one thing, listens a while, goes."""
+
+    def __init__(self, random: Random, network: Network) -> None:
+        """`network` tells which ports are open."""
+        super().__init__("stranger", random, ())
+        self._network = network
+        self.said = 0
+
+    def begin(self) -> None:
+        """Begin to talk."""
+        self.after(2_000, self._talk)
+
+    def _talk(self) -> None:
+        ports = self._network.addresses()
+        if ports:
+            address, kind = self.random.choice(ports)
+            line = self._line(address)
+            data = self._words_for_replication() if kind is LinkKind.HA_MASTER else self._words()
+            if line.is_open:
+                self._out.send(line.link, data)
+            else:
+                line.queued.append(data)
+            self.said += 1
+            self.after(self.random.randrange(100, 3_000), lambda: self._leave(line.address))
+        self.after(self.random.randrange(400, 4_000), self._talk)
+
+    def _leave(self, address: str) -> None:
+        line = self._lines.get(address)
+        if line is not None:
+            self._out.closes.append((line.link, "enough"))
+
+    def _take(self, link: int, data: bytes) -> None:
+        """What is answered does not matter."""
+
+    def _words(self) -> bytes:
+        random = self.random
+        kind = random.randrange(7)
+        if kind == 0:
+            return random.randbytes(random.randrange(1, 300))
+        if kind == 1:
+            return random.choice((0, 0x7FFFFFFF, 0xFFFFFFFF, 1 << 24)).to_bytes(4) + random.randbytes(12)
+        if kind == 2:
+            return (20).to_bytes(4) + (10).to_bytes(4) + random.randbytes(16)
+        if kind == 3:
+            header = random.choice(
+                (b"{}", b"[]", b"null", b'{"code":', b'{"code":310}', b'{"code":11,"extFields":{"topic":[]}}')
+            )
+            return (4 + len(header)).to_bytes(4) + len(header).to_bytes(4) + header
+        if kind == 4:
+            whole = encode_command(Command(random.choice(CODES), 7, fields={"topic": "No such topic", "queueId": "-5"}))
+            return whole[: random.randrange(1, len(whole))]
+        if kind == 5:
+            command = Command(random.choice(CODES), 7, random.choice((0, 2)), fields={}, binary=random.random() < 0.5)
+            return encode_command(command)
+        body = random.choice((b"", b"{", json.dumps({"mqSet": 5}).encode(), random.randbytes(30)))
+        return encode_command(Command(random.choice((34, 41, 42, 46, 103, 322)), 9, body=body))
+
+    def _words_for_replication(self) -> bytes:
+        random = self.random
+        kind = random.randrange(5)
+        if kind == 0:
+            return random.randbytes(random.randrange(1, 100))
+        if kind == 1:
+            return REPORT.pack(random.choice((0, 1, 100_000, (1 << 62), -1))) * random.randrange(1, 4)
+        if kind == 2:
+            return HELLO_MARK + random.choice((b"\x7f\xff\xff\xff", b"\0\0\0\2{}", b"\0\0\0\5[1,2]", b"\0\0\0\0"))
+        if kind == 3:
+            return HELLO_MARK[: random.randrange(1, 8)]
+        hello = SlaveHello(
+            "Another", random.choice(("broker-a", "broker-z")), random.choice((-1, 0, 7)), 1, 0, 1 << 20, 1 << 14
+        )
+        return encode_hello(hello) + b"\0" + REPORT.pack(1 << 20)

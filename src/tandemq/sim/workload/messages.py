@@ -1,0 +1,61 @@
+"""The messages producers of the simulation make: small and large, tagged, delayed, to be rejected by their consumer.
+
+Every body begins with its producer's name and a number, so that a message is known wherever its bytes turn up, whatever
+unique key a client gave it.
+"""
+
+from random import Random
+
+from tandemq.sim.checkers.model import Wanted
+from tandemq.sim.world.world import World
+
+TAGS = ("A", "B", "C", "")
+TOPICS = ("Orders", "Late")
+LATE_US = 25_000_000
+"""When the second topic comes into being."""
+BATCH_COUNTS = (1, 2, 4, 8, 12)
+"""How many messages a producer makes at once."""
+
+
+class Maker:
+    """What one producer makes."""
+
+    def __init__(
+        self, world: World, name: str, random: Random, kinds: frozenset[str], *, uses_late: bool = True
+    ) -> None:
+        """`kinds`: of messages there may be beside plain ones. `uses_late`: whether some are for the second topic."""
+        self._world = world
+        self._name = name
+        self._random = random
+        self.kinds = kinds
+        self._uses_late = uses_late
+        self.made: list[Wanted] = []
+
+    def topic(self) -> str:
+        """Where the next message goes."""
+        is_late = self._uses_late and self._world.now_us > LATE_US and self._random.random() < 0.2
+        return TOPICS[1] if is_late else TOPICS[0]
+
+    def message(self, topic: str, *, plain: bool = False) -> Wanted:
+        """A new message; its unique key is not known yet."""
+        random = self._random
+        number = len(self.made) + 1
+        size = random.choice((20, 60, 200, 700)) + random.randrange(40)
+        body = f"{self._name}:{number}:".encode() + random.randbytes(size)
+        rejections = random.randrange(1, 4) if "reject" in self.kinds and random.random() < 0.04 else 0
+        delay = random.randrange(1, 4) if "delay" in self.kinds and not rejections and random.random() < 0.08 else 0
+        if plain:
+            delay = rejections = 0
+        wanted = Wanted("", self._name, topic, body, random.choice(TAGS), f"k{number % 7} {self._name}", delay,
+                        rejections, self._world.now_us)  # fmt: skip
+        self.made.append(wanted)
+        return wanted
+
+    def by_body(self, body: bytes) -> Wanted | None:
+        """The message with this body; None if none was made."""
+        name, _, rest = body.partition(b":")
+        number = rest.partition(b":")[0]
+        if name != self._name.encode() or not number.isdigit() or not 0 < int(number) <= len(self.made):
+            return None
+        found = self.made[int(number) - 1]
+        return found if found.body == body else None

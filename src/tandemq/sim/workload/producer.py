@@ -1,0 +1,193 @@
+"""Producers of the simulation: messages of every kind, sent again elsewhere when the outcome is bad or unknown.
+
+    plain (310, 10) · batch (320) · one-way · not waiting (WAIT=false) · delayed · to be rejected by its consumer
+
+Each attempt goes to a master the route names, on one link per address; several may be under way at once. A message
+whose attempt failed is sent again, under its old unique key, on another group if there is one.
+"""
+
+from functools import partial
+from hashlib import blake2b
+from random import Random
+
+from tandemq.codec.record.record import BatchPart, encode_batch
+from tandemq.model.codes import RequestCode
+from tandemq.model.command import Command
+from tandemq.model.topic import AUTO_CREATE_TOPIC
+from tandemq.sim.checkers.model import Attempt, Shadow, Wanted
+from tandemq.sim.workload.messages import BATCH_COUNTS, TOPICS, Maker
+from tandemq.sim.workload.raw_client import Talker
+from tandemq.sim.world.world import World
+
+ATTEMPTS_MAX = 4
+SEND_TIMEOUT_MS = 2_500
+
+
+class Producer(Talker):
+    """One producer."""
+
+    def __init__(
+        self, world: World, shadow: Shadow, name: str, random: Random, name_servers: tuple[str, ...], *,
+        pace_ms: int, kinds: frozenset[str], binary: bool,
+    ) -> None:  # fmt: skip
+        """`pace_ms`: mean time between messages; `kinds`: of messages it may send beside plain ones."""
+        super().__init__(name, random, name_servers, binary=binary)
+        self._world = world
+        self._shadow = shadow
+        self._pace_ms = pace_ms
+        self._kinds = kinds
+        self._maker = Maker(world, name, random, kinds)
+        self.is_stopped = False
+        self.under_way = 0
+        self.queue_nums = 3
+        self.pending: list[tuple[Attempt, str]] = []
+        self.suspects: dict[str, int] = {}
+        """Groups that failed, until when they are avoided (monotonic ms)."""
+
+    def begin(self) -> None:
+        """Look for routes, then send."""
+        self._look()
+        self.after(300, self._step)
+
+    def _look(self) -> None:
+        for topic in (AUTO_CREATE_TOPIC, *TOPICS):
+            self.fetch_route(topic)
+        self.after(5_000 if len(self.routes) > 1 else 400, self._look)
+
+    def _step(self) -> None:
+        if self.is_stopped:
+            return
+        count = self.random.choice(BATCH_COUNTS)
+        if self.under_way < 40:
+            if count > 1 and "batch" in self._kinds and self.random.random() < 0.5:
+                self._send([self._make(TOPICS[0], plain=True) for _ in range(count)], set())
+            else:
+                for _ in range(count):
+                    self._send([self._make(self._maker.topic())], set())
+        self.after(self.random.randrange(self._pace_ms // 4, self._pace_ms * 2), self._step)
+
+    def _make(self, topic: str, *, plain: bool = False) -> Wanted:
+        wanted = self._maker.message(topic, plain=plain)
+        number = len(self._maker.made)
+        wanted.key = blake2b(f"{self.name}-{number}".encode(), digest_size=16).hexdigest().upper()
+        self._shadow.want(wanted)
+        return wanted
+
+    # One attempt.
+
+    def place(self, topic: str, tried: set[str]) -> tuple[str, str, int] | None:
+        """Group, master's address and number of queues to send to; None if nothing is known."""
+        route = self.routes.get(topic)
+        known = route is not None and bool(route.queues)
+        if route is None or not known:
+            route = self.routes.get(AUTO_CREATE_TOPIC)
+        if route is None:
+            return None
+        names = sorted(name for name in route.queues if 0 in route.members.get(name, {}))
+        names = [name for name in names if name not in tried] or names
+        sound = [name for name in names if self.suspects.get(name, 0) <= self.now.mono_ms]
+        names = sound or names
+        if not names:
+            return None
+        name = self.random.choice(names)
+        nums = route.queues[name] if known else self.queue_nums
+        return name, route.members[name][0], min(nums, self.queue_nums) if topic == TOPICS[0] else 1
+
+    def _send(self, messages: list[Wanted], tried: set[str]) -> None:
+        found = self.place(messages[0].topic, tried)
+        if found is None:
+            self.after(300, lambda: self._again(messages, tried))
+            return
+        group, address, nums = found
+        self.attempt(messages, group, address, self.random.randrange(nums), tried)
+
+    def attempt(self, messages: list[Wanted], group: str, address: str, queue_id: int, tried: set[str]) -> Attempt:
+        """Send messages to a queue of a group."""
+        shadow = self._shadow
+        attempt = Attempt(len(shadow.attempts), messages, group, queue_id, self._world.now_us, address=address)
+        single = messages[0] if len(messages) == 1 else None
+        is_oneway = single is not None and "oneway" in self._kinds and self.random.random() < 0.04
+        attempt.waits = not (single is not None and "nowait" in self._kinds and self.random.random() < 0.06)
+        command = self._command(messages, queue_id, waits=attempt.waits)
+        if is_oneway:
+            attempt.waits = False
+            attempt.link = (self.name, self.tell(address, command))
+        else:
+            self.under_way += 1
+            attempt.link = (
+                self.name,
+                self.ask(address, command, SEND_TIMEOUT_MS, lambda answer: self._answered(attempt, tried, answer)),
+            )
+        shadow.send(attempt)
+        return attempt
+
+    def probe(self, group: str, address: str) -> Attempt:
+        """Send one plain message to a group; called between turns, so it leaves with the next one."""
+        message = self._make(TOPICS[0], plain=True)
+        attempt = Attempt(-1, [message], group, 0, self._world.now_us, address=address)
+        self.pending.append((attempt, address))
+        return attempt
+
+    def act(self) -> None:
+        """Send what `probe` left."""
+        pending, self.pending = self.pending, []
+        for attempt, address in pending:
+            attempt.number, attempt.sent_us = len(self._shadow.attempts), self._world.now_us
+            self._shadow.send(attempt)
+            self.under_way += 1
+            command = self._command(attempt.messages, attempt.queue_id, waits=True)
+            attempt.link = (self.name, self.ask(address, command, SEND_TIMEOUT_MS, partial(self._hear, attempt)))
+
+    def _command(self, messages: list[Wanted], queue_id: int, *, waits: bool) -> Command:
+        first = messages[0]
+        is_batch = len(messages) > 1
+        values = {
+            "a": f"P-{self.name}", "b": first.topic, "c": AUTO_CREATE_TOPIC,
+            "d": str(self.queue_nums if first.topic == TOPICS[0] else 1), "e": str(queue_id), "f": "0",
+            "g": str(self.now.wall_ms), "h": "0",
+            "i": "" if is_batch else properties_of(first, waits=waits), "j": "0", "k": "false",
+            "m": str(is_batch).lower(),
+        }  # fmt: skip
+        if is_batch:
+            parts = [BatchPart(0, message.body, properties_of(message, waits=True).encode()) for message in messages]
+            return Command(RequestCode.SEND_BATCH_MESSAGE, fields=values, body=encode_batch(parts))
+        if self.random.random() < 0.1:
+            names = {
+                "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums", "e": "queueId",
+                "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "i": "properties", "j": "reconsumeTimes",
+                "k": "unitMode", "m": "batch",
+            }  # fmt: skip
+            fields = {names[short]: value for short, value in values.items()}
+            return Command(RequestCode.SEND_MESSAGE, fields=fields, body=first.body)
+        return Command(RequestCode.SEND_MESSAGE_V2, fields=values, body=first.body)
+
+    def _answered(self, attempt: Attempt, tried: set[str], answer: Command | None) -> None:
+        self._hear(attempt, answer)
+        if answer is not None and (answer.code == 0 or (attempt.is_stored and self.random.random() < 0.5)):
+            return
+        self.suspects[attempt.group] = self.now.mono_ms + 1_000
+        tried = tried | {attempt.group}
+        self.after(self.random.randrange(5, 60), lambda: self._again(attempt.messages, tried))
+
+    def _hear(self, attempt: Attempt, answer: Command | None) -> None:
+        self.under_way -= 1
+        if answer is None:
+            return
+        self._world.fold("ack", attempt.number, answer.code)
+        self._shadow.hear(attempt, answer.code, answer.fields, self._world.now_us)
+
+    def _again(self, messages: list[Wanted], tried: set[str]) -> None:
+        if len(messages[0].attempts) < ATTEMPTS_MAX and not self.is_stopped:
+            self._send(messages, tried)
+
+
+def properties_of(message: Wanted, *, waits: bool) -> str:
+    """The properties a message is sent with."""
+    pairs = [("UNIQ_KEY", message.key), ("KEYS", message.keys), ("X", message.producer)]
+    if message.tag:
+        pairs.append(("TAGS", message.tag))
+    if message.delay_level:
+        pairs.append(("DELAY", str(message.delay_level)))
+    if not waits:
+        pairs.append(("WAIT", "false"))
+    return "".join(f"{name}\x01{value}\x02" for name, value in pairs)

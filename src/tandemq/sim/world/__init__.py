@@ -1,0 +1,1 @@
+"""The simulated world: clock, network, disks, machines and the processes on them."""

@@ -1,0 +1,204 @@
+"""Clusters whose groups have a registry: what a seed draws, and the hosts that speak to it.
+
+The registry is hosted by the first name server, the real one with its journal, or is an ideal one as ZooKeeper would
+be (`registry`). A group's mode and members are in the registry before any broker starts, as an administrator's tool
+puts them there.
+"""
+
+from dataclasses import dataclass, fields, replace
+from random import Random
+
+from tandemq.broker.node import Broker
+from tandemq.codec.proofs import Keyring
+from tandemq.config.settings import BrokerConfig, NameServerConfig
+from tandemq.coordination.member.orders import Stage
+from tandemq.coordination.registry.interface import Create
+from tandemq.coordination.registry.records import (
+    GroupConfig,
+    GroupState,
+    Member,
+    Mode,
+    Permission,
+    Role,
+    check_config,
+    config_path,
+    config_to_json,
+)
+from tandemq.coordination.registry.tree import Tree
+from tandemq.nameserver.registry_journal import Journal
+from tandemq.registry import NAME_SERVER, ZOOKEEPER
+from tandemq.sim.world.cluster import Cluster, Host
+from tandemq.sim.world.disk import SimDisk
+from tandemq.sim.world.network import Network
+from tandemq.sim.world.plan import CLUSTER, GroupPlan, Plan, draw
+from tandemq.sim.world.process import Process
+from tandemq.sim.world.simulated_registry import REGISTRY_IP, SimRegistry
+from tandemq.sim.world.world import SECOND, World
+
+SESSION_MS = 2_000
+DRIFT_PPM = 15_000
+"""How far clocks of machines run apart, at most, each way."""
+
+SECRETS = 0.25
+"""The part of the seeds in which members have a secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedGroup(GroupPlan):
+    """A broker group with a registry."""
+
+    mode: Mode
+    min_in_sync: int = 1
+    uneven: bool = False
+    """Whether one member has a higher priority in elections."""
+
+    def config(self) -> GroupConfig:
+        """What its administrator wrote."""
+        members = tuple(
+            Member(broker_id, Role.SLAVE if broker_id else Role.MASTER, Permission.FULL,
+                   priority=int(self.uneven and broker_id == self.slaves))
+            for broker_id in range(self.slaves + 1)
+        )  # fmt: skip
+        return check_config(self.name, GroupConfig(self.mode, members))
+
+
+def mode_of(group: GroupPlan) -> Mode:
+    """The mode a group was configured with."""
+    return group.mode if isinstance(group, ManagedGroup) else Mode.STATIC
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsPlan(Plan):
+    """One seed's world. `registry`: which kind. `secret`: what members prove to each other and to the registry of a
+    name server; empty: nothing is proven."""
+
+    registry: str
+    secret: bytes = b""
+
+    @property
+    def registry_address(self) -> str:
+        """As in a broker's settings."""
+        if self.registry == NAME_SERVER:
+            return f"{NAME_SERVER}://{self.name_servers[0]}"
+        return f"{ZOOKEEPER}://{REGISTRY_IP}:2181"
+
+    def config(self, group: GroupPlan, broker_id: int) -> BrokerConfig:
+        """Settings of one member."""
+        base = Plan.config(self, group, broker_id)
+        assert isinstance(group, ManagedGroup), "all groups here have a registry"
+        return replace(
+            base, registry_address=self.registry_address, registry_session_ms=SESSION_MS, min_in_sync=group.min_in_sync,
+            lag_ms_max=5_000,
+        )  # fmt: skip
+
+    @property
+    def name_server_config(self) -> NameServerConfig:
+        """Settings of the name servers; the first one's registry is asked, that of others stays empty."""
+        return replace(super(GroupsPlan, self).name_server_config, registry_enable=self.registry == NAME_SERVER)
+
+
+def draw_groups(random: Random) -> GroupsPlan:
+    """A plan by dice: two groups, the second one only now and then."""
+    plan = draw(random)
+    groups = []
+    for group in plan.groups[: 1 + (random.random() < 0.25)]:
+        mode = random.choice((Mode.ELECT,) * 5 + (Mode.SLAVE_CONSUME,) * 4 + (Mode.STATIC,))
+        slaves = 1 if mode is Mode.SLAVE_CONSUME else random.choice((1, 1, 2))
+        copies = random.choice((1, 2, slaves + 1)) if mode is Mode.ELECT else min(group.copies, slaves + 1)
+        groups.append(
+            ManagedGroup(group.number, group.name, group.role, group.flush, slaves, copies, mode,
+                         random.choice((1, 1, 2)) if mode is Mode.ELECT else 1, random.random() < 0.5)
+        )  # fmt: skip
+    same = {item.name: getattr(plan, item.name) for item in fields(Plan)}
+    same |= {
+        "groups": tuple(groups), "pace_ms": random.choice((500, 900)), "suspend_ms": random.choice((1_500, 4_000)),
+        "faulty_us": random.randrange(20, 34) * SECOND, "fault_count": random.randrange(3, 10),
+        "base": replace(plan.base, segment_bytes=random.choice((32, 64)) * 1024),
+    }  # fmt: skip
+    return GroupsPlan(**same, registry=random.choice((NAME_SERVER, ZOOKEEPER)))
+
+
+def with_secret(plan: GroupsPlan, random: Random) -> GroupsPlan:
+    """A plan, with a secret now and then; by dice of their own, so that seeds without one stay as they are."""
+    return replace(plan, secret=random.randbytes(32)) if random.random() < SECRETS else plan
+
+
+class GroupCluster(Cluster):
+    """Hosts, name servers and a registry."""
+
+    def __init__(self, world: World, network: Network, plan: GroupsPlan) -> None:
+        """Nothing runs yet; the registry knows the groups' configurations."""
+        super().__init__(world, network, plan)
+        self.groups_plan = plan
+        self.registry = SimRegistry(world, network)
+        self._fill_registry()
+        for host in self.hosts:
+            host.machine.drift_ppm = world.random.randrange(-DRIFT_PPM, DRIFT_PPM)
+
+    def _fill_registry(self) -> None:
+        if self.groups_plan.registry == NAME_SERVER:
+            journal = Journal(self.name_server_machine(self.plan.name_servers[0]).disk)
+            tree = journal.load()
+            self._configure(tree, tree.open_session(1_000, "operator", self.registry.clock_ms))
+            journal.write(tree.take_changes()).datasync()
+            journal.close()
+        else:
+            self._configure(self.registry.tree, self.registry.operator)
+
+    def lose_registry(self) -> None:
+        """The registry's disk is lost; an operator brings the configurations again. A name server must be started."""
+        if self.groups_plan.registry == NAME_SERVER:
+            address = self.plan.name_servers[0]
+            self.kill_name_server(address)
+            self.name_server_machine(address).disk = SimDisk(Random(self.world.now_us))
+        else:
+            self.registry.lose()
+        self._fill_registry()
+
+    def _configure(self, tree: Tree, session: int) -> None:
+        for group in self.plan.groups:
+            assert isinstance(group, ManagedGroup), "all groups here have a registry"
+            tree.execute(session, Create(config_path(CLUSTER, group.name), config_to_json(group.config())))
+
+    def prepare(self, host: Host, process: Process) -> None:
+        """Its shell speaks to the registry, if that is not the name server's."""
+        if self.groups_plan.registry == ZOOKEEPER:
+            client = f"{host.name}-{self.world.now_us}"
+            process.registry = self.registry.open(process, client, SESSION_MS).ask
+
+    def keyring(self, name: str) -> Keyring | None:
+        """See `Cluster`."""
+        secret = self.groups_plan.secret
+        return Keyring(lambda: (secret,), Random(f"{self.world.seed}-{name}-{self.world.now_us}")) if secret else None
+
+    def leader(self, group: GroupPlan) -> Host | None:
+        """Who serves, or leads at least; None while nobody does."""
+        if mode_of(group) is Mode.STATIC:
+            return super().members(group)[0]
+        found = [(epoch_of(host.broker), stage_of(host) in (Stage.SERVING, Stage.HANDING), -host.broker_id, host)
+                 for host in self.hosts
+                 if host.group is group and host.broker is not None and host.broker.is_master]  # fmt: skip
+        return max(found)[3] if found else None
+
+    def members(self, group: GroupPlan) -> list[Host]:
+        """The hosts of a group, its leader first."""
+        leader = self.leader(group)
+        found = super().members(group)
+        return found if leader is None else [leader, *(host for host in found if host is not leader)]
+
+
+def epoch_of(broker: Broker) -> int:
+    """The epoch a broker acts by; 0: none yet."""
+    return 0 if broker.failover is None else broker.failover.epoch
+
+
+def stage_of(host: Host) -> Stage | None:
+    """Where a host's member stands; None if it is down or has none."""
+    broker = host.broker
+    return None if broker is None or broker.failover is None else broker.failover.member.stage
+
+
+def state_of(host: Host) -> GroupState | None:
+    """The group's record as a host knows it."""
+    broker = host.broker
+    return None if broker is None or broker.failover is None else broker.failover.member.view.state

@@ -1,0 +1,67 @@
+"""Seats: a client's machine, and the process that runs there at the moment, if any.
+
+Talkers run all the time. An application may be killed or leave, and comes back as another process of the same name.
+"""
+
+from random import Random
+
+from tandemq.sim.workload.application import Application
+from tandemq.sim.workload.raw_client import Talker
+from tandemq.sim.world.disk import SimDisk
+from tandemq.sim.world.network import Network
+from tandemq.sim.world.process import Machine, Process
+from tandemq.sim.world.world import World
+
+
+class Seat:
+    """A client's place."""
+
+    def __init__(self, world: World, network: Network, ip: str, node: Talker | Application) -> None:
+        """It runs."""
+        self.ip = ip
+        self.name = node.name
+        self.application = node if isinstance(node, Application) else None
+        self._world = world
+        self._network = network
+        self._node = node
+        self._machine = Machine(world, node.name, ip, SimDisk(Random(0)))
+        self.process: Process | None = None
+        self._comes_back = False
+        """Whether it was started while its application was still leaving."""
+        self.start()
+
+    def start(self) -> None:
+        """Run, unless it does; again, as soon as the application that is leaving has left."""
+        self._comes_back = self.process is not None
+        if self.process is None:
+            process = self.process = Process(self._world, self._network, self._machine, self.name)
+            process.after_turn = self._after_turn
+            process.start(self._node)
+
+    def wake(self) -> None:
+        """Drive it now: somebody put work into its node from outside."""
+        assert self.process is not None, "it runs"
+        self.process.wake()
+
+    def kill(self) -> None:
+        """End an application's process: the system resets its connections."""
+        assert self.application is not None, "talkers do not die"
+        if self.process is not None:
+            self.process.kill()
+            self._network.forget(self.process, told=True)
+            self.process = None
+            self.application.killed()
+
+    def leave(self) -> None:
+        """Let an application close its client, and then end."""
+        assert self.application is not None, "talkers do not leave"
+        if self.process is not None:
+            self._comes_back = False
+            self.application.leave()
+            self.process.wake()
+
+    def _after_turn(self, _process: Process) -> None:
+        if self.application is not None and self.application.has_left:
+            self.kill()
+            if self._comes_back:
+                self.start()

@@ -1,0 +1,117 @@
+"""What one seed's cluster looks like: roles, levels, settings and workload, drawn from the seed.
+
+Everything is small, so that segments roll, queue files fill, timeouts pass and limits are reached within a minute.
+"""
+
+from dataclasses import dataclass, replace
+from random import Random
+
+from tandemq.config.settings import BrokerConfig, NameServerConfig, tiny, tiny_name_server
+
+CLUSTER = "Sim"
+BROKER_PORT, FAST_PORT, HA_PORT, NAME_SERVER_PORT = 10911, 10909, 10912, 9876
+STRANGER_IP = "10.0.8.91"
+DELAYS = "1s 2s 5s 10s"
+APPLICATIONS = (("p1", 0.7), ("G", 0.6), ("GT", 0.6))
+"""Clients that may be applications on the real client, and how often they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """One broker group. `copies`: what a SYNC_MASTER asks for, its own included."""
+
+    number: int
+    name: str
+    role: str
+    flush: str
+    slaves: int
+    copies: int
+
+    @property
+    def level(self) -> str:
+        """L0 nothing is waited for, L1 the disk, L2 a slave, L3 both."""
+        return f"L{(self.flush == 'SYNC_FLUSH') + 2 * (self.role == 'SYNC_MASTER')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One seed's world."""
+
+    groups: tuple[GroupPlan, ...]
+    name_servers: tuple[str, ...]
+    base: BrokerConfig
+    pace_ms: int
+    kinds: frozenset[str]
+    binary: bool
+    suspend_ms: int
+    tag_group: bool
+    applications: frozenset[str]
+    """Which clients are applications on the real client: `p1`, and consumer groups `G` and `GT`."""
+    orderly: bool
+    route_poll_ms: int
+    faulty_us: int
+    fault_count: int
+    memory_bytes: int
+
+    def config(self, group: GroupPlan, broker_id: int) -> BrokerConfig:
+        """Settings of one member."""
+        ip = broker_ip(group.number, broker_id)
+        return replace(
+            self.base, broker_name=group.name, broker_id=broker_id, role="SLAVE" if broker_id else group.role,
+            flush_type=group.flush, in_sync_replicas=group.copies, advertised_ip=ip, ha_advertised_ip=ip,
+        )  # fmt: skip
+
+    @property
+    def name_server_config(self) -> NameServerConfig:
+        """Settings of the name servers."""
+        return replace(
+            tiny_name_server(), listen_port=NAME_SERVER_PORT, broker_expiry_ms=30_000, connection_idle_ms=30_000
+        )
+
+
+def broker_ip(group: int, broker_id: int) -> str:
+    """The address of a member's machine."""
+    return f"10.0.{group}.{broker_id + 1}"
+
+
+def client_ip(number: int) -> str:
+    """The address of a client's machine."""
+    return f"10.0.8.{number + 1}"
+
+
+def draw(random: Random) -> Plan:
+    """A plan by dice."""
+    groups = []
+    for number, name in enumerate(("broker-a", "broker-b"), start=1):
+        slaves = 2 if random.random() < 0.25 else 1
+        copies = random.randrange(2, slaves + 2) if random.random() < 0.9 else slaves + 2
+        groups.append(
+            GroupPlan(number, name, random.choice(("SYNC_MASTER", "SYNC_MASTER", "ASYNC_MASTER")),
+                      random.choice(("SYNC_FLUSH", "ASYNC_FLUSH")), slaves, copies)
+        )  # fmt: skip
+    name_servers = tuple(f"10.0.9.{number}:{NAME_SERVER_PORT}" for number in range(1, random.choice((2, 2, 3))))
+    base = tiny(
+        cluster=CLUSTER, listen_port=BROKER_PORT, ha_port=HA_PORT, name_servers=name_servers, register_ms=10_000,
+        register_timeout_ms=1_500, connection_idle_ms=20_000, default_queue_nums=4,
+        segment_bytes=random.choice((16, 32)) * 1024,
+        queue_file_bytes=20 * random.choice((7, 30, 100)), message_bytes_max=4 * 1024, sync_flush_timeout_ms=1_500,
+        flush_interval_ms=random.choice((1_000, 2_000)),
+        queue_flush_interval_ms=random.choice((2_000, 5_000)), offsets_persist_ms=2_000, delay_persist_ms=2_000,
+        ha_heartbeat_ms=2_500, ha_housekeeping_ms=6_000, ha_reconnect_ms=1_000, slave_timeout_ms=1_000,
+        ha_lag_bytes_max=random.choice((8 * 1024, 1 << 20)), accept_loss_ms=6_000,
+        metadata_sync_ms=random.choice((4_000, 9_000)),
+        ha_protocol=random.choice(("auto", "tandemq")), slave_read_enable=random.random() < 0.5,
+        delay_levels=DELAYS, client_expiry_ms=20_000, clean_interval_ms=5_000,
+        scrub_bytes_per_second=1 << 20, scrub_interval_ms=20_000,
+    )  # fmt: skip
+    kinds = frozenset(kind for kind in ("batch", "oneway", "nowait", "delay", "reject") if random.random() < 0.8)
+    return Plan(
+        tuple(groups), name_servers, base,
+        pace_ms=random.choice((1_350, 1_600) if "batch" in kinds else (1_900, 2_200)),
+        kinds=kinds, binary=random.random() < 0.2, suspend_ms=random.choice((4_000, 8_000)),
+        tag_group=random.random() < 0.3,
+        applications=frozenset(name for name, rate in APPLICATIONS if random.random() < rate),
+        orderly=random.random() < 0.5, route_poll_ms=random.choice((10_000, 30_000)),
+        faulty_us=random.randrange(42, 50) * 1_000_000,
+        fault_count=random.randrange(3, 9), memory_bytes=random.choice((1 << 30, 40_000)),
+    )  # fmt: skip

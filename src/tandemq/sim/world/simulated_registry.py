@@ -1,0 +1,290 @@
+"""A registry as ZooKeeper would be, simulated: one tree on a machine of its own, sessions over connections that break.
+
+    turn.asks ─► RegistryLine ─► (delay, blocked path, outage) ─► Tree.execute ─► (delay) ─► Answer, Confirmed
+                      └ pings six times per session; silent for two thirds of it: suspended, and connects again
+
+What was under way when a connection broke is Unknown, and half of it is carried out all the same. Watches may come
+late. Reads prove nothing of the session's life, as with one server of an ensemble.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tandemq.coordination.registry.interface import (
+    Answer,
+    Ask,
+    Changed,
+    Confirmed,
+    Create,
+    Delete,
+    RegistryEvent,
+    SessionLost,
+    SessionSuspended,
+    SessionUp,
+    Unknown,
+    Write,
+)
+from tandemq.coordination.registry.tree import Tree
+from tandemq.sim.world.network import Network
+from tandemq.sim.world.process import Process
+from tandemq.sim.world.world import MS, World
+
+REGISTRY_IP = "10.0.7.1"
+LOOK_US = 100 * MS
+PINGS_PER_SESSION = 6
+
+
+class _Request(NamedTuple):
+    token: int | None
+    sent_ms: int
+
+
+class _Pipe:
+    """One direction of a connection: in order, each with a delay of its own; what finds no path waits for one."""
+
+    def __init__(self, line: "RegistryLine") -> None:
+        self._line = line
+        self._queue: deque[tuple[int, Callable[[], None]]] = deque()
+        self._last_us = 0
+
+    def put(self, delay_us: int, deliver: Callable[[], None]) -> None:
+        world = self._line.registry.world
+        self._last_us = max(self._last_us, world.now_us + delay_us)
+        self._queue.append((self._last_us, deliver))
+        if len(self._queue) == 1:
+            world.at(self._last_us, self._run)
+
+    def _run(self) -> None:
+        line = self._line
+        registry, queue = line.registry, self._queue
+        now_us = registry.world.now_us
+        if line.is_connected and not registry.reaches(line.process.ip):
+            registry.world.after(LOOK_US, self._run)
+            return
+        while queue and queue[0][0] <= now_us:
+            queue.popleft()[1]()
+        if queue:
+            registry.world.at(queue[0][0], self._run)
+
+
+class SimRegistry:
+    """The registry and its sessions."""
+
+    def __init__(self, world: World, network: Network) -> None:
+        """An empty tree; it runs."""
+        self.world = world
+        self.network = network
+        self.tree = Tree()
+        self.is_up = True
+        self.delay_us = 500
+        self.watch_delay_us = 0
+        """Of news of watches, at most, by dice."""
+        self.lines: list[RegistryLine] = []
+        self.operator = self.tree.open_session(60_000, "operator", 0)
+        world.after(LOOK_US, self._look)
+
+    @property
+    def clock_ms(self) -> int:
+        """The registry's own clock."""
+        return self.world.now_us // MS
+
+    def delay(self) -> int:
+        """One way, by dice."""
+        return 200 + int(self.world.random.random() * self.delay_us)
+
+    def open(self, process: Process, client: str, timeout_ms: int) -> "RegistryLine":
+        """A session for a process; it begins soon."""
+        self.lines = [line for line in self.lines if line.process.is_running]
+        line = RegistryLine(self, process, client, timeout_ms)
+        self.lines.append(line)
+        return line
+
+    def reaches(self, ip: str) -> bool:
+        """Whether a machine and the registry hear each other."""
+        blocked = self.network.blocked
+        return self.is_up and (ip, REGISTRY_IP) not in blocked and (REGISTRY_IP, ip) not in blocked
+
+    def stop(self) -> None:
+        """Nobody answers any more; sessions are kept, and their time stands still."""
+        self.is_up = False
+        for line in self.lines:
+            line.cut()
+
+    def start(self) -> None:
+        """It answers again: every session has its whole time from now on."""
+        if not self.is_up:
+            self.is_up = True
+            for line in self.lines:
+                self.tree.touch(line.session, self.clock_ms)
+
+    def lose(self) -> None:
+        """All it had is gone: nodes and sessions."""
+        for line in self.lines:
+            line.cut()
+        self.tree = Tree()
+        self.operator = self.tree.open_session(60_000, "operator", self.clock_ms)
+
+    def expire(self, line: "RegistryLine") -> None:
+        """End a session although its owner lives."""
+        self.tree.close_session(line.session)
+        self.tell_watches()
+        line.cut()
+
+    def _look(self) -> None:
+        if self.is_up:
+            self.tree.touch(self.operator, self.clock_ms)
+            self.tree.expire(self.clock_ms)
+            self.tell_watches()
+        self.world.after(LOOK_US, self._look)
+
+    def tell_watches(self) -> None:
+        """Tell whoever watches what changed."""
+        self.tree.take_changes()
+        for session, path in self.tree.take_fired():
+            for line in self.lines:
+                if line.session == session:
+                    line.tell(Changed(path), int(self.world.random.random() * self.watch_delay_us))
+
+
+class RegistryLine:
+    """What a broker's shell does for it: keeps a session, pings, tells what it hears."""
+
+    def __init__(self, registry: SimRegistry, process: Process, client: str, timeout_ms: int) -> None:
+        """It connects soon."""
+        self.registry = registry
+        self.process = process
+        self.session = 0
+        self._client = client
+        self._timeout_ms = timeout_ms
+        self._connection = 0
+        """Grows when a connection is made and when it breaks; odd: there is one."""
+        self._out = _Pipe(self)
+        self._back = _Pipe(self)
+        self._heard_us = 0
+        self._waiting: dict[int, _Request] = {}
+        self._count = 0
+        self._after(int(registry.world.random.random() * 30 * MS), self._connect)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection, as far as the client knows."""
+        return self._connection % 2 == 1
+
+    def _after(self, delay_us: int, action: Callable[[], None]) -> None:
+        """Later, if the process still lives then; when it is paused, when it goes on."""
+        world, process = self.registry.world, self.process
+
+        def act() -> None:
+            if process.is_running and process.paused_until_us > world.now_us:
+                world.at(process.paused_until_us + 1, act)
+            elif process.is_running:
+                action()
+
+        world.after(delay_us, act)
+
+    def _connect(self) -> None:
+        registry = self.registry
+        if self.is_connected:
+            return
+        if not registry.reaches(self.process.ip):
+            self._after(150 * MS, self._connect)
+            return
+        resumed = bool(self.session) and registry.tree.resume_session(self.session, self._client, registry.clock_ms)
+        self._connection += 1
+        self._heard_us = registry.world.now_us
+        if not resumed:
+            if self.session:
+                self.tell(SessionLost())
+            self.session = registry.tree.open_session(self._timeout_ms, self._client, registry.clock_ms)
+        self.tell(SessionUp(self.session, registry.tree.timeout_ms(self.session)))
+        self._ping(self._connection)
+
+    def _ping(self, connection: int) -> None:
+        if connection != self._connection:
+            return
+        if self.registry.world.now_us - self._heard_us > self._timeout_ms * MS * 2 // 3:
+            self.cut()
+            return
+        self._request(None)
+        self._after(self._timeout_ms * MS // PINGS_PER_SESSION, lambda: self._ping(connection))
+
+    def ask(self, ask: Ask) -> None:
+        """Begin an operation."""
+        if self.is_connected:
+            self._request(ask)
+        else:
+            sent_ms = self.process.machine.now().mono_ms
+            self._after(1, lambda: self.process.post(Answer(ask.token, Unknown(), sent_ms)))
+
+    def _request(self, ask: Ask | None) -> None:
+        connection = self._connection
+        self._count += 1
+        number, sent_ms = self._count, self.process.machine.now().mono_ms
+        self._waiting[number] = _Request(None if ask is None else ask.token, sent_ms)
+        self._out.put(self.registry.delay(), lambda: self._serve(connection, number, ask, sent_ms))
+
+    def _serve(self, connection: int, number: int, ask: Ask | None, sent_ms: int) -> None:
+        registry = self.registry
+        if connection != self._connection:
+            # Its connection broke: it may have arrived all the same, but not behind what a later one brings.
+            is_lucky = registry.is_up and connection + 1 == self._connection and registry.world.random.random() < 0.5
+            if ask is not None and is_lucky and registry.tree.touch(self.session, registry.clock_ms):
+                registry.tree.execute(self.session, ask.operation)
+                registry.tell_watches()
+            return
+        if not registry.tree.touch(self.session, registry.clock_ms):
+            self.cut()
+            return
+        if ask is None:
+            self._answer(number, Confirmed(sent_ms))
+            return
+        self._answer(number, Answer(ask.token, registry.tree.execute(self.session, ask.operation), sent_ms))
+        if isinstance(ask.operation, Create | Write | Delete):
+            self._answer(number, Confirmed(sent_ms))
+        registry.tell_watches()
+
+    def _answer(self, number: int, event: RegistryEvent) -> None:
+        connection = self._connection
+
+        def arrive() -> None:
+            if connection == self._connection:
+                self._waiting.pop(number, None)
+                self._arrive(event)
+
+        self._back.put(self.registry.delay(), arrive)
+
+    def tell(self, event: RegistryEvent, late_us: int = 0) -> None:
+        """Something the registry says by itself."""
+        connection = self._connection
+
+        def arrive() -> None:
+            if connection == self._connection:
+                self._arrive(event)
+
+        if late_us:
+            self.registry.world.after(late_us, lambda: self._back.put(self.registry.delay(), arrive))
+        else:
+            self._back.put(self.registry.delay(), arrive)
+
+    def _arrive(self, event: RegistryEvent) -> None:
+        if self.process.is_running:
+            self._heard_us = self.registry.world.now_us
+            self.process.post(event)
+
+    def cut(self) -> None:
+        """The connection breaks: what waits is Unknown, and another one is looked for."""
+        if not self.is_connected:
+            return
+        self._connection += 1
+        waiting, self._waiting = self._waiting, {}
+        random = self.registry.world.random
+
+        def noticed() -> None:
+            for request in waiting.values():
+                if request.token is not None:
+                    self.process.post(Answer(request.token, Unknown(), request.sent_ms))
+            self.process.post(SessionSuspended())
+            self._after(int(random.random() * 300 * MS), self._connect)
+
+        self._after(random.choice((1, 30, 400)) * MS, noticed)

@@ -1,0 +1,232 @@
+"""Rebuild: consume queues and key index made anew from the log, the same as the broker's.
+
+    OUTPUT/.rebuild/job      what is rebuilt, and how: who repeats the command goes on with it
+    scan     range ─► (topic, queue, queue offset, log offset, size, tags code) and keys, in files of the range
+    shuffle  by queue, in the log's order
+    write    storage.ConsumeQueue, in a directory of the task's own, moved into place when whole, then noted
+    index    keys in the log's order, through storage.KeyIndex on the driver
+
+Interrupted anywhere, it goes on: ranges that were scanned, and queues that are in place, are not made again.
+Queues equal the broker's byte for byte where the log reaches back to its start; where it does not, they begin with the
+first message that is still there. Source: docs/storage.md, "consume queue", "index"; docs/pipeline.md, "Rebuild".
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from tandemq.errors import ConfigError
+from tandemq.model.topic import topic_name_error
+from tandemq.real.disk import RealDisk
+from tandemq.spark.jobs.entries import Scan
+from tandemq.spark.runtime.local_paths import local_path
+from tandemq.spark.runtime.tasks import Job, Progress, run_tasks, silent
+from tandemq.spark.sources.log.files import LogFiles, LogReader, log_end, open_log
+from tandemq.spark.sources.log.ranges import RANGE_BYTES, LogRange, split
+from tandemq.storage.consume_queue import ConsumeQueue, QueueFiles
+from tandemq.storage.key_index import KeyIndex
+
+ENTRY = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
+ENTRIES = "topic string, queueId int, queueOffset long, logOffset long, size int, code long"
+COUNTS = "topic string, queueId int, entries long"
+WORK = ".rebuild"
+FLUSH_ENTRIES = 50_000
+PENDING_KEYS = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebuildOptions:
+    """What to rebuild, and the broker's settings that decide the form of the files."""
+
+    store: Path
+    output: Path
+    queue_file_bytes: int = 6_000_000
+    index: bool = True
+    slots: int = 5_000_000
+    entries: int = 20_000_000
+    delays_ms: tuple[int, ...] = ()
+    range_bytes: int = RANGE_BYTES
+
+
+@dataclass(slots=True)
+class Rebuilt:
+    """What was made."""
+
+    queues: int = 0
+    entries: int = 0
+    keys: int = 0
+    index_files: int = 0
+
+
+def rebuild(
+    spark: SparkSession, options: RebuildOptions, phase: Callable[[str], None] = lambda _: None,
+    progress: Progress = silent,
+) -> Rebuilt:  # fmt: skip
+    """Make `consumequeue/` and `index/` in `options.output`, or go on with it.
+
+    Args:
+        phase: told what begins: "scan", "consume queues", "key index".
+        progress: told how far the scan is.
+    Raises:
+        ConfigError: the output holds other files, or the beginnings of another rebuild. What `open_log` and reading
+            raise; damage is passed over, as brokers do.
+        OffsetGone: what was there when the rebuild was begun is no more: nothing is put in place.
+    """
+    output = local_path(options.output, "the output").absolute()
+    files = open_log(options.store)
+    work = output / WORK
+    end = _begun(files, options, output)
+    scan = Scan(files, str(work / "scan"), options.delays_ms, options.index)
+    ranges = split(files, files.start, end, options.range_bytes)
+    phase("scan")
+    job = Job(f"rebuild {files.directory} {options.range_bytes}", scan)
+    counts = run_tasks(spark, ranges, job, state=work / "ranges", progress=progress)
+    phase("consume queues")
+    _make_queues(spark, [str(scan.path(one.start, one.end, "entries")) for one in ranges], options, output)
+    queues = _made_queues(work)
+    done = Rebuilt(len(queues), sum(queues.values()))
+    if options.index:
+        phase("key index")
+        done.keys = sum(one["keys"] for one in counts)
+        done.index_files = _make_index(scan, ranges, options, output)
+    shutil.rmtree(work)
+    return done
+
+
+def _begun(files: LogFiles, options: RebuildOptions, output: Path) -> int:
+    """Where the log ends for this rebuild: as it did when it was begun, though a broker has written on."""
+    job = {
+        "directory": files.directory, "start": files.start, "queue_file_bytes": options.queue_file_bytes,
+        "index": options.index, "slots": options.slots, "entries": options.entries,
+        "delays_ms": list(options.delays_ms), "range_bytes": options.range_bytes,
+    }  # fmt: skip
+    note = output / WORK / "job"
+    if note.exists():
+        known = json.loads(note.read_text(encoding="utf-8"))
+        end = int(known.pop("end"))
+        if known != job:
+            name = next(name for name in job if known.get(name) != job[name])
+            raise ConfigError(
+                f"{output} holds the beginnings of another rebuild: {name} was {known.get(name)!r}, is {job[name]!r}",
+                hint="give another directory, or delete this one",
+            )
+        return end
+    if output.exists() and any(one for one in output.iterdir() if one.name != WORK):
+        raise ConfigError(f"{output} is not empty", hint="give a new directory, then move what is in it into the store")
+    with LogReader(files) as read:
+        end = log_end(read)
+    for name in ("scan", "queues", "parts"):
+        (output / WORK / name).mkdir(parents=True, exist_ok=True)
+    part = note.with_name("job.part")
+    part.write_text(json.dumps(job | {"end": end}), encoding="utf-8")
+    part.replace(note)
+    return end
+
+
+def _made_queues(work: Path) -> dict[tuple[str, int], int]:
+    """Entries of each queue that is in place."""
+    notes = (json.loads(path.read_text(encoding="utf-8")) for path in (work / "queues").glob("*.json"))
+    return {(note["topic"], note["queueId"]): note["entries"] for note in notes}
+
+
+def _make_queues(spark: SparkSession, paths: Sequence[str], options: RebuildOptions, output: Path) -> None:
+    if not paths:
+        return
+    entries = spark.read.schema(ENTRIES).parquet(*paths)
+    made = list(_made_queues(output / WORK))
+    if made:
+        known = spark.createDataFrame(made, "topic string, queueId int")
+        entries = entries.join(known, ["topic", "queueId"], "left_anti").select(*entries.columns)
+    ordered = entries.repartition("topic", "queueId").sortWithinPartitions("topic", "queueId", "logOffset")
+    ordered.mapInArrow(_QueueWriter(str(output), options.queue_file_bytes), COUNTS).collect()
+
+
+class _QueueWriter:
+    """Writes the queues of one partition; a task that is repeated replaces what it wrote before."""
+
+    def __init__(self, output: str, file_bytes: int) -> None:
+        self._output = output
+        self._file_bytes = file_bytes
+
+    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
+        output = Path(self._output)
+        work = output / WORK / "parts" / uuid4().hex
+        disk = RealDisk(work)
+        queue: ConsumeQueue | None = None
+        for batch in batches:
+            for topic, queue_id, rows in _runs(batch):
+                if topic_name_error(topic) is not None or queue_id < 0:
+                    continue
+                if queue is None or (queue.topic, queue.queue_id) != (topic, queue_id):
+                    if queue is not None:
+                        yield _finished(queue, work, output)
+                    queue = ConsumeQueue(disk, QueueFiles(disk, files_max=4), topic, queue_id, self._file_bytes)
+                _enter(queue, rows)
+        if queue is not None:
+            yield _finished(queue, work, output)
+        shutil.rmtree(work)
+
+
+def _runs(batch: Any) -> Iterator[tuple[str, int, Any]]:
+    """The rows of a sorted batch, queue by queue."""
+    if not batch.num_rows:
+        return
+    topics, ids = batch.column(0).dictionary_encode(), batch.column(1).to_numpy()
+    places = topics.indices.to_numpy()
+    bounds = np.flatnonzero((np.diff(places) != 0) | (np.diff(ids) != 0)) + 1
+    for start, stop in zip([0, *bounds.tolist()], [*bounds.tolist(), len(ids)], strict=True):
+        yield topics.dictionary[int(places[start])].as_py(), int(ids[start]), batch.slice(start, stop - start)
+
+
+def _enter(queue: ConsumeQueue, rows: Any) -> None:
+    """Entries that continue the queue go in together, others one by one, as in a broker that starts."""
+    offsets = rows.column(2).to_numpy()
+    entries = np.empty(len(offsets), dtype=ENTRY)
+    for name, at in (("log_offset", 3), ("size", 4), ("code", 5)):
+        entries[name] = rows.column(at).to_numpy()
+    follows = int(offsets[0]) == queue.next_offset and bool((np.diff(offsets) == 1).all())
+    if follows and queue.stage_packed(int(offsets[0]), entries.tobytes()):
+        queue.enter_staged()
+    else:
+        for queue_offset, entry in zip(offsets.tolist(), entries.tolist(), strict=True):
+            queue.enter(queue_offset, *entry)
+    if queue.max_offset - queue.written_entries > FLUSH_ENTRIES:
+        queue.flush()
+
+
+def _finished(queue: ConsumeQueue, work: Path, output: Path) -> Any:
+    """Write a queue out, move it to its place, and note how many entries it has."""
+    queue.flush()
+    place = output / "consumequeue" / queue.topic / str(queue.queue_id)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(place, ignore_errors=True)
+    (work / "consumequeue" / queue.topic / str(queue.queue_id)).rename(place)
+    note = {"topic": queue.topic, "queueId": queue.queue_id, "entries": queue.max_offset - queue.min_offset}
+    (output / WORK / "queues" / f"{queue.topic}@{queue.queue_id}.json").write_text(json.dumps(note), encoding="utf-8")
+    told = [[queue.topic], [queue.queue_id], [queue.max_offset - queue.min_offset]]
+    columns = [pa.array(one, type=kind) for one, kind in zip(told, (pa.string(), pa.int32(), pa.int64()), strict=True)]
+    return pa.RecordBatch.from_arrays(columns, ["topic", "queueId", "entries"])
+
+
+def _make_index(scan: Scan, ranges: Sequence[LogRange], options: RebuildOptions, output: Path) -> int:
+    """Enter all keys, from the first on; returns the files."""
+    shutil.rmtree(output / "index", ignore_errors=True)
+    index = KeyIndex(RealDisk(output), options.slots, options.entries)
+    for one in ranges:
+        with pq.ParquetFile(scan.path(one.start, one.end, "keys")) as file:
+            for batch in file.iter_batches(PENDING_KEYS):
+                columns = (column.to_pylist() for column in batch.columns)
+                index.pending += [(topic, key.encode(), at, ms) for topic, key, at, ms in zip(*columns, strict=True)]
+                index.absorb()
+    made = len(index.files)
+    index.close()
+    return made

@@ -1,0 +1,382 @@
+"""Replay: what a lake holds, sent to a topic again, or laid down as the commit log of a fresh slave.
+
+    lake ─► rows ─► sink ─► topic          sound messages only, each under the unique key it had
+    lake ─► rows ─► segments ─► store      every byte: the log as it was, so that a new replica begins with all of it
+
+A segment appears under its name only when it is whole and on the device. A note beside them says what replay they are
+of, and up to which log offset each holds the log: who repeats the command makes those that are missing, and those of
+which the lake holds more by now. A replay to a topic notes up to which log offset of each broker group the lake is
+sent, if it is given a place to note it: lakes grow by rows behind those they have, and offsets outlive the compaction
+of their files.
+
+Source: docs/pipeline.md, "Replay"; docs/storage.md, "files".
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tandemq.codec.record.record import inflate
+from tandemq.errors import ConfigError, StoreDamaged
+from tandemq.model.message import SysFlag
+from tandemq.model.topic import DLQ_PREFIX, FORBIDDEN_FOR_SENDING, RETRY_PREFIX, SYSTEM_TOPICS
+from tandemq.real.disk import RealDisk
+from tandemq.spark.lake.delta import DeltaLake
+from tandemq.spark.lake.records import COLUMNS, blank_at, fill_segment
+from tandemq.spark.runtime.local_paths import local_path
+from tandemq.spark.sources.cluster.source import RocketMQDataSource
+from tandemq.storage.log.epochs import save_epochs
+
+SEGMENT_BYTES = 1 << 30
+PIECE_BYTES = 256 << 20
+"""Of log, between two notes of what is sent."""
+SYSTEM_PREFIX = "rmq_sys_"
+NAME_DIGITS = 20
+STORE_NOTE = "replay.json"
+UNIQUE_KEY = r"nullif(regexp_extract(properties, '(?:^|\\x02)UNIQ_KEY\\x01([^\\x02]*)', 1), '')"
+PLACE_KEY = "upper(md5(concat_ws(' ', brokerName, commitLogOffset, unix_millis(storeTimestamp))))"
+"""For a message without a unique key: the same however often it is replayed."""
+_TOLD = "rows bigint"
+Progress = Callable[["Replayed"], None]
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What was done so far: rows of the lake; bytes of the log that it holds (to topics), or segments (to a store)."""
+
+    rows: int = 0
+    done: int = 0
+    total: int = 0
+    skipped: int = 0
+    """Bytes or segments that an earlier run had done."""
+    left_out: dict[str, int] = field(default_factory=dict)
+    """Messages of topics that are not sent, by topic."""
+    log_start: int | None = None
+    log_end: int | None = None
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+
+
+# To a topic.
+
+
+def replay_to_topic(
+    spark: SparkSession, lake: Path, options: Mapping[str, str], *, where: str | None = None,
+    also: Sequence[str] = (), noted: Path | None = None, progress: Progress = lambda _done: None,
+) -> Replayed:  # fmt: skip
+    """Send the sound messages of a lake, piece of log by piece of log.
+
+    Left out, and counted, are topics of the system: what waits in them (delayed messages, halves of transactions) comes
+    again in the topic it was meant for, and brokers take none for most of them. If all goes to one topic, so are topics
+    of retries and dead letters, whose messages were in another topic before.
+
+    Args:
+        options: of the sink; without `topic` each goes to the topic it was in.
+        where: which rows, as an SQL condition on the lake's columns.
+        also: topics that are not to be left out.
+        noted: a file that remembers what is sent, so that a replay goes on where it was stopped.
+    Raises:
+        ConfigError: there is no lake, the note is of another replay, or brokers take nothing for a topic of `also`.
+        StoreError: the note cannot be written; as at the beginning already, before anything is sent.
+    """
+    refused = sorted(FORBIDDEN_FOR_SENDING & set(also)) if "topic" not in options else []
+    if refused:
+        raise ConfigError(f"brokers take no messages for {refused[0]}", hint="send its messages to a topic of your own")
+    table = DeltaLake(lake)
+    spark.dataSource.register(RocketMQDataSource)
+    note = _Note(noted, {
+        "lake": str(table.path), "nameServer": options.get("nameServer"), "topic": options.get("topic"),
+        "where": where, "also": sorted(also),
+    })  # fmt: skip
+    sent = note.read()
+    is_left_out = _is_left_out(also, is_one_topic="topic" in options)
+    done = Replayed()
+    pieces: list[_Piece] = []
+    for name, (start, end) in _spans(spark, table).items():
+        begin = max(start, min(end, sent.get(name, start)))
+        done.total += end - start
+        done.skipped += begin - start
+        pieces += [_Piece(name, at, min(end, at + PIECE_BYTES)) for at in range(begin, end, PIECE_BYTES)]
+    done.done = done.skipped
+    note.write(sent)
+    for piece in pieces:
+        files = table.data_files_within(piece.start, piece.end)
+        if files:
+            rows = spark.read.parquet(*files).where("verdict IS NULL").where(piece.condition())
+            chosen = rows.where(where) if where is not None else rows
+            done.rows += _send(chosen.where(~is_left_out), options)
+            for found in chosen.where(is_left_out).groupBy("topic").count().collect():
+                done.left_out[found["topic"]] = done.left_out.get(found["topic"], 0) + found["count"]
+        sent[piece.broker_name] = piece.end
+        note.write(sent)
+        done.done += piece.end - piece.start
+        progress(done)
+    return done
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Log offsets [start, end) of a broker group."""
+
+    broker_name: str
+    start: int
+    end: int
+
+    def condition(self) -> Column:
+        """Which rows lie in it."""
+        at = F.col("commitLogOffset")
+        return (F.col("brokerName") == self.broker_name) & (at >= self.start) & (at < self.end)
+
+
+def _spans(spark: SparkSession, table: DeltaLake) -> dict[str, tuple[int, int]]:
+    """From which log offset on, and up to which, the lake holds messages of each broker group."""
+    files = table.data_files()
+    if not files:
+        return {}
+    at = F.col("commitLogOffset")
+    groups = spark.read.parquet(*files).groupBy("brokerName").agg(F.min(at).alias("low"), F.max(at).alias("high"))
+    return {row["brokerName"]: (row["low"], row["high"] + 1) for row in groups.orderBy("brokerName").collect()}
+
+
+def _is_left_out(also: Sequence[str], *, is_one_topic: bool) -> Column:
+    topic = F.col("topic")
+    found = topic.isin(*SYSTEM_TOPICS) | F.lower(topic).startswith(SYSTEM_PREFIX)
+    if is_one_topic:
+        found = found | topic.startswith(RETRY_PREFIX) | topic.startswith(DLQ_PREFIX)
+    return found & ~topic.isin(*also)
+
+
+class _Note:
+    """A file that says what replay it is of, and up to which log offset it is done: by broker group, or by segment."""
+
+    def __init__(self, path: Path | None, replay: Mapping[str, Any]) -> None:
+        """`replay`: what it is of; None for no file."""
+        self._path = path if path is None else local_path(path, "the note")
+        self._replay = dict(replay)
+
+    def read(self) -> dict[str, int]:
+        """Log offsets by name; empty if there is no file yet.
+
+        Raises:
+            ConfigError: it is no note, or of another replay.
+        """
+        if self._path is None or not self._path.exists():
+            return {}
+        try:
+            tree = json.loads(self._path.read_text(encoding="utf-8"))
+            replay, done = dict(tree["replay"]), {str(name): int(end) for name, end in tree["done"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{self._path} is no note of a replay", hint="give another file") from error
+        for name, value in self._replay.items():
+            if replay.get(name) != value:
+                raise ConfigError(
+                    f"{self._path} is the note of another replay: its {name} is {json.dumps(replay.get(name))}, "
+                    f"not {json.dumps(value)}", hint="give another file, or repeat the command that made this one",
+                )  # fmt: skip
+        return done
+
+    def write(self, done: Mapping[str, int]) -> None:
+        """Replace the file; it is on the device then."""
+        if self._path is not None:
+            disk = RealDisk(self._path.absolute().parent, setting="the note")
+            disk.replace(self._path.name, json.dumps({"replay": self._replay, "done": dict(done)}).encode())
+
+
+def _send(rows: DataFrame, options: Mapping[str, str]) -> int:
+    wanted = rows.selectExpr(
+        "brokerName", "commitLogOffset", "queueId", "topic", "key", "tags", "properties", "body", "sysFlag",
+        f"coalesce({UNIQUE_KEY}, {PLACE_KEY}) AS uniqueKey",
+    )  # fmt: skip
+    ordered = wanted.repartition("brokerName", "topic", "queueId").sortWithinPartitions("brokerName", "commitLogOffset")
+    plain = ordered.mapInArrow(_inflated, ordered.schema).cache()
+    try:
+        count = plain.count()
+        plain.write.format("rocketmq").options(**options).mode("append").save()
+    finally:
+        plain.unpersist()
+    return count
+
+
+def _inflated(batches: Iterator[Any]) -> Iterator[Any]:
+    """Bodies as producers gave them; a lake keeps them as stored."""
+    for batch in batches:
+        flags = batch.column("sysFlag").to_pylist()
+        if any(flag & SysFlag.COMPRESSED for flag in flags):
+            bodies = [
+                inflate(body, flag) if flag & SysFlag.COMPRESSED else body
+                for body, flag in zip(batch.column("body").to_pylist(), flags, strict=True)
+            ]
+            at = batch.schema.get_field_index("body")
+            batch = batch.set_column(at, batch.schema.field(at), pa.array(bodies, type=batch.schema.field(at).type))
+        yield batch
+
+
+# To the commit log of a fresh slave.
+
+
+def replay_to_store(
+    spark: SparkSession, lake: Path, broker_name: str, store: Path, *, segment_bytes: int = SEGMENT_BYTES,
+    epochs: Sequence[tuple[int, int]] | None = None, progress: Progress = lambda _done: None,
+) -> Replayed:  # fmt: skip
+    """Lay down the log of a broker group, so that a slave that starts on it copies only what came later.
+
+    Args:
+        store: its store directory: empty, or left by a replay of the same lake and group, which may have grown.
+        segment_bytes: as the group's brokers are configured.
+        epochs: generations of the group's log, as its master tells; else what the rows tell.
+    Raises:
+        ConfigError: the store is in use or of another replay, or the lake holds nothing of the group.
+        StoreDamaged: the lake lacks something, or holds it twice; no file that is wrong is left.
+    """
+    table = DeltaLake(lake)
+    store = local_path(store, "the store").absolute()
+    note = _Note(store / STORE_NOTE, {
+        "lake": str(table.path), "table": table.identity(), "brokerName": broker_name, "segmentBytes": segment_bytes,
+    })  # fmt: skip
+    ends = note.read()
+    _check_fresh(store)
+    files = table.data_files()
+    if not files:
+        raise ConfigError(f"{lake} holds no messages yet", hint="tandemq spark archive fills it")
+    rows = spark.read.parquet(*files).where(F.col("brokerName") == broker_name)
+    plan = _plan(rows, segment_bytes, broker_name)
+    directory = store / "commitlog"
+    directory.mkdir(parents=True, exist_ok=True)
+    there = {path.name: path.stat().st_size for path in directory.iterdir()}
+    unknown = sorted(there.keys() - {one.name for one in plan})
+    if unknown:
+        raise ConfigError(f"{directory} holds {unknown[0]}, and the lake nothing of it", hint="give an empty directory")
+    note.write(ends)
+    missing = [one for one in plan if (there.get(one.name), ends.get(one.name)) != (segment_bytes, one.end)]
+    done = Replayed(total=len(plan), skipped=len(plan) - len(missing), done=len(plan) - len(missing))
+    done.log_start, done.log_end = plan[0].start, plan[-1].end
+    for segment in missing:
+        chosen = rows.where((F.col("commitLogOffset") >= segment.start)
+                            & (F.col("commitLogOffset") < segment.start + segment_bytes))  # fmt: skip
+        done.rows += _write_segment(chosen, directory, segment, segment_bytes)
+        ends[segment.name] = segment.end
+        note.write(ends)
+        done.done += 1
+        progress(done)
+    done.epochs = list(epochs) if epochs is not None else _epochs_of(rows)
+    if done.epochs:
+        save_epochs(RealDisk(store), done.epochs)
+    return done
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """A file of the log. `end`: log offset up to which it holds the log, the file's end unless it is the last one."""
+
+    start: int
+    end: int
+    is_last: bool
+
+    @property
+    def name(self) -> str:
+        """As brokers call it."""
+        return f"{self.start:0{NAME_DIGITS}d}"
+
+
+def _plan(rows: DataFrame, segment_bytes: int, broker_name: str) -> list[_Segment]:
+    """The segments from the first to the last; every one of them has something."""
+    which = F.floor(F.col("commitLogOffset") / F.lit(segment_bytes)).alias("segment")
+    spans = rows.groupBy(which).agg(
+        F.min("commitLogOffset").alias("start"), F.max(F.col("commitLogOffset") + F.col("size")).alias("end")
+    )
+    found = {int(row["segment"]): (int(row["start"]), int(row["end"])) for row in spans.collect()}
+    if not found:
+        raise ConfigError(f"the lake holds nothing of the broker group {broker_name!r}", hint="see --broker-name")
+    last = max(found)
+    plan = []
+    for number in range(min(found), last + 1):
+        start = number * segment_bytes
+        begin, end = found.get(number, (start + segment_bytes, 0))
+        if begin != start:
+            raise StoreDamaged(f"the lake holds nothing of log offsets {start} to {begin - 1}")
+        plan.append(_Segment(start, end if number == last else start + segment_bytes, is_last=number == last))
+    _check_numbers(rows)
+    return plan
+
+
+def _check_numbers(rows: DataFrame) -> None:
+    """Numbers of messages in their queues have no gap, as far as they can be read."""
+    if rows.where("verdict IS NOT NULL").limit(1).count():
+        return
+    queue = rows.groupBy("topic", "queueId").agg(
+        F.min("queueOffset").alias("low"), F.max("queueOffset").alias("high"), F.count("*").alias("rows")
+    )
+    wrong = queue.where("high - low + 1 <> rows").first()
+    if wrong is not None:
+        raise StoreDamaged(
+            f"of {wrong['topic']} queue {wrong['queueId']}, offsets {wrong['low']} to {wrong['high']}, "
+            f"the lake holds {wrong['rows']} messages", hint="archive what is missing first",
+        )  # fmt: skip
+
+
+def _check_fresh(store: Path) -> None:
+    """Nothing lies in the store directory that no replay made."""
+    used = [name for name in ("abort", "checkpoint", "consumequeue", "index", "lock") if (store / name).exists()]
+    if used:
+        raise ConfigError(f"{store} is a store in use: it holds {', '.join(used)}", hint="give an empty directory")
+    if (store / "commitlog").is_dir() and not (store / STORE_NOTE).exists():
+        raise ConfigError(f"{store} holds a log that is of no replay", hint="give an empty directory")
+
+
+def _write_segment(rows: DataFrame, directory: Path, segment: _Segment, segment_bytes: int) -> int:
+    """One segment by one task; encoding is shared out among tasks before it."""
+    millis = [F.unix_millis(F.col(name)).alias(name) for name in ("bornTimestamp", "storeTimestamp")]
+    others = [name for name in COLUMNS if name not in ("bornTimestamp", "storeTimestamp")]
+    ordered = rows.select(*others, *millis).repartitionByRange(1, "commitLogOffset")
+    ordered = ordered.sortWithinPartitions("commitLogOffset")
+
+    def write(batches: Iterator[Any]) -> Iterator[Any]:
+        found = (row for batch in batches for row in batch.to_pylist())
+        yield _write_file(found, directory, segment, segment_bytes)
+
+    (told,) = ordered.mapInArrow(write, _TOLD).collect()
+    return int(told["rows"])
+
+
+def _write_file(rows: Iterator[Mapping[str, Any]], directory: Path, segment: _Segment, segment_bytes: int) -> Any:
+    fresh = directory.parent / f"replay-{segment.name}-{uuid4().hex[:12]}"
+    count = end = 0
+    try:
+        with fresh.open("wb") as file:
+            for position, record in fill_segment(rows, segment.start, segment_bytes):
+                assert position == end, "pieces join"
+                file.write(record)
+                end = position + len(record)
+                count += 1
+            if not segment.is_last:
+                file.write(blank_at(segment_bytes - end))
+            file.truncate(segment_bytes)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(directory / segment.name)
+        _sync_names(directory)
+    finally:
+        fresh.unlink(missing_ok=True)
+    return pa.RecordBatch.from_pydict({"rows": [count]}, schema=pa.schema({"rows": pa.int64()}))
+
+
+def _sync_names(directory: Path) -> None:
+    """A file is noted once its name, too, outlives a power loss."""
+    names = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(names)
+    finally:
+        os.close(names)
+
+
+def _epochs_of(rows: DataFrame) -> list[tuple[int, int]]:
+    """Generations as the rows tell: each begins at its first record."""
+    found = rows.where("epoch > 0").groupBy("epoch").agg(F.min("commitLogOffset").alias("start")).collect()
+    return sorted((int(row["epoch"]), int(row["start"])) for row in found)

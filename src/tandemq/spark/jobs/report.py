@@ -1,0 +1,223 @@
+"""Report: one self-contained HTML page of what a log holds. No script, no font, no picture is loaded from anywhere.
+
+Charts are drawn as SVG from the figures of `spark.jobs.stats`, which are in the page as JSON besides.
+Source: docs/pipeline.md, "Report".
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from html import escape
+from typing import Any
+
+from tandemq.spark.jobs.audit import Audited
+from tandemq.spark.jobs.stats import Stats
+from tandemq.spark.runtime.tasks import Result
+from tandemq.spark.sources.log.ranges import lost_text
+
+POINTS_MAX = 240
+TOPICS_MAX = 8
+"""Topics with a line of their own in a chart, the largest; the others are drawn as one."""
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 860, 240, 64, 28, 12
+COLORS = ("#2f6db3", "#c8553d", "#3f8f5f", "#8a5fb0", "#b8860b", "#2a9d9d", "#b03a74", "#6b6b6b", "#222222")
+OTHERS = "all others"
+MINUTE_MS = 60_000
+
+_STYLE = """
+body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; color: #222; background: #fff }
+h1 { font-size: 1.5rem; margin-bottom: .2rem } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem }
+p.told { color: #555; margin: 0 } table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums }
+th, td { padding: .2rem .7rem; border-bottom: 1px solid #ddd; text-align: left } td.n, th.n { text-align: right }
+svg { display: block; width: 100%; height: auto } svg text { font: 11px system-ui, sans-serif; fill: #555 }
+.key { display: inline-block; margin-right: 1rem; font-size: .85rem } .key i { display: inline-block; width: .8rem; height: .8rem;
+margin-right: .35rem; vertical-align: -1px } .bad { color: #b3261e; font-weight: 600 } .good { color: #2c7a4b; font-weight: 600 }
+.scroll { max-height: 22rem; overflow: auto }
+"""  # noqa: E501  # style sheets read best in few lines
+Line = tuple[str, list[float | None]]
+
+
+def report_page(title: str, stats: Stats, audits: Sequence[Audited] = (), *, made: datetime) -> str:
+    """The page, as text.
+
+    Args:
+        title: what was looked at; any text.
+        audits: comparisons with twins, if there are any.
+        made: what the page says of when it was made.
+    """
+    total = sum(row["messages"] for row in stats.topics)
+    size = sum(row["bytes"] for row in stats.topics)
+    told = f"{total:,} messages, {size:,} bytes of records, {len(stats.topics)} topics"
+    body = [
+        f"<h1>{escape(title)}</h1>",
+        f'<p class="told">{told}; made {made.astimezone(UTC):%Y-%m-%d %H:%M} UTC</p>',
+        _damage(stats),
+        *_charts(stats),
+        "<h2>Topics</h2>", _table(stats.topics, {"first": _time, "last": _time}),
+        "<h2>Lag per group</h2>", _lag(stats.groups),
+        "<h2>Twins</h2>", _twins(audits),
+    ]  # fmt: skip
+    data = json.dumps({"minutes": stats.minutes, "topics": stats.topics, "groups": stats.groups}).replace(
+        "<", "\\u003c"
+    )
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head>\n<body>\n'
+        + "\n".join(body)
+        + f'\n<script type="application/json" id="figures">{data}</script>\n</body></html>\n'
+    )
+
+
+def _damage(stats: Stats) -> str:
+    met = '<p class="good">No damage was met.</p>'
+    if stats.damaged:
+        met = f'<p class="bad">{stats.damaged:,} damaged ranges were met: tandemq spark scrub names them.</p>'
+    return met + _lost(stats.lost)
+
+
+def _lost(lost: Sequence[Result]) -> str:
+    """What vanished while it was read."""
+    return "".join(f'<p class="bad">Lost: {lost_text(one["start"], one["end"], one["why"])}.</p>' for one in lost)
+
+
+def _charts(stats: Stats) -> list[str]:
+    if not stats.minutes:
+        return ["<p>There are no messages.</p>"]
+    buckets, step = _buckets(stats.minutes)
+    each = "minute" if step == 1 else f"{step} minutes"
+    largest = [row["topic"] for row in sorted(stats.topics, key=lambda row: -row["messages"])[:TOPICS_MAX]]
+    charts = []
+    for name, field in (("Messages", "messages"), ("Bytes", "bytes")):
+        lines = _by_topic(stats.minutes, buckets, step, largest, field)
+        charts += [f"<h2>{name} per {each} and topic</h2>", _chart(buckets, lines, f"{name.lower()} per {each}")]
+    worst: list[Line] = [
+        (name, _worst(stats.minutes, buckets, step, field))
+        for name, field in (("p50", "p50_ms"), ("p90", "p90_ms"), ("p99", "p99_ms"))
+    ]
+    charts += [
+        f"<h2>Latency from producer to broker, ms; the slowest topic of each {each}</h2>",
+        _chart(buckets, worst, "latency in milliseconds"),
+    ]
+    return charts
+
+
+def _buckets(minutes: Sequence[dict[str, Any]]) -> tuple[list[int], int]:
+    """Starts of equally long spans of time, at most POINTS_MAX, and how many minutes each has."""
+    first, last = minutes[0]["minute"] // MINUTE_MS, max(row["minute"] for row in minutes) // MINUTE_MS
+    step = max(1, -(-(last - first + 1) // POINTS_MAX))
+    return [minute * MINUTE_MS for minute in range(first, last + 1, step)], step
+
+
+def _by_topic(
+    minutes: Sequence[dict[str, Any]], buckets: list[int], step: int, largest: list[str], field: str
+) -> list[Line]:
+    sums: dict[str, list[float | None]] = {}
+    for row in minutes:
+        name = row["topic"] if row["topic"] in largest else OTHERS
+        values = sums.setdefault(name, [0.0] * len(buckets))
+        at = (row["minute"] - buckets[0]) // (MINUTE_MS * step)
+        values[at] = (values[at] or 0) + row[field]
+    return [(name, sums[name]) for name in [*largest, OTHERS] if name in sums]
+
+
+def _worst(minutes: Sequence[dict[str, Any]], buckets: list[int], step: int, field: str) -> list[float | None]:
+    values: list[float | None] = [None] * len(buckets)
+    for row in minutes:
+        at, value, known = (row["minute"] - buckets[0]) // (MINUTE_MS * step), row[field], None
+        known = values[at]
+        if value is not None:
+            values[at] = value if known is None else max(known, value)
+    return values
+
+
+def _chart(buckets: list[int], lines: Sequence[Line], label: str) -> str:
+    """Lines over time, with a scale, and a key below."""
+    top = max((value for _, values in lines for value in values if value is not None), default=0) or 1
+    width, height = WIDTH - LEFT - 8, HEIGHT - BOTTOM - TOP
+
+    def x(at: int) -> float:
+        return LEFT + width * (at / (len(buckets) - 1) if len(buckets) > 1 else 0.5)
+
+    def y(value: float) -> float:
+        return TOP + height * (1 - value / top)
+
+    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">']
+    for share in (0.0, 0.5, 1.0):
+        at = y(top * share)
+        parts.append(
+            f'<line x1="{LEFT}" x2="{WIDTH - 8}" y1="{at:.1f}" y2="{at:.1f}" stroke="#ddd"/>'
+            f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{_short(top * share)}</text>'
+        )
+    for at, anchor in ((0, "start"), (len(buckets) - 1, "end")):
+        parts.append(f'<text x="{x(at):.1f}" y="{HEIGHT - 8}" text-anchor="{anchor}">{_time(buckets[at])}</text>')
+    keys = []
+    for color, (name, values) in zip(COLORS, lines, strict=False):
+        points = [(x(at), y(value)) for at, value in enumerate(values) if value is not None]
+        drawn = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
+        parts.append(f'<polyline points="{drawn}" fill="none" stroke="{color}" stroke-width="1.8"/>')
+        if len(points) == 1:
+            parts.append(f'<circle cx="{points[0][0]:.1f}" cy="{points[0][1]:.1f}" r="3.5" fill="{color}"/>')
+        keys.append(f'<span class="key"><i style="background:{color}"></i>{escape(name)}</span>')
+    return "".join(parts) + "</svg>\n<p>" + "".join(keys) + "</p>"
+
+
+def _lag(groups: Sequence[dict[str, Any]]) -> str:
+    if not groups:
+        return "<p>The store tells of no consumer group.</p>"
+    return _table(sorted(groups, key=lambda row: -row["lag"]))
+
+
+def _twins(audits: Sequence[Audited]) -> str:
+    if not audits:
+        return "<p>No twin was compared.</p>"
+    parts = []
+    for found in audits:
+        where = f"{escape(found.second)}: log offsets [{found.start:,}, {found.end:,})"
+        lag = found.first_end - found.second_end
+        behind = f"; {abs(lag):,} bytes {'behind' if lag > 0 else 'ahead'}" if lag else ""
+        if found.diverges_at is None:
+            word = '<span class="bad">lost</span>' if found.lost else '<span class="good">equal</span>'
+            parts.append(f"<p>{word} {where}{behind}</p>{_lost(found.lost)}")
+            continue
+        counts = ", ".join(f"{count:,} {kind}" for kind, count in found.counts.items() if count)
+        parts.append(
+            f'<p><span class="bad">diverges at {found.diverges_at:,}</span> {where}{behind}; records: {counts}</p>'
+            f"{_lost(found.lost)}"
+        )
+        shown = [
+            {"kind": one["kind"], "log offset": one["commitLogOffset"], "topic": one.get("topic", ""),
+             "queue": one.get("queueId"), "queue offset": one.get("queueOffset")}
+            for one in found.differences[:100]
+        ]  # fmt: skip
+        parts.append(_table(shown))
+    return "\n".join(parts)
+
+
+def _table(rows: Sequence[dict[str, Any]], formats: dict[str, Callable[[int], str]] | None = None) -> str:
+    if not rows:
+        return "<p>None.</p>"
+    heads = list(rows[0])
+    numeric = {head for head in heads if any(isinstance(row[head], int | float) for row in rows)} - set(formats or {})
+    head = "".join(
+        f'<th class="n">{escape(one)}</th>' if one in numeric else f"<th>{escape(one)}</th>" for one in heads
+    )
+    lines = []
+    for row in rows:
+        cells = [
+            f'<td class="n">{row[one]:,}</td>' if one in numeric and row[one] is not None
+            else f"<td>{escape((formats or {}).get(one, str)(row[one])) if row[one] is not None else ''}</td>"
+            for one in heads
+        ]  # fmt: skip
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+
+
+def _time(wall_ms: int) -> str:
+    return f"{datetime.fromtimestamp(wall_ms / 1000, UTC):%Y-%m-%d %H:%M}"
+
+
+def _short(value: float) -> str:
+    """A number for a scale: 1.5k, 20M."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.3g}"

@@ -1,0 +1,80 @@
+"""Scrub: every record of a log read and its checksum compared, by all workers at once.
+
+Source: docs/pipeline.md, "Scrub".
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from tandemq.spark.runtime.tasks import LOST, Job, Progress, Result, lost_of, read_range, run_tasks, silent
+from tandemq.spark.sources.log.files import LogFiles, LogReader, log_end, open_log
+from tandemq.spark.sources.log.ranges import RANGE_BYTES, LogRange, Reading, split
+
+TAIL_BYTES = 1 << 20
+COLUMNS = ("commitLogOffset", "size", "topic", "queueId", "queueOffset", "verdict")
+
+
+@dataclass(slots=True)
+class Scrubbed:
+    """What was found. `damages`: commitLogOffset, size, verdict, and of single records topic, queueId, queueOffset."""
+
+    start: int
+    end: int
+    torn_tail: int
+    """Bytes behind the last sound record that are not zero: a broker that starts cuts them."""
+    records: int = 0
+    damages: list[Result] = field(default_factory=list)
+    lost: list[Result] = field(default_factory=list)
+    """start, end, why: what was there when the scrub began, and was not when it was read."""
+
+
+def scrub(
+    spark: SparkSession, store: Path, *, range_bytes: int = RANGE_BYTES, state: Path | None = None,
+    progress: Progress = silent,
+) -> Scrubbed:  # fmt: skip
+    """Check a log. Raises as `open_log`, `run_tasks` and reading do."""
+    files = open_log(store)
+    with LogReader(files) as read:
+        end = log_end(read)
+        found = Scrubbed(files.start, end, torn_tail(read, end))
+    job = Job(f"scrub {files.directory} {range_bytes}", partial(scrub_range, files), is_check=True)
+    results = run_tasks(spark, split(files, files.start, end, range_bytes), job, state=state, progress=progress)
+    found.lost = lost_of(results)
+    for result in results:
+        found.records += result["records"]
+        found.damages += result["damages"]
+    return found
+
+
+def scrub_range(files: LogFiles, wanted: LogRange) -> Result:
+    """Check one range; runs in a worker."""
+    records = 0
+    damages: list[Result] = []
+    lost: list[Result] = []
+    for rows in read_range(files, Reading(COLUMNS, inflates=False, keeps_damage=True), wanted, lost):
+        wrong = [at for at, verdict in enumerate(rows.verdicts or []) if verdict is not None]
+        records += len(rows.offsets) - len(wrong)
+        for at in wrong:
+            row = {name: rows.columns[name][at] for name in COLUMNS}
+            damages.append({name: value for name, value in row.items() if value is not None})
+    return {"records": records, "damages": damages, LOST: lost}
+
+
+def torn_tail(read: LogReader, end: int) -> int:
+    """Bytes from the log's end up to the last one that is not zero."""
+    files = read.files
+    if end >= files.capacity_end:
+        return 0
+    position, last = end, end
+    stop = read.written_end(end - end % files.segment_bytes)
+    while position < stop:
+        data = read(position, min(TAIL_BYTES, stop - position))
+        if not data:
+            break
+        written = len(data.rstrip(b"\0"))
+        last = position + written if written else last
+        position += len(data)
+    return last - end

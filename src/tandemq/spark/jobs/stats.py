@@ -1,0 +1,266 @@
+"""Statistics of a log or a lake: per minute and topic, per queue, per consumer group.
+
+    ranges of the log, or files of the lake ─► counts by (topic, minute, latency) and the ends of queues, each its own
+                                           ─► added up here; quantiles are read off the counts
+
+Counts can be added, quantiles cannot: so an interrupted run goes on with the pieces that are missing. Latency is from
+the producer's clock to the broker's: the log knows no consumer's clock. It is counted in milliseconds, beyond a second
+to three digits. Lag of a group is what its topics' queues hold beyond the offsets it committed, as the store's table of
+offsets says.
+
+Source: docs/pipeline.md, "Statistics".
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from tandemq.codec.remoting.fastjson import loads
+from tandemq.errors import ConfigError
+from tandemq.spark.lake.delta import DeltaLake
+from tandemq.spark.runtime.local_paths import local_path
+from tandemq.spark.runtime.tasks import LOST, Job, Progress, Result, lost_of, read_range, run_tasks, silent
+from tandemq.spark.sources.log.files import LogFiles, LogReader, log_end, open_log
+from tandemq.spark.sources.log.ranges import RANGE_BYTES, BatchMaker, LogRange, Reading, split
+
+QUANTILES = (0.5, 0.9, 0.99)
+MINUTE_MS = 60_000
+EXACT_MS = 1_000
+RETRY, DEAD = "%RETRY%", "%DLQ%"
+_TIME = pa.timestamp("us", tz="UTC")
+COLUMNS = pa.schema(
+    {"topic": pa.string(), "brokerName": pa.string(), "queueId": pa.int32(), "queueOffset": pa.int64(),
+     "bornTimestamp": _TIME, "storeTimestamp": _TIME, "size": pa.int32(), "reconsumeTimes": pa.int32(),
+     "verdict": pa.string()}
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Stats:
+    """Rows as dictionaries."""
+
+    minutes: list[dict[str, Any]] = field(default_factory=list)
+    """minute (ms since 1970), topic, messages, bytes, retried, p50_ms, p90_ms, p99_ms"""
+    topics: list[dict[str, Any]] = field(default_factory=list)
+    """topic, queues, messages, bytes, retried, p50_ms, p90_ms, p99_ms, first, last (ms since 1970)"""
+    groups: list[dict[str, Any]] = field(default_factory=list)
+    """group, topic, committed, end, lag, retries, dead: messages"""
+    damaged: int = 0
+    lost: list[Result] = field(default_factory=list)
+    """start, end (log offsets), why: what was there when the counting began, and was not when it was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeFile:
+    """A file of a lake, as bytes `[start, end)` of all its files in a row."""
+
+    start: int
+    end: int
+    path: str
+
+
+def gather(
+    spark: SparkSession, source: Path, *, minutes: bool = True, range_bytes: int = RANGE_BYTES,
+    state: Path | None = None, progress: Progress = silent,
+) -> Stats:  # fmt: skip
+    """The statistics of a store directory or a lake; groups only of a store.
+
+    Args:
+        state: a file that keeps what was counted; an interrupted run goes on from it.
+    Raises:
+        ConfigError: the lake has no files yet. What `open_log`, `run_tasks` and reading raise.
+    """
+    source = local_path(source, "the source")
+    if (source / "_delta_log").is_dir():
+        pieces = _lake_files(source)
+        names = hashlib.sha256("\n".join(one.path for one in pieces).encode()).hexdigest()
+        of_files = Job(f"statistics {source.absolute()} {names[:16]}", count_file)
+        results = run_tasks(spark, pieces, of_files, state=state, progress=progress)
+    else:
+        files = open_log(source)
+        with LogReader(files) as read:
+            ranges = split(files, files.start, log_end(read), range_bytes)
+        of_ranges: Job[LogRange] = Job(f"statistics {files.directory} {range_bytes}", partial(count_range, files))
+        results = run_tasks(spark, ranges, of_ranges, state=state, progress=progress)
+    found = Stats(damaged=sum(result["damaged"] for result in results), lost=lost_of(results))
+    ends = _ends(results)
+    _measure(found, results, ends, minutes=minutes)
+    found.groups = _groups(source, ends)
+    return found
+
+
+def _lake_files(source: Path) -> list[LakeFile]:
+    paths = sorted(DeltaLake(source).data_files())
+    if not paths:
+        raise ConfigError(f"{source} holds no messages yet", hint="tandemq spark archive fills it")
+    found: list[LakeFile] = []
+    for path in paths:
+        start = found[-1].end if found else 0
+        found.append(LakeFile(start, start + Path(path).stat().st_size, path))
+    return found
+
+
+# In a worker.
+
+
+def count_range(files: LogFiles, wanted: LogRange) -> Result:
+    """Count one range of a log."""
+    maker = BatchMaker(files, COLUMNS)
+    lost: list[Result] = []
+    reading = Reading(tuple(COLUMNS.names), inflates=False, keeps_damage=True)
+    return _count(maker.batch(rows) for rows in read_range(files, reading, wanted, lost)) | {LOST: lost}
+
+
+def count_file(wanted: LakeFile) -> Result:
+    """Count one file of a lake."""
+    with pq.ParquetFile(wanted.path) as file:
+        return _count(batch.cast(COLUMNS) for batch in file.iter_batches(columns=COLUMNS.names))
+
+
+def _count(batches: Iterator[Any]) -> Result:
+    """Rows of (topic, minute, latency; messages, bytes, retried), of (topic, broker group, queue; end), and of (topic;
+    first, last)."""
+    damaged = 0
+    parts = []
+    for batch in batches:
+        sound = pc.is_null(batch.column("verdict"))
+        damaged += batch.num_rows - (pc.sum(sound).as_py() or 0)
+        parts.append(_measures(batch.filter(sound)))
+    if not parts:
+        return {"damaged": damaged, "cells": [], "queues": [], "topics": []}
+    table = pa.Table.from_batches(parts)
+    cells = table.group_by(["topic", "minute", "latency"]).aggregate(
+        [([], "count_all"), ("size", "sum"), ("retried", "sum")]
+    )
+    queues = table.group_by(["topic", "brokerName", "queueId"]).aggregate([("queueOffset", "max")])
+    topics = table.group_by(["topic"]).aggregate([("stored", "min"), ("stored", "max")])
+    lasts = _rows(queues, "topic", "brokerName", "queueId", "queueOffset_max")
+    return {
+        "damaged": damaged,
+        "cells": _rows(cells, "topic", "minute", "latency", "count_all", "size_sum", "retried_sum"),
+        "queues": [[*queue, last + 1] for *queue, last in lasts],
+        "topics": _rows(topics, "topic", "stored_min", "stored_max"),
+    }  # fmt: skip
+
+
+def _measures(batch: Any) -> Any:
+    stored = pc.divide(batch.column("storeTimestamp").cast(pa.int64()), 1000)
+    born = pc.divide(batch.column("bornTimestamp").cast(pa.int64()), 1000)
+    latency = rounded_ms(pc.subtract(stored, born).to_numpy(zero_copy_only=False).astype(np.int64))
+    minute = stored.to_numpy(zero_copy_only=False).astype(np.int64) // MINUTE_MS * MINUTE_MS
+    retried = pc.greater(batch.column("reconsumeTimes"), 0).cast(pa.int32())
+    columns = {
+        **{name: batch.column(name) for name in ("topic", "brokerName", "queueId", "queueOffset", "size")},
+        "stored": stored, "minute": pa.array(minute), "latency": pa.array(latency), "retried": retried,
+    }  # fmt: skip
+    return pa.RecordBatch.from_arrays([*columns.values()], [*columns])
+
+
+def rounded_ms(latency: Any) -> Any:
+    """Milliseconds (int64 array), those beyond a second to three digits, so that there are few different ones."""
+    size = np.abs(latency)
+    digits = np.floor(np.log10(np.maximum(size, 1))).astype(np.int64) - 2
+    unit = 10 ** np.maximum(digits, 0)
+    return np.where(size < EXACT_MS, latency, np.sign(latency) * (size // unit * unit))
+
+
+def _rows(table: Any, *names: str) -> list[list[Any]]:
+    return [list(row) for row in zip(*(table.column(name).to_pylist() for name in names), strict=True)]
+
+
+# Where all of it is added up.
+
+
+_Ends = dict[tuple[str, str, int], int]
+"""How many messages each queue (topic, broker group, number) has had."""
+
+
+def _ends(results: Sequence[Result]) -> _Ends:
+    ends: _Ends = {}
+    for result in results:
+        for topic, broker_name, queue, end in result["queues"]:
+            ends[topic, broker_name, queue] = max(end, ends.get((topic, broker_name, queue), 0))
+    return ends
+
+
+@dataclass(slots=True)
+class _Sum:
+    """Of one topic, or of one minute of it."""
+
+    messages: int = 0
+    bytes: int = 0
+    retried: int = 0
+    latencies: Counter[int] = field(default_factory=Counter)
+
+    def add(self, latency: int, messages: int, size: int, retried: int) -> None:
+        self.messages += messages
+        self.bytes += size
+        self.retried += retried
+        self.latencies[latency] += messages
+
+    def row(self) -> dict[str, Any]:
+        return {"messages": self.messages, "bytes": self.bytes, "retried": self.retried} | {
+            f"p{round(100 * share)}_ms": float(self._quantile(share)) for share in QUANTILES
+        }
+
+    def _quantile(self, share: float) -> int:
+        """The least latency that so many messages do not exceed."""
+        left = share * self.messages
+        for latency in sorted(self.latencies):
+            left -= self.latencies[latency]
+            if left <= 0:
+                return latency
+        raise AssertionError("there is no sum without a message")
+
+
+def _measure(found: Stats, results: Sequence[Result], ends: _Ends, *, minutes: bool) -> None:
+    per_topic: dict[str, _Sum] = {}
+    per_minute: dict[tuple[int, str], _Sum] = {}
+    spans: dict[str, tuple[int, int]] = {}
+    for result in results:
+        for topic, minute, *cell in result["cells"]:
+            per_topic.setdefault(topic, _Sum()).add(*cell)
+            if minutes:
+                per_minute.setdefault((minute, topic), _Sum()).add(*cell)
+        for topic, first, last in result["topics"]:
+            known = spans.get(topic, (first, last))
+            spans[topic] = min(first, known[0]), max(last, known[1])
+    queues = Counter(topic for topic, _, _ in ends)
+    found.topics = [
+        {"topic": topic, "queues": queues[topic]} | per_topic[topic].row()
+        | dict(zip(("first", "last"), spans[topic], strict=True))
+        for topic in sorted(per_topic)
+    ]  # fmt: skip
+    found.minutes = [{"minute": at, "topic": topic} | one.row() for (at, topic), one in sorted(per_minute.items())]
+
+
+def _groups(source: Path, ends: _Ends) -> list[dict[str, Any]]:
+    """Lag by group and topic, from the table of offsets beside the log; queues without messages have none."""
+    path = source / "config" / "consumerOffset.json"
+    if not path.is_file():
+        return []
+    table = loads(path.read_bytes(), is_trusted=True).get("offsetTable") or {}
+    rows = []
+    for name, offsets in sorted(table.items()):
+        topic, _, group = name.partition("@")
+        if topic.startswith((RETRY, DEAD)):
+            continue
+        committed = {int(queue): int(offset) for queue, offset in offsets.items()}
+        queues = [(queue, end) for (of, _, queue), end in ends.items() if of == topic]
+        rows.append({
+            "group": group, "topic": topic, "committed": sum(committed.values()), "end": sum(end for _, end in queues),
+            "lag": sum(max(0, end - committed.get(queue, 0)) for queue, end in queues),
+            "retries": sum(end for (of, _, _), end in ends.items() if of == f"{RETRY}{group}"),
+            "dead": sum(end for (of, _, _), end in ends.items() if of == f"{DEAD}{group}"),
+        })  # fmt: skip
+    return rows

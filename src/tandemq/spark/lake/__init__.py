@@ -1,0 +1,1 @@
+"""The lake: Delta tables of messages, written and read."""

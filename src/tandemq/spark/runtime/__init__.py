@@ -1,0 +1,1 @@
+"""What sources and jobs need of Spark: sessions, Java, workers, tasks, errors."""

@@ -1,0 +1,1 @@
+"""The source and sink format("rocketmq"): messages of a running cluster."""

@@ -1,0 +1,143 @@
+"""Pulled records as Arrow batches, with the columns that were asked for.
+
+A record that is not sound (its checksum is wrong, its body cannot be decompressed) is a row with its `verdict` and the
+bytes as they lie for a body, if that column is asked for; otherwise it is an error: it never looks like a good row.
+
+Source: docs/pipeline.md, "Columns"; docs/storage.md, "record".
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import MapType, StructType
+
+from tandemq.codec.record.record import Record, decode_message, parse_record, property_value, record_fault
+from tandemq.errors import ProtocolError
+from tandemq.model.message import StoredMessage
+from tandemq.spark.sources.cluster.reader import Pulled
+from tandemq.spark.sources.cluster.resolve import Epochs
+from tandemq.spark.sources.records import TIMESTAMP, microseconds
+from tandemq.spark.sources.schema import KAFKA_SOURCES
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One record: what was parsed, and the message if it is sound."""
+
+    pulled: Pulled
+    epochs: Epochs
+    record: Record
+    message: StoredMessage
+    verdict: str | None
+
+
+def _property(name: bytes) -> Callable[[_Row], str | None]:
+    def value(row: _Row) -> str | None:
+        found = property_value(row.record.properties, name)
+        return found.decode("utf-8", "replace") if found else None
+
+    return value
+
+
+_MAKERS: dict[str, tuple[Any, Callable[[_Row], Any]]] = {
+    "key": (pa.string(), _property(b"KEYS")),
+    "body": (pa.binary(), lambda row: row.message.body),
+    "topic": (pa.string(), lambda row: row.message.topic),
+    "tags": (pa.string(), _property(b"TAGS")),
+    "brokerName": (pa.string(), lambda row: row.pulled.range.queue.broker_name),
+    "queueId": (pa.int32(), lambda row: row.message.queue_id),
+    "queueOffset": (pa.int64(), lambda row: row.message.queue_offset),
+    "commitLogOffset": (pa.int64(), lambda row: row.message.log_offset),
+    "bornTimestamp": (TIMESTAMP, lambda row: microseconds(row.message.born_ms)),
+    "storeTimestamp": (TIMESTAMP, lambda row: microseconds(row.message.store_ms)),
+    "bornHost": (pa.string(), lambda row: row.message.born_host),
+    "reconsumeTimes": (pa.int32(), lambda row: row.message.reconsume_times),
+    "properties": (pa.string(), lambda row: row.record.properties.decode("utf-8", "replace")),
+    "epoch": (pa.int64(), lambda row: row.epochs.at(row.record.log_offset)),
+    "verdict": (pa.string(), lambda row: row.verdict),
+    "size": (pa.int32(), lambda row: row.record.size),
+    "flag": (pa.int32(), lambda row: row.message.flag),
+    "sysFlag": (pa.int32(), lambda row: row.record.sys_flag),
+    "bodyCrc": (pa.int32(), lambda row: row.record.body_crc),
+    "storeHost": (pa.string(), lambda row: row.message.store_host),
+    "preparedTransactionOffset": (pa.int64(), lambda row: row.message.prepared_offset),
+}
+_MAP = (pa.map_(pa.string(), pa.string()), lambda row: list(row.message.properties.items()))
+_KAFKA_KINDS = {"key": pa.binary(), "timestampType": pa.int32()}
+
+
+class Decoder:
+    """Makes batches of one set of columns; travels to tasks."""
+
+    def __init__(self, schema: StructType, *, kafka: bool, inflates: bool = True) -> None:
+        """`schema`: the columns, of those that `spark.sources.schema` offers; `inflates`: whether bodies are
+        decompressed."""
+        self._inflates = inflates
+        self._names = [field.name for field in schema]
+        self._maps = [isinstance(field.dataType, MapType) for field in schema]
+        self._kafka = kafka
+        self.tells_verdicts = "verdict" in self._names
+
+    def batch(self, pulled: Pulled, epochs: Epochs) -> Any:
+        """The records as one `pyarrow.RecordBatch`.
+
+        Args:
+            epochs: the generations of the broker group's log.
+        Raises:
+            ProtocolError: one is not sound, and nobody asked for verdicts.
+        """
+        rows = self._rows(pulled, epochs)
+        columns = [self._column(name, rows, is_map) for name, is_map in zip(self._names, self._maps, strict=True)]
+        if not columns:
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), type=pa.struct([])))
+        return pa.RecordBatch.from_arrays(columns, names=self._names)
+
+    def _column(self, name: str, rows: Sequence[_Row], is_map: bool) -> Any:
+        if self._kafka:
+            if name == "timestampType":
+                return pa.array([0] * len(rows), type=pa.int32())
+            kind, make = _MAKERS[KAFKA_SOURCES[name]]
+            column = pa.array([make(row) for row in rows], type=kind)
+            return column.cast(_KAFKA_KINDS[name]) if name in _KAFKA_KINDS else column
+        kind, make = _MAP if is_map else _MAKERS[name]
+        return pa.array([make(row) for row in rows], type=kind)
+
+    def _rows(self, pulled: Pulled, epochs: Epochs) -> list[_Row]:
+        rows: list[_Row] = []
+        data, at = pulled.data, 0
+        while at < len(data):
+            size = int.from_bytes(data[at : at + 4])
+            rows.append(self._row(pulled, epochs, at, at + size))
+            at += size
+        return rows
+
+    def _row(self, pulled: Pulled, epochs: Epochs, start: int, stop: int) -> _Row:
+        record = parse_record(pulled.data, start, stop)
+        if isinstance(record, str):
+            raise ProtocolError(f"{pulled.range.queue}: an answer holds what is no record: {record}")
+        fault = record_fault(pulled.data, start, record.size, record.body_start, record.body_end, record.body_crc)
+        if fault is None:
+            try:
+                return _Row(
+                    pulled, epochs, record, decode_message(pulled.data, start, stop, inflates=self._inflates), None
+                )
+            except ProtocolError as error:
+                fault = str(error)
+        if not self.tells_verdicts:
+            raise ProtocolError(
+                f"{pulled.range.queue} offset {record.queue_offset}: {fault}",
+                hint="details=true keeps such a record, with its verdict",
+            )
+        return _Row(pulled, epochs, record, _as_it_lies(pulled.data, start, record), fault)
+
+
+def _as_it_lies(data: bytes, start: int, record: Record) -> StoredMessage:
+    """What can be said of a record that is not sound."""
+    return StoredMessage(
+        topic=record.topic.decode("utf-8", "replace"), queue_id=record.queue_id, queue_offset=record.queue_offset,
+        log_offset=record.log_offset, body=data[start : start + record.size], properties={}, flag=0,
+        sys_flag=record.sys_flag, born_ms=record.born_ms, born_host="", store_ms=record.store_ms, store_host="",
+        reconsume_times=0, prepared_offset=0, size=record.size, offset_message_id="",
+    )  # fmt: skip

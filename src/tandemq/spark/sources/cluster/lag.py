@@ -1,0 +1,102 @@
+"""`format("rocketmq-lag")`: how far consumer groups are, as brokers say now; one row per group and queue.
+
+Source: docs/pipeline.md, "Declarative pipeline"; docs/requests.md, "administration".
+"""
+
+import logging
+from collections.abc import Iterator, MutableMapping, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from tandemq.client.admin.cluster import topic_names
+from tandemq.client.admin.groups import Progress, progress, topic_groups
+from tandemq.client.core.context import Kit
+from tandemq.client.core.operations import Steps
+from tandemq.errors import ConfigError, RemoteError
+from tandemq.model.message import MessageQueue
+from tandemq.model.topic import SYSTEM_TOPICS
+from tandemq.spark.runtime.client_pool import asker_of
+from tandemq.spark.sources.cluster.options import TIMEOUT_MS
+from tandemq.spark.sources.schema import did_you_mean
+
+log = logging.getLogger(__name__)
+SCHEMA = StructType(
+    [
+        StructField("group", StringType()),
+        StructField("topic", StringType()),
+        StructField("brokerName", StringType()),
+        StructField("queueId", IntegerType()),
+        StructField("brokerOffset", LongType()),
+        StructField("consumerOffset", LongType()),
+        StructField("lag", LongType()),
+    ]
+)
+Row = tuple[str, str, str, int, int, int, int]
+
+
+class RocketMqLag(DataSource):
+    """The format, for `spark.dataSource.register`. Option: `nameServer`; without it there are no rows."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        """As Spark hands them over.
+
+        Raises:
+            ConfigError: an option is unknown.
+        """
+        for name in options:
+            if name.lower() != "nameserver":
+                raise ConfigError(f"the source has no option {name!r}", hint=did_you_mean(name, ["nameServer"]))
+        self._name_servers = options.get("nameServer", "")
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` says."""
+        return "rocketmq-lag"
+
+    def schema(self) -> StructType:
+        """The columns."""
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> "_LagReader":  # noqa: ARG002  # Spark's signature
+        """For `spark.read`."""
+        return _LagReader(self._name_servers)
+
+
+class _LagReader(DataSourceReader):
+    def __init__(self, name_servers: str) -> None:
+        self._name_servers = name_servers
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:  # noqa: ARG002  # there is one
+        if self._name_servers:
+            yield from asker_of(self._name_servers).tell(find_lag, TIMEOUT_MS)
+
+
+def find_lag(kit: Kit) -> Steps[list[Row]]:
+    """How far each group is in each queue of the topics that it reads, or has read.
+
+    Raises:
+        NetworkError: nobody answers.
+    """
+    rows: list[Row] = []
+    for topic in (yield from topic_names(kit)):
+        if topic in SYSTEM_TOPICS:
+            continue
+        try:
+            for group in (yield from topic_groups(kit, topic)):
+                found = yield from progress(kit, group, topic)
+                rows += [_row(group, queue, one) for queue, one in found.items() if queue.topic == topic]
+        except RemoteError as error:
+            # It was deleted meanwhile, or nobody serves it.
+            log.info("groups of the topic %s are not told: %s", topic, error)
+    return rows
+
+
+def _row(group: str, queue: MessageQueue, one: Progress) -> Row:
+    return (
+        group, queue.topic, queue.broker_name, queue.queue_id, one.broker_offset, one.consumer_offset, one.lag,
+    )  # fmt: skip

@@ -1,0 +1,409 @@
+"""Options of `format("rocketmq")`, read and judged before anything is asked of a cluster.
+
+Names and meanings follow Spark's Kafka source where it has them; names of the old rocketmq-spark connector are taken
+where they mean the same. Spark hands option names over in lower case, so case does not matter.
+
+Source: docs/pipeline.md, "The cluster as a source".
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tandemq.client.core.settings import split_addresses
+from tandemq.errors import ConfigError
+from tandemq.model.group import parse_tag_expression
+from tandemq.model.topic import group_name_error, topic_name_error
+from tandemq.spark.sources.cluster.offsets import EARLIEST, LATEST, Position, parse_offsets, queue_number
+from tandemq.spark.sources.schema import did_you_mean
+
+TIMEOUT_MS = 30_000
+PULL_BATCH_SIZE = 1_000
+TRIGGER_DELAY_MS = 15 * 60_000
+
+SOURCE = {
+    "nameServer": "name servers, host:port;host:port",
+    "subscribe": "topics, separated by commas",
+    "subscribePattern": "a regular expression that names of topics match as a whole",
+    "assign": 'queues: {"topic": {"broker name": [0, 1]}}',
+    "startingOffsets": "earliest, latest, or JSON topic, broker name, queue",
+    "endingOffsets": "the same, for batch queries",
+    "startingTimestamp": "milliseconds since 1970: begin with the first message stored then or later",
+    "endingTimestamp": "the same: end before it; for batch queries",
+    "maxOffsetsPerTrigger": "most offsets of one micro-batch",
+    "minOffsetsPerTrigger": "least offsets of one micro-batch",
+    "maxTriggerDelay": "how long minOffsetsPerTrigger may make it wait, like 90s or 15m",
+    "minPartitions": "least number of tasks, if there are as many messages",
+    "failOnDataLoss": "whether messages that are gone fail the query, or are passed over",
+    "subExpression": "tags to read, like paid || sent; or SQL92, by expressionType",
+    "expressionType": "TAG or SQL92",
+    "readFrom": "any, slave or master",
+    "commitGroup": "consumer group that is told how far a streaming query is",
+    "schema": "kafka for the columns of Spark's Kafka source",
+    "propertiesAs": "string or map",
+    "details": "whether columns that only the record tells come too",
+    "inflate": "whether compressed bodies are decompressed",
+    "pushDown": "whether conditions of a query narrow what is read; for batch queries",
+    "pullBatchSize": "most messages of one pull",
+    "timeoutMs": "how long to wait for a cluster that does not answer",
+}
+"""Options of the source, and what they hold."""
+
+SINK = {
+    "nameServer": SOURCE["nameServer"],
+    "topic": "where messages go that have no topic of their own",
+    "group": "producer group",
+    "writeId": "what the unique keys of a batch query begin with, so that the same write repeated has the same keys",
+    "requireSendOk": "whether a status other than SEND_OK fails the query",
+    "timeoutMs": SOURCE["timeoutMs"],
+    "maxInFlight": "messages under way per task",
+}
+"""Options of the sink, and what they hold."""
+
+OLD_NAMES = {
+    "nameserver.addr": "nameServer", "consumer.topic": "subscribe", "consumer.tag": "subExpression",
+    "consumer.offset.reset.to": "startingOffsets", "pull.max.batch.size": "pullBatchSize",
+    "producer.topic": "topic", "producer.group": "group",
+}  # fmt: skip
+"""Names of the old connector for the same things."""
+
+REFUSED = dict.fromkeys(("accessKey", "secretKey", "tls"), "ACL and TLS are not spoken by this client")
+SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "truncate", "numrows"})
+STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "commitGroup")
+BATCH_ONLY = ("endingOffsets", "endingTimestamp", "pushDown")
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
+
+
+class ReadFrom(Enum):
+    """Which members of a broker group are read, and in which order."""
+
+    ANY = "any"
+    """Slaves first, the master if no slave can."""
+    SLAVE = "slave"
+    """Slaves and nobody else."""
+    MASTER = "master"
+    """The master, its slaves only while it is down."""
+
+
+class Edge(Enum):
+    """One end of what a queue holds."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The first message stored at a calendar time or later."""
+
+    wall_ms: int
+
+
+Bound = Edge | Moment | Position
+"""Where reading starts or ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """What a query reads, and how. Exactly one of `topics`, `pattern`, `assigned` says what."""
+
+    name_servers: str
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    assigned: Mapping[str, Mapping[str, tuple[int, ...]]] = field(default_factory=dict)
+    starting: Bound
+    ending: Bound = Edge.LATEST
+    offsets_max: int | None = None
+    offsets_min: int | None = None
+    trigger_delay_ms: int = TRIGGER_DELAY_MS
+    partitions_min: int | None = None
+    fail_on_data_loss: bool = True
+    expression: str = "*"
+    expression_type: str = "TAG"
+    read_from: ReadFrom = ReadFrom.ANY
+    commit_group: str | None = None
+    kafka: bool = False
+    map_properties: bool = False
+    details: bool = False
+    inflates: bool = True
+    pushes_down: bool = False
+    pull_messages: int = PULL_BATCH_SIZE
+    timeout_ms: int = TIMEOUT_MS
+
+    @property
+    def tags(self) -> frozenset[str] | None:
+        """Tags that are read, None for all of them."""
+        return parse_tags(self.expression) if self.expression_type == "TAG" else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """Where messages go, and how."""
+
+    name_servers: str
+    topic: str | None
+    group: str
+    write_id: str | None
+    require_send_ok: bool
+    timeout_ms: int
+    in_flight_max: int
+
+
+def parse_tags(expression: str) -> frozenset[str] | None:
+    """The tags in "a || b", None for all.
+
+    Raises:
+        ConfigError: it is no such list.
+    """
+    try:
+        found = parse_tag_expression(expression)
+    except ValueError as error:
+        raise ConfigError(f"subExpression: {error}") from error
+    return None if found is None else frozenset(found)
+
+
+def column_options(given: Mapping[str, str]) -> tuple[bool, bool, bool]:
+    """What the options say of columns: Kafka's or ours, properties as a map, details. Names of others are checked only.
+
+    Raises:
+        ConfigError: as `source_options`.
+    """
+    values = _Values(given, SOURCE, "the source")
+    kafka = values.one_of("schema", ("rocketmq", "kafka"), "rocketmq") == "kafka"
+    if kafka:
+        values.exclude("schema=kafka", "propertiesAs", "details")
+    is_map = values.one_of("propertiesAs", ("string", "map"), "string") == "map"
+    return kafka, is_map, values.flag("details", default=False)
+
+
+def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """The options of a query's source.
+
+    Raises:
+        ConfigError: one is unknown (names the nearest), malformed, missing, or contradicts another.
+    """
+    values = _Values(given, SOURCE, "the source")
+    for name in BATCH_ONLY if streaming else STREAM_ONLY:
+        if name in values.texts:
+            other = "batch" if streaming else "streaming"
+            raise ConfigError(f"{name} is an option of {other} queries", hint="leave it out")
+    kind = values.one_of("expressionType", ("TAG", "SQL92"), "TAG")
+    if kind == "SQL92" and "subExpression" not in values.texts:
+        raise ConfigError("expressionType=SQL92 without subExpression filters nothing", hint="give both or neither")
+    expression = values.texts.get("subExpression", "*")
+    if kind == "TAG":
+        parse_tags(expression)
+    kafka, map_properties, details = column_options(given)
+    topics, pattern, assigned = _wanted(values)
+    most, least = values.count("maxOffsetsPerTrigger"), values.count("minOffsetsPerTrigger")
+    if most is not None and least is not None and least > most:
+        raise ConfigError(f"minOffsetsPerTrigger is {least}, more than maxOffsetsPerTrigger, {most}")
+    if "maxTriggerDelay" in values.texts and least is None:
+        raise ConfigError("maxTriggerDelay without minOffsetsPerTrigger delays nothing", hint="give both or neither")
+    starting = _bound(values, "starting", Edge.LATEST if streaming else Edge.EARLIEST, streaming=streaming)
+    ending = _bound(values, "ending", Edge.LATEST, streaming=streaming)
+    _check_order(starting, ending)
+    group = values.texts.get("commitGroup")
+    fault = group_name_error(group) if group is not None else None
+    if fault is not None:
+        raise ConfigError(f"commitGroup: {fault}")
+    return SourceOptions(
+        name_servers=values.name_servers(),
+        topics=topics,
+        pattern=pattern,
+        assigned=assigned,
+        starting=starting,
+        ending=ending,
+        offsets_max=most,
+        offsets_min=least,
+        trigger_delay_ms=values.duration("maxTriggerDelay", TRIGGER_DELAY_MS),
+        partitions_min=values.count("minPartitions"),
+        fail_on_data_loss=values.flag("failOnDataLoss", default=True),
+        expression=expression,
+        expression_type=kind,
+        read_from=ReadFrom(values.one_of("readFrom", tuple(member.value for member in ReadFrom), "any")),
+        commit_group=group,
+        kafka=kafka,
+        map_properties=map_properties,
+        details=details,
+        inflates=values.flag("inflate", default=True),
+        pushes_down=values.flag("pushDown", default=False),
+        pull_messages=values.count("pullBatchSize") or PULL_BATCH_SIZE,
+        timeout_ms=values.count("timeoutMs") or TIMEOUT_MS,
+    )
+
+
+def sink_options(given: Mapping[str, str]) -> SinkOptions:
+    """The options of a sink.
+
+    Raises:
+        ConfigError: as `source_options`.
+    """
+    values = _Values(given, SINK, "the sink")
+    topic = values.texts.get("topic")
+    fault = topic_name_error(topic) if topic is not None else None
+    group = values.texts.get("group", "tandemq-spark")
+    fault = fault or group_name_error(group)
+    if fault is not None:
+        raise ConfigError(fault)
+    return SinkOptions(
+        name_servers=values.name_servers(),
+        topic=topic,
+        group=group,
+        write_id=values.texts.get("writeId"),
+        require_send_ok=values.flag("requireSendOk", default=False),
+        timeout_ms=values.count("timeoutMs") or TIMEOUT_MS,
+        in_flight_max=values.count("maxInFlight") or 512,
+    )
+
+
+class _Values:
+    """Option values by their right names."""
+
+    def __init__(self, given: Mapping[str, str], known: Mapping[str, str], what: str) -> None:
+        right = {name.lower(): name for name in known}
+        right |= {old: new for old, new in OLD_NAMES.items() if new in known}
+        self.texts: dict[str, str] = {}
+        for name, value in given.items():
+            lower = name.lower()
+            if lower in SPARKS_OWN:
+                continue
+            refused = {key.lower(): key for key in REFUSED}.get(lower)
+            if refused is not None:
+                raise ConfigError(f"{refused}: {REFUSED[refused]}", hint="leave it out")
+            if lower not in right:
+                near = did_you_mean(name, known) or f"options are {', '.join(known)}"
+                raise ConfigError(f"{what} has no option {name!r}", hint=near)
+            if right[lower] in self.texts and self.texts[right[lower]] != value:
+                raise ConfigError(f"{right[lower]} is given twice, once by its old name")
+            self.texts[right[lower]] = value
+
+    def exclude(self, because: str, *names: str) -> None:
+        """Refuse options that another one makes meaningless."""
+        for name in names:
+            if name in self.texts:
+                raise ConfigError(f"{because} has no use for {name}", hint="leave one of them out")
+
+    def name_servers(self) -> str:
+        """The addresses."""
+        text = self.texts.get("nameServer", "")
+        if not split_addresses(text):
+            raise ConfigError("the option nameServer is missing", hint='for instance "127.0.0.1:9876"')
+        for address in split_addresses(text):
+            host, _, port = address.rpartition(":")
+            if not host or not port.isdigit() or not 0 < int(port) < 65536:
+                raise ConfigError(f"nameServer: {address!r} is no address", hint='write "host:port;host:port"')
+        return text
+
+    def one_of(self, name: str, choices: tuple[str, ...], default: str) -> str:
+        """One of some words, in any case."""
+        text = self.texts.get(name, default)
+        for choice in choices:
+            if text.lower() == choice.lower():
+                return choice
+        raise ConfigError(
+            f"{name} is {text!r}", hint=did_you_mean(text, choices) or f"it is one of {', '.join(choices)}"
+        )
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """True or false."""
+        return self.one_of(name, ("true", "false"), "true" if default else "false") == "true"
+
+    def count(self, name: str) -> int | None:
+        """A number of 1 or more, None if it is not given."""
+        text = self.texts.get(name)
+        if text is None:
+            return None
+        if not (text.isascii() and text.isdigit()) or int(text) < 1:
+            raise ConfigError(f"{name} is {text!r}", hint="a whole number of 1 or more")
+        return int(text)
+
+    def duration(self, name: str, default_ms: int) -> int:
+        """Milliseconds, from "500ms", "90s", "15m", "1h" or a bare number of milliseconds."""
+        text = self.texts.get(name)
+        if text is None:
+            return default_ms
+        found = re.fullmatch(r"(\d+)\s*(ms|s|m|h)?", text.strip().lower())
+        if found is None:
+            raise ConfigError(f"{name} is {text!r}", hint="a time like 500ms, 90s, 15m or 1h")
+        return int(found[1]) * _UNITS_MS[found[2] or "ms"]
+
+
+def _wanted(values: _Values) -> tuple[tuple[str, ...], str | None, dict[str, dict[str, tuple[int, ...]]]]:
+    names = [name for name in ("subscribe", "subscribePattern", "assign") if name in values.texts]
+    if len(names) != 1:
+        said = f"{' and '.join(names)} are given together" if names else "nothing says what to read"
+        raise ConfigError(said, hint="give exactly one of subscribe, subscribePattern and assign")
+    text = values.texts[names[0]]
+    if names[0] == "subscribe":
+        topics = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+        fault = next((fault for topic in topics if (fault := topic_name_error(topic))), None)
+        if fault is not None or not topics:
+            raise ConfigError(f"subscribe: {fault or 'no topic is named'}")
+        return topics, None, {}
+    if names[0] == "subscribePattern":
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise ConfigError(f"subscribePattern: {error}") from error
+        return (), text, {}
+    return (), None, _assigned(text)
+
+
+def _assigned(text: str) -> dict[str, dict[str, tuple[int, ...]]]:
+    form = 'write {"topic": {"broker name": [0, 1]}}'
+    try:
+        tree = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"assign is no JSON: {error.msg} at character {error.pos + 1}", hint=form) from error
+    if not isinstance(tree, dict) or not tree:
+        raise ConfigError("assign names no topic", hint=form)
+    found: dict[str, dict[str, tuple[int, ...]]] = {}
+    for topic, brokers in tree.items():
+        if not isinstance(brokers, dict) or not brokers:
+            raise ConfigError(f"assign: {topic!r} names no broker", hint=form)
+        for broker_name, queues in brokers.items():
+            where = f"assign: {topic!r}: {broker_name!r}"
+            if not isinstance(queues, list) or not queues:
+                raise ConfigError(f"{where} names no queue", hint=form)
+            numbers = tuple(queue_number(number, where) for number in queues)
+            found.setdefault(topic, {})[broker_name] = numbers
+    return found
+
+
+def _bound(values: _Values, which: str, default: Edge, *, streaming: bool) -> Bound:
+    offsets, timestamp = f"{which}Offsets", f"{which}Timestamp"
+    if offsets in values.texts and timestamp in values.texts:
+        raise ConfigError(f"{offsets} and {timestamp} are given together", hint="leave one of them out")
+    if timestamp in values.texts:
+        text = values.texts[timestamp]
+        if not (text.isascii() and text.isdigit()):
+            raise ConfigError(f"{timestamp} is {text!r}", hint="milliseconds since 1970")
+        return Moment(int(text))
+    text = values.texts.get(offsets, default.value).strip()
+    never = {"starting": Edge.LATEST, "ending": Edge.EARLIEST}[which] if not streaming else None
+    if text.lower() in ("earliest", "latest"):
+        edge = Edge(text.lower())
+        if edge is never:
+            raise ConfigError(f"{offsets} is {edge.value}, so that a batch query reads nothing")
+        return edge
+    position = parse_offsets(text, offsets)
+    for queue, offset in position.offsets.items():
+        if never is not None and offset == {Edge.LATEST: LATEST, Edge.EARLIEST: EARLIEST}[never]:
+            where = f"{offsets}: {queue.topic!r}: {queue.broker_name!r}: '{queue.queue_id}'"
+            raise ConfigError(f"{where} is {offset}, {never.value}, so that a batch query reads nothing")
+    return position
+
+
+def _check_order(starting: Bound, ending: Bound) -> None:
+    """Refuse an end before the start."""
+    if isinstance(starting, Moment) and isinstance(ending, Moment) and starting.wall_ms > ending.wall_ms:
+        raise ConfigError(f"startingTimestamp is {starting.wall_ms}, later than endingTimestamp, {ending.wall_ms}")
+    if isinstance(starting, Position) and isinstance(ending, Position):
+        for queue, end in ending.offsets.items():
+            start = starting.offsets.get(queue, EARLIEST)
+            if start > end >= 0:
+                where = f"{queue.topic!r}: {queue.broker_name!r}: '{queue.queue_id}'"
+                raise ConfigError(f"startingOffsets: {where} is {start}, behind endingOffsets, {end}")

@@ -1,0 +1,470 @@
+"""What a query's options mean on a cluster as it is now: which queues, how far they go, where a moment lies in them.
+
+Stories of requests (tandemq.client.core.operations). The end of a queue is asked of the master, whose word is final; if
+it is down, of its slaves, which may lag: an end that a slave told may be behind what was read before, and that is no
+loss.
+
+Source: docs/pipeline.md, "Offsets"; docs/requests.md.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from tandemq.client.admin.cluster import topic_names, topic_route
+from tandemq.client.admin.queries import TOOLS_GROUP
+from tandemq.client.consumer.offsets.store import ask_member, commit_request, time_offset
+from tandemq.client.core.context import Kit
+from tandemq.client.core.operations import Ask, Steps, ask_all, checked, json_object, number, refusal, request
+from tandemq.client.core.routes import MASTER_ID
+from tandemq.codec.record.record import decode_messages
+from tandemq.errors import ConfigError, NetworkError, NoRoute, NotConnected, ProtocolError, TandemError
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
+from tandemq.model.message import MessageQueue, StoredMessage
+from tandemq.model.topic import SYSTEM_TOPICS
+from tandemq.spark.sources.cluster.offsets import EARLIEST, LATEST, Position
+from tandemq.spark.sources.cluster.options import Bound, Edge, Moment, ReadFrom, SourceOptions
+
+SUBSCRIPTION = 4
+WALK_MESSAGES = 32
+BEYOND = 1 << 60
+"""An offset that no queue has: a pull there is answered with where the queue begins and ends."""
+NAMES_SHOWN = 10
+PASSING_CODES = (ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_RETRY_IMMEDIATELY)
+"""Answers without messages that say where to go on."""
+ABSENT_CODES = (*PASSING_CODES, ResponseCode.PULL_NOT_FOUND)
+Members = Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The queues a query reads, sorted, and the addresses of their broker groups by id."""
+
+    queues: tuple[MessageQueue, ...]
+    members: Mapping[str, Members]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The offset behind a queue's last message, and whether its master says so."""
+
+    offset: int
+    is_final: bool
+
+
+def ordered(members: Members, read_from: ReadFrom) -> list[str]:
+    """Addresses to read from, best first.
+
+    Raises:
+        NotConnected: the group has no such member.
+    """
+    slaves = [address for broker_id, address in sorted(members.items()) if broker_id != MASTER_ID]
+    master = [members[MASTER_ID]] if MASTER_ID in members else []
+    chosen = {ReadFrom.ANY: slaves + master, ReadFrom.SLAVE: slaves, ReadFrom.MASTER: master + slaves}[read_from]
+    if not chosen:
+        raise NotConnected("no slave is registered", hint="readFrom=any reads the master where there is no slave")
+    return chosen
+
+
+def find_layout(kit: Kit, options: SourceOptions, *, known: Sequence[str] = ()) -> Steps[Layout]:
+    """The queues that the options name.
+
+    Args:
+        known: topics that were there before: one of them that is unknown now is left out.
+    Raises:
+        ConfigError: a topic, broker or queue is not there; says which are.
+        NetworkError: no name server answers.
+    """
+    topics: Sequence[str] = options.topics or tuple(options.assigned)
+    if options.pattern is not None:
+        names = yield from topic_names(kit)
+        topics = [name for name in names if name not in SYSTEM_TOPICS and re.fullmatch(options.pattern, name)]
+    queues: list[MessageQueue] = []
+    members: dict[str, Members] = {}
+    for topic in topics:
+        try:
+            route = yield from topic_route(kit, topic)
+        except NoRoute:
+            if topic in known or options.pattern is not None:
+                continue
+            raise (yield from _unknown(kit, topic)) from None
+        found = route.subscribe_queues()
+        if options.assigned:
+            found = _assigned(topic, found, options.assigned[topic])
+        queues += found
+        members |= {name: group.members for name, group in route.brokers.items()}
+    return Layout(tuple(sorted(queues)), members)
+
+
+def _unknown(kit: Kit, topic: str) -> Steps[ConfigError]:
+    names = [name for name in (yield from topic_names(kit)) if name not in SYSTEM_TOPICS]
+    near = get_close_matches(topic, names, n=NAMES_SHOWN) or names[:NAMES_SHOWN]
+    more = f" and {len(names) - len(near)} more" if len(names) > len(near) else ""
+    return ConfigError(
+        f"no name server knows the topic {topic!r}",
+        hint=f"there are {', '.join(near)}{more}" if near else "it has none",
+    )
+
+
+def _assigned(topic: str, found: list[MessageQueue], wanted: Mapping[str, tuple[int, ...]]) -> list[MessageQueue]:
+    there: dict[str, list[int]] = {}
+    for queue in found:
+        there.setdefault(queue.broker_name, []).append(queue.queue_id)
+    for broker_name, numbers in wanted.items():
+        if broker_name not in there:
+            raise ConfigError(f"assign: {topic!r} is not on {broker_name!r}", hint=f"it is on {', '.join(there)}")
+        for number_ in numbers:
+            if number_ not in there[broker_name]:
+                raise ConfigError(
+                    f"assign: {topic!r} has no queue {number_} on {broker_name!r}",
+                    hint=f"it has 0 to {max(there[broker_name])}",
+                )
+    return [queue for queue in found if queue.queue_id in wanted.get(queue.broker_name, ())]
+
+
+# How far queues go.
+
+
+def find_ends(layout: Layout, read_from: ReadFrom) -> Steps[dict[MessageQueue, End]]:
+    """The end of each queue.
+
+    Raises:
+        NetworkError: no member of a broker group that may be read answers.
+        RemoteError: what they say makes no sense.
+    """
+    code = RequestCode.GET_MAX_OFFSET
+    masters = {
+        queue: layout.members[queue.broker_name][MASTER_ID]
+        for queue in layout.queues
+        if read_from is not ReadFrom.SLAVE and MASTER_ID in layout.members[queue.broker_name]
+    }
+    answers = yield from ask_all([Ask(address, _edge(queue, code)) for queue, address in masters.items()])
+    told = dict(zip(masters, answers, strict=True))
+    ends: dict[MessageQueue, End] = {}
+    for queue in layout.queues:
+        answer = told.get(queue)
+        if isinstance(answer, Command) and answer.code != ResponseCode.NO_PERMISSION:
+            ends[queue] = End(_offset(answer), is_final=True)
+            continue
+        slaves = [address for id_, address in layout.members[queue.broker_name].items() if id_ != MASTER_ID]
+        edges = yield from find_edges(queue, slaves if answer is None or not isinstance(answer, Command)
+                                      else [*slaves, masters[queue]])  # fmt: skip
+        offsets = [one[1] for one in edges if isinstance(one, tuple)]
+        if not offsets:
+            why = next((one for one in [*edges, answer] if isinstance(one, TandemError)), "there is none to ask")
+            raise NetworkError(f"nobody in {queue.broker_name} says how far {queue.topic} goes: {why}")
+        ends[queue] = End(max(offsets), is_final=False)
+    return ends
+
+
+def _offset(answer: Command) -> int:
+    return max(0, number(checked(answer), "offset"))
+
+
+def find_starts(layout: Layout, read_from: ReadFrom) -> Steps[dict[MessageQueue, int]]:
+    """The offset of the first message of each queue, on whichever of its members holds most.
+
+    Raises: as `find_ends`.
+    """
+    starts: dict[MessageQueue, int] = {}
+    for queue in layout.queues:
+        edges = yield from find_edges(queue, ordered(layout.members[queue.broker_name], read_from))
+        held = [one for one in edges if isinstance(one, tuple)]
+        if not held:
+            why = next(one for one in edges if isinstance(one, TandemError))
+            raise NetworkError(f"nobody in {queue.broker_name} says where {queue.topic} begins: {why}")
+        # A member whose queue is empty knows nothing of where it begins.
+        starts[queue] = min((low for low, high in held if high > 0), default=0)
+    return starts
+
+
+def find_edges(queue: MessageQueue, addresses: Sequence[str]) -> Steps[list[tuple[int, int] | TandemError]]:
+    """Where a queue begins and ends on each of some members, or why one does not say.
+
+    One that serves no consumers (a slave of a group with a registry) tells those who read replicas all the same.
+
+    Raises:
+        RemoteError: what one says makes no sense.
+    """
+    codes = (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
+    answers = yield from ask_all([Ask(address, _edge(queue, code)) for address in addresses for code in codes])
+    edges: list[tuple[int, int] | TandemError] = []
+    for address, low, high in zip(addresses, answers[0::2], answers[1::2], strict=True):
+        if not isinstance(low, Command) or not isinstance(high, Command):
+            edges.append(next(one for one in (low, high) if isinstance(one, TandemError)))
+        elif ResponseCode.NO_PERMISSION in (low.code, high.code):
+            edges.append((yield from _replica_edges(queue, address)))
+        else:
+            edges.append((_offset(low), _offset(high)))
+    return edges
+
+
+def _replica_edges(queue: MessageQueue, address: str) -> Steps[tuple[int, int] | TandemError]:
+    code = RequestCode.TANDEM_REPLICA_PULL
+    try:
+        answer = yield Ask(address, pull_request(queue, BEYOND, 1, code=code))
+    except NetworkError as error:
+        return error
+    if "maxOffset" not in answer.fields:
+        return refusal(answer)
+    return number(answer, "minOffset"), number(answer, "maxOffset")
+
+
+def _edge(queue: MessageQueue, code: RequestCode) -> Command:
+    return request(code, topic=queue.topic, queueId=queue.queue_id, bname=queue.broker_name)
+
+
+def find_moment(
+    kit: Kit, layout: Layout, queue: MessageQueue, wall_ms: int, start: int, end: int, read_from: ReadFrom
+) -> Steps[int]:  # fmt: skip
+    """The first offset in [start, end) stored at a calendar time or later, `end` if there is none.
+
+    The master is asked first, unless slaves only are read. Slaves that serve no consumers answer replica reads and no
+    search, so that the time is searched here.
+
+    Raises:
+        NetworkError, RemoteError: it cannot be learnt.
+    """
+    if read_from is not ReadFrom.SLAVE:
+        return (yield from _ask_moment(kit, queue, wall_ms, start, end))
+    addresses = ordered(layout.members[queue.broker_name], read_from)
+    while start < end:
+        middle = (start + end) // 2
+        message = yield from _first_from(queue, middle, addresses)
+        if message is None or message.queue_offset >= end or message.store_ms >= wall_ms:
+            end = middle
+        else:
+            start = message.queue_offset + 1
+    return end
+
+
+def _first_from(queue: MessageQueue, offset: int, addresses: Sequence[str]) -> Steps[StoredMessage | None]:
+    """The first message of a queue at an offset or behind it, of the first member that has one; None if none has."""
+    failure: TandemError | None = None
+    for address in addresses:
+        code, at = RequestCode.PULL_MESSAGE, offset
+        while True:
+            try:
+                answer = yield Ask(address, pull_request(queue, at, 1, code=code))
+            except NetworkError as error:
+                failure = error
+                break
+            following = int(answer.fields.get("nextBeginOffset", at))
+            if answer.code == ResponseCode.NO_PERMISSION and code is RequestCode.PULL_MESSAGE:
+                code = RequestCode.TANDEM_REPLICA_PULL
+            elif answer.code == ResponseCode.SUCCESS:
+                return decode_messages(answer.body, inflates=False)[0]
+            elif answer.code in PASSING_CODES and following > at:
+                at = following
+            else:
+                failure = failure if answer.code in ABSENT_CODES else refusal(answer)
+                break
+    if failure is not None:
+        raise failure
+    return None
+
+
+def _ask_moment(kit: Kit, queue: MessageQueue, wall_ms: int, start: int, end: int) -> Steps[int]:
+    """As `find_moment`, by the brokers' own search.
+
+    Brokers of other makers name any of several messages of one millisecond, or a neighbour; so the search is for the
+    millisecond before, and goes on from there message by message.
+
+    Raises:
+        NetworkError, RemoteError: it cannot be learnt.
+    """
+    at = max(start, min((yield from time_offset(kit, queue, max(0, wall_ms - 1))), end))
+    while at < end:
+        answer = yield from ask_member(kit, queue.broker_name, lambda: pull_request(queue, at, WALK_MESSAGES))  # noqa: B023
+        if answer.code != ResponseCode.SUCCESS:
+            following = int(answer.fields.get("nextBeginOffset", at))
+            if answer.code == ResponseCode.PULL_NOT_FOUND or following <= at:
+                return at
+            at = following
+            continue
+        for message in decode_messages(answer.body, inflates=False):
+            if message.store_ms >= wall_ms:
+                return min(message.queue_offset, end)
+        at = number(answer, "nextBeginOffset")
+    return end
+
+
+def pull_request(
+    queue: MessageQueue, offset: int, count: int, expression: str = "*", kind: str = "TAG", group: str = TOOLS_GROUP,
+    code: RequestCode = RequestCode.PULL_MESSAGE,
+) -> Command:  # fmt: skip
+    """A pull that is answered at once and belongs to no subscription; TANDEM_REPLICA_PULL: to no group either."""
+    return request(
+        code, consumerGroup=group, topic=queue.topic, queueId=queue.queue_id,
+        queueOffset=offset, maxMsgNums=count, sysFlag=SUBSCRIPTION, commitOffset=0, suspendTimeoutMillis=0,
+        subscription=expression, subVersion=0, expressionType=kind, bname=queue.broker_name,
+    )  # fmt: skip
+
+
+def find_position(kit: Kit, layout: Layout, bound: Bound, read_from: ReadFrom, option: str) -> Steps[Position]:
+    """Where a query's bound lies in each queue of the layout.
+
+    Queues that a position leaves out are read from their start, or to their end.
+
+    Raises:
+        NetworkError, RemoteError: it cannot be learnt.
+    """
+    epochs = yield from find_epochs(layout, read_from)
+    lows = yield from find_starts(layout, read_from)
+    highs = {queue: end.offset for queue, end in (yield from find_ends(layout, read_from)).items()}
+    is_start = option.startswith("starting")
+    offsets: dict[MessageQueue, int] = {}
+    for queue in layout.queues:
+        low, high = lows[queue], max(lows[queue], highs[queue])
+        if isinstance(bound, Moment):
+            offsets[queue] = yield from find_moment(kit, layout, queue, bound.wall_ms, low, high, read_from)
+            continue
+        if isinstance(bound, Position):
+            wanted = bound.offsets.get(queue, EARLIEST if is_start else LATEST)
+        else:
+            wanted = {Edge.EARLIEST: EARLIEST, Edge.LATEST: LATEST}[bound]
+        offsets[queue] = {EARLIEST: low, LATEST: high}.get(wanted, wanted)
+    named = bound.epochs if isinstance(bound, Position) else {}
+    return Position(offsets, {name: named.get(name) or table.epoch for name, table in epochs.items() if table.epoch})
+
+
+def check_named(layout: Layout, bound: Bound, option: str) -> None:
+    """Refuse a position that names a queue which the query does not read.
+
+    Raises:
+        ConfigError: and which it reads.
+    """
+    for queue in bound.offsets if isinstance(bound, Position) else ():
+        if queue not in layout.queues:
+            near = [one for one in layout.queues if one.topic == queue.topic]
+            raise ConfigError(
+                f"{option}: {queue.topic!r}: {queue.broker_name!r}: '{queue.queue_id}' is no queue of this query",
+                hint=f"of {queue.topic} it reads {', '.join(f'{q.broker_name} {q.queue_id}' for q in near) or 'none'}",
+            )
+
+
+# Generations of a group's log.
+
+
+@dataclass(frozen=True, slots=True)
+class Epochs:
+    """The generations of a broker group's log, (number, first log offset) ascending; empty where there are none."""
+
+    pairs: tuple[tuple[int, int], ...] = ()
+    is_final: bool = False
+    """Whether the master says so: a slave that lags may not know the present one."""
+
+    @property
+    def epoch(self) -> int:
+        """The present one, 0 for none."""
+        return self.pairs[-1][0] if self.pairs else 0
+
+    def at(self, log_offset: int) -> int:
+        """The one that a record belongs to, by its log offset; 0 where there are none."""
+        at = bisect_right([start for _, start in self.pairs], log_offset)
+        return self.pairs[at - 1][0] if at else 0
+
+    def start_after(self, epoch: int) -> int | None:
+        """The log offset from which records are later than a generation, None if none are."""
+        return next((start for number_, start in self.pairs if number_ > epoch), None)
+
+
+def find_epochs(layout: Layout, read_from: ReadFrom) -> Steps[dict[str, Epochs]]:
+    """The generations of each broker group, as its master tells or, if that is down or slaves only are read, the slave
+    that knows the latest one.
+
+    A group that does not tell has none: brokers of RocketMQ know them in controller mode only.
+
+    Raises:
+        ProtocolError: what one says makes no sense.
+    """
+    found: dict[str, Epochs] = {}
+    for name in sorted({queue.broker_name for queue in layout.queues}):
+        members = layout.members[name]
+        addresses = [at for id_, at in members.items() if id_ != MASTER_ID or read_from is not ReadFrom.SLAVE]
+        answers = yield from ask_all([Ask(at, request(RequestCode.GET_BROKER_EPOCH_CACHE)) for at in addresses])
+        told = {at: one for at, one in zip(addresses, answers, strict=True) if isinstance(one, Command)}
+        if members.get(MASTER_ID) in told:
+            found[name] = Epochs(_pairs(told[members[MASTER_ID]]), is_final=True)
+        else:
+            found[name] = max((Epochs(_pairs(one)) for one in told.values()), key=lambda one: one.epoch,
+                              default=Epochs())  # fmt: skip
+    return found
+
+
+def _pairs(answer: Command) -> tuple[tuple[int, int], ...]:
+    if answer.code != ResponseCode.SUCCESS:
+        return ()
+    try:
+        pairs = [(int(item["epoch"]), int(item["startOffset"])) for item in json_object(answer)["epochList"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProtocolError(f"the generations of a log cannot be read: {error!r}") from error
+    return tuple(sorted(pairs))
+
+
+def find_rewritten(
+    layout: Layout, position: Position, epochs: Mapping[str, Epochs], read_from: ReadFrom
+) -> Steps[list[MessageQueue]]:
+    """Queues of which messages before a position are others now: the log was cut and written anew before it.
+
+    The message before the position tells: it lies in a later generation than the one the position was taken in. One
+    that is gone, or that a slave has not copied yet, tells nothing. The master is asked first, unless slaves only are
+    read.
+
+    Raises:
+        NetworkError, RemoteError: it cannot be learnt.
+    """
+    first = ReadFrom.SLAVE if read_from is ReadFrom.SLAVE else ReadFrom.MASTER
+    rewritten: list[MessageQueue] = []
+    for queue, offset in position.offsets.items():
+        table = epochs.get(queue.broker_name, Epochs())
+        later = table.start_after(position.epoch(queue.broker_name)) if position.epoch(queue.broker_name) else None
+        if later is None or offset <= 0:
+            continue
+        message = yield from _message_before(queue, offset, ordered(layout.members[queue.broker_name], first))
+        if message is not None and message.log_offset >= later:
+            rewritten.append(queue)
+    return rewritten
+
+
+def _message_before(queue: MessageQueue, offset: int, addresses: Sequence[str]) -> Steps[StoredMessage | None]:
+    """The message before an offset, of the first member that has it; None if none that answers has it."""
+    failures: list[NetworkError] = []
+    for address in addresses:
+        try:
+            message = yield from _first_from(queue, offset - 1, [address])
+        except NetworkError as error:
+            failures.append(error)
+            continue
+        if message is not None and message.queue_offset < offset:
+            return message
+    if len(failures) == len(addresses):
+        raise failures[0]
+    return None
+
+
+def introduce(kit: Kit, group: str, position: Position) -> Steps[None]:
+    """Make a consumer group known to brokers, where they create groups by themselves: a pull does.
+
+    Brokers list the offsets of known groups only, and those of RocketMQ 5 take none of others.
+
+    Raises:
+        NetworkError: nobody answers.
+    """
+    first = {queue.broker_name: (queue, offset) for queue, offset in sorted(position.offsets.items(), reverse=True)}
+    for broker_name, (queue, offset) in first.items():
+        yield from ask_member(kit, broker_name, lambda: pull_request(queue, offset, 1, group=group))  # noqa: B023
+
+
+def commit(kit: Kit, group: str, position: Position) -> Steps[None]:
+    """Tell a consumer group's offsets.
+
+    Raises:
+        NetworkError, RemoteError: one could not be told; others may have been.
+    """
+    for queue, offset in position.offsets.items():
+        answer = yield from ask_member(kit, queue.broker_name, lambda: commit_request(group, queue, offset))  # noqa: B023
+        checked(answer)

@@ -1,0 +1,269 @@
+"""Rows as messages: the writing half of `format("rocketmq")`.
+
+    rows of a task ─► messages, each with its unique key ─► at most `maxInFlight` under way ─► acknowledged, or again
+
+At least once: a task, a micro-batch or a query that is done again sends the same messages again. Each then has the
+same unique key, the hash of (query, batch, partition, row), so that readers can drop what they know. The rows of a
+batch must come in the same order then; those of our sources do.
+
+Source: docs/pipeline.md, "The cluster as a sink"; Spark's Kafka sink for conventions.
+"""
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
+
+from tandemq.client.admin.cluster import topic_names
+from tandemq.client.aio.producer import Producer
+from tandemq.client.blocking import LoopThread
+from tandemq.client.core.calls import Ticket
+from tandemq.errors import ConfigError, LocalError, StoreError, TandemError
+from tandemq.model.message import KEY_SEPARATOR, KEYS, TAGS, Message, SendResult, SendStatus, decode_properties
+from tandemq.spark.runtime.client_pool import asker_of
+from tandemq.spark.runtime.versions import DataSourceStreamArrowWriter
+from tandemq.spark.runtime.worker import keep_modules
+from tandemq.spark.sources.cluster.options import SinkOptions
+from tandemq.spark.sources.schema import did_you_mean
+
+log = logging.getLogger(__name__)
+RETRY_PAUSE_S = 0.2
+QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+"""Names under which Spark tells a task of a streaming query whose it is."""
+
+COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
+    "body": ((BinaryType, StringType), "the message; `value` is the same"),
+    "topic": ((StringType,), "where it goes; the option `topic` comes before it"),
+    "key": ((StringType, BinaryType), "its keys, separated by spaces"),
+    "tags": ((StringType,), "its tag"),
+    "properties": ((StringType, MapType), "its properties, as stored or as a map; those of the system are left out"),
+    "uniqueKey": ((StringType,), "its unique key, where it has one already"),
+}
+"""Columns a sink takes; others are left out."""
+
+_SYSTEM_PROPERTIES = """
+KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET BUYER_ID ORIGIN_MESSAGE_ID
+TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG RECONSUME_TIME MSG_REGION TRACE_ON UNIQ_KEY MAX_RECONSUME_TIMES
+CONSUME_START_TIME CLUSTER __CRC32# TRAN_PREPARED_QUEUE_OFFSET TRANSACTION_CHECK_TIMES CHECK_IMMUNITY_TIME_IN_SECONDS
+INSTANCE_ID TIMER_DELAY_MS TIMER_DELAY_SEC TIMER_DELIVER_MS
+"""
+SYSTEM_PROPERTIES = frozenset(_SYSTEM_PROPERTIES.split())
+"""What the client and brokers say of a message themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written(WriterCommitMessage):
+    """What a task wrote; `unsafe` of it without the flush or the replica that the cluster promises."""
+
+    count: int
+    unsafe: int
+
+
+def unique_key(query: str, batch: str, partition: int, row: int) -> str:
+    """32 hexadecimal digits, the same whenever the same row is written again."""
+    text = "\x00".join((query, batch, str(partition), str(row)))
+    return blake2b(text.encode(), digest_size=16).hexdigest().upper()
+
+
+def check_sink_schema(schema: StructType, options: SinkOptions) -> None:
+    """Judge the columns before a job starts.
+
+    Raises:
+        ConfigError: there is no body or no topic, or a column has a type that cannot be sent.
+    """
+    kinds = {("body" if field.name == "value" else field.name): field.dataType for field in schema}
+    if "body" not in kinds:
+        near = next(
+            (did_you_mean(name, ["body", "value"]) for name in kinds if did_you_mean(name, ["body", "value"])), ""
+        )
+        raise ConfigError("there is no column body (or value) to send", hint=near or f"there are {', '.join(kinds)}")
+    if options.topic is None and "topic" not in kinds:
+        raise ConfigError("nothing says where messages go", hint="give the option topic, or a column topic")
+    for name, (allowed, _) in COLUMNS.items():
+        if name in kinds and not isinstance(kinds[name], allowed):
+            names = " or ".join(kind.typeName() for kind in allowed)
+            raise ConfigError(f"column {name} is {kinds[name].simpleString()}", hint=f"it must be {names}")
+
+
+class _Writer:
+    """What batch and streaming share; travels to tasks."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        check_sink_schema(schema, options)
+        self._options = options
+        # The cluster is there, or the query fails before its first task.
+        asker_of(options.name_servers).tell(topic_names, options.timeout_ms)
+
+    def write_batches(self, batches: Iterator[Any], query: str, batch: str) -> Written:
+        """Send all rows of a task; return when every one is acknowledged.
+
+        Raises:
+            LocalError, RecordTooLarge: a row cannot be sent; says which.
+            TandemError: one was not acknowledged in time.
+        """
+        context = TaskContext.get()
+        partition = context.partitionId() if context is not None else 0
+        sender = _Sender(self._options)
+        row = 0
+        try:
+            for arrow in batches:
+                messages: list[tuple[Message, str]] = []
+                for values in _rows(arrow):
+                    key = values.get("uniqueKey") or unique_key(query, batch, partition, row)
+                    messages.append((_message(values, self._options.topic, row), key))
+                    row += 1
+                sender.send(messages)
+            return Written(row, sender.unsafe)
+        finally:
+            sender.close()
+            keep_modules()
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """For `df.write`."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        """Asks whether the cluster is there."""
+        self._writer = _Writer(options, schema)
+        self._id = options.write_id or uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        """See `_Writer.write_batches`."""
+        return self._writer.write_batches(iterator, self._id, "")
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """All tasks are done."""
+        _tell("the write", messages)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """For `df.writeStream`."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        """Asks whether the cluster is there."""
+        self._writer = _Writer(options, schema)
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        """See `_Writer.write_batches`."""
+        context = TaskContext.get()
+        query = context.getLocalProperty(QUERY_ID) if context is not None else None
+        batch = context.getLocalProperty(BATCH_ID) if context is not None else None
+        if query is None or batch is None:
+            raise LocalError("Spark does not tell its tasks of which query and micro-batch they are")
+        return self._writer.write_batches(iterator, query, batch)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
+        """All tasks of a micro-batch are done."""
+        _tell(f"batch {batchId}", messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
+        """A task failed: what others sent stays, and is sent again under the same keys."""
+        _tell(f"batch {batchId}, which failed,", messages)
+
+
+def _tell(what: str, messages: list[WriterCommitMessage | None]) -> None:
+    written = [message for message in messages if isinstance(message, Written)]
+    unsafe = sum(message.unsafe for message in written)
+    if unsafe:
+        log.warning(
+            "%s: %d of %d messages are stored without the flush or the replica that is configured",
+            what, unsafe, sum(message.count for message in written),
+        )  # fmt: skip
+
+
+def _rows(batch: Any) -> Iterator[dict[str, Any]]:
+    names = ["body" if name == "value" else name for name in batch.schema.names]
+    columns = {name: column.to_pylist() for name, column in zip(names, batch.columns, strict=True) if name in COLUMNS}
+    for row in range(batch.num_rows):
+        yield {name: values[row] for name, values in columns.items()}
+
+
+def _message(values: Mapping[str, Any], topic: str | None, row: int) -> Message:
+    body, target = values["body"], topic or values.get("topic")
+    if body is None or not target:
+        raise LocalError(f"row {row} of its partition has no {'body' if body is None else 'topic'}")
+    given = values.get("properties") or {}
+    properties = decode_properties(given) if isinstance(given, str) else dict(given)
+    key = values.get("key")
+    keys = key.decode() if isinstance(key, bytes) else key if key is not None else properties.get(KEYS, "")
+    tags = values.get("tags")
+    return Message(
+        target,
+        body.encode() if isinstance(body, str) else body,
+        tags if tags is not None else properties.get(TAGS, ""),
+        [word for word in keys.split(KEY_SEPARATOR) if word],
+        {name: value for name, value in properties.items() if name not in SYSTEM_PROPERTIES},
+    )
+
+
+class _Sender:
+    """A producer that sends lists of messages and waits for each to be acknowledged."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._producer = Producer(options.name_servers, group=options.group)
+        self._thread = LoopThread()
+        self._thread.call(self._producer.start())
+        self.unsafe = 0
+
+    def send(self, messages: list[tuple[Message, str]]) -> None:
+        """Return when all are acknowledged."""
+        step = self._options.in_flight_max
+        for at in range(0, len(messages), step):
+            self._thread.call(self._send(messages[at : at + step]))
+
+    async def _send(self, waiting: list[tuple[Message, str]]) -> None:
+        until = time.monotonic() + self._options.timeout_ms / 1000
+        while True:
+            outcomes = await asyncio.gather(*(self._attempt(*one) for one in waiting))
+            failed = [(one, error) for one, error in zip(waiting, outcomes, strict=True) if error is not None]
+            if not failed:
+                return
+            (message, key), error = failed[0]
+            if not error.retriable or time.monotonic() >= until:
+                raise type(error)(
+                    f"{len(failed)} messages are not acknowledged, the first to {message.topic} under {key}: {error}"
+                ) from error
+            waiting = [one for one, _ in failed]
+            await asyncio.sleep(RETRY_PAUSE_S)
+
+    async def _attempt(self, message: Message, key: str) -> TandemError | None:
+        """Send once; an error is returned, so that the others are waited for."""
+        try:
+            result = await _settled(self._producer.begin(message, unique_key=key))
+        except TandemError as error:
+            return error
+        if result.status is SendStatus.SEND_OK:
+            return None
+        if self._options.require_send_ok:
+            return _Unsafe(f"{result.status.value}, and requireSendOk is set")
+        self.unsafe += 1
+        return None
+
+    def close(self) -> None:
+        """End."""
+        self._thread.call(self._producer.close())
+        self._thread.stop()
+
+
+class _Unsafe(StoreError):
+    """Stored, but not as safely as asked."""
+
+    retriable = True
+
+
+async def _settled(ticket: Ticket[SendResult]) -> SendResult:
+    """The outcome of a ticket."""
+    if not ticket.done:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        ticket.then(lambda _ticket: None if future.done() else future.set_result(None))
+        await future
+    return ticket.result()

@@ -1,0 +1,1 @@
+"""The source format("rocketmq-log"): records of commit log files."""

@@ -1,0 +1,179 @@
+"""Options of `format("rocketmq-log")`, read and judged before anything else happens.
+
+Spark hands option names over in lower case, so case does not matter. Source: docs/pipeline.md, "The log as a source".
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tandemq.errors import ConfigError
+from tandemq.spark.runtime.local_paths import local_path
+from tandemq.spark.sources.log.ranges import RANGE_BYTES
+from tandemq.spark.sources.schema import did_you_mean
+
+OPTIONS = {
+    "path": "a broker's store directory, or a directory of commit log files",
+    "brokerName": "what the column of that name says; by default the directory's name",
+    "startingOffsets": "earliest, latest, or a log offset",
+    "endingOffsets": "latest, or a log offset; for batch queries",
+    "maxBytesPerTrigger": "most bytes of log of one micro-batch",
+    "rangeBytes": "bytes of log of one task",
+    "failOnDataLoss": "whether bytes that are gone or damaged fail the query, or are passed over",
+    "details": "whether the columns that only the log tells come too",
+    "schema": "kafka for the columns of Spark's Kafka source",
+    "propertiesAs": "string or map",
+    "verify": "whether checksums are compared",
+    "inflate": "whether compressed bodies are decompressed",
+    "writeTo": "a directory: tasks write their rows there as Parquet files and give the files' names",
+}
+"""Options, and what they hold."""
+
+SHAPING = ("schema", "details", "propertiesAs", "inflate")
+"""Options that say what rows look like."""
+SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
+EARLIEST = -2
+LATEST = -1
+RANGE_BYTES_MIN = 1 << 16
+DIGITS_MAX = 18
+"""Of a number of bytes; more is no 64-bit number."""
+
+
+class Place(NamedTuple):
+    """A position in a broker group's log: everything before it belongs to `epoch` or an earlier generation."""
+
+    log_offset: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """What a query reads, and how. Offsets may be EARLIEST or LATEST."""
+
+    path: str
+    broker_name: str | None = None
+    start: int = EARLIEST
+    end: int = LATEST
+    bytes_max: int | None = None
+    range_bytes: int = RANGE_BYTES
+    fails_on_loss: bool = True
+    details: bool = False
+    kafka: bool = False
+    maps_properties: bool = False
+    checks: bool = True
+    inflates: bool = True
+    write_to: str | None = None
+
+
+def read_options(given: Mapping[str, str], *, streams: bool | None = None) -> LogOptions:
+    """The options of a query.
+
+    Args:
+        streams: of which kind it is; None if that is not known yet.
+    Raises:
+        ConfigError: one is unknown (names the nearest right one), malformed, or contradicts another.
+    """
+    names = {name.lower(): name for name in OPTIONS}
+    found: dict[str, str] = {}
+    for name, value in given.items():
+        if name.lower() in SPARKS_OWN:
+            continue
+        if name.lower() not in names:
+            hint = did_you_mean(name, OPTIONS) or f"options are {', '.join(OPTIONS)}"
+            raise ConfigError(f"rocketmq-log has no option {name!r}", hint=hint)
+        found[names[name.lower()]] = value
+    if not found.get("path"):
+        raise ConfigError("rocketmq-log needs a path", hint='.load("/var/lib/tandemq/store"), or option("path", …)')
+    for name in ("path", "writeTo"):
+        if name in found:
+            local_path(found[name], name)
+    start, end = _offset(found, "startingOffsets", EARLIEST), _offset(found, "endingOffsets", LATEST)
+    if streams and "endingOffsets" in found:
+        raise ConfigError("endingOffsets is for batch queries", hint="a stream ends with trigger(availableNow=True)")
+    if streams is False:
+        _check_batch(found, start, end)
+    kafka = _word(found, "schema", ("", "kafka")) == "kafka"
+    details = _flag(found, "details", default=False)
+    maps = _word(found, "propertiesAs", ("string", "map")) == "map"
+    if kafka and (details or maps):
+        raise ConfigError("schema=kafka has Kafka's columns only", hint="leave out details and propertiesAs")
+    shaping = [name for name in SHAPING if name in found]
+    if "writeTo" in found and shaping:
+        raise ConfigError(
+            f"writeTo has no use for {' and '.join(shaping)}",
+            hint="its files hold all columns, and bodies as stored; leave one of them out",
+        )
+    return LogOptions(
+        path=found["path"], broker_name=found.get("brokerName"),
+        start=start, end=end,
+        bytes_max=_number(found, "maxBytesPerTrigger", 1) if "maxBytesPerTrigger" in found else None,
+        range_bytes=_number(found, "rangeBytes", RANGE_BYTES_MIN) if "rangeBytes" in found else RANGE_BYTES,
+        fails_on_loss=_flag(found, "failOnDataLoss", default=True), details=details, kafka=kafka, maps_properties=maps,
+        checks=_flag(found, "verify", default=True), inflates=_flag(found, "inflate", default=True),
+        write_to=found.get("writeTo"),
+    )  # fmt: skip
+
+
+def _check_batch(found: Mapping[str, str], start: int, end: int) -> None:
+    """Refuse what makes no sense in a batch query."""
+    if "maxBytesPerTrigger" in found:
+        raise ConfigError("maxBytesPerTrigger is for streaming queries", hint="leave it out")
+    if start == LATEST or end == EARLIEST:
+        name = "startingOffsets" if start == LATEST else "endingOffsets"
+        raise ConfigError(f"{name} is {found[name].strip()}, so that a batch query reads nothing")
+    if end != LATEST and start > end:
+        raise ConfigError(f"startingOffsets is {start}, behind endingOffsets, {end}")
+
+
+def _word(found: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
+    value = found.get(name, known[0]).lower()
+    if value not in known:
+        hint = did_you_mean(value, known) or f"one of {', '.join(word for word in known if word)}"
+        raise ConfigError(f"{name}={found[name]!r} is not known", hint=hint)
+    return value
+
+
+def _flag(found: Mapping[str, str], name: str, *, default: bool) -> bool:
+    return _word({name: found.get(name, str(default))}, name, ("true", "false")) == "true"
+
+
+def _number(found: Mapping[str, str], name: str, least: int) -> int:
+    text = found[name].strip()
+    if not _is_number(text) or int(text) < least:
+        raise ConfigError(f"{name}={found[name]!r} is no whole number of at least {least}")
+    return int(text)
+
+
+def _offset(found: Mapping[str, str], name: str, default: int) -> int:
+    text = found.get(name, "").strip().lower()
+    if not text:
+        return default
+    if text in ("earliest", "latest"):
+        return EARLIEST if text == "earliest" else LATEST
+    if not _is_number(text):
+        raise ConfigError(f"{name}={found[name]!r} is neither earliest nor latest nor a log offset")
+    return int(text)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX
+
+
+def place_json(broker_name: str, place: Place) -> dict[str, dict[str, int]]:
+    """A place as Spark keeps it in a checkpoint."""
+    return {broker_name: {"offset": place.log_offset, "epoch": place.epoch}}
+
+
+def parse_place(kept: Mapping[str, Mapping[str, int]], broker_name: str) -> Place:
+    """The place that a checkpoint holds.
+
+    Raises:
+        ConfigError: it is of another broker group.
+    """
+    if broker_name not in kept:
+        raise ConfigError(
+            f"the checkpoint is of {json.dumps(list(kept))}, the log is of {broker_name!r}",
+            hint="use a checkpoint of its own for each log, or set brokerName to what it was",
+        )
+    return Place(int(kept[broker_name]["offset"]), int(kept[broker_name]["epoch"]))

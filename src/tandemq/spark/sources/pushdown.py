@@ -1,0 +1,148 @@
+"""Filters of a batch query that make it read less: topic, broker, queue, queue offset, store time, tags.
+
+All of them are left to Spark as well, so that what is read may be more than what matches and never less. Store times
+rise within a queue as long as the broker's clock does; that is what reading by time relies on.
+
+Source: docs/pipeline.md, "Filters".
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from tandemq.client.core.context import Kit
+from tandemq.client.core.operations import Steps
+from tandemq.model.message import MessageQueue
+from tandemq.spark.runtime.versions import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+)
+from tandemq.spark.sources.cluster.options import ReadFrom
+from tandemq.spark.sources.cluster.reader import ReadHow
+from tandemq.spark.sources.cluster.resolve import Layout, find_moment
+from tandemq.spark.sources.schema import KAFKA_SOURCES
+
+Offsets = Mapping[MessageQueue, int]
+_SETS = {"topic": "topics", "brokerName": "brokers", "queueId": "queue_ids", "tags": "tags"}
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """What all rows that match have in common; None where nothing is known. Ends are exclusive."""
+
+    topics: frozenset[Any] | None = None
+    brokers: frozenset[Any] | None = None
+    queue_ids: frozenset[Any] | None = None
+    tags: frozenset[Any] | None = None
+    offset_start: int | None = None
+    offset_end: int | None = None
+    store_start_ms: int | None = None
+    store_end_ms: int | None = None
+
+    @classmethod
+    def of(cls, filters: Iterable[Filter], *, kafka: bool = False) -> "Narrowing":
+        """From filters that must all hold; those that do not help are passed over.
+
+        Args:
+            kafka: columns have the names of Kafka's source.
+        """
+        found = cls()
+        for one in filters:
+            name = getattr(one, "attribute", ("",))[0]
+            found = found._with(one, KAFKA_SOURCES.get(name, "") if kafka else name)
+        return found
+
+    def _with(self, one: Filter, name: str) -> "Narrowing":
+        if isinstance(one, EqualTo | In) and name in _SETS:
+            values = frozenset(one.value if isinstance(one, In) else (one.value,)) - {None}
+            before = getattr(self, _SETS[name])
+            changes: dict[str, Any] = {_SETS[name]: values if before is None else before & values}
+            return replace(self, **changes)
+        if name not in ("queueOffset", "storeTimestamp"):
+            return self
+        start, end = _bounds(one, _milliseconds if name == "storeTimestamp" else int)
+        low, high = ("offset_start", "offset_end") if name == "queueOffset" else ("store_start_ms", "store_end_ms")
+        changes = {low: _pick(max, getattr(self, low), start), high: _pick(min, getattr(self, high), end)}
+        return replace(self, **changes)
+
+    def layout(self, layout: Layout) -> Layout:
+        """The queues that may hold rows that match."""
+        return replace(layout, queues=tuple(queue for queue in layout.queues if self._may_hold(queue)))
+
+    def _may_hold(self, queue: MessageQueue) -> bool:
+        return (
+            (self.topics is None or queue.topic in self.topics)
+            and (self.brokers is None or queue.broker_name in self.brokers)
+            and (self.queue_ids is None or queue.queue_id in self.queue_ids)
+            and self.tags != frozenset()
+        )
+
+    def tags_of(self, how: ReadHow) -> ReadHow:
+        """Have brokers leave out messages of other tags."""
+        if not self.tags or not all(_is_plain(tag) for tag in self.tags):
+            return how
+        tags = self.tags if how.tags is None else self.tags & how.tags
+        return replace(how, tags=tags, expression=" || ".join(sorted(tags))) if tags else how
+
+    def offsets(self, lows: Offsets, highs: Offsets) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
+        """Starts and ends of queues, by offset."""
+        start, end = self.offset_start, self.offset_end
+        return (
+            {queue: offset if start is None else max(offset, start) for queue, offset in lows.items()},
+            {queue: offset if end is None else min(offset, end) for queue, offset in highs.items()},
+        )
+
+    @property
+    def is_by_time(self) -> bool:
+        """Whether brokers must be asked where a time lies."""
+        return self.store_start_ms is not None or self.store_end_ms is not None
+
+    def offsets_by_time(
+        self, kit: Kit, layout: Layout, lows: Offsets, highs: Offsets, read_from: ReadFrom
+    ) -> Steps[tuple[dict[MessageQueue, int], dict[MessageQueue, int]]]:
+        """Starts and ends of queues, by store time.
+
+        Raises:
+            NetworkError, RemoteError: it cannot be learnt.
+        """
+        starts, ends = dict(lows), dict(highs)
+        for queue in lows:
+            for moments, wall_ms in ((starts, self.store_start_ms), (ends, self.store_end_ms)):
+                if wall_ms is not None:
+                    low, high = starts[queue], ends[queue]
+                    moments[queue] = yield from find_moment(kit, layout, queue, wall_ms, low, high, read_from)
+        return starts, ends
+
+
+def _bounds(one: Filter, number: Any) -> tuple[int | None, int | None]:
+    """The half-open range of whole numbers that a comparison allows."""
+    if isinstance(one, EqualTo):
+        return number(one.value), number(one.value) + 1
+    if isinstance(one, GreaterThan | GreaterThanOrEqual):
+        # A time is cut to milliseconds, and records have whole ones: what is equal to it may still be later.
+        is_whole = number is int
+        return number(one.value) + (1 if is_whole and isinstance(one, GreaterThan) else 0), None
+    if isinstance(one, LessThan | LessThanOrEqual):
+        is_open = number is int and isinstance(one, LessThan)
+        return None, number(one.value) + (0 if is_open else 1)
+    return None, None
+
+
+def _milliseconds(value: Any) -> int:
+    assert isinstance(value, datetime), "Spark hands timestamps over as datetime"
+    moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+
+
+def _pick(choose: Any, before: int | None, now: int | None) -> int | None:
+    return now if before is None else before if now is None else choose(before, now)
+
+
+def _is_plain(tag: Any) -> bool:
+    return isinstance(tag, str) and bool(tag) and tag == tag.strip() and "|" not in tag and tag != "*"

@@ -1,0 +1,462 @@
+"""A consume queue: where the n-th message of one queue of one topic lies in the commit log.
+
+Entries of 20 bytes: log offset, record size, tags code. New entries are kept in memory and written by `flush()`;
+after a crash they are rebuilt from the log. Entry n lies at byte 20·n of the queue's byte space.
+
+An entry may be damaged on the device. Searches by log offset pass over entries that cannot be right (`place`), so that
+one of them moves neither end of the queue; the scrubber rebuilds them from the log.
+
+Source: docs/storage.md, "consume queue"; RocketMQ ConsumeQueue.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import pairwise
+from struct import Struct
+from typing import NamedTuple
+
+from tandemq.boundary import Disk, File
+from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from tandemq.codec.record.record import RECORD_BYTES_MIN
+from tandemq.storage.log.segmented_file import FileCache, SegmentLog
+
+PREFILL_SIZE = 0x7FFFFFFF
+AHEAD_ENTRIES = 256
+AHEAD_QUEUES_MAX = 4096
+"""Queues for which entries are kept, so many of each: 20 MiB for all."""
+LOOK_ENTRIES = 256
+"""How many entries behind the first empty one are looked at: if one is written, the empty ones are damage."""
+_SEARCH_ENTRIES = 3
+"""What a search reads at a time."""
+_EMPTY = bytes(QUEUE_ENTRY_BYTES)
+_pack = QUEUE_ENTRY.pack
+_unpack = QUEUE_ENTRY.unpack_from
+
+
+class Entry(NamedTuple):
+    """One entry. `size` is PREFILL_SIZE for a hole: nothing is known of a message there."""
+
+    log_offset: int
+    size: int
+    tags_code: int
+
+    @property
+    def log_end(self) -> int:
+        """Log offset behind the record."""
+        return self.log_offset if self.size == PREFILL_SIZE else self.log_offset + self.size
+
+
+class QueueFiles(FileCache):
+    """The open files of all queues, and entries read in advance: with many queues their files cannot all be open."""
+
+    def __init__(self, disk: Disk, files_max: int = 512) -> None:
+        """No file open."""
+        super().__init__(disk, files_max)
+        self.ahead: dict[ConsumeQueue, tuple[int, bytes]] = {}
+        """By queue: queue offset of the first entry, and the entries."""
+
+    def keep_ahead(self, queue: "ConsumeQueue", queue_offset: int, entries: bytes) -> None:
+        """Keep entries of a queue for its next reader."""
+        self.ahead.pop(queue, None)
+        self.ahead[queue] = queue_offset, entries
+        if len(self.ahead) > AHEAD_QUEUES_MAX:
+            del self.ahead[next(iter(self.ahead))]
+
+
+class ConsumeQueue:
+    """One queue. `[min_offset, max_offset)` are the entries whose records may still be in the log."""
+
+    __slots__ = (
+        "_file_bytes",
+        "_files",
+        "_segments",
+        "_tail",
+        "_tail_start",
+        "held",
+        "last_log_end",
+        "max_offset",
+        "min_offset",
+        "next_offset",
+        "packed",
+        "queue_id",
+        "staged",
+        "topic",
+    )
+
+    def __init__(self, disk: Disk, files: QueueFiles, topic: str, queue_id: int, file_bytes: int) -> None:
+        """Load the files; `max_offset` is found by bisection over the last file.
+
+        Raises:
+            StoreDamaged: a file has the wrong length.
+        """
+        self.topic = topic
+        self.queue_id = queue_id
+        self._file_bytes = file_bytes
+        self._files = files
+        self._segments = SegmentLog(disk, files, f"consumequeue/{topic}/{queue_id}", file_bytes, is_derived=True)
+        self._tail = bytearray()
+        self._tail_start = self._written_entries()
+        self.max_offset = self._tail_start
+        self.next_offset = self.max_offset
+        """Queue offset the next message gets; ahead of `max_offset` only within a turn."""
+        self.min_offset = self._segments.start // QUEUE_ENTRY_BYTES
+        self.staged: list[int] = []
+        """Entries of messages put but not yet written to the log: log offset, size, tags code, one after the other."""
+        self.packed = b""
+        """Entries staged many at once, before those in `staged`."""
+        self.last_log_end = 0
+        """End of the newest record entered."""
+        self.held: object | None = None
+        """Pulls waiting for this queue; owned by the broker's long polling."""
+        self.last_log_end = self.log_end_before(self.max_offset)
+
+    def log_end_before(self, queue_offset: int) -> int:
+        """End of the record of the last entry before an offset that can be right, 0 if there is none."""
+        step = 1
+        while (at := queue_offset - step) >= self._held_from:
+            if self.place(at) is not None:
+                return self.entry(at).log_end
+            step *= 2
+        return 0
+
+    def _written_entries(self) -> int:
+        """Bisect for the first empty entry of the last file that has any; entries zeroed by damage do not count."""
+        per_file = self._file_bytes // QUEUE_ENTRY_BYTES
+        for start in reversed(self._segments.starts):
+            low = 0
+            while (low := self._first_empty(start, low, per_file)) < per_file:
+                behind = self._segments.read(start + low * QUEUE_ENTRY_BYTES, LOOK_ENTRIES * QUEUE_ENTRY_BYTES)
+                if not (written := len(behind.rstrip(b"\0"))):
+                    break
+                low += -(-written // QUEUE_ENTRY_BYTES)
+            if low:
+                return start // QUEUE_ENTRY_BYTES + low
+        return self._segments.start // QUEUE_ENTRY_BYTES
+
+    def _first_empty(self, start: int, low: int, high: int) -> int:
+        while low < high:
+            middle = (low + high) // 2
+            found = self._segments.read(start + middle * QUEUE_ENTRY_BYTES, QUEUE_ENTRY_BYTES)
+            low, high = (middle + 1, high) if found != _EMPTY else (low, middle)
+        return low
+
+    def append(self, log_offset: int, size: int, tags_code: int) -> None:
+        """Enter the next message."""
+        self._tail += _pack(log_offset, size, tags_code)
+        self.max_offset += 1
+        self.last_log_end = log_offset + size
+
+    def stage(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> bool:
+        """Stage a message of the master's log at its own queue offset; False if that entry is there already."""
+        self._begin_anew(queue_offset, log_offset)
+        missing = queue_offset - self.next_offset
+        if missing < 0 or self._is_absurd(missing, log_offset):
+            return False
+        if missing and self.next_offset == 0:
+            self.min_offset = queue_offset
+            self._begin_at(queue_offset)
+            missing = queue_offset - self.max_offset
+        before = self.staged[-3] + self.staged[-2] if self.staged else self.last_log_end
+        self.staged += (before, PREFILL_SIZE, 0) * missing
+        self.staged += (log_offset, size, tags_code)
+        self.next_offset = queue_offset + 1
+        return True
+
+    def stage_packed(self, queue_offset: int, entries: bytes) -> bool:
+        """Stage entries that continue the queue; False (and nothing done) if they do not, or others wait."""
+        if queue_offset != self.next_offset or self.staged:
+            return False
+        self.packed += entries
+        self.next_offset += len(entries) // QUEUE_ENTRY_BYTES
+        return True
+
+    def stage_next(self, entries: bytes) -> None:
+        """Stage entries of new messages, which took the queue's next offsets."""
+        count = len(entries) // QUEUE_ENTRY_BYTES
+        if self.staged:
+            self.staged += _packer(count).unpack(entries)
+        else:
+            self.packed += entries
+        self.next_offset += count
+
+    def enter_staged(self) -> None:
+        """The staged messages are in the log: enter them."""
+        if self.packed:
+            self._tail += self.packed
+            self.max_offset += len(self.packed) // QUEUE_ENTRY_BYTES
+            log_offset, size, _ = _unpack(self.packed, len(self.packed) - QUEUE_ENTRY_BYTES)
+            self.last_log_end = log_offset + size
+            self.packed = b""
+        staged = self.staged
+        if not staged:
+            return
+        self._tail += _packer(len(staged) // 3).pack(*staged)
+        self.max_offset += len(staged) // 3
+        self.last_log_end = staged[-3] + staged[-2]
+        staged.clear()
+
+    def drop_staged(self) -> None:
+        """The staged messages are not in the log."""
+        self.staged.clear()
+        self.packed = b""
+        self.next_offset = self.max_offset
+
+    def enter(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> bool:
+        """Enter a message found in the log at its own queue offset; False if that entry is there already.
+
+        A jump leaves holes: messages between were lost to damage. They are entered at the end of the record before
+        them, so that entries stay in the order of the log. A queue's first message may have any offset.
+        """
+        self._begin_anew(queue_offset, log_offset)
+        if queue_offset < self.max_offset or self._is_absurd(queue_offset - self.max_offset, log_offset):
+            return False
+        if queue_offset > self.max_offset:
+            if self.max_offset == 0:
+                self.min_offset = queue_offset
+                self._begin_at(queue_offset)
+            self._tail += _pack(self.last_log_end, PREFILL_SIZE, 0) * (queue_offset - self.max_offset)
+            self.max_offset = queue_offset
+        self.append(log_offset, size, tags_code)
+        self.next_offset = self.max_offset
+        return True
+
+    def keep_place(self, queue_offset: int) -> bool:
+        """Leave a hole for a damaged message that was the next one, so that no other gets its offset; False if not."""
+        if queue_offset != self.max_offset or not queue_offset:
+            return False
+        self._tail += _pack(self.last_log_end, PREFILL_SIZE, 0)
+        self.max_offset += 1
+        self.next_offset = self.max_offset
+        return True
+
+    def correct(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> None:
+        """Replace one entry, on the device too; blocking. Raises as `rewrite`."""
+        for file in self.rewrite(queue_offset, _pack(log_offset, size, tags_code)):
+            file.datasync()
+
+    def rewrite(self, queue_offset: int, packed: bytes) -> list[File]:
+        """Replace entries between `min_offset` and `max_offset` that are not what the log says.
+
+        Returns the files that are to be synced: nobody else syncs entries of records so old.
+
+        Raises:
+            DiskFailed, DiskFull: they could not be written.
+        """
+        end = queue_offset + len(packed) // QUEUE_ENTRY_BYTES
+        assert self.min_offset <= queue_offset and end <= self.max_offset, "entries that are there"
+        start, stop = queue_offset * QUEUE_ENTRY_BYTES, min(end, self._tail_start) * QUEUE_ENTRY_BYTES
+        at = start
+        self._files.ahead.pop(self, None)
+        while at < stop:
+            size = min(stop - at, self._file_bytes - at % self._file_bytes)
+            self._segments.write(packed[at - start : at - start + size], at)
+            at += size
+        if end > self._tail_start:
+            place = at - self._tail_start * QUEUE_ENTRY_BYTES
+            self._tail[place : place + len(packed) - (at - start)] = packed[at - start :]
+        if end == self.max_offset:
+            log_offset, size, _ = _unpack(packed, len(packed) - QUEUE_ENTRY_BYTES)
+            self.last_log_end = log_offset + size
+        return self._segments.files_between(start, stop)
+
+    def _begin_anew(self, queue_offset: int, log_offset: int) -> None:
+        """A first message behind all others: the topic was deleted on the master and created again."""
+        if queue_offset or not self.next_offset or log_offset < self.last_log_end:
+            return
+        self.destroy()
+        self._tail_start = self.min_offset = self.max_offset = self.next_offset = self.last_log_end = 0
+
+    def _is_absurd(self, missing: int, log_offset: int) -> bool:
+        """Whether more messages would be missing than fit between: a damaged queue offset must not fill the memory."""
+        return missing > 0 and missing * RECORD_BYTES_MIN > log_offset - self.last_log_end
+
+    def _begin_at(self, queue_offset: int) -> None:
+        if self._segments.starts:
+            self._files.ahead.pop(self, None)
+            self._segments.destroy()
+        per_file = self._file_bytes // QUEUE_ENTRY_BYTES
+        self._tail_start = self.max_offset = queue_offset - queue_offset % per_file
+
+    def entry(self, queue_offset: int) -> Entry:
+        """One entry between `min_offset` and `max_offset`."""
+        return Entry(*_unpack(self.read(queue_offset, 1), 0))
+
+    def read(self, queue_offset: int, count: int) -> bytes:
+        """Up to `count` entries from `queue_offset` on, from files and memory."""
+        end = min(queue_offset + count, self.max_offset)
+        written_end = min(end, self._tail_start)
+        data = self._written(queue_offset, written_end) if queue_offset < written_end else b""
+        queue_offset += len(data) // QUEUE_ENTRY_BYTES
+        if not written_end <= queue_offset < end:
+            return data
+        first = (queue_offset - self._tail_start) * QUEUE_ENTRY_BYTES
+        return data + bytes(self._tail[first : (end - self._tail_start) * QUEUE_ENTRY_BYTES])
+
+    def _written(self, start: int, end: int) -> bytes:
+        """Entries from files; a reader that goes on where it stopped gets them from memory most of the time."""
+        ahead_start, ahead = self._files.ahead.get(self, (0, b""))
+        ahead_end = ahead_start + len(ahead) // QUEUE_ENTRY_BYTES
+        if not (ahead_start <= start and end <= ahead_end):
+            if end - start <= _SEARCH_ENTRIES:
+                return self._from_files(start * QUEUE_ENTRY_BYTES, end * QUEUE_ENTRY_BYTES)
+            if ahead_start <= start <= ahead_end:
+                stop = min(max(end, start + AHEAD_ENTRIES), self._tail_start)
+            else:
+                stop = end
+            ahead_start, ahead = start, self._from_files(start * QUEUE_ENTRY_BYTES, stop * QUEUE_ENTRY_BYTES)
+            if stop - start <= AHEAD_ENTRIES:
+                self._files.keep_ahead(self, start, ahead)
+        return ahead[(start - ahead_start) * QUEUE_ENTRY_BYTES : (end - ahead_start) * QUEUE_ENTRY_BYTES]
+
+    def _from_files(self, position: int, stop: int) -> bytes:
+        data = b""
+        while position < stop and (piece := self._segments.read(position, stop - position)):
+            data += piece
+            position += len(piece)
+        return data
+
+    @property
+    def _held_from(self) -> int:
+        """The first entry of the files, or in memory if there are none."""
+        return self._segments.start // QUEUE_ENTRY_BYTES if self._segments.starts else self._tail_start
+
+    def place(self, queue_offset: int) -> int | None:
+        """Log offset that an entry names; None if it cannot be right: no size, or its record overlaps a neighbour's.
+
+        -1 for an entry before the queue's first message. What is in order may be wrong all the same: only the log
+        tells (`Store.record_of`).
+        """
+        first = max(queue_offset - 1, self._held_from)
+        entries = [Entry(*one) for one in QUEUE_ENTRY.iter_unpack(self.read(first, queue_offset + 2 - first))]
+        found = entries[queue_offset - first]
+        possible = [one for one in entries if one.size > 0 and one.log_offset >= 0]
+        if found not in possible or any(one.log_end > other.log_offset for one, other in pairwise(possible)):
+            return None
+        return -1 if found.size == PREFILL_SIZE and not found.log_offset else found.log_offset
+
+    def first_behind(self, log_offset: int, low: int, high: int) -> int:
+        """First of the entries `[low, high)` of a record at or behind a log offset; `high` if there is none.
+
+        Entries that cannot be right are passed over: where none beside them can be, the first of them is returned.
+        """
+        while low < high:
+            for at in around(low, high):
+                if (place := self.place(at)) is not None:
+                    low, high = (at + 1, high) if place < log_offset else (low, at)
+                    break
+            else:
+                return low
+        return low
+
+    @property
+    def written_entries(self) -> int:
+        """What `max_offset` would be if only the files counted."""
+        return self._tail_start
+
+    @property
+    def dirty(self) -> bool:
+        """Whether entries wait in memory."""
+        return bool(self._tail)
+
+    def flush(self) -> None:
+        """Write the entries in memory.
+
+        Raises:
+            DiskFull, DiskFailed: entries stay in memory and are tried again.
+        """
+        while self._tail:
+            offset = self._tail_start * QUEUE_ENTRY_BYTES
+            room = self._file_bytes - offset % self._file_bytes
+            piece = bytes(self._tail[:room])
+            self._segments.write(piece, offset)
+            del self._tail[:room]
+            self._tail_start += len(piece) // QUEUE_ENTRY_BYTES
+
+    def paths_behind(self, log_offset: int) -> list[str]:
+        """Files with written entries of records at or behind a log offset."""
+        low = self.first_behind(log_offset, self._segments.start // QUEUE_ENTRY_BYTES, self._tail_start)
+        return [
+            self._segments.path(start)
+            for start in self._segments.starts
+            if start + self._file_bytes > low * QUEUE_ENTRY_BYTES and low < self._tail_start
+        ]
+
+    def truncate_behind(self, log_end: int, *, wipes: bool = False) -> None:
+        """Remove entries whose record begins at or behind `log_end`.
+
+        After a power loss what follows the last entry that was synced may be anything: written, missing or torn.
+        `wipes` then zeroes all behind the entries that stay, on the device too if there were any: after a power loss a
+        later start would take them for entries of what was written in their place.
+        """
+        first = self._segments.start // QUEUE_ENTRY_BYTES
+        high = self.max_offset
+        if not wipes and first < high and self._is_before(high - 1, log_end) and self._continues(high - 1, first):
+            return
+        low = self.first_behind(log_end, first, high)
+        while low < high and self._is_before(low, log_end) and self._continues(low, first):
+            low += 1  # it is next to one that cannot be right
+        while low > first and not (self._is_before(low - 1, log_end) and self._continues(low - 1, first)):
+            low -= 1
+        self._files.ahead.pop(self, None)
+        if wipes:
+            self._segments.wipe(min(low, self._tail_start) * QUEUE_ENTRY_BYTES)
+        if low >= self._tail_start:
+            del self._tail[(low - self._tail_start) * QUEUE_ENTRY_BYTES :]
+        else:
+            self._tail.clear()
+            self._segments.truncate(low * QUEUE_ENTRY_BYTES)
+            self._tail_start = low
+        self.max_offset = self.next_offset = low
+        self.min_offset = min(self.min_offset, low)
+        self.last_log_end = self.log_end_before(low)
+
+    def _is_before(self, queue_offset: int, log_end: int) -> bool:
+        found = self.entry(queue_offset)
+        return found.size > 0 and 0 <= found.log_offset < log_end
+
+    def _continues(self, queue_offset: int, first: int) -> bool:
+        """Whether an entry follows the one before it in the log: a torn one, or one behind a gap, does not."""
+        found = self.entry(queue_offset)
+        if found.size <= 0 or queue_offset == first or found.size == PREFILL_SIZE:
+            return found.size > 0
+        before = self.entry(queue_offset - 1)
+        is_hole = before.size == PREFILL_SIZE
+        return before.size > 0 and (is_hole or found.log_offset >= before.log_offset + before.size)
+
+    def correct_min(self, log_start: int) -> None:
+        """Move `min_offset` to the first entry at or behind `log_start`; delete files wholly before it."""
+        low = self.min_offset = self.first_behind(log_start, self.min_offset, self.max_offset)
+        while len(self._segments.starts) > 1 and self._segments.starts[1] <= low * QUEUE_ENTRY_BYTES:
+            self._segments.drop_first()
+
+    def destroy(self) -> None:
+        """Delete the files."""
+        self._files.ahead.pop(self, None)
+        self._tail.clear()
+        self.drop_staged()
+        self._segments.destroy()
+
+
+def unpack_entries(entries: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Log offsets and sizes of entries; cost: two objects per entry."""
+    numbers = _packer(len(entries) // QUEUE_ENTRY_BYTES).unpack_from(entries)
+    return numbers[0::3], numbers[1::3]
+
+
+def around(low: int, high: int) -> Iterator[int]:
+    """Numbers of `[low, high)` from the middle outwards, at growing distances, and both ends; some may come twice.
+
+    They are about twice the logarithm of `high - low`.
+    """
+    middle, step = (low + high) // 2, 1
+    yield middle
+    while step < high - low:
+        yield from (at for at in (middle + step, middle - step) if low <= at < high)
+        step *= 2
+    yield from (low, high - 1)
+
+
+@lru_cache(maxsize=1024)
+def _packer(count: int) -> Struct:
+    """Packs `count` entries at once."""
+    return Struct(">" + "qiq" * count)

@@ -1,0 +1,434 @@
+"""The key index: (topic, key, time) to places in the commit log.
+
+A file is a header, a table of slots and a list of entries; entries of one slot are chained from the newest back.
+Keys are gathered and hashed in numpy batches. Entries go to disk as they are absorbed; the slot table of the newest
+file lives in memory and is written when the file is full or closed, and rebuilt from the entries after a crash.
+
+Source: docs/storage.md, "index"; RocketMQ IndexFile, IndexService.
+"""
+
+import logging
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tandemq.boundary import Disk, File
+from tandemq.codec.record.entries import (
+    INDEX_ENTRY,
+    INDEX_ENTRY_BYTES,
+    INDEX_HEADER,
+    INDEX_HEADER_BYTES,
+    INDEX_SLOT_BYTES,
+)
+from tandemq.errors import StoreError
+from tandemq.model.java_hash import cached_java_hash, hash_ascii_rows, java_hash
+from tandemq.storage.log.segmented_file import write_zeroes
+
+PENDING_MAX = 512
+CHAIN_MAX = 100_000
+TOGETHER_MIN = 6
+"""So many keys are hashed faster by numpy than one after the other."""
+log = logging.getLogger(__name__)
+_ENTRY = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
+_Array = np.ndarray[Any, np.dtype[Any]]
+_MASK = 0xFFFFFFFF
+
+
+def key_hash(topic: str, key: str) -> int:
+    """|hashCode(topic#key)|, with the one value that has no positive counterpart taken as 0."""
+    value = java_hash(f"{topic}#{key}")
+    return 0 if value == -(1 << 31) else abs(value)
+
+
+class IndexFile:
+    """One file. Entry numbers begin at 1."""
+
+    def __init__(self, disk: Disk, path: str, slots: int, entries: int) -> None:
+        """Open, or create empty, a file for `slots` slots and `entries` entries."""
+        self.path = path
+        self._slots = slots
+        self.entries_max = entries
+        self._entries_at = INDEX_HEADER_BYTES + INDEX_SLOT_BYTES * slots
+        total = self._entries_at + INDEX_ENTRY_BYTES * entries
+        self._file: File = disk.open(path, create=True)
+        if self._file.size() < total:
+            self._file.truncate(total)
+        header = INDEX_HEADER.unpack(self._file.pread(INDEX_HEADER_BYTES, 0))
+        self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.slots_used, count = header
+        self.count = max(1, count)
+        self._table: _Array | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no entry fits."""
+        return bool(self.count >= self.entries_max)
+
+    def _slot_table(self) -> _Array:
+        if self._table is None:
+            if self.count <= 1:
+                self._table = np.zeros(self._slots, dtype=np.int32)
+            else:
+                raw = self._file.pread(self._slots * INDEX_SLOT_BYTES, INDEX_HEADER_BYTES)
+                table = np.frombuffer(raw, dtype=">i4").astype(np.int32)
+                table[(table < 0) | (table >= self.count)] = 0
+                self._table = table
+        return self._table
+
+    def rebuild_slots(self) -> bool:
+        """Make the slot table from the entries; False if they are not in log order (unsynced pages were lost)."""
+        entries = self._read_entries()
+        if not self._is_sound(entries):
+            return False
+        table = np.zeros(self._slots, dtype=np.int32)
+        table[entries["hash"].astype(np.int64) % self._slots] = np.arange(1, len(entries) + 1, dtype=np.int32)
+        self._table = table
+        self.slots_used = int(np.count_nonzero(table))
+        return True
+
+    def _is_sound(self, entries: _Array) -> bool:
+        """Whether they look like entries in log order: pages that were not synced may be missing or torn."""
+        if not len(entries):
+            return True
+        offsets = entries["offset"]
+        missing = (entries["hash"] == 0) & (offsets == 0)
+        return bool(offsets[0] == self.begin_offset and (np.diff(offsets) >= 0).all() and not missing.any())
+
+    def _read_entries(self) -> _Array:
+        raw = self._file.pread((self.count - 1) * INDEX_ENTRY_BYTES, self._entries_at + INDEX_ENTRY_BYTES)
+        return np.frombuffer(raw, dtype=_ENTRY)
+
+    def truncate_behind(self, log_end: int) -> bool:
+        """Drop entries of records at or behind `log_end`; False if the file cannot be trusted at all.
+
+        On the device too: after a power loss they would stand between those that were written in their place.
+        """
+        entries = self._read_entries()
+        if not self._is_sound(entries):
+            return False
+        self.count = 1 + int(np.searchsorted(entries["offset"], log_end))
+        if self.count > 1:
+            last = entries[self.count - 2]
+            self.end_offset = int(last["offset"])
+            self.end_ms = self.begin_ms + int(last["seconds"]) * 1000
+        self._write_header()
+        write_zeroes(self._file, self._entries_at + self.count * INDEX_ENTRY_BYTES)
+        self._file.datasync()
+        return self.rebuild_slots()
+
+    def empty(self) -> None:
+        """Drop all entries, on the device too: a power loss may bring the file back after it was deleted."""
+        if self.count > 1:
+            self.count = 1
+            self._write_header()
+            self._file.datasync()
+
+    def add(self, hashes: _Array, offsets: _Array, times: _Array) -> None:
+        """Enter keys: positive int32 hashes, log offsets, store times in ms; they must fit."""
+        count = self.count + len(hashes)
+        begin_ms, begin_offset = self.begin_ms, self.begin_offset
+        if self.count == 1:
+            begin_ms, begin_offset = int(times[0]), int(offsets[0])
+        number = np.arange(self.count, count, dtype=np.int32)
+        table = self._slot_table()
+        slots = hashes.astype(np.int64) % self._slots
+        previous = table[slots]
+        order = np.argsort(slots, kind="stable")
+        again = slots[order][1:] == slots[order][:-1]
+        fresh = int(np.count_nonzero(previous == 0)) - int(np.count_nonzero(again & (previous[order[1:]] == 0)))
+        previous[order[1:][again]] = number[order[:-1][again]]
+        entries = np.empty(len(hashes), dtype=_ENTRY)
+        entries["hash"] = hashes
+        entries["offset"] = offsets
+        entries["seconds"] = np.minimum(np.maximum((times - begin_ms) // 1000, 0), 0x7FFFFFFF)
+        entries["previous"] = previous
+        header = (begin_ms, int(times[-1]), begin_offset, int(offsets[-1]), self.slots_used + fresh, count)
+        self._file.pwrite(entries.tobytes(), self._entries_at + self.count * INDEX_ENTRY_BYTES)
+        self._file.pwrite(INDEX_HEADER.pack(*header), 0)
+        # Nothing in memory changes before both are written: a batch that met a full disk is entered again whole.
+        self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.slots_used, self.count = header
+        table[slots] = number
+
+    def _write_header(self) -> None:
+        self._file.pwrite(
+            INDEX_HEADER.pack(
+                self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.slots_used, self.count
+            ),
+            0,
+        )
+
+    def write_slots(self) -> None:
+        """Put the slot table on disk, so that others can read the file; then it need not stay in memory."""
+        if self._table is not None:
+            self._file.pwrite(self._table.astype(">i4").tobytes(), INDEX_HEADER_BYTES)
+
+    def release(self) -> None:
+        """Write and forget the slot table: the file is full."""
+        self.write_slots()
+        self._table = None
+
+    def find(self, wanted: int, begin_ms: int, end_ms: int, most: int) -> list[int]:
+        """Log offsets of entries with this hash and time, newest first."""
+        slot = wanted % self._slots
+        if self._table is not None:
+            number = int(self._table[slot])
+        else:
+            raw = self._file.pread(INDEX_SLOT_BYTES, INDEX_HEADER_BYTES + slot * INDEX_SLOT_BYTES)
+            number = int.from_bytes(raw, "big", signed=True)
+        found: list[int] = []
+        for _ in range(CHAIN_MAX):
+            if not 0 < number < self.count or len(found) >= most:
+                break
+            raw = self._file.pread(INDEX_ENTRY_BYTES, self._entries_at + number * INDEX_ENTRY_BYTES)
+            there, offset, seconds, number = INDEX_ENTRY.unpack(raw)
+            time_ms = self.begin_ms + seconds * 1000
+            if time_ms < begin_ms - 1000:
+                break
+            if there == wanted and begin_ms - 1000 < time_ms <= end_ms:
+                found.append(offset)
+        return found
+
+    def entries(self) -> list[tuple[int, int]]:
+        """(hash, log offset) of all entries, in order."""
+        return [(int(entry["hash"]), int(entry["offset"])) for entry in self._read_entries()]
+
+    def close(self) -> None:
+        """Write what is in memory and close."""
+        self.write_slots()
+        self._write_header()
+        self._file.close()
+
+    def sync(self) -> None:
+        """Write what is in memory and wait until it is on the device."""
+        self.write_slots()
+        self._write_header()
+        self._file.datasync()
+
+
+class _Rows(NamedTuple):
+    """ASCII keys of one topic and length, end to end, and their records' log offsets and store times."""
+
+    topic: str
+    keys: bytes
+    length: int
+    offsets: _Array
+    times: _Array
+
+    def singly(self) -> list[tuple[str, bytes, int, int]]:
+        """The same as `KeyIndex.pending` has them."""
+        pairs = zip(self.offsets.tolist(), self.times.tolist(), strict=True)
+        return [
+            (self.topic, self.keys[at * self.length : (at + 1) * self.length], offset, time_ms)
+            for at, (offset, time_ms) in enumerate(pairs)
+        ]
+
+
+class KeyIndex:
+    """All index files, and the keys not yet absorbed."""
+
+    def __init__(self, disk: Disk, slots: int, entries: int) -> None:
+        """Open what is there; files of another size than configured are left alone and not used."""
+        self._disk = disk
+        self._slots = slots
+        self._entries = entries
+        self.files: list[IndexFile] = []
+        total = INDEX_HEADER_BYTES + INDEX_SLOT_BYTES * slots + INDEX_ENTRY_BYTES * entries
+        for name in disk.list("index"):
+            if not name.isdigit():
+                continue
+            if disk.open(f"index/{name}").size() in (0, total):
+                self.files.append(IndexFile(disk, f"index/{name}", slots, entries))
+            else:
+                log.warning("index: index/%s has another size than configured and is not used", name)
+        self.pending: list[tuple[str, bytes, int, int]] = []
+        """(topic, key, log offset, store time): appended by dispatch, in log order."""
+        self._rows: list[_Rows] = []
+        """Keys that came many at once, in log order; all before those in `pending`."""
+
+    @property
+    def end_offset(self) -> int:
+        """Log offset of the newest record indexed, -1 if none."""
+        return self.files[-1].end_offset if self.files and self.files[-1].count > 1 else -1
+
+    def recover(self, log_end: int) -> bool:
+        """After a crash: drop entries at or behind `log_end`, remake the slots. False: the files cannot be trusted."""
+        while self.files and (self.files[-1].count <= 1 or self.files[-1].begin_offset >= log_end):
+            self.files[-1].empty()
+            self._drop(self.files.pop())
+        unsure = [file for file in self.files[:-1] if file.end_offset >= log_end] + self.files[-1:]
+        return all(file.truncate_behind(log_end) for file in unsure)
+
+    def drop_all(self) -> None:
+        """Delete all files."""
+        while self.files:
+            self._drop(self.files.pop())
+
+    def _drop(self, file: IndexFile) -> None:
+        file.close()
+        self._disk.remove(file.path)
+
+    @property
+    def waiting(self) -> int:
+        """How many keys are not entered yet."""
+        return len(self.pending) + sum(len(rows.offsets) for rows in self._rows)
+
+    def forget_behind(self, log_end: int) -> None:
+        """Drop waiting keys of records at or behind `log_end`."""
+        self._rows_to_pending()
+        self.pending = [key for key in self.pending if key[2] < log_end]
+
+    def absorb(self) -> None:
+        """Hash and enter the waiting keys.
+
+        Raises:
+            DiskFull, DiskFailed: keys that are not entered go on waiting.
+        """
+        if self._rows:
+            self._absorb_rows()
+        while self.pending:
+            file = self._newest(self.pending[0][3])
+            batch = self.pending[: file.entries_max - file.count]
+            topics, keys, offsets, times = zip(*batch, strict=True)
+            file.add(hash_keys(topics, keys), np.array(offsets, dtype=np.int64), np.array(times, dtype=np.int64))
+            del self.pending[: len(batch)]
+            if file.is_full:
+                file.release()
+
+    def add_rows(self, topic: str, keys: bytes, length: int, offsets: _Array, times: _Array) -> None:
+        """Take many ASCII keys of one length and topic, laid end to end; enter them once there are enough.
+
+        Raises:
+            DiskFull, DiskFailed: keys that were not entered wait.
+        """
+        rows = _Rows(topic, keys, length, offsets, times)
+        if self.pending:
+            try:
+                self.absorb()
+            except StoreError:
+                self.pending += rows.singly()
+                raise
+        self._rows.append(rows)
+        if self.waiting >= PENDING_MAX:
+            self._absorb_rows()
+
+    def _absorb_rows(self) -> None:
+        done = 0
+        found = [
+            _hash_rows(topic, b"".join([rows.keys for rows in alike]), length)
+            for (topic, length), alike in groupby(self._rows, lambda rows: (rows.topic, rows.length))
+        ]
+        hashes = _positive(np.concatenate(found))
+        offsets = np.concatenate([rows.offsets for rows in self._rows])
+        times = np.concatenate([rows.times for rows in self._rows])
+        try:
+            while done < len(hashes):
+                file = self._newest(int(times[done]))
+                stop = min(len(hashes), done + file.entries_max - file.count)
+                file.add(hashes[done:stop], offsets[done:stop], times[done:stop])
+                done = stop
+                if file.is_full:
+                    file.release()
+        except StoreError:
+            self._rows_to_pending()
+            del self.pending[:done]
+            raise
+        self._rows.clear()
+
+    def _rows_to_pending(self) -> None:
+        """Turn what came many at once into single keys."""
+        self.pending = [key for rows in self._rows for key in rows.singly()] + self.pending
+        self._rows.clear()
+
+    def _newest(self, wall_ms: int) -> IndexFile:
+        if self.files and not self.files[-1].is_full:
+            return self.files[-1]
+        if self.files:
+            self.files[-1].release()  # again, if the disk had no room for it when the file became full
+        moment = datetime.fromtimestamp(wall_ms / 1000, UTC)
+        name = int(moment.strftime("%Y%m%d%H%M%S") + f"{wall_ms % 1000:03d}")
+        if self.files:
+            name = max(name, int(self.files[-1].path.rsplit("/", 1)[1]) + 1)
+        self.files.append(IndexFile(self._disk, f"index/{name:017d}", self._slots, self._entries))
+        return self.files[-1]
+
+    def find(self, topic: str, key: str, begin_ms: int, end_ms: int, most: int) -> list[int]:
+        """Log offsets of at most `most` candidates, ascending; hash collisions included: RocketMQ's clients filter."""
+        self.absorb()
+        wanted = key_hash(topic, key)
+        found: list[int] = []
+        for file in reversed(self.files):
+            if file.count > 1 and file.begin_ms <= end_ms:
+                found += file.find(wanted, begin_ms, end_ms, most - len(found))
+            if len(found) >= most or (file.count > 1 and file.begin_ms < begin_ms):
+                break
+        return sorted(set(found))
+
+    def drop_before(self, log_start: int) -> None:
+        """Delete files all of whose records are gone; never the last one."""
+        while len(self.files) > 1 and self.files[0].end_offset < log_start:
+            self._drop(self.files.pop(0))
+
+    def last_full_ms(self) -> int:
+        """End time of the newest full file: what RocketMQ's checkpoint calls the index time."""
+        full = [file.end_ms for file in self.files if file.is_full]
+        return full[-1] if full else 0
+
+    def close(self) -> None:
+        """Absorb, write, sync and close everything."""
+        self.absorb()
+        for file in self.files[-2:]:
+            file.sync()
+        for file in self.files:
+            file.close()
+
+
+def hash_keys(topics: Sequence[str], keys: Sequence[bytes]) -> _Array:
+    """Positive int32 hashes of topic#key; keys of equal length and topic are hashed together, unless they are few."""
+    if len(keys) < TOGETHER_MIN:
+        return _positive(np.array([_hash_one(*pair) for pair in zip(topics, keys, strict=True)], dtype=np.uint32))
+    rows = b"".join(keys)
+    if len(set(topics)) == 1 and len(set(map(len, keys))) == 1 and rows.isascii():
+        return _positive(_hash_rows(topics[0], rows, len(keys[0])))
+    return _positive(_hash_mixed(topics, keys))
+
+
+def _positive(hashes: _Array) -> _Array:
+    """|hash| as int32, with the one value that has no positive counterpart taken as 0."""
+    signed = hashes.view(np.int32)
+    result: _Array = np.abs(signed)
+    result[signed == np.int32(-(1 << 31))] = 0
+    return result
+
+
+def _hash_rows(topic: str, rows: bytes, length: int) -> _Array:
+    """Unsigned hashes of topic#key for keys of one length laid end to end."""
+    prefix = cached_java_hash(f"{topic}#") & _MASK
+    return hash_ascii_rows(rows, length) + np.uint32(prefix * pow(31, length, 1 << 32) & _MASK)
+
+
+def _hash_one(topic: str, key: bytes) -> int:
+    """The unsigned hash of one."""
+    if not key.isascii():
+        return java_hash(f"{topic}#{key.decode('utf-8', 'replace')}") & _MASK
+    value = cached_java_hash(f"{topic}#")
+    for unit in key:
+        value = 31 * value + unit & _MASK
+    return value
+
+
+def _hash_mixed(topics: Sequence[str], keys: Sequence[bytes]) -> _Array:
+    hashes = np.empty(len(keys), dtype=np.uint32)
+    groups: dict[tuple[str, int], list[int]] = {}
+    for position, (topic, key) in enumerate(zip(topics, keys, strict=True)):
+        if key.isascii():
+            groups.setdefault((topic, len(key)), []).append(position)
+        else:
+            hashes[position] = _hash_one(topic, key)
+    for (topic, length), positions in groups.items():
+        if len(positions) < TOGETHER_MIN:
+            hashes[positions] = [_hash_one(topic, keys[position]) for position in positions]
+            continue
+        hashes[positions] = _hash_rows(topic, b"".join([keys[position] for position in positions]), length)
+    return hashes

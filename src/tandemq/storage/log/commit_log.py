@@ -1,0 +1,338 @@
+"""The commit log: every message of every topic, in order of arrival.
+
+Records are gathered in memory during a turn and written by `write()`, one `pwrite` per file touched. If that fails
+nothing of the turn is in the log: `end` goes back, and the caller answers accordingly.
+
+    append … append · write()  ->  [start, end) is readable · flush job  ->  below `flushed_offset` is on the device
+
+Does not know: topics, replicas, sockets, the time.
+Source: docs/storage.md, "commit log"; RocketMQ CommitLog.
+"""
+
+from collections.abc import Sequence
+from struct import Struct
+
+from isal.isal_zlib import crc32
+
+from tandemq.boundary import Buffer, Disk, File
+from tandemq.codec.record.entries import BLANK, BLANK_BYTES_MIN, BLANK_MAGIC
+from tandemq.codec.record.record import (
+    CRC_FIRST,
+    CRC_LAST,
+    CRC_MIDDLE,
+    CRC_PROPERTY_BYTES,
+    MAGIC_V1,
+    RUN_HEAD,
+    encode_record,
+)
+from tandemq.errors import DiskFailed, DiskFull, RecordTooLarge, StoreError
+from tandemq.storage.log.message_rows import Row
+from tandemq.storage.log.range_reader import LogReader
+from tandemq.storage.log.segmented_file import FileCache, SegmentLog
+
+ZERO_AHEAD_BYTES = 4 << 20
+_PLAIN_OVERHEAD = 91 + CRC_PROPERTY_BYTES
+_CRC_MASK = 0x7FFFFFFF
+_run_head = RUN_HEAD.pack
+_size_at = Struct(">i").unpack_from
+
+
+class CommitLog:
+    """The log of one broker. One writer; reads see what was written."""
+
+    def __init__(self, disk: Disk, segment_bytes: int, *, directory: str = "commitlog") -> None:
+        """Load the row of files. `end` must then be set by recovery.
+
+        Raises:
+            StoreDamaged: see `SegmentLog`.
+        """
+        self._segments = SegmentLog(disk, FileCache(disk, files_max=64), directory, segment_bytes)
+        self.segment_bytes = segment_bytes
+        self.end = 0
+        """Behind the last record, those not yet written included."""
+        self.written_end = 0
+        """Behind the last byte written; equal to `end` between turns."""
+        self.flushed_offset = 0
+        self.cut_count = 0
+        self.refused: Exception | None = None
+        """Set for good after a device error: nothing may be written behind what is not known to be there."""
+        self.last_write: tuple[int, Buffer] = (0, b"")
+        """Offset and bytes of the latest write: what followers of the tail read without a system call."""
+        self._pending: list[Buffer] = []
+        self._rolls: list[int] = []
+        self._segment_end = 0
+        self.zero_ahead = False
+        """Write zeroes ahead of the log: a sync then changes no file's block map, which makes it a third cheaper."""
+        self._zeroed_end = 0
+        self.reader = LogReader(self)
+        """For pulls."""
+
+    @property
+    def start(self) -> int:
+        """First byte held."""
+        return self._segments.start
+
+    def open_at(self, end: int, *, flushed: int) -> None:
+        """Begin to append at `end`; what lies behind is cut and zeroed. Below `flushed` the device has the bytes."""
+        self._segments.truncate(end)
+        self.cut_count += 1
+        self.end = self.written_end = end
+        self.flushed_offset = min(flushed, end)
+        self._segment_end = end - end % self.segment_bytes + self.segment_bytes
+        if end and end % self.segment_bytes == 0 and end == self._segments.capacity_end:
+            self._segment_end = end
+        if not self._segments.starts and end == 0:
+            self._segment_end = self.segment_bytes
+        self._pending.clear()
+        self._rolls.clear()
+        self.reader.forget()
+        self._zeroed_end = end
+        self.last_write = (end, b"")
+
+    def wipe(self, end: int) -> None:
+        """Zero what lies behind `end`, on the device too, before it is cut for good; blocking."""
+        self._segments.wipe(end)
+
+    def reserve(self, size: int) -> int:
+        """Offset at which `size` bytes will be placed next; ends the current file with a blank if they do not fit.
+
+        Raises:
+            RecordTooLarge: they fit in no file.
+        """
+        room = self._segment_end - self.end
+        if size + BLANK_BYTES_MIN > room:
+            if size + BLANK_BYTES_MIN > self.segment_bytes:
+                raise RecordTooLarge(
+                    f"a record of {size} bytes does not fit into a commit log file of {self.segment_bytes} bytes"
+                )
+            if room:
+                self._pending.append(BLANK.pack(room, BLANK_MAGIC) + bytes(room - BLANK_BYTES_MIN))
+                self.end += room
+            self._rolls.append(self.end)
+            self._segment_end = self.end + self.segment_bytes
+        return self.end
+
+    @property
+    def room(self) -> int:
+        """Bytes of records that fit behind the end of the log, in the same file."""
+        return max(0, self._segment_end - self.end - BLANK_BYTES_MIN)
+
+    def append_run(self, rows: Sequence[Row], stored: bytes) -> list[tuple[int, int, int]]:
+        """Append ordinary messages; the hot path: no call of ours and few objects per message.
+
+        Args:
+            rows: each takes the next offset of its place. They must fit: see `plain_bytes_max`.
+            stored: store time and host, 16 bytes.
+        Returns:
+            Log offset, size and queue offset of each.
+        """
+        pending, pack = self._pending, _run_head
+        offset, room_end = self.end, self._segment_end - BLANK_BYTES_MIN
+        topic, layout, key_bytes, fixed, middle, after = b"", None, -1, 0, b"", b""
+        placed: list[tuple[int, int, int]] = []
+        for place, row_topic, row_layout, key, body, flag, sys_flag, born_ms, born_host, _, _, _ in rows:
+            if row_layout is not layout or len(key) != key_bytes or row_topic is not topic:
+                topic, layout, key_bytes, after = row_topic, row_layout, len(key), row_layout.after
+                length = len(layout.before) + key_bytes + len(after) + CRC_PROPERTY_BYTES
+                middle = topic + length.to_bytes(2) + layout.before
+                fixed = _PLAIN_OVERHEAD - CRC_PROPERTY_BYTES - 1 + len(topic) + length
+            size = fixed + len(body)
+            if offset + size > room_end:
+                self.end = offset
+                offset = self.reserve(size)
+                room_end = self._segment_end - BLANK_BYTES_MIN
+            queue_offset = place.next_offset
+            place.next_offset = queue_offset + 1
+            raw = b"".join((
+                pack(
+                    size, MAGIC_V1, crc32(body) & _CRC_MASK, place.queue_id, flag, queue_offset, offset, sys_flag,
+                    born_ms, born_host, stored, len(body),
+                ),
+                body, middle, key, after,
+            ))  # fmt: skip
+            crc = crc32(raw) & _CRC_MASK
+            pending += (raw, CRC_FIRST[crc % 1000], CRC_MIDDLE[crc // 1000 % 1000], CRC_LAST[crc // 1_000_000])
+            placed.append((offset, size, queue_offset))
+            offset += size
+        self.end = offset
+        return placed
+
+    def append_record(
+        self, *, topic: bytes, queue_id: int, queue_offset: int, body: bytes, properties: bytes, flag: int,
+        sys_flag: int, born_ms: int, born_host: bytes, store_ms: int, store_host: bytes, reconsume_times: int,
+        prepared_offset: int = 0,
+    ) -> tuple[int, int]:  # fmt: skip
+        """Append any message; returns (log offset, size). Raises as `reserve` and `encode_record`."""
+        fixed = 12 * ((len(born_host) == 20) + (len(store_host) == 20)) + (len(topic) > 127)
+        size = _PLAIN_OVERHEAD + fixed + len(body) + len(topic) + len(properties)
+        offset = self.reserve(size)
+        raw = encode_record(
+            topic=topic, queue_id=queue_id, queue_offset=queue_offset, log_offset=offset, body=body,
+            properties=properties, flag=flag, sys_flag=sys_flag, born_ms=born_ms, born_host=born_host,
+            store_ms=store_ms, store_host=store_host, reconsume_times=reconsume_times, prepared_offset=prepared_offset,
+        )  # fmt: skip
+        assert len(raw) == size, "the size told before encoding must hold"
+        self._pending.append(raw)
+        self.end += size
+        return offset, size
+
+    def append_copy(self, data: Buffer) -> None:
+        """Append bytes of a master's log as they are; they must not cross a file's end."""
+        room = self._segment_end - self.end
+        if not room:
+            self._rolls.append(self.end)
+            self._segment_end = self.end + self.segment_bytes
+            room = self.segment_bytes
+        assert len(data) <= room, "a copy must not cross files"
+        self._pending.append(data)
+        self.end += len(data)
+
+    def begin_at(self, offset: int) -> None:
+        """Let an empty log begin at a file's start other than 0: a slave that copies from the last file."""
+        assert not self._segments.starts and not self._pending and offset % self.segment_bytes == 0
+        self.end = self.written_end = self.flushed_offset = offset
+        self._segment_end = offset + self.segment_bytes
+
+    def write(self) -> int:
+        """Write what was appended; returns the number of bytes.
+
+        Raises:
+            DiskFull: nothing of it is in the log; `end` is back where it was. Later appends may succeed.
+            DiskFailed: the same, and the log takes no more writes.
+        """
+        if not self._pending:
+            return 0
+        start = self.written_end
+        data = self._pending[0] if len(self._pending) == 1 else b"".join(self._pending)
+        self._pending.clear()
+        rolls, self._rolls = self._rolls, []
+        try:
+            if self.refused is not None:
+                raise DiskFailed(str(self.refused), hint="restart the broker once the disk is sound")
+            self._write_pieces(data, start, rolls)
+        except StoreError as error:
+            self._take_back(start, data)
+            if not isinstance(error, DiskFull):
+                self.refused = self.refused or error
+            raise
+        self.written_end = self.end
+        self.last_write = (start, data)
+        if self.zero_ahead and self.end > self._zeroed_end:
+            self._write_zeroes()
+        return len(data)
+
+    def _write_zeroes(self) -> None:
+        """Zero the next few MiB of this file. Errors are left to the write that needs the room."""
+        room = min(ZERO_AHEAD_BYTES, self._segment_end - self.end)
+        if room <= 0:
+            return
+        try:
+            self._segments.write(bytes(room), self.end)
+        except StoreError:
+            return
+        self._zeroed_end = self.end + room
+
+    def _write_pieces(self, data: Buffer, start: int, rolls: list[int]) -> None:
+        if not rolls:
+            self._segments.write(data, start)
+            return
+        stop = start + len(data)
+        cuts = [start, *(roll for roll in rolls if start < roll < stop), stop]
+        view = memoryview(data)
+        for first, last in zip(cuts, cuts[1:], strict=False):
+            self._segments.write(view[first - start : last - start], first)
+
+    def _take_back(self, start: int, data: Buffer) -> None:
+        """Undo a failed write of records, on the disk too: they are to be nowhere, also after a restart.
+
+        One after the other: if that fails as well, whole records are left and nothing behind them, which nobody takes
+        for damage when the log is opened again.
+        """
+        self.end = self._zeroed_end = start
+        if self.refused is None:
+            try:
+                self._segments.take_back([(start + position, size) for position, size in _records_in(data)], start)
+            except StoreError as error:
+                self.refused = error
+        self._segment_end = start - start % self.segment_bytes + self.segment_bytes
+        if start and start % self.segment_bytes == 0 and start == self._segments.capacity_end:
+            self._segment_end = start
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` written bytes from `offset`, not beyond that file; b"" at the end.
+
+        Raises:
+            OffsetGone: the offset was deleted.
+        """
+        size = min(size, self.written_end - offset)
+        if size <= 0:
+            return b""
+        latest, data = self.last_write
+        if offset >= latest and offset + size <= latest + len(data):
+            room = self.segment_bytes - offset % self.segment_bytes
+            return bytes(data[offset - latest : offset - latest + min(size, room)])
+        return self._segments.read(offset, size)
+
+    def file_at(self, offset: int) -> tuple[int, File]:
+        """Start and file of the segment that holds an offset.
+
+        Raises:
+            OffsetGone: no file holds it.
+        """
+        return self._segments.file_at(offset)
+
+    def read_raw(self, offset: int, size: int) -> bytes:
+        """Like `read`, but whatever the files hold, written by this process or not: for recovery and repair."""
+        return self._segments.read(offset, size)
+
+    def is_blank_from(self, offset: int) -> bool:
+        """Whether nothing was ever written at or behind an offset, told without reading."""
+        return self._segments.is_blank_from(offset)
+
+    def overwrite(self, data: bytes, offset: int) -> File:
+        """Put the good bytes of a twin in place of damaged ones, within one file and below `written_end`.
+
+        Returns the file, which is to be synced.
+
+        Raises:
+            DiskFailed: the device failed; what lies there now is unknown.
+        """
+        assert self.start <= offset and offset + len(data) <= self.written_end, "repair stays within the log"
+        self._segments.write(data, offset)
+        self.reader.forget()
+        return self._segments.files_between(offset, offset + 1)[0]
+
+    def files_to_sync(self) -> list[File]:
+        """Files that hold bytes between `flushed_offset` and `written_end`."""
+        return self._segments.files_between(self.flushed_offset, self.written_end)
+
+    def drop_first_segment(self) -> int:
+        """Delete the oldest file; never the last one. Returns the new start."""
+        assert len(self._segments.starts) > 1, "the last file is never deleted"
+        self._segments.drop_first()
+        self.reader.forget()
+        return self.start
+
+    @property
+    def segment_starts(self) -> list[int]:
+        """Start offsets of the files, oldest first."""
+        return list(self._segments.starts)
+
+    def segment_path(self, start: int) -> str:
+        """Path of one file, relative to the store."""
+        return self._segments.path(start)
+
+    def close(self) -> None:
+        """Close the files."""
+        self._segments._files.close()  # noqa: SLF001  # the log owns this cache
+
+
+def _records_in(data: Buffer) -> list[tuple[int, int]]:
+    """Positions and sizes of records, and of blanks that end a file; they lie one behind the other."""
+    found: list[tuple[int, int]] = []
+    position = 0
+    while position < len(data):
+        size = max(BLANK_BYTES_MIN, min(_size_at(data, position)[0], len(data) - position))
+        found.append((position, size))
+        position += size
+    return found
