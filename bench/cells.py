@@ -82,15 +82,25 @@ CELLS: tuple[Cell, ...] = (
     Cell("rss-10k", "resident memory, 10,000 idle connections", "rest", "MB", more_is_better=False, bound=400),
     Cell("twin", "master → our slave, stored and verified", "store", "MB/s", bound=400, ours_only=True),
     Cell(
-        "recovery", "recovery of a 4 GiB store after kill -9", "store", "s", more_is_better=False, bound=5.0,
+        "recovery",
+        "recovery of a 4 GiB store after kill -9",
+        "store",
+        "s",
+        more_is_better=False,
+        bound=5.0,
         ours_only=True,
     ),
     Cell("verify", "tandemq log verify, 1 KiB bodies", "store", "MB/s", bound=400, ours_only=True),
     Cell(
-        "failover", "kill -9 of the master → next message, our client", "failover", "s", more_is_better=False,
-        bound=1.5, ours_only=True,
+        "failover",
+        "kill -9 of the master → next message, our client",
+        "failover",
+        "s",
+        more_is_better=False,
+        bound=1.5,
+        ours_only=True,
     ),
-)  # fmt: skip
+)
 
 SESSIONS: tuple[Session, ...] = ("send", "read", "flush", "pair", "rest", "store", "failover")
 

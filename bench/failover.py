@@ -59,8 +59,8 @@ def seconds_without_delivery(group: _Group, *, topic: str = _TOPIC, backlog: int
     """
     master = group.master
     result = run_load(
-        "produce", master.address, topic=topic, body=128, batch=32, connections=4, window=4, count=backlog,
-    )  # fmt: skip
+        "produce", master.address, topic=topic, body=128, batch=32, connections=4, window=4, count=backlog
+    )
     sent = int(result["messages"])
     command = [sys.executable, "-m", "bench.failover_consumer", group.name_server.address, topic, str(sent)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as consumer:

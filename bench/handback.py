@@ -50,8 +50,17 @@ class SlowReads:
         """Deliveries since `returns` of what was delivered before."""
         self.back = 0
         """How often a committed offset was lower than before."""
-        run_load("produce", master, topic=self._topic, queues=_QUEUES, body=128, batch=32, connections=1, window=4,
-                 count=_BACKLOG)  # fmt: skip
+        run_load(
+            "produce",
+            master,
+            topic=self._topic,
+            queues=_QUEUES,
+            body=128,
+            batch=32,
+            connections=1,
+            window=4,
+            count=_BACKLOG,
+        )
 
     @contextmanager
     def running(self) -> Iterator[None]:

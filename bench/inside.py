@@ -87,9 +87,7 @@ def _slave(path: Path) -> Iterator[_Step]:
         step()
         count += messages
     source = RealDisk(path / "master").open("commitlog/" + "0" * 20)
-    broker = _Driven(
-        path / "slave", role="SLAVE", broker_id=1, ha_master_address="127.0.0.1:1", ha_protocol="classic"
-    )  # fmt: skip
+    broker = _Driven(path / "slave", role="SLAVE", broker_id=1, ha_master_address="127.0.0.1:1", ha_protocol="classic")
     connects = broker.turn([]).connects
     broker.open(connects[0].link, LinkKind.HA_SLAVE)
     log = source.pread(count * 1215, 0)

@@ -219,13 +219,23 @@ def cost(pairs: int, registry: str, console: Console) -> dict[str, Any]:
             first, second = (fixed, elected) if number % 2 else (elected, fixed)
             speeds = {id(fixed): 0.0, id(elected): 0.0}
             for pair in (first, second, second, first):
-                done = run_load("produce", pair.master.address, topic="Cost", body=128, connections=16, window=32,
-                                seconds=_COST_SECONDS, warmup=1.0)  # fmt: skip
+                done = run_load(
+                    "produce",
+                    pair.master.address,
+                    topic="Cost",
+                    body=128,
+                    connections=16,
+                    window=32,
+                    seconds=_COST_SECONDS,
+                    warmup=1.0,
+                )
                 speeds[id(pair)] += float(done["messages_per_s"]) / 2
             static, elect = speeds[id(fixed)], speeds[id(elected)]
             ratios.append(elect / static)
-            console.print(f"{registry.partition(':')[0]} cost: static {static:,.0f} msg/s, elect {elect:,.0f} msg/s "
-                          f"({ratios[-1]:.3f})")  # fmt: skip
+            console.print(
+                f"{registry.partition(':')[0]} cost: static {static:,.0f} msg/s, elect {elect:,.0f} msg/s "
+                f"({ratios[-1]:.3f})"
+            )
     return {"ratios": ratios, "median": statistics.median(ratios)}
 
 
@@ -309,8 +319,14 @@ def _table(results: dict[str, Any]) -> Table:
     shown = Table("mode, registry", "what", "p50", "slowest", "runs", "besides", title="seconds")
     for name, figures in results.items():
         if name.startswith("cost"):
-            shown.add_row(f"elect ÷ static, {name.partition(', ')[2]}", "send 16×32, SYNC_MASTER",
-                          f"{figures['median']:.3f}", "", str(len(figures["ratios"])), "")  # fmt: skip
+            shown.add_row(
+                f"elect ÷ static, {name.partition(', ')[2]}",
+                "send 16×32, SYNC_MASTER",
+                f"{figures['median']:.3f}",
+                "",
+                str(len(figures["ratios"])),
+                "",
+            )
             continue
         for what in ("read", "write", "back", "switch"):
             values = [row[what] for row in figures if what in row]
@@ -322,9 +338,10 @@ def _table(results: dict[str, Any]) -> Table:
 
 def _besides(what: str, rows: list[dict[str, Any]]) -> str:
     counted = {
-        "write": {"failed": "sends failed"}, "switch": {"failed_s": "sends failed"},
+        "write": {"failed": "sends failed"},
+        "switch": {"failed_s": "sends failed"},
         "back": {"twice": "came twice", "offsets_back": "offsets went back"},
-    }.get(what, {})  # fmt: skip
+    }.get(what, {})
     return ", ".join(f"{sum(row[key] for row in rows)} {text}" for key, text in counted.items() if key in rows[0])
 
 

@@ -61,10 +61,17 @@ def _fill(broker: _Driven, layout: Layout, body_bytes: int) -> list[_Queue]:
         for _ in range(1000):
             queue = store.queue(random.choice(names), random.randrange(layout.queues))
             store.put(
-                queue, body=body[: random.randint(body_bytes // 2, body_bytes * 3 // 2)],
-                properties=b"TAGS\x01a\x02", flag=0, sys_flag=0, born_ms=1, born_host=bytes(8),
-                store_ms=broker.now.wall_ms, store_host=bytes(8), reconsume_times=0,
-            )  # fmt: skip
+                queue,
+                body=body[: random.randint(body_bytes // 2, body_bytes * 3 // 2)],
+                properties=b"TAGS\x01a\x02",
+                flag=0,
+                sys_flag=0,
+                born_ms=1,
+                born_host=bytes(8),
+                store_ms=broker.now.wall_ms,
+                store_host=bytes(8),
+                reconsume_times=0,
+            )
         store.commit()
     store.flush_queues()
     frames = {name: PullFrames(name, max_messages=_PULLED) for name in names}

@@ -133,6 +133,9 @@ def machine() -> dict[str, Any]:
     model = next((line.partition(":")[2].strip() for line in info.splitlines() if line.startswith("model name")), "?")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
-        "cpu": model, "cores": os.cpu_count(), "memory_gb": round(memory / 1e9, 1), "kernel": platform.release(),
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "memory_gb": round(memory / 1e9, 1),
+        "kernel": platform.release(),
         "python": platform.python_version(),
-    }  # fmt: skip
+    }

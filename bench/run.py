@@ -69,10 +69,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _write(args: argparse.Namespace, lines: list[Row], runner: _Runner, minutes: float) -> None:
     facts: dict[str, Any] = {
-        **machine(), "when": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        "quick": args.quick, "rounds": args.rounds, "minutes": round(minutes, 1), "problems": runner.problems,
+        **machine(),
+        "when": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "quick": args.quick,
+        "rounds": args.rounds,
+        "minutes": round(minutes, 1),
+        "problems": runner.problems,
         "generator_alone": runner.ceiling,
-    }  # fmt: skip
+    }
     write_json(args.results, lines, runner.figures, facts)
     # The picture in the README is of a whole run, at full length.
     if not args.quick and len(lines) == len(CELLS) and not runner.problems:

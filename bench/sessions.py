@@ -51,9 +51,16 @@ class Pace:
 
 
 QUICK = Pace(
-    measure_s=1.0, settle_s=0.3, warmup_look_s=1.0, warmup_max_s=3.0, latency_s=2.0, read_bytes=1 << 28,
-    store_bytes=1 << 28, replays=1, idle_connections=1_000,
-)  # fmt: skip
+    measure_s=1.0,
+    settle_s=0.3,
+    warmup_look_s=1.0,
+    warmup_max_s=3.0,
+    latency_s=2.0,
+    read_bytes=1 << 28,
+    store_bytes=1 << 28,
+    replays=1,
+    idle_connections=1_000,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +168,17 @@ def _send_cells(bench: Bench, group: BrokerGroup) -> Iterator[Figure]:
         bench.say(cell.title)
         clocks = _Clocks(group)
         result = run_load(
-            "produce", group.master.address, topic=_TOPIC, queues=_QUEUES, body=load.body_bytes, batch=load.batch,
-            connections=load.connections, window=load.window, seconds=bench.pace.measure_s,
+            "produce",
+            group.master.address,
+            topic=_TOPIC,
+            queues=_QUEUES,
+            body=load.body_bytes,
+            batch=load.batch,
+            connections=load.connections,
+            window=load.window,
+            seconds=bench.pace.measure_s,
             warmup=bench.pace.settle_s,
-        )  # fmt: skip
+        )
         yield Figure(cell.name, bench.server, result["messages_per_s"], {**result, **clocks.shares(result)})
 
 
@@ -211,9 +225,13 @@ def _read(bench: Bench) -> Iterator[Figure]:
             bench.say("pull catch-up")
             clocks = _Clocks(group)
             result = run_load(
-                "consume", group.master.address, topic=_TOPIC, queues=_QUEUES, seconds=bench.pace.measure_s,
+                "consume",
+                group.master.address,
+                topic=_TOPIC,
+                queues=_QUEUES,
+                seconds=bench.pace.measure_s,
                 warmup=bench.pace.warmup_look_s,
-            )  # fmt: skip
+            )
             yield Figure("pull", bench.server, result["messages_per_s"], {**result, **clocks.shares(result)})
         if bench.wants("ha"):
             yield _raw_slave(bench, group)
@@ -223,9 +241,16 @@ def _fill(bench: Bench, group: BrokerGroup, size: int) -> None:
     """Write that many bytes of log with bodies of 1 KiB, and let the disk settle."""
     bench.say(f"filling {size / (1 << 30):.2g} GiB")
     run_load(
-        "produce", group.master.address, topic=_TOPIC, queues=_QUEUES, body=_KIB, batch=_BATCH, connections=4,
-        window=4, count=math.ceil(size / _STORED_KIB),
-    )  # fmt: skip
+        "produce",
+        group.master.address,
+        topic=_TOPIC,
+        queues=_QUEUES,
+        body=_KIB,
+        batch=_BATCH,
+        connections=4,
+        window=4,
+        count=math.ceil(size / _STORED_KIB),
+    )
     os.sync()
 
 
@@ -356,6 +381,11 @@ def _failover(bench: Bench) -> Iterator[Figure]:
 
 
 _SESSIONS: dict[Session, Callable[[Bench], Iterator[Figure]]] = {
-    "send": _send, "read": _read, "flush": _flush, "pair": _pair, "rest": _rest, "store": _store,
+    "send": _send,
+    "read": _read,
+    "flush": _flush,
+    "pair": _pair,
+    "rest": _rest,
+    "store": _store,
     "failover": _failover,
-}  # fmt: skip
+}

@@ -106,10 +106,20 @@ class PerRowReader(DataSourceReader):
                 position += size
                 text = "".join(f"{name}\x01{value}\x02" for name, value in one.properties.items())
                 yield (
-                    " ".join(one.keys), one.body, one.topic, one.tags, "broker", one.queue_id, one.queue_offset,
-                    one.log_offset, datetime.fromtimestamp(one.born_ms / 1000, UTC),
-                    datetime.fromtimestamp(one.store_ms / 1000, UTC), one.born_host, one.reconsume_times, text,
-                )  # fmt: skip
+                    " ".join(one.keys),
+                    one.body,
+                    one.topic,
+                    one.tags,
+                    "broker",
+                    one.queue_id,
+                    one.queue_offset,
+                    one.log_offset,
+                    datetime.fromtimestamp(one.born_ms / 1000, UTC),
+                    datetime.fromtimestamp(one.store_ms / 1000, UTC),
+                    one.born_host,
+                    one.reconsume_times,
+                    text,
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,11 +201,12 @@ class Bench:
         to_own, to_single = own.seconds / ours.seconds, self.mb / ours.seconds / (small / single.seconds)
         return [
             Cell("Spark's Parquet reader, all columns", own.rate(self.mb)),
-            Cell("log source, all columns", f"{ours.rate(self.mb)}, {to_own:.2f} x Parquet", ">= 0.45 x",
-                 to_own >= 0.45),
+            Cell(
+                "log source, all columns", f"{ours.rate(self.mb)}, {to_own:.2f} x Parquet", ">= 0.45 x", to_own >= 0.45
+            ),
             Cell("a source of rows, one by one", single.rate(small)),
             Cell("log source, all columns", f"{to_single:.1f} x rows one by one", ">= 2.5 x", to_single >= 2.5),
-        ]  # fmt: skip
+        ]
 
     def archive(self) -> list[Cell]:
         """The archive into Delta, beside Spark's Parquet writer fed by the same source."""
@@ -214,9 +225,13 @@ class Bench:
         size, sparks_size = _mb(lake), _mb(Path(written))
         return [
             Cell("log source into Spark's Parquet writer, zstd", f"{theirs.rate(self.mb)}, {sparks_size:,.0f} MB"),
-            Cell("archive: log to Delta commit, zstd", f"{own.rate(self.mb)}, {size:,.0f} MB, {ratio:.2f} x Spark's",
-                 ">= 1.5 x", ratio >= 1.5),
-        ]  # fmt: skip
+            Cell(
+                "archive: log to Delta commit, zstd",
+                f"{own.rate(self.mb)}, {size:,.0f} MB, {ratio:.2f} x Spark's",
+                ">= 1.5 x",
+                ratio >= 1.5,
+            ),
+        ]
 
     def checks(self) -> list[Cell]:
         """Audit, beside `cmp` on the same files, and scrub."""
@@ -232,10 +247,14 @@ class Bench:
         scrubbed = self.mb / best(self._rounds, lambda: scrub(self._spark, self.store)).seconds
         return [
             Cell("cmp on the same files, both", f"{cmp:,.0f} MB/s"),
-            Cell("audit of twins, both", f"{both:,.0f} MB/s, {both / cmp:.2f} x cmp", ">= 1,500 MB/s or 0.5 x cmp",
-                 both >= 1500 or both >= 0.5 * cmp),
+            Cell(
+                "audit of twins, both",
+                f"{both:,.0f} MB/s, {both / cmp:.2f} x cmp",
+                ">= 1,500 MB/s or 0.5 x cmp",
+                both >= 1500 or both >= 0.5 * cmp,
+            ),
             Cell("scrub: the checksum of every record", f"{scrubbed:,.0f} MB/s"),
-        ]  # fmt: skip
+        ]
 
     def kills(self) -> list[Cell]:
         """The archive's drivers killed with SIGKILL, as the slow test of tests/spark/test_kill.py does it."""
@@ -246,10 +265,13 @@ class Bench:
         )
         kinds = f"{found.kinds['commit']} between the two commits, {found.kinds['time']} at random"
         return [
-            Cell(f"drivers killed, kill -9: {kinds}",
-                 f"{found.lost} lost, {found.twice} twice, of {found.records:,} records", "0 lost, 0 twice in >= 20",
-                 found.kinds.total() >= 20 and found.lost == found.twice == 0),
-        ]  # fmt: skip
+            Cell(
+                f"drivers killed, kill -9: {kinds}",
+                f"{found.lost} lost, {found.twice} twice, of {found.records:,} records",
+                "0 lost, 0 twice in >= 20",
+                found.kinds.total() >= 20 and found.lost == found.twice == 0,
+            )
+        ]
 
     def stream(self) -> list[Cell]:
         """From a record's store time to the Delta commit that holds it, at a steady rate."""
@@ -274,10 +296,13 @@ class Bench:
         p50, p99 = statistics.median(late), statistics.quantiles(late, n=100)[98]
         rows = DeltaLake(lake).rows()
         return [
-            Cell(f"stream: {STREAM_RATE:,} messages/s, store to Delta commit",
-                 f"p50 {p50:,.0f} ms, p99 {p99:,.0f} ms, {rows:,} of {writer.count:,} rows",
-                 "p50 <= 250, p99 <= 500 ms", p50 <= 250 and p99 <= 500 and rows == writer.count),
-        ]  # fmt: skip
+            Cell(
+                f"stream: {STREAM_RATE:,} messages/s, store to Delta commit",
+                f"p50 {p50:,.0f} ms, p99 {p99:,.0f} ms, {rows:,} of {writer.count:,} rows",
+                "p50 <= 250, p99 <= 500 ms",
+                p50 <= 250 and p99 <= 500 and rows == writer.count,
+            )
+        ]
 
 
 def _mb(directory: Path) -> float:

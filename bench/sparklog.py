@@ -41,10 +41,19 @@ class Maker:
         properties = _PROPERTIES % (number, number % 5, number)
         self.count += 1
         return encode_record(
-            topic=b"Orders%d" % (number % 3), queue_id=number % QUEUES, queue_offset=number // QUEUES,
-            log_offset=log_offset, body=_RANDOM_BYTES[start : start + length], properties=properties, flag=0,
-            sys_flag=0, born_ms=wall_ms, born_host=HOSTS[number % len(HOSTS)], store_ms=wall_ms, store_host=STORE_HOST,
-        )  # fmt: skip
+            topic=b"Orders%d" % (number % 3),
+            queue_id=number % QUEUES,
+            queue_offset=number // QUEUES,
+            log_offset=log_offset,
+            body=_RANDOM_BYTES[start : start + length],
+            properties=properties,
+            flag=0,
+            sys_flag=0,
+            born_ms=wall_ms,
+            born_host=HOSTS[number % len(HOSTS)],
+            store_ms=wall_ms,
+            store_host=STORE_HOST,
+        )
 
 
 def write_log(store: Path, log_bytes: int, body_bytes: int, *, segment_bytes: int) -> None:

@@ -43,9 +43,11 @@ class Clients:
         self._drained = threading.Event()
         self._crashed: list[str] = []
         work: dict[str, Callable[[], None]] = {
-            "producer a": lambda: self._produce("a"), "producer b": lambda: self._produce("b"),
-            "consumer": self._consume, "offsets": self._watch_offsets,
-        }  # fmt: skip
+            "producer a": lambda: self._produce("a"),
+            "producer b": lambda: self._produce("b"),
+            "consumer": self._consume,
+            "offsets": self._watch_offsets,
+        }
         self._threads = [
             threading.Thread(target=self._run, args=(name, one), name=name, daemon=True) for name, one in work.items()
         ]

@@ -32,9 +32,15 @@ class Faults:
         """What else there is to tell of the fault."""
         self._begun = time.monotonic()
         self._kinds: dict[str, Callable[[Broker, float], None]] = {
-            "kill": self._kill, "pause": self._pause, "network": self._network, "apart": self._apart,
-            "eio": self._eio, "enospc": self._enospc, "eread": self._eread, "configure": self._configure,
-        }  # fmt: skip
+            "kill": self._kill,
+            "pause": self._pause,
+            "network": self._network,
+            "apart": self._apart,
+            "eio": self._eio,
+            "enospc": self._enospc,
+            "eread": self._eread,
+            "configure": self._configure,
+        }
         if world.mode is Mode.ELECT:
             self._kinds["switch"] = self._switch
 

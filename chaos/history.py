@@ -225,10 +225,18 @@ class History:
     def report(self) -> dict[str, Any]:
         """For the run's JSON, without the violations."""
         return {
-            "statuses": self.statuses, "duplicates": self.duplicates, "failed": self.failed, "errors": self.errors,
-            "longest_write_gap_s": self.longest_write_gap_s, "longest_read_gap_s": self.longest_read_gap_s,
-            "offsets_behind": self.offsets_behind, "acknowledged": len(self.acknowledged),
-            "delayed": len(self.delayed), "latest_delayed_s": round(self.latest_delayed_s, 3),
-            "rejected": self.rejected, "redelivered": self.redelivered, "from_retry_topic": len(self.retried),
+            "statuses": self.statuses,
+            "duplicates": self.duplicates,
+            "failed": self.failed,
+            "errors": self.errors,
+            "longest_write_gap_s": self.longest_write_gap_s,
+            "longest_read_gap_s": self.longest_read_gap_s,
+            "offsets_behind": self.offsets_behind,
+            "acknowledged": len(self.acknowledged),
+            "delayed": len(self.delayed),
+            "latest_delayed_s": round(self.latest_delayed_s, 3),
+            "rejected": self.rejected,
+            "redelivered": self.redelivered,
+            "from_retry_topic": len(self.retried),
             "delivered": len(self._bodies),
-        }  # fmt: skip
+        }

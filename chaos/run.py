@@ -52,9 +52,12 @@ def run(seed: int, seconds: float, directory: Path, zookeeper: str) -> dict[str,
     flush = {"flushDiskType": dice.choice(("ASYNC_FLUSH", "SYNC_FLUSH"))}
     settings = {**flush, "messageDelayLevel": DELAYS}
     report: dict[str, Any] = {
-        "seed": seed, "mode": mode.value, "members": members, "registry": "zookeeper" if registry else "namesrv",
+        "seed": seed,
+        "mode": mode.value,
+        "members": members,
+        "registry": "zookeeper" if registry else "namesrv",
         **flush,
-    }  # fmt: skip
+    }
     begun = time.monotonic()
     clients_log = logging.FileHandler(directory / "clients.log", encoding="utf-8")
     clients_log.setFormatter(logging.Formatter("%(asctime)s %(message)s"))

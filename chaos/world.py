@@ -59,9 +59,12 @@ class Broker(BrokerChild):
         self._links: dict[str, Proxy] = {}
         self._host = f"{_NETWORK}.{_OWN + number}"
         own: dict[str, Setting] = {
-            "bindAddress": self._host, "listenPort": _PORT, "haListenPort": _HA_PORT,
-            "brokerIP1": f"{_NETWORK}.{_FOR_CLIENTS + number}", "brokerIP2": f"{_NETWORK}.{_FOR_SLAVES + number}",
-        }  # fmt: skip
+            "bindAddress": self._host,
+            "listenPort": _PORT,
+            "haListenPort": _HA_PORT,
+            "brokerIP1": f"{_NETWORK}.{_FOR_CLIENTS + number}",
+            "brokerIP2": f"{_NETWORK}.{_FOR_SLAVES + number}",
+        }
         super().__init__(GROUP, number, directory, {**settings, **own, "brokerRole": _role(number)})
 
     def wait_ready(self) -> None:
@@ -129,9 +132,14 @@ class World:
     """Name server, registry, members; use it with `with`."""
 
     def __init__(
-        self, directory: Path, *, mode: Mode, members: int, registry: str = "",
+        self,
+        directory: Path,
+        *,
+        mode: Mode,
+        members: int,
+        registry: str = "",
         settings: Mapping[str, Setting] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`registry`: "host:port" of a ZooKeeper; empty: the name server hosts it."""
         self.directory = directory
         self.mode = mode
@@ -149,8 +157,19 @@ class World:
     def _name_server_words(self, told: Mapping[str, Any]) -> list[str]:
         port = told["address"].rpartition(":")[2] if told else "0"
         data, secret = f"kvConfigPath={self.directory / 'namesrv'}", f"haSecretFile={self._secret()}"
-        return ["namesrv", "--port", port, "--set", f"bindAddress={LOOPBACK}", "--set", data,
-                "--set", secret, "--set", "registryEnable=true"]  # fmt: skip
+        return [
+            "namesrv",
+            "--port",
+            port,
+            "--set",
+            f"bindAddress={LOOPBACK}",
+            "--set",
+            data,
+            "--set",
+            secret,
+            "--set",
+            "registryEnable=true",
+        ]
 
     def __enter__(self) -> Self:
         """Start everything; ready when the group serves and all are in sync."""
@@ -168,10 +187,13 @@ class World:
         for number in range(self.members):
             link = Proxy(where, (LOOPBACK, 0), (host, int(port)))
             settings = {
-                "namesrvAddr": self.name_server.address, "registryAddr": f"{kind}://{link.address}",
-                "haSecretFile": str(self._secret()), "mappedFileSizeCommitLog": 4 << 20,
-                "registerNameServerPeriod": 10_000, **self._settings,
-            }  # fmt: skip
+                "namesrvAddr": self.name_server.address,
+                "registryAddr": f"{kind}://{link.address}",
+                "haSecretFile": str(self._secret()),
+                "mappedFileSizeCommitLog": 4 << 20,
+                "registerNameServerPeriod": 10_000,
+                **self._settings,
+            }
             self.brokers.append(Broker(number, self.directory, link, where, settings))
             self._stack.callback(self.brokers[-1].stop)
             self.brokers[-1].start()

@@ -21,9 +21,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_logs_of_a_cluster_that_does_not_get_ready_are_kept_and_their_ends_shown(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(ConfigError, match="messageDelayLevel"), running_pair(
-        Mode.STATIC, "namesrv", messageDelayLevel="never"
-    ):  # fmt: skip
+    with (
+        pytest.raises(ConfigError, match="messageDelayLevel"),
+        running_pair(Mode.STATIC, "namesrv", messageDelayLevel="never"),
+    ):
         pass
     (directory,) = place.iterdir()
     told = capsys.readouterr().err

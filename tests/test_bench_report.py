@@ -9,10 +9,14 @@ from bench.sessions import Figure
 from tests.spec import spec
 
 RATES = {
-    ("send-128-1x1", "ours"): 4_000, ("send-128-1x1", "4.9.7"): 3_000, ("pair-1x1", "ours"): 1_000,
-    ("pair-1x1", "4.9.7"): 600, ("send-128-16x32", "ours"): 80_000, ("pair-16x32", "ours"): 60_000,
+    ("send-128-1x1", "ours"): 4_000,
+    ("send-128-1x1", "4.9.7"): 3_000,
+    ("pair-1x1", "ours"): 1_000,
+    ("pair-1x1", "4.9.7"): 600,
+    ("send-128-16x32", "ours"): 80_000,
+    ("pair-16x32", "ours"): 60_000,
     ("pair-16x32", "5.3.3"): 20_000,
-}  # fmt: skip
+}
 FIGURES = [Figure(cell, server, rate, {}) for (cell, server), rate in RATES.items()]
 
 
@@ -27,8 +31,9 @@ def test_synchronous_double_write_is_told_by_an_asynchronous_master_of_the_same_
     write_json(tmp_path / "latest.json", lines, FIGURES, {})
     written = json.loads((tmp_path / "latest.json").read_text(encoding="utf-8"))
     assert written["sync_cost"] == [
-        {"shape": "1x1", "ratios": {"ours": 0.25, "4.9.7": 0.2}}, {"shape": "16x32", "ratios": {"ours": 0.75}},
-    ]  # fmt: skip
+        {"shape": "1x1", "ratios": {"ours": 0.25, "4.9.7": 0.2}},
+        {"shape": "16x32", "ratios": {"ours": 0.75}},
+    ]
 
 
 def test_synchronous_double_write_that_was_not_measured_is_not_told() -> None:

@@ -153,11 +153,16 @@ def test_setting_that_asks_for_what_is_not_here_gets_a_warning_of_its_own(line: 
 @pytest.mark.parametrize(
     "line",
     [
-        "enablePropertyFilter=false", "metricsExporterType=DISABLE", "defaultMessageRequestMode=PULL",
-        "filterServerNums=0", "messageStorePlugIn=", "readOnlyCommitLogStorePaths=", "socksProxyConfig={}",
+        "enablePropertyFilter=false",
+        "metricsExporterType=DISABLE",
+        "defaultMessageRequestMode=PULL",
+        "filterServerNums=0",
+        "messageStorePlugIn=",
+        "readOnlyCommitLogStorePaths=",
+        "socksProxyConfig={}",
         "rejectTransactionMessage=true",
     ],
-)  # fmt: skip
+)
 def test_setting_that_asks_for_nothing_is_one_that_is_not_needed(line: str) -> None:
     assert [text.partition(": ")[2] for text in Loaded(line).warnings] == [
         f"RocketMQ knows these settings, TandemQ does not need them: {line.partition('=')[0]}"

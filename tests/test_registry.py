@@ -21,9 +21,21 @@ def test_an_address_is_read_and_written(text: str, address: RegistryAddress) -> 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "127.0.0.1:9876", "etcd://a:1", "zookeeper://", "zookeeper://a", "zookeeper://a:b", "zookeeper://a:0",
-     "zookeeper://a:70000", "zookeeper://a:1,,b:2", "namesrv://a:1,b:2", "namesrv://a b:1", "namesrv://a\n:1"],
-)  # fmt: skip
+    [
+        "",
+        "127.0.0.1:9876",
+        "etcd://a:1",
+        "zookeeper://",
+        "zookeeper://a",
+        "zookeeper://a:b",
+        "zookeeper://a:0",
+        "zookeeper://a:70000",
+        "zookeeper://a:1,,b:2",
+        "namesrv://a:1,b:2",
+        "namesrv://a b:1",
+        "namesrv://a\n:1",
+    ],
+)
 def test_what_is_no_address_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(LocalError, match=r"no registry|no host:port|one name server"):
         parse_address(text)

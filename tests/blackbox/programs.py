@@ -28,12 +28,23 @@ from tests.blackbox.ports import Reserved
 
 WAIT_S = 30.0
 QUICK = {
-    "bindAddress": "127.0.0.1", "brokerIP1": "127.0.0.1", "brokerIP2": "127.0.0.1",
-    "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 6_000,
-    "maxHashSlotNum": 500, "maxIndexNum": 2_000, "haSendHeartbeatInterval": 100, "haHousekeepingInterval": 800,
-    "haReconnectInterval": 50, "slaveTimeout": 800, "metadataSyncInterval": 200, "haProtocol": "tandemq",
-    "diskMaxUsedSpaceRatio": 95, "diskSpaceCleanForciblyRatio": 1.0, "diskSpaceWarningLevelRatio": 1.0,
-}  # fmt: skip
+    "bindAddress": "127.0.0.1",
+    "brokerIP1": "127.0.0.1",
+    "brokerIP2": "127.0.0.1",
+    "mappedFileSizeCommitLog": 1 << 20,
+    "mappedFileSizeConsumeQueue": 6_000,
+    "maxHashSlotNum": 500,
+    "maxIndexNum": 2_000,
+    "haSendHeartbeatInterval": 100,
+    "haHousekeepingInterval": 800,
+    "haReconnectInterval": 50,
+    "slaveTimeout": 800,
+    "metadataSyncInterval": 200,
+    "haProtocol": "tandemq",
+    "diskMaxUsedSpaceRatio": 95,
+    "diskSpaceCleanForciblyRatio": 1.0,
+    "diskSpaceWarningLevelRatio": 1.0,
+}
 """Timers of seconds become tenths of seconds; the real ones are asserted where the session machines are tested."""
 
 
@@ -60,10 +71,15 @@ class Program:
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self._ports = [Reserved(-2), Reserved()]  # for clients, with the fast port two below; for slaves
-        self.settings: dict[str, object] = QUICK | {
-            "storePathRootDir": directory / "store",
-            "listenPort": self._ports[0].port, "haListenPort": self._ports[1].port,
-        } | settings  # fmt: skip
+        self.settings: dict[str, object] = (
+            QUICK
+            | {
+                "storePathRootDir": directory / "store",
+                "listenPort": self._ports[0].port,
+                "haListenPort": self._ports[1].port,
+            }
+            | settings
+        )
         self.told: Mapping[str, object] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
@@ -74,8 +90,10 @@ class Program:
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tandemq", "broker", "-c", str(conf), "--json", "--while-stdin"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
         assert self._process.stdout is not None
         readable, _, _ = select.select([self._process.stdout], [], [], WAIT_S)
         line = self._process.stdout.readline() if readable else b""
@@ -198,8 +216,18 @@ class Caller:
 
     def tell_send(self, body: bytes, topic: str = "TopicA") -> int:
         """With a key of its own, as every client gives one to a message."""
-        fields = {"a": "p", "b": topic, "c": "TBW102", "d": 1, "e": 0, "f": 0, "g": 0, "h": 0,
-                  "i": encode_properties({UNIQ_KEY: f"{self._name}{self._opaque}"}), "j": 0}  # fmt: skip
+        fields = {
+            "a": "p",
+            "b": topic,
+            "c": "TBW102",
+            "d": 1,
+            "e": 0,
+            "f": 0,
+            "g": 0,
+            "h": 0,
+            "i": encode_properties({UNIQ_KEY: f"{self._name}{self._opaque}"}),
+            "j": 0,
+        }
         return self.tell(RequestCode.SEND_MESSAGE_V2, fields, body)
 
     def send(self, body: bytes, topic: str = "TopicA") -> int:
@@ -214,10 +242,21 @@ class Caller:
         bodies: list[bytes] = []
         offset = 0
         while True:
-            answer = self.ask(RequestCode.PULL_MESSAGE, {
-                "consumerGroup": "g", "topic": topic, "queueId": 0, "queueOffset": offset, "maxMsgNums": 32,
-                "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0,
-            })  # fmt: skip
+            answer = self.ask(
+                RequestCode.PULL_MESSAGE,
+                {
+                    "consumerGroup": "g",
+                    "topic": topic,
+                    "queueId": 0,
+                    "queueOffset": offset,
+                    "maxMsgNums": 32,
+                    "sysFlag": 4,
+                    "commitOffset": 0,
+                    "suspendTimeoutMillis": 0,
+                    "subscription": "*",
+                    "subVersion": 0,
+                },
+            )
             if answer.code:
                 return bodies
             bodies += [message.body for message in decode_messages(answer.body)]

@@ -21,9 +21,17 @@ Attack = Callable[[], Iterator[Request]]
 
 def pull_with(subscription: str, wait_ms: int, number: int) -> Request:
     fields: dict[str, object] = {
-        "consumerGroup": f"g{number}", "topic": "TopicA", "queueId": 0, "queueOffset": 1, "maxMsgNums": 32,
-        "sysFlag": 6, "commitOffset": 0, "suspendTimeoutMillis": wait_ms, "subscription": subscription, "subVersion": 0,
-    }  # fmt: skip
+        "consumerGroup": f"g{number}",
+        "topic": "TopicA",
+        "queueId": 0,
+        "queueOffset": 1,
+        "maxMsgNums": 32,
+        "sysFlag": 6,
+        "commitOffset": 0,
+        "suspendTimeoutMillis": wait_ms,
+        "subscription": subscription,
+        "subVersion": 0,
+    }
     return RequestCode.PULL_MESSAGE, fields, b""
 
 
@@ -37,8 +45,9 @@ def held_pulls_of_long_subscriptions() -> Iterator[Request]:
 
 
 def held_pulls_of_the_longest_subscription_allowed() -> Iterator[Request]:
-    return (pull_with(f"{number}||" + "||".join(f"{at:0100d}" for at in range(600)), 20_000, 0)
-            for number in range(2_000))  # fmt: skip
+    return (
+        pull_with(f"{number}||" + "||".join(f"{at:0100d}" for at in range(600)), 20_000, 0) for number in range(2_000)
+    )
 
 
 def locks_of_topics_that_do_not_exist() -> Iterator[Request]:
@@ -51,18 +60,27 @@ def locks_of_topics_that_do_not_exist() -> Iterator[Request]:
 def offsets_of_queues_that_do_not_exist() -> Iterator[Request]:
     for number in range(20_000):
         fields: dict[str, object] = {
-            "consumerGroup": f"g{number}", "topic": f"T{number}", "queueId": -5, "commitOffset": -7,
-        }  # fmt: skip
+            "consumerGroup": f"g{number}",
+            "topic": f"T{number}",
+            "queueId": -5,
+            "commitOffset": -7,
+        }
         yield RequestCode.UPDATE_CONSUMER_OFFSET, fields, b""
 
 
 def groups_by_heartbeat() -> Iterator[Request]:
     for number in range(100):
         groups = [
-            {"groupName": f"group-{number}-{at}", "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
-             "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "unitMode": False, "subscriptionDataSet": []}
+            {
+                "groupName": f"group-{number}-{at}",
+                "consumeType": "CONSUME_PASSIVELY",
+                "messageModel": "CLUSTERING",
+                "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+                "unitMode": False,
+                "subscriptionDataSet": [],
+            }
             for at in range(2_000)
-        ]  # fmt: skip
+        ]
         body = {"clientID": f"c{number}", "producerDataSet": [], "consumerDataSet": groups}
         yield RequestCode.HEART_BEAT, {}, json.dumps(body).encode()
 
@@ -71,12 +89,23 @@ def subscriptions_by_heartbeat() -> Iterator[Request]:
     for number in range(100):
         tags = [f"{number}-{at}-" + "x" * 80 for at in range(600)]
         subscriptions = [
-            {"topic": f"T{topic}", "subString": "||".join(tags), "tagsSet": tags, "codeSet": list(range(600)),
-             "subVersion": number, "classFilterMode": False}
+            {
+                "topic": f"T{topic}",
+                "subString": "||".join(tags),
+                "tagsSet": tags,
+                "codeSet": list(range(600)),
+                "subVersion": number,
+                "classFilterMode": False,
+            }
             for topic in range(60)
-        ]  # fmt: skip
-        group = {"groupName": f"group-{number}", "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
-                 "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "subscriptionDataSet": subscriptions}  # fmt: skip
+        ]
+        group = {
+            "groupName": f"group-{number}",
+            "consumeType": "CONSUME_PASSIVELY",
+            "messageModel": "CLUSTERING",
+            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+            "subscriptionDataSet": subscriptions,
+        }
         body = {"clientID": f"c{number}", "producerDataSet": [], "consumerDataSet": [group]}
         yield RequestCode.HEART_BEAT, {}, json.dumps(body).encode()
 

@@ -186,8 +186,19 @@ def test_member_out_of_sync_leads_by_order_only_and_the_order_says_what_it_may_l
     standing = slave.standing()
     assert (standing["stage"], standing["mayRead"], standing["mayWrite"]) == ("slave", False, False)
     assert send_to(slave) == ResponseCode.NO_PERMISSION
-    done = ha(cluster, "force-master", "--broker", A, "--id", str(slave.broker_id), "--yes",
-              "--registry", cluster.registry, "--secret-file", cluster.secret_file)  # fmt: skip
+    done = ha(
+        cluster,
+        "force-master",
+        "--broker",
+        A,
+        "--id",
+        str(slave.broker_id),
+        "--yes",
+        "--registry",
+        cluster.registry,
+        "--secret-file",
+        cluster.secret_file,
+    )
     assert "may be lost" in done["price"]
     wait_until(lambda: bool(slave.standing().get("mayWrite")), "it takes messages")
     assert send_to(slave, b"after") in {OK, ResponseCode.SLAVE_NOT_AVAILABLE}

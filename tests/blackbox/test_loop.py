@@ -86,9 +86,17 @@ def test_client_that_asks_and_never_reads_costs_bounded_memory_and_nobody_else(b
         greedy = socket.create_connection(("127.0.0.1", broker.port), 20)
         greedy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         fields = {
-            "consumerGroup": "g", "topic": "TopicA", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32",
-            "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0",
-        }  # fmt: skip
+            "consumerGroup": "g",
+            "topic": "TopicA",
+            "queueId": "0",
+            "queueOffset": "0",
+            "maxMsgNums": "32",
+            "sysFlag": "4",
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subscription": "*",
+            "subVersion": "0",
+        }
         request = encode_command(Command(RequestCode.PULL_MESSAGE, 1, fields=fields))
         greedy.setblocking(False)
         sent, stuck = 0, 0
@@ -130,9 +138,12 @@ def test_name_service_that_hangs_delays_nobody(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("tandemq.real.network.resolver.look_up", look_up)
     address = f"names.example:{listener.getsockname()[1]}"
     config = replace(
-        tiny(), store_path=str(tmp_path / "store"), name_servers=(address,), advertised_ip="127.0.0.1",
+        tiny(),
+        store_path=str(tmp_path / "store"),
+        name_servers=(address,),
+        advertised_ip="127.0.0.1",
         disk_full_ratio=1.0,
-    )  # fmt: skip
+    )
     process = BrokerProcess(config)
     process.open()
     thread = threading.Thread(target=process.run)

@@ -29,8 +29,20 @@ SLACK_KIB = 80 << 10
 @pytest.fixture
 def name_server(tmp_path: Path) -> Iterator[tuple[int, int]]:
     """Its process and port."""
-    command = [sys.executable, "-m", "tandemq", "namesrv", "--port", "0", "--json", "--while-stdin",
-               "--set", f"kvConfigPath={tmp_path}", "--set", "bindAddress=127.0.0.1"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "tandemq",
+        "namesrv",
+        "--port",
+        "0",
+        "--json",
+        "--while-stdin",
+        "--set",
+        f"kvConfigPath={tmp_path}",
+        "--set",
+        "bindAddress=127.0.0.1",
+    ]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         readable, _, _ = select.select([process.stdout], [], [], WAIT_S)
@@ -175,9 +187,17 @@ def _small_window(port: int) -> socket.socket:
 
 def _pull(opaque: int) -> bytes:
     fields = {
-        "consumerGroup": "g", "topic": "TopicA", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32",
-        "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0",
-    }  # fmt: skip
+        "consumerGroup": "g",
+        "topic": "TopicA",
+        "queueId": "0",
+        "queueOffset": "0",
+        "maxMsgNums": "32",
+        "sysFlag": "4",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": "*",
+        "subVersion": "0",
+    }
     return encode_command(Command(RequestCode.PULL_MESSAGE, opaque, fields=fields))
 
 

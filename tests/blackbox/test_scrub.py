@@ -17,8 +17,13 @@ OK = ResponseCode.SUCCESS
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[dict[str, Program]]:
     master = Program(tmp_path / "master", brokerRole="SYNC_MASTER", flushDiskType="SYNC_FLUSH")
-    slave = Program(tmp_path / "slave", brokerRole="SLAVE", brokerId=1, haMasterAddress=f"127.0.0.1:{master.ha_port}",
-                    flushDiskType="SYNC_FLUSH")  # fmt: skip
+    slave = Program(
+        tmp_path / "slave",
+        brokerRole="SLAVE",
+        brokerId=1,
+        haMasterAddress=f"127.0.0.1:{master.ha_port}",
+        flushDiskType="SYNC_FLUSH",
+    )
     yield {"master": master, "slave": slave}
     for program in (master, slave):
         program.end()

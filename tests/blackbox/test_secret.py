@@ -38,9 +38,13 @@ def write(path: Path, *secrets: str) -> None:
 def start_pair(start: Start, ours: str, theirs: str) -> tuple[Program, Program]:
     master = start("master", ours, brokerRole="SYNC_MASTER")
     return master, start(
-        "slave", theirs, brokerRole="SLAVE", brokerId=1, haMasterAddress=f"127.0.0.1:{master.ha_port}",
+        "slave",
+        theirs,
+        brokerRole="SLAVE",
+        brokerId=1,
+        haMasterAddress=f"127.0.0.1:{master.ha_port}",
         haProtocol="auto",
-    )  # fmt: skip
+    )
 
 
 @spec("H24")

@@ -17,10 +17,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3_600)]
 OK = ResponseCode.SUCCESS
 _DEFAULT = BrokerConfig()
 REAL_TIMERS: dict[str, object] = {
-    "haSendHeartbeatInterval": _DEFAULT.ha_heartbeat_ms, "haHousekeepingInterval": _DEFAULT.ha_housekeeping_ms,
-    "haReconnectInterval": _DEFAULT.ha_reconnect_ms, "slaveTimeout": _DEFAULT.slave_timeout_ms,
+    "haSendHeartbeatInterval": _DEFAULT.ha_heartbeat_ms,
+    "haHousekeepingInterval": _DEFAULT.ha_housekeeping_ms,
+    "haReconnectInterval": _DEFAULT.ha_reconnect_ms,
+    "slaveTimeout": _DEFAULT.slave_timeout_ms,
     "metadataSyncInterval": _DEFAULT.metadata_sync_ms,
-}  # fmt: skip
+}
 AWAY_S = 600
 MEMORY_KIB = 8_192
 """Growth that is none: the allocator's own coming and going."""

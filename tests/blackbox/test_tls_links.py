@@ -137,9 +137,13 @@ def test_broker_does_not_start_with_files_that_cannot_be_used(
 def broker(authority: Authority, tmp_path: Path) -> Iterator[BrokerProcess]:
     cert, key = authority.issue("broker")
     config = replace(
-        tiny(segment_bytes=1 << 20), store_path=str(tmp_path / "store"), disk_full_ratio=1.0, ha_tls_cert_file=cert,
-        ha_tls_key_file=key, ha_tls_ca_file=str(authority.ca_file),
-    )  # fmt: skip
+        tiny(segment_bytes=1 << 20),
+        store_path=str(tmp_path / "store"),
+        disk_full_ratio=1.0,
+        ha_tls_cert_file=cert,
+        ha_tls_key_file=key,
+        ha_tls_ca_file=str(authority.ca_file),
+    )
     process = BrokerProcess(config)
     process.open()
     thread = threading.Thread(target=process.run)

@@ -297,8 +297,10 @@ class NameServerPlace:
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tandemq", "namesrv", "-c", str(conf), "--json", "--while-stdin"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
         assert self._process.stdout is not None
         readable, _, _ = select.select([self._process.stdout], [], [], WAIT_S)
         line = self._process.stdout.readline() if readable else b""

@@ -239,10 +239,15 @@ def test_sim_disk_fails_the_call_that_was_asked_for(operation: str) -> None:
     disk = SimDisk(Random(1))
     file = disk.open("f", create=True)
     calls: dict[str, Callable[[], object]] = {
-        "pwrite": lambda: file.pwrite(b"x", 0), "pread": lambda: file.pread(1, 0), "datasync": file.datasync,
-        "truncate": lambda: file.truncate(9), "create": lambda: disk.open(f"g{disk.counts['create']}", create=True),
-        "replace": lambda: disk.replace("h", b""), "remove": lambda: disk.remove("h"), "read": lambda: disk.read("f"),
-    }  # fmt: skip
+        "pwrite": lambda: file.pwrite(b"x", 0),
+        "pread": lambda: file.pread(1, 0),
+        "datasync": file.datasync,
+        "truncate": lambda: file.truncate(9),
+        "create": lambda: disk.open(f"g{disk.counts['create']}", create=True),
+        "replace": lambda: disk.replace("h", b""),
+        "remove": lambda: disk.remove("h"),
+        "read": lambda: disk.read("f"),
+    }
     fault = disk.fail(operation, 2, times=2, error=DiskFull)
     outcomes = []
     for _ in range(5):

@@ -62,9 +62,14 @@ class Broker(Member):
         super()._take(turn)
 
     def ask(
-        self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"", *, link: int = CLIENT,
+        self,
+        code: int,
+        fields: Mapping[str, object] | None = None,
+        body: bytes = b"",
+        *,
+        link: int = CLIENT,
         **header: Any,
-    ) -> Command:  # fmt: skip
+    ) -> Command:
         """Ask and return the answer, which may wait for the other members for a moment."""
         opaque = self.tell(code, fields, body, link=link, **header)
         answer = self.answer_to(opaque, link=link)
@@ -98,9 +103,17 @@ class ElectedGroup:
     broker_class = Broker
 
     def __init__(
-        self, path: Path, mode: Mode, *, members: int = 2, started: Collection[int] | None = None,
-        disks: Mapping[int, Disk] | None = None, settles: bool = True, secret: bytes | None = None, **changes: Any,
-    ) -> None:  # fmt: skip
+        self,
+        path: Path,
+        mode: Mode,
+        *,
+        members: int = 2,
+        started: Collection[int] | None = None,
+        disks: Mapping[int, Disk] | None = None,
+        settles: bool = True,
+        secret: bytes | None = None,
+        **changes: Any,
+    ) -> None:
         """`started`: those who are there from the beginning, all unless told; `disks`: what members have instead of
         directories under `path`; `secret`: what members prove to each other; `changes`: settings of all."""
         self.secret = secret
@@ -132,10 +145,13 @@ class ElectedGroup:
         self.configure()
 
     def configure(self) -> None:
-        config = GroupConfig(self.mode, tuple(
-            records.Member(number, Role.SLAVE if number else Role.MASTER, permission)
-            for number, permission in self.allowed.items()
-        ))  # fmt: skip
+        config = GroupConfig(
+            self.mode,
+            tuple(
+                records.Member(number, Role.SLAVE if number else Role.MASTER, permission)
+                for number, permission in self.allowed.items()
+            ),
+        )
         path = records.config_path("DefaultCluster", "broker-a")
         found, data = self._do(Read(path)), records.config_to_json(config)
         wanted = Write(path, data, found.version) if isinstance(found, Found) else Create(path, data)
@@ -166,14 +182,21 @@ class ElectedGroup:
 
     def start(self, number: int, *, boot_id: str = "boot-1", **changes: Any) -> Broker:
         config = tiny(
-            broker_id=number, role="SLAVE" if number else "SYNC_MASTER", registry_address="zookeeper://box:2181",
+            broker_id=number,
+            role="SLAVE" if number else "SYNC_MASTER",
+            registry_address="zookeeper://box:2181",
             **(self.changes | changes),
-        )  # fmt: skip
+        )
         broker = self.broker_class(
-            self.disks.get(number, self.path / f"b{number}"), config, machine=Machine(boot_id, 8 << 30), now=self.now,
-            seed=number, address=f"10.1.0.{number}:10911", ha_address=f"10.1.0.{number}:10912",
+            self.disks.get(number, self.path / f"b{number}"),
+            config,
+            machine=Machine(boot_id, 8 << 30),
+            now=self.now,
+            seed=number,
+            address=f"10.1.0.{number}:10911",
+            ha_address=f"10.1.0.{number}:10912",
             keyring=self._keyring(number),
-        )  # fmt: skip
+        )
         broker.group = self
         self.brokers[number] = broker
         return broker
@@ -286,8 +309,7 @@ class ElectedGroup:
         while broker.seen_closes < len(broker.closes):
             link, reason = broker.closes[broker.seen_closes]
             broker.seen_closes += 1
-            for wire in [w for w in self.wires if (broker, link) in
-                         ((w.top, w.top_link), (w.bottom, w.bottom_link))]:  # fmt: skip
+            for wire in [w for w in self.wires if (broker, link) in ((w.top, w.top_link), (w.bottom, w.bottom_link))]:
                 wire.flush(broker)
                 wire.end(reason)
                 moved = True

@@ -51,19 +51,35 @@ class Harness:
     """One broker and everybody it talks to."""
 
     def __init__(
-        self, path: Path | Disk, config: BrokerConfig | None = None, *, machine: Machine | None = None, seed: int = 1,
-        now: Now | None = None, accept_loss: bool = False, keyring: Keyring | None = None, address: str = ADDRESS,
-        ha_address: str = HA_ADDRESS, **changes: Any,
-    ) -> None:  # fmt: skip
+        self,
+        path: Path | Disk,
+        config: BrokerConfig | None = None,
+        *,
+        machine: Machine | None = None,
+        seed: int = 1,
+        now: Now | None = None,
+        accept_loss: bool = False,
+        keyring: Keyring | None = None,
+        address: str = ADDRESS,
+        ha_address: str = HA_ADDRESS,
+        **changes: Any,
+    ) -> None:
         """`changes` go to `config.tiny` unless a whole configuration is given. Link 1 (`CLIENT`) is open."""
         self.now = now or Now(1_000, START_WALL_MS)
         self.disk = RealDisk(path) if isinstance(path, Path) else path
         self.outbox = FakeOutbox()
         self.config = config or tiny(**changes)
         self.node = Broker(
-            self.config, self.disk, self.outbox, Random(seed), machine or Machine("boot-1", 8 << 30), self.now,
-            parse_delay_levels(self.config.delay_levels), accept_loss=accept_loss, keyring=keyring,
-        )  # fmt: skip
+            self.config,
+            self.disk,
+            self.outbox,
+            Random(seed),
+            machine or Machine("boot-1", 8 << 30),
+            self.now,
+            parse_delay_levels(self.config.delay_levels),
+            accept_loss=accept_loss,
+            keyring=keyring,
+        )
         self.inbox: dict[int, list[Command]] = defaultdict(list)
         self.bytes_out: dict[int, bytearray] = defaultdict(bytearray)
         self.connects: list[Connect] = []
@@ -133,9 +149,14 @@ class Harness:
     # Requests.
 
     def ask(
-        self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"", *, link: int = CLIENT,
+        self,
+        code: int,
+        fields: Mapping[str, object] | None = None,
+        body: bytes = b"",
+        *,
+        link: int = CLIENT,
         **header: Any,
-    ) -> Command:  # fmt: skip
+    ) -> Command:
         """Ask and return the answer, which must come in the same turn; `header`: language, version, binary."""
         opaque = self.tell(code, fields, body, link=link, **header)
         answer = self.answer_to(opaque, link=link)
@@ -143,9 +164,15 @@ class Harness:
         return answer
 
     def tell(
-        self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"", *, link: int = CLIENT,
-        is_oneway: bool = False, **header: Any,
-    ) -> int:  # fmt: skip
+        self,
+        code: int,
+        fields: Mapping[str, object] | None = None,
+        body: bytes = b"",
+        *,
+        link: int = CLIENT,
+        is_oneway: bool = False,
+        **header: Any,
+    ) -> int:
         """Send a request without looking at answers; returns its opaque."""
         self._opaque += 1
         texts = {key: _text(value) for key, value in (fields or {}).items()}
@@ -169,9 +196,14 @@ class Harness:
         return found
 
     def reply(
-        self, request: Command, *, link: int = CLIENT, code: int = ResponseCode.SUCCESS, body: bytes = b"",
+        self,
+        request: Command,
+        *,
+        link: int = CLIENT,
+        code: int = ResponseCode.SUCCESS,
+        body: bytes = b"",
         remark: str | None = None,
-    ) -> Turn:  # fmt: skip
+    ) -> Turn:
         """Answer a request of the broker's."""
         answer = Command(code, request.opaque, FLAG_RESPONSE, remark, {}, body)
         return self.turn([(link, encode_command(answer))])
@@ -193,23 +225,46 @@ class Harness:
     def create_topic(self, topic: str, queues: int = 4) -> None:
         """As an operator does."""
         fields = {
-            "topic": topic, "defaultTopic": "TBW102", "readQueueNums": queues, "writeQueueNums": queues, "perm": 6,
-            "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False,
-        }  # fmt: skip
+            "topic": topic,
+            "defaultTopic": "TBW102",
+            "readQueueNums": queues,
+            "writeQueueNums": queues,
+            "perm": 6,
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": 0,
+            "order": False,
+        }
         answer = self.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
         assert answer.code == ResponseCode.SUCCESS, answer.remark
 
     def pull(
-        self, topic: str, queue_offset: int = 0, *, queue_id: int = 0, group: str = "group", expression: str = "*",
-        most: int = 32, link: int = CLIENT, wait_ms: int = 0, commit: int | None = None,
-    ) -> Command | None:  # fmt: skip
+        self,
+        topic: str,
+        queue_offset: int = 0,
+        *,
+        queue_id: int = 0,
+        group: str = "group",
+        expression: str = "*",
+        most: int = 32,
+        link: int = CLIENT,
+        wait_ms: int = 0,
+        commit: int | None = None,
+    ) -> Command | None:
         """Pull with the subscription in the request; None if the broker holds it (`wait_ms` above 0)."""
         flags = SUBSCRIPTION | (SUSPEND if wait_ms else 0) | (0 if commit is None else 1)
         fields = {
-            "consumerGroup": group, "topic": topic, "queueId": queue_id, "queueOffset": queue_offset,
-            "maxMsgNums": most, "sysFlag": flags, "commitOffset": commit or 0, "suspendTimeoutMillis": wait_ms,
-            "subscription": expression, "subVersion": 0, "expressionType": "TAG",
-        }  # fmt: skip
+            "consumerGroup": group,
+            "topic": topic,
+            "queueId": queue_id,
+            "queueOffset": queue_offset,
+            "maxMsgNums": most,
+            "sysFlag": flags,
+            "commitOffset": commit or 0,
+            "suspendTimeoutMillis": wait_ms,
+            "subscription": expression,
+            "subVersion": 0,
+            "expressionType": "TAG",
+        }
         return self.answer_to(self.tell(RequestCode.PULL_MESSAGE, fields, link=link), link=link)
 
     def commit(self, offset: int, *, topic: str = "TopicA", queue_id: int = 0, group: str = "group") -> None:
@@ -226,22 +281,33 @@ class Harness:
         return int(answer.fields["offset"])
 
     def heartbeat(
-        self, group: str, subscriptions: Mapping[str, str] | None = None, *, client_id: str = "client-1",
-        link: int = CLIENT, producers: Sequence[str] = (), language: str = "JAVA", version: int = 409,
-    ) -> Command:  # fmt: skip
+        self,
+        group: str,
+        subscriptions: Mapping[str, str] | None = None,
+        *,
+        client_id: str = "client-1",
+        link: int = CLIENT,
+        producers: Sequence[str] = (),
+        language: str = "JAVA",
+        version: int = 409,
+    ) -> Command:
         """A client's heartbeat; `group` "" for a producer only."""
         consumer = {
-            "groupName": group, "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
-            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "unitMode": False,
+            "groupName": group,
+            "consumeType": "CONSUME_PASSIVELY",
+            "messageModel": "CLUSTERING",
+            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+            "unitMode": False,
             "subscriptionDataSet": [
                 {"topic": topic, "subString": text, "subVersion": self.now.wall_ms, "tagsSet": [], "codeSet": []}
                 for topic, text in (subscriptions or {}).items()
             ],
-        }  # fmt: skip
+        }
         beat = {
-            "clientID": client_id, "consumerDataSet": [consumer] if group else [],
+            "clientID": client_id,
+            "consumerDataSet": [consumer] if group else [],
             "producerDataSet": [{"groupName": name} for name in producers],
-        }  # fmt: skip
+        }
         return self.ask(RequestCode.HEART_BEAT, None, dumps(beat), link=link, language=language, version=version)
 
     def restart(self, *, clean: bool = True, **changes: Any) -> "Harness":
@@ -263,9 +329,19 @@ def run_job(job: Job) -> JobDone:
 def send_fields(topic: str, queue_id: int = 0, properties: Mapping[str, str] | None = None) -> dict[str, object]:
     """Header fields of SEND_MESSAGE_V2."""
     return {
-        "a": "producers", "b": topic, "c": "TBW102", "d": 4, "e": queue_id, "f": 0, "g": START_WALL_MS, "h": 0,
-        "i": encode_properties(dict(properties or {})), "j": 0, "k": "false", "m": "false",
-    }  # fmt: skip
+        "a": "producers",
+        "b": topic,
+        "c": "TBW102",
+        "d": 4,
+        "e": queue_id,
+        "f": 0,
+        "g": START_WALL_MS,
+        "h": 0,
+        "i": encode_properties(dict(properties or {})),
+        "j": 0,
+        "k": "false",
+        "m": "false",
+    }
 
 
 def messages_in(answer: Command) -> list[StoredMessage]:

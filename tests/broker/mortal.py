@@ -249,8 +249,11 @@ class Traffic:
         if group.mode is Mode.SLAVE_CONSUME:  # the reader goes on with its own
             handed = self._by[SLAVE] if reader == MASTER else 0  # saved before it reads
             return max(handed, group.saved_offset(reader)) if reader in victims else self.committed
-        found = [broker.node.offsets.get("TopicA", "group", 0) or 0 for number, broker in group.brokers.items()
-                 if number not in victims]  # fmt: skip
+        found = [
+            broker.node.offsets.get("TopicA", "group", 0) or 0
+            for number, broker in group.brokers.items()
+            if number not in victims
+        ]
         return max(found) if found else min(group.saved_offset(number) for number in victims)
 
     def help(self) -> None:

@@ -124,9 +124,13 @@ class Story:
         self._disks = {number: SimDisk(Random(number)) for number in numbers}
         changes: dict[str, Any] = {name: int(value) if value.isdigit() else value for name, value in settings.items()}
         self._group = ElectedGroup(
-            self._path, Mode(mode), members=int(members), disks=self._disks,
-            started=[number for number in numbers if not started or str(number) in started.split(",")], **changes,
-        )  # fmt: skip
+            self._path,
+            Mode(mode),
+            members=int(members),
+            disks=self._disks,
+            started=[number for number in numbers if not started or str(number) in started.split(",")],
+            **changes,
+        )
 
     def _do_start(self, number: str, boot: str = "boot-1") -> None:
         broker = self.group.start(int(number), boot_id=boot)

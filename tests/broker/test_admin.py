@@ -18,9 +18,15 @@ from tests.broker.harness import CLIENT, Harness, messages_in, run_job, send_fie
 
 def create(broker: Harness, topic: str, **changes: object) -> Command:
     fields: dict[str, object] = {
-        "topic": topic, "defaultTopic": "TBW102", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6,
-        "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False,
-    }  # fmt: skip
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": 2,
+        "writeQueueNums": 2,
+        "perm": 6,
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": 0,
+        "order": False,
+    }
     return broker.ask(Code.UPDATE_AND_CREATE_TOPIC, fields | changes)
 
 
@@ -48,9 +54,15 @@ def test_topic_is_created_changed_and_kept_over_a_restart(broker: Harness) -> No
     assert create(broker, "TopicA", writeQueueNums=5, perm=4, order=True).code == ResponseCode.SUCCESS
     found = topic_config(broker.restart(), "TopicA")
     assert found == {
-        "topicName": "TopicA", "readQueueNums": 2, "writeQueueNums": 5, "perm": 4, "topicFilterType": "SINGLE_TAG",
-        "topicSysFlag": 0, "order": True, "attributes": {},
-    }  # fmt: skip
+        "topicName": "TopicA",
+        "readQueueNums": 2,
+        "writeQueueNums": 5,
+        "perm": 4,
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": 0,
+        "order": True,
+        "attributes": {},
+    }
 
 
 def test_topic_change_is_told_to_name_servers_once_with_a_new_version(tmp_path: Path) -> None:

@@ -24,9 +24,16 @@ OK = ResponseCode.SUCCESS
 
 
 def frame(
-    number: int, *, queue: int = 0, topic: str = "T", size: int = 40, flag: int = 0, more: str = "WAIT\x01true\x02",
-    opaque: int = 1_000_000, message_flag: int = 0,
-) -> bytes:  # fmt: skip
+    number: int,
+    *,
+    queue: int = 0,
+    topic: str = "T",
+    size: int = 40,
+    flag: int = 0,
+    more: str = "WAIT\x01true\x02",
+    opaque: int = 1_000_000,
+    message_flag: int = 0,
+) -> bytes:
     """A message that tells its number."""
     fields = send_fields(topic, queue) | {
         "h": message_flag,
@@ -120,14 +127,24 @@ def test_frames_cut_anywhere(ways: list[str]) -> None:
 @pytest.mark.parametrize(
     "odd",
     [
-        frame(77, queue=11), frame(77, queue=12), frame(77, queue=-1), frame(77, topic="Other"), frame(77, size=41),
-        frame(77, size=0), frame(77, flag=FLAG_ONEWAY), frame(77, more="WAIT\x01false\x02"),
-        frame(77, more="KEYS\x01a b\x02"), frame(77, more="DELAY\x013\x02"), frame(77, opaque=99_999_000),
-        frame(77).replace(b"7F01", b"7F\xc3\xa9"), frame(77).replace(b'"T"', b'"X"'),
+        frame(77, queue=11),
+        frame(77, queue=12),
+        frame(77, queue=-1),
+        frame(77, topic="Other"),
+        frame(77, size=41),
+        frame(77, size=0),
+        frame(77, flag=FLAG_ONEWAY),
+        frame(77, more="WAIT\x01false\x02"),
+        frame(77, more="KEYS\x01a b\x02"),
+        frame(77, more="DELAY\x013\x02"),
+        frame(77, opaque=99_999_000),
+        frame(77).replace(b"7F01", b"7F\xc3\xa9"),
+        frame(77).replace(b'"T"', b'"X"'),
         encode_command(Command(RequestCode.GET_MAX_OFFSET, 5, fields={"topic": "T", "queueId": "0"})),
-        shifted(frame(77), 1), shifted(frame(77), -1),
+        shifted(frame(77), 1),
+        shifted(frame(77), -1),
     ],
-)  # fmt: skip
+)
 def test_one_that_is_not_alike_among_many(ways: list[str], odd: bytes) -> None:
     for place in (0, 1, 30, 150, 160):
         same(
@@ -195,9 +212,19 @@ def test_links_that_bring_a_message_each_are_read_together(ways: list[str]) -> N
 
 
 @pytest.mark.parametrize(
-    "odd", [frame(5, queue=11), frame(5, topic="Other"), frame(5, size=41), shifted(frame(5), 1), frame(5)[:-1],
-            frame(5) + frame(6), frame(5) + frame(6)[:9], frame(5, flag=FLAG_ONEWAY), frame(5, more="DELAY\x013\x02")],
-)  # fmt: skip
+    "odd",
+    [
+        frame(5, queue=11),
+        frame(5, topic="Other"),
+        frame(5, size=41),
+        shifted(frame(5), 1),
+        frame(5)[:-1],
+        frame(5) + frame(6),
+        frame(5) + frame(6)[:9],
+        frame(5, flag=FLAG_ONEWAY),
+        frame(5, more="DELAY\x013\x02"),
+    ],
+)
 def test_one_link_brings_something_else(ways: list[str], odd: bytes) -> None:
     turns = [singly(turn, MANY) for turn in range(1, 7)]
     turns[-1][7] = (turns[-1][7][0], odd)

@@ -30,10 +30,12 @@ def properties_of(number: int, *, key: str = "7F01", more: bytes = b"WAIT\x01tru
 
 def body_of(first: int, count: int = 8, *, size: int = 40, **more: Any) -> bytes:
     """A batch of messages that tell their numbers."""
-    return encode_batch([
-        BatchPart(number, (b"%d." % number * size)[:size], properties_of(number, **more))
-        for number in range(first, first + count)
-    ])  # fmt: skip
+    return encode_batch(
+        [
+            BatchPart(number, (b"%d." % number * size)[:size], properties_of(number, **more))
+            for number in range(first, first + count)
+        ]
+    )
 
 
 def frame(opaque: int, body: bytes, *, queue: int = 0, flag: int = 0, properties: str = "", topic: str = "T") -> bytes:
@@ -126,8 +128,9 @@ def test_header_with_a_key_is_learned(by_columns: list[int]) -> None:
 
 def test_ordinary_messages_between_batches_keep_their_order(by_columns: list[int]) -> None:
     plain = send_fields("T", 0, {"UNIQ_KEY": "0A0B"})
-    one = encode_command(Command(RequestCode.SEND_MESSAGE_V2, 77, 0, fields={k: str(v) for k, v in plain.items()},
-                                 body=b"one"))  # fmt: skip
+    one = encode_command(
+        Command(RequestCode.SEND_MESSAGE_V2, 77, 0, fields={k: str(v) for k, v in plain.items()}, body=b"one")
+    )
     same([*many(), (1, one), (1, one), *many()])
     assert by_columns == [9, 9]
 
@@ -170,12 +173,21 @@ def _own_crc(number: int) -> bytes:
 @pytest.mark.parametrize(
     "make",
     [
-        _cut, _foreign, _mixed, _odd_key, _closed_key, _own_crc, lambda _: b"", lambda _: b"\0" * 42,
-        lambda number: body_of(number * 1000, size=0), lambda number: body_of(number, 1, size=8000),
+        _cut,
+        _foreign,
+        _mixed,
+        _odd_key,
+        _closed_key,
+        _own_crc,
+        lambda _: b"",
+        lambda _: b"\0" * 42,
+        lambda number: body_of(number * 1000, size=0),
+        lambda number: body_of(number, 1, size=8000),
         lambda _: encode_batch([BatchPart(0, b"x" * 30, b"")] * 20),
-        lambda number: body_of(number * 1000, key="UNIQ_KEY\x01"), lambda _: body_of(0, 1200),
+        lambda number: body_of(number * 1000, key="UNIQ_KEY\x01"),
+        lambda _: body_of(0, 1200),
     ],
-)  # fmt: skip
+)
 def test_batches_that_are_not_alike_take_the_long_way(make: Callable[[int], bytes]) -> None:
     same(many(make))
 

@@ -130,9 +130,17 @@ def test_offsets_are_taken_for_queues_that_are_there_only(tmp_path: Path, monkey
     assert commit(broker, consumerGroup="other") == ResponseCode.SYSTEM_ERROR
     assert commit(broker, queueId=2) == ResponseCode.SUCCESS
     pull = {
-        "consumerGroup": "other", "topic": "TopicA", "queueId": 0, "queueOffset": 0, "maxMsgNums": 1, "sysFlag": 5,
-        "commitOffset": 7, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0,
-    }  # fmt: skip
+        "consumerGroup": "other",
+        "topic": "TopicA",
+        "queueId": 0,
+        "queueOffset": 0,
+        "maxMsgNums": 1,
+        "sysFlag": 5,
+        "commitOffset": 7,
+        "suspendTimeoutMillis": 0,
+        "subscription": "*",
+        "subVersion": 0,
+    }
     for changed in ({}, {"consumerGroup": "group", "commitOffset": -1}):
         broker.ask(RequestCode.PULL_MESSAGE, pull | changed)
     assert broker.node.offsets.table == {"TopicA@group": {2: 1, 3: 1}}

@@ -25,8 +25,10 @@ def test_consumers_are_listed_with_their_subscriptions(broker: Harness) -> None:
         {"clientAddr": "10.0.0.1:30007", "clientId": "client-7", "language": "GO", "version": 317},
     ]
     assert (found["consumeType"], found["messageModel"], found["consumeFromWhere"]) == (
-        "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_LAST_OFFSET",
-    )  # fmt: skip
+        "CONSUME_PASSIVELY",
+        "CLUSTERING",
+        "CONSUME_FROM_LAST_OFFSET",
+    )
     assert found["subscriptionTable"]["TopicA"]["subString"] == "a || b"
     broker.close(7)
     left = broker.json(Code.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "group"})
@@ -48,12 +50,15 @@ def test_producers_are_listed_by_group_and_all_together(broker: Harness) -> None
         "data": {
             "makers": [
                 {
-                    "clientId": "client-1", "language": "JAVA", "lastUpdateTimestamp": heard_ms,
-                    "remoteIP": "10.0.0.1:30001", "version": 409,
+                    "clientId": "client-1",
+                    "language": "JAVA",
+                    "lastUpdateTimestamp": heard_ms,
+                    "remoteIP": "10.0.0.1:30001",
+                    "version": 409,
                 }
             ]
         }
-    }  # fmt: skip
+    }
     broker.close(CLIENT)
     broker.open(CLIENT)
     assert broker.json(Code.GET_ALL_PRODUCER_INFO) == {"data": {}}
@@ -66,5 +71,6 @@ def test_topics_and_subscription_of_a_group_are_told(broker: Harness) -> None:
     found = broker.json(Code.QUERY_SUBSCRIPTION_BY_CONSUMER, {"group": "group", "topic": "TopicA"})
     assert found["subscriptionData"]["subString"] == "a || b"
     assert broker.json(Code.QUERY_SUBSCRIPTION_BY_CONSUMER, {"group": "group", "topic": "T"}) == {
-        "group": "group", "topic": "T",
-    }  # fmt: skip
+        "group": "group",
+        "topic": "T",
+    }

@@ -55,11 +55,13 @@ def on_device(broker: Harness, queue: ConsumeQueue, first: int, count: int = 1) 
     assert isinstance(broker.disk, SimDisk)
     return b"".join(
         broker.disk.peek(
-            f"consumequeue/{queue.topic}/{queue.queue_id}/{at - at % FILE_BYTES:020d}", QUEUE_ENTRY_BYTES,
-            at % FILE_BYTES, safe=True,
+            f"consumequeue/{queue.topic}/{queue.queue_id}/{at - at % FILE_BYTES:020d}",
+            QUEUE_ENTRY_BYTES,
+            at % FILE_BYTES,
+            safe=True,
         )
         for at in range(first * QUEUE_ENTRY_BYTES, (first + count) * QUEUE_ENTRY_BYTES, QUEUE_ENTRY_BYTES)
-    )  # fmt: skip
+    )
 
 
 def rebuilt(broker: Harness) -> int:
@@ -108,8 +110,18 @@ def another_tag(_broker: Harness, right: Entry) -> Entry:
     return right._replace(tags_code=right.tags_code ^ -(1 << 63))
 
 
-DAMAGES = (zeroed, negative_size, size_too_large, size_too_small, high_bit, sign_bit, low_bit, another_message,
-           message_of_another_queue, another_tag)  # fmt: skip
+DAMAGES = (
+    zeroed,
+    negative_size,
+    size_too_large,
+    size_too_small,
+    high_bit,
+    sign_bit,
+    low_bit,
+    another_message,
+    message_of_another_queue,
+    another_tag,
+)
 
 
 @spec("T19")

@@ -240,9 +240,7 @@ def test_stalled_link_does_not_keep_tables_from_the_others(tmp_path: Path) -> No
     group.pass_time(2_000)
     master = group.brokers[0]
     group.send(master)
-    (stalled,) = [
-        wire for wire in group.wires if wire.bottom is group.brokers[2] and wire.kind is LinkKind.HA_MASTER
-    ]  # fmt: skip
+    (stalled,) = [wire for wire in group.wires if wire.bottom is group.brokers[2] and wire.kind is LinkKind.HA_MASTER]
     stalled.stalls_down = True
     master.outbox.waiting[stalled.top_link] = 5 << 20
     group.send(master)

@@ -130,9 +130,15 @@ def is_well(group: MortalGroup) -> bool:
 
 
 def crash_at(
-    traffic: Traffic, begin: Callable[[], object], moment: Moment, victims: list[int], how: str, back_ms: int, *,
+    traffic: Traffic,
+    begin: Callable[[], object],
+    moment: Moment,
+    victims: list[int],
+    how: str,
+    back_ms: int,
+    *,
     is_over: Callable[[MortalGroup], bool] = lambda _: False,
-) -> bool:  # fmt: skip
+) -> bool:
     """Begin, end the victims at the moment, start them later, and judge; False if the moment never came."""
     group = traffic.group
     struck: list[Point] = []

@@ -69,7 +69,7 @@ def assert_serves(broker: Harness) -> None:
         {"b": "%RETRY%" + "x" * 300},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_send_with_odd_header_fields_is_answered(tmp_path: Path, fields: dict[str, Any]) -> None:
     broker = Harness(tmp_path, message_bytes_max=100_000, segment_bytes=256 * 1024)
     broker.send("TopicA")
@@ -80,10 +80,19 @@ def test_send_with_odd_header_fields_is_answered(tmp_path: Path, fields: dict[st
 
 @pytest.mark.parametrize(
     "fields",
-    [{"h": 1 << 40}, {"h": -(1 << 40)}, {"f": 1 << 40}, {"g": 1 << 70}, {"g": 10**18}, {"e": "0003"}, {"e": 10**9},
-     {"i": "UNIQ_KEY\x01" + "K" * 3_000 + "\x02"}, {"i": "UNIQ_KEY\x01" + "K" * 65 + "\x02TAGS\x01t\x02"}],
+    [
+        {"h": 1 << 40},
+        {"h": -(1 << 40)},
+        {"f": 1 << 40},
+        {"g": 1 << 70},
+        {"g": 10**18},
+        {"e": "0003"},
+        {"e": 10**9},
+        {"i": "UNIQ_KEY\x01" + "K" * 3_000 + "\x02"},
+        {"i": "UNIQ_KEY\x01" + "K" * 65 + "\x02TAGS\x01t\x02"},
+    ],
     ids=lambda fields: str(fields)[:40],
-)  # fmt: skip
+)
 def test_ordinary_send_with_odd_fields_is_answered_each_time(tmp_path: Path, fields: dict[str, Any]) -> None:
     """With a unique key, so that the way without checks field by field is tried, and learned from if it can be."""
     broker = Harness(tmp_path, message_bytes_max=100_000, segment_bytes=256 * 1024)
@@ -174,7 +183,7 @@ def test_request_with_an_odd_body_is_answered(tmp_path: Path, code: RequestCode,
         b"\x16\x03\x01\x02\x00",
     ],
     ids=["deep", "deep send", "deep pull", "half a surrogate", "no UTF-8", "cut off", "TLS"],
-)  # fmt: skip
+)
 def test_header_that_cannot_be_read_closes_that_link_only(tmp_path: Path, header: bytes) -> None:
     broker = Harness(tmp_path, frame_bytes_max=1 << 20)
     assert len(raw_header(broker, header)) == 1
@@ -198,17 +207,72 @@ def test_unknown_form_of_header_closes_that_link_only(tmp_path: Path) -> None:
     assert_serves(broker)
 
 
+FIELD_NAMES = [
+    "topic",
+    "consumerGroup",
+    "group",
+    "queueId",
+    "queueOffset",
+    "maxMsgNums",
+    "sysFlag",
+    "commitOffset",
+    "suspendTimeoutMillis",
+    "subscription",
+    "subVersion",
+    "expressionType",
+    "offset",
+    "delayLevel",
+    "key",
+    "maxNum",
+    "beginTimestamp",
+    "endTimestamp",
+    "timestamp",
+    "boundaryType",
+    "clientID",
+    "producerGroup",
+    "a",
+    "b",
+    "c",
+    "d",
+    "e",
+    "f",
+    "g",
+    "h",
+    "i",
+    "j",
+    "k",
+    "l",
+    "m",
+]
+FIELD_VALUES = [
+    "TopicA",
+    "0",
+    "1",
+    "-1",
+    "",
+    "x",
+    "true",
+    "2147483648",
+    "9223372036854775808",
+    "-9223372036854775808",
+    "TBW102",
+    "*",
+    "a||b",
+    "%RETRY%g",
+    "KEYS\x01k\x02",
+    "nan",
+    "1e9",
+    "\x00",
+    "é",
+    "4",
+]
+
+
 def test_every_request_with_random_fields_is_answered(tmp_path: Path) -> None:
     """Whatever stands in header fields and body, the broker lives, and keeps serving."""
     broker = Harness(tmp_path)
     broker.send("TopicA")
     dice = random.Random(7)
-    names = ["topic", "consumerGroup", "group", "queueId", "queueOffset", "maxMsgNums", "sysFlag", "commitOffset",
-             "suspendTimeoutMillis", "subscription", "subVersion", "expressionType", "offset", "delayLevel", "key",
-             "maxNum", "beginTimestamp", "endTimestamp", "timestamp", "boundaryType", "clientID", "producerGroup",
-             "a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m"]  # fmt: skip
-    values = ["TopicA", "0", "1", "-1", "", "x", "true", "2147483648", "9223372036854775808", "-9223372036854775808",
-              "TBW102", "*", "a||b", "%RETRY%g", "KEYS\x01k\x02", "nan", "1e9", "\x00", "é", "4"]  # fmt: skip
     bodies: list[Callable[[], bytes]] = [
         lambda: b"",
         lambda: dice.randbytes(dice.randrange(60)),
@@ -221,7 +285,7 @@ def test_every_request_with_random_fields_is_answered(tmp_path: Path) -> None:
             continue
         for _ in range(12):
             fields: dict[str, Any] = {
-                name: dice.choice(values) for name in dice.sample(names, dice.randrange(len(names)))
+                name: dice.choice(FIELD_VALUES) for name in dice.sample(FIELD_NAMES, dice.randrange(len(FIELD_NAMES)))
             }
             command = Command(code, 5, fields=fields, body=dice.choice(bodies)())
             link = dice.randrange(10, 1 << 30)

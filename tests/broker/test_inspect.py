@@ -50,10 +50,13 @@ def progress(broker: Harness, group: str = "group", **fields: object) -> Any:
 def test_progress_tells_how_far_a_group_is_in_every_queue(broker: Harness) -> None:
     assert progress(broker) == {
         key("TopicA", 0): {
-            "brokerOffset": 3, "consumerOffset": 2, "lastTimestamp": START_WALL_MS + 1_000, "pullOffset": 2,
+            "brokerOffset": 3,
+            "consumerOffset": 2,
+            "lastTimestamp": START_WALL_MS + 1_000,
+            "pullOffset": 2,
         },
         key("TopicA", 1): {"brokerOffset": 0, "consumerOffset": 0, "lastTimestamp": 0, "pullOffset": 0},
-    }  # fmt: skip
+    }
     assert progress(broker, "nobody") == {}
 
 
@@ -88,9 +91,12 @@ def test_groups_of_a_topic_are_subscribers_and_owners_of_offsets(broker: Harness
 def test_time_span_tells_since_when_messages_wait(broker: Harness) -> None:
     spans = broker.json(Code.QUERY_CONSUME_TIME_SPAN, {"topic": "TopicA", "group": "group"})["consumeTimeSpanSet"]
     assert spans[0] == {
-        "consumeTimeStamp": START_WALL_MS + 1_000, "delayTime": 1_000, "maxTimeStamp": START_WALL_MS + 2_000,
-        "messageQueue": {"brokerName": "broker-a", "queueId": 0, "topic": "TopicA"}, "minTimeStamp": START_WALL_MS,
-    }  # fmt: skip
+        "consumeTimeStamp": START_WALL_MS + 1_000,
+        "delayTime": 1_000,
+        "maxTimeStamp": START_WALL_MS + 2_000,
+        "messageQueue": {"brokerName": "broker-a", "queueId": 0, "topic": "TopicA"},
+        "minTimeStamp": START_WALL_MS,
+    }
     assert (spans[1]["minTimeStamp"], spans[1]["delayTime"]) == (-1, 0)
     commit(broker, "group", 3)
     read = broker.json(Code.QUERY_CONSUME_TIME_SPAN, {"topic": "TopicA", "group": "group"})["consumeTimeSpanSet"]

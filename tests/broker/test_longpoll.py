@@ -20,19 +20,27 @@ HELD = LINKS * 4_000
 
 def frames(count: int, *, wait_ms: int = 60_000, falling: bool = False, **changes: object) -> bytes:
     fields = {
-        "consumerGroup": "group", "topic": "TopicA", "queueId": 0, "queueOffset": 1, "maxMsgNums": 1, "sysFlag": 6,
-        "commitOffset": 0, "subscription": "*", "subVersion": 0,
-    } | changes  # fmt: skip
+        "consumerGroup": "group",
+        "topic": "TopicA",
+        "queueId": 0,
+        "queueOffset": 1,
+        "maxMsgNums": 1,
+        "sysFlag": 6,
+        "commitOffset": 0,
+        "subscription": "*",
+        "subVersion": 0,
+    } | changes
     return b"".join(
         encode_command(
             Command(
-                RequestCode.PULL_MESSAGE, 10_000 + number,
+                RequestCode.PULL_MESSAGE,
+                10_000 + number,
                 fields={k: str(v) for k, v in fields.items()}
                 | {"suspendTimeoutMillis": str(wait_ms - number if falling else wait_ms)},
             )
         )
         for number in range(count)
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture

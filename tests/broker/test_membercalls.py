@@ -90,9 +90,13 @@ def test_without_a_secret_everything_stays_as_it_is(tmp_path: Path) -> None:
 def test_operators_need_no_secret(broker: Harness) -> None:
     broker.send("TopicA")
     asked = {
-        Code.TANDEM_SWITCH: {"target": 1}, Code.TANDEM_FORCE_MASTER: {}, Code.TANDEM_FAILOVER_STATUS: {},
-        Code.TANDEM_SCRUB: {}, Code.TANDEM_LOG_DIGEST: {"offset": 0, "size": 10}, Code.TANDEM_PEER_INFO: {},
-    }  # fmt: skip
+        Code.TANDEM_SWITCH: {"target": 1},
+        Code.TANDEM_FORCE_MASTER: {},
+        Code.TANDEM_FAILOVER_STATUS: {},
+        Code.TANDEM_SCRUB: {},
+        Code.TANDEM_LOG_DIGEST: {"offset": 0, "size": 10},
+        Code.TANDEM_PEER_INFO: {},
+    }
     for code, fields in asked.items():
         assert broker.ask(code, fields).code != NO_PERMISSION
 
@@ -251,10 +255,18 @@ def test_answer_that_is_not_proven_is_none(tmp_path: Path, caplog: pytest.LogCap
 
     def begin() -> None:
         command = Command(Code.TANDEM_LOG_SUSPECT, fields=dict(REQUESTS[Code.TANDEM_LOG_SUSPECT]))
-        asking.node.schedule.at(asking.now.mono_ms, lambda now: member_requests.call(
-            asking.node, "10.0.0.9:10911", command, 3_000, lambda answer, _: heard.append(answer),
-            asking.node.turn_out, now,
-        ))  # fmt: skip
+        asking.node.schedule.at(
+            asking.now.mono_ms,
+            lambda now: member_requests.call(
+                asking.node,
+                "10.0.0.9:10911",
+                command,
+                3_000,
+                lambda answer, _: heard.append(answer),
+                asking.node.turn_out,
+                now,
+            ),
+        )
         asking.turn()
 
     def asked() -> Command:

@@ -123,9 +123,17 @@ def test_records_of_every_form_are_told_from_others() -> None:
         for born in (HOST, v6):
             for host in (HOST, v6):
                 store.put(
-                    store.queue(topic, 0), body=b"x" * 30, properties=b"", flag=0, sys_flag=0, born_ms=NOW_MS,
-                    born_host=born, store_ms=NOW_MS, store_host=host, reconsume_times=0,
-                )  # fmt: skip
+                    store.queue(topic, 0),
+                    body=b"x" * 30,
+                    properties=b"",
+                    flag=0,
+                    sys_flag=0,
+                    born_ms=NOW_MS,
+                    born_host=born,
+                    store_ms=NOW_MS,
+                    store_host=host,
+                    reconsume_times=0,
+                )
         store.commit()
     for topic in ("T", "L" * 127, "M" * 128, "N" * 200):
         found = read(store, store.queue(topic, 0))

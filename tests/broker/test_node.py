@@ -45,10 +45,16 @@ def _in_handler(broker: Harness) -> None:
 STAGES: list[tuple[Callable[[Harness], None], Command]] = [
     (_in_decoder, Command(RequestCode.GET_MAX_OFFSET, 1)),
     (_in_send, Command(RequestCode.SEND_MESSAGE_V2, 1, fields={k: str(v) for k, v in send_fields("Fresh").items()})),
-    (_in_pull, Command(RequestCode.PULL_MESSAGE, 1, fields={
-        "consumerGroup": "g", "topic": "TopicA", "queueId": "0", "queueOffset": "0", "maxMsgNums": "1"})),
+    (
+        _in_pull,
+        Command(
+            RequestCode.PULL_MESSAGE,
+            1,
+            fields={"consumerGroup": "g", "topic": "TopicA", "queueId": "0", "queueOffset": "0", "maxMsgNums": "1"},
+        ),
+    ),
     (_in_handler, Command(RequestCode.GET_MAX_OFFSET, 1, fields={"topic": "TopicA", "queueId": "0"})),
-]  # fmt: skip
+]
 
 
 @spec("V09")

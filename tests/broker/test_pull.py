@@ -34,9 +34,17 @@ def pulled(broker: Harness, offset: int = 0, **named: object) -> tuple[int, int,
 
 def asked(broker: Harness, **changes: object) -> int:
     fields = {
-        "consumerGroup": "group", "topic": "TopicA", "queueId": 0, "queueOffset": 0, "maxMsgNums": 32, "sysFlag": 4,
-        "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0,
-    }  # fmt: skip
+        "consumerGroup": "group",
+        "topic": "TopicA",
+        "queueId": 0,
+        "queueOffset": 0,
+        "maxMsgNums": 32,
+        "sysFlag": 4,
+        "commitOffset": 0,
+        "suspendTimeoutMillis": 0,
+        "subscription": "*",
+        "subVersion": 0,
+    }
     return broker.ask(RequestCode.PULL_MESSAGE, fields | changes).code
 
 
@@ -201,9 +209,11 @@ def test_consumer_further_behind_than_a_share_of_memory_is_sent_to_the_slave_if_
 def test_twice_the_share_or_twice_the_memory_lets_a_consumer_be_twice_as_far_behind(tmp_path: Path) -> None:
     for memory_bytes, ratio in ((MEMORY * 2, 10), (MEMORY, 20)):
         broker = Harness(
-            tmp_path / str(ratio), machine=Machine("boot-1", memory_bytes), slave_read_enable=True,
+            tmp_path / str(ratio),
+            machine=Machine("boot-1", memory_bytes),
+            slave_read_enable=True,
             memory_ratio_max=ratio,
-        )  # fmt: skip
+        )
         for _ in range(40):
             broker.send("TopicA", b"x" * 1_000)
         near = 39 - 20_000 // (broker.node.store.log.written_end // 40)
@@ -218,9 +228,13 @@ def test_slave_sends_consumers_away_at_ten_percent_less(tmp_path: Path) -> None:
         broker.send("TopicA", b"x" * 1_000)
     broker.node.close()
     slave = Harness(
-        tmp_path, role="SLAVE", broker_id=1, machine=Machine("boot-1", MEMORY), slave_read_enable=True,
+        tmp_path,
+        role="SLAVE",
+        broker_id=1,
+        machine=Machine("boot-1", MEMORY),
+        slave_read_enable=True,
         memory_ratio_max=20,
-    )  # fmt: skip
+    )
     near = 39 - 10_000 // (slave.node.store.log.written_end // 40)
     assert suggestions(slave, (near - 2, near + 2)) == ["1", "0"]
 
@@ -340,9 +354,17 @@ def test_link_may_hold_a_bounded_number_of_pulls_and_answered_ones_are_forgotten
 
 
 PULL = {
-    "consumerGroup": "group", "topic": "TopicA", "queueId": 0, "queueOffset": 0, "maxMsgNums": 32, "sysFlag": 4,
-    "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0,
-}  # fmt: skip
+    "consumerGroup": "group",
+    "topic": "TopicA",
+    "queueId": 0,
+    "queueOffset": 0,
+    "maxMsgNums": 32,
+    "sysFlag": 4,
+    "commitOffset": 0,
+    "suspendTimeoutMillis": 0,
+    "subscription": "*",
+    "subVersion": 0,
+}
 
 
 @pytest.fixture

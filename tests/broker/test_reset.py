@@ -67,8 +67,11 @@ def test_online_group_is_told_its_offsets_by_time(broker: Harness, seconds: int,
         [told] = broker.take_requests(Code.RESET_CONSUMER_CLIENT_OFFSET, link=link)
         assert told.is_oneway
         assert told.fields == {
-            "topic": "TopicA", "group": "group", "timestamp": str(at(broker, seconds)), "isForce": str(force).lower(),
-        }  # fmt: skip
+            "topic": "TopicA",
+            "group": "group",
+            "timestamp": str(at(broker, seconds)),
+            "isForce": str(force).lower(),
+        }
         assert told.body.startswith(b'{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"TopicA"}:')
         assert loads(told.body) == {"offsetTable": {key(0): expected, key(1): expected}}
     assert stored(broker, 0) == expected, "a member that takes the queue over now begins there"
@@ -268,9 +271,17 @@ def test_queues_reset_one_by_one_cost_a_member_one_notice_and_the_rest_follow_at
 
 def held_pull(queue_id: int, group: str) -> dict[str, object]:
     return {
-        "consumerGroup": group, "topic": "TopicA", "queueId": queue_id, "queueOffset": 5, "maxMsgNums": 32,
-        "sysFlag": 6, "commitOffset": 0, "suspendTimeoutMillis": 60_000, "subscription": "*", "subVersion": 0,
-    }  # fmt: skip
+        "consumerGroup": group,
+        "topic": "TopicA",
+        "queueId": queue_id,
+        "queueOffset": 5,
+        "maxMsgNums": 32,
+        "sysFlag": 6,
+        "commitOffset": 0,
+        "suspendTimeoutMillis": 60_000,
+        "subscription": "*",
+        "subVersion": 0,
+    }
 
 
 def test_pending_resets_are_bounded_and_the_oldest_is_given_up() -> None:

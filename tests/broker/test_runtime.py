@@ -194,10 +194,18 @@ def test_master_tells_how_far_each_slave_is(tmp_path: Path) -> None:
     broker.pass_time(1_000)
     [slave] = ha(broker)["haConnectionInfo"]
     assert slave == {
-        "addr": "10.0.0.5:999", "diff": end, "inSync": False, "slaveAckOffset": 0, "transferFromWhere": end,
-        "transferredByteInSecond": end, "brokerId": -1, "lastReadTimestamp": START_WALL_MS,
-        "lastWriteTimestamp": START_WALL_MS, "authenticated": False, "tls": "",
-    }  # fmt: skip
+        "addr": "10.0.0.5:999",
+        "diff": end,
+        "inSync": False,
+        "slaveAckOffset": 0,
+        "transferFromWhere": end,
+        "transferredByteInSecond": end,
+        "brokerId": -1,
+        "lastReadTimestamp": START_WALL_MS,
+        "lastWriteTimestamp": START_WALL_MS,
+        "authenticated": False,
+        "tls": "",
+    }
     broker.turn([(5, REPORT.pack(end))])
     broker.pass_time(1_000)
     found = ha(broker)

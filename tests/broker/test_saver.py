@@ -14,9 +14,15 @@ from tests.spec import spec
 
 OK = ResponseCode.SUCCESS
 TOPIC = {
-    "topic": "TopicB", "defaultTopic": "TBW102", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6,
-    "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false",
-}  # fmt: skip
+    "topic": "TopicB",
+    "defaultTopic": "TBW102",
+    "readQueueNums": 4,
+    "writeQueueNums": 4,
+    "perm": 6,
+    "topicFilterType": "SINGLE_TAG",
+    "topicSysFlag": 0,
+    "order": "false",
+}
 
 
 @pytest.fixture
@@ -40,8 +46,10 @@ def topics_on_disk(path: Path) -> set[str]:
 def test_no_turn_waits_for_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broker: Harness) -> None:
     monkeypatch.setattr(RealDisk, "replace", lambda *_: pytest.fail("a turn wrote and synced a file"))
     broker.tell(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"x")
-    broker.tell(RequestCode.UPDATE_CONSUMER_OFFSET,
-                {"consumerGroup": "group", "topic": "TopicA", "queueId": 0, "commitOffset": 1})  # fmt: skip
+    broker.tell(
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        {"consumerGroup": "group", "topic": "TopicA", "queueId": 0, "commitOffset": 1},
+    )
     broker.pass_time(30_000)
     assert {job.name for job in broker.jobs} == {"save tables", "flush", "sync queues"}
 

@@ -48,9 +48,20 @@ def test_answer_names_where_the_message_lies(tmp_path: Path, code: RequestCode, 
     broker.send("TopicA", b"first")
     fields = send_fields("TopicA", 0, {"UNIQ_KEY": "0A0B", "TAGS": "t"})
     if code == RequestCode.SEND_MESSAGE:
-        names = {"a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums", "e": "queueId",
-                 "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "i": "properties", "j": "reconsumeTimes",
-                 "k": "unitMode", "m": "batch"}  # fmt: skip
+        names = {
+            "a": "producerGroup",
+            "b": "topic",
+            "c": "defaultTopic",
+            "d": "defaultTopicQueueNums",
+            "e": "queueId",
+            "f": "sysFlag",
+            "g": "bornTimestamp",
+            "h": "flag",
+            "i": "properties",
+            "j": "reconsumeTimes",
+            "k": "unitMode",
+            "m": "batch",
+        }
         fields = {names[key]: value for key, value in fields.items()}
     answer = broker.ask(code, fields, b"second", binary=is_binary)
     assert answer.code == OK
@@ -89,7 +100,7 @@ def test_checks_come_in_the_documented_order(tmp_path: Path) -> None:
         ("ReadOnly", 99, b"x" * 9000, ResponseCode.NO_PERMISSION),
         ("Plain", 2, b"x" * 9000, ResponseCode.SYSTEM_ERROR),
         ("Plain", 1, b"x" * 9000, ResponseCode.MESSAGE_ILLEGAL),
-    ]  # fmt: skip
+    ]
     for topic, queue_id, body, code in refused:
         answer = broker.send(topic, body, queue_id=queue_id)
         assert (topic, answer.code) == (topic, code)
@@ -154,8 +165,12 @@ def test_message_read_by_likeness_is_stored_as_the_decoded_one_was(tmp_path: Pat
         tag, queue_id = "ABB"[number // 8], number % 3
         fields = send_fields("TopicA", queue_id=queue_id, properties={"UNIQ_KEY": f"K{number}", "TAGS": tag})
         asked.append((queue_id, f"K{number}", tag, b"%d" % number))
-        command = Command(RequestCode.SEND_MESSAGE_V2, opaque + number, fields={k: str(v) for k, v in fields.items()},
-                          body=b"%d" % number)  # fmt: skip
+        command = Command(
+            RequestCode.SEND_MESSAGE_V2,
+            opaque + number,
+            fields={k: str(v) for k, v in fields.items()},
+            body=b"%d" % number,
+        )
         broker.turn([(CLIENT, encode_command(command))])
     answers = [answer for answer in broker.inbox[CLIENT] if answer.opaque >= opaque]
     assert [answer.opaque for answer in answers] == list(range(opaque, opaque + 24))
@@ -164,8 +179,11 @@ def test_message_read_by_likeness_is_stored_as_the_decoded_one_was(tmp_path: Pat
     for queue_id in range(3):
         pulled = broker.pull("TopicA", 0, queue_id=queue_id)
         assert pulled is not None
-        found += [(m.queue_id, m.properties["UNIQ_KEY"], m.properties["TAGS"], m.body) for m in messages_in(pulled)
-                  if "UNIQ_KEY" in m.properties]  # fmt: skip
+        found += [
+            (m.queue_id, m.properties["UNIQ_KEY"], m.properties["TAGS"], m.body)
+            for m in messages_in(pulled)
+            if "UNIQ_KEY" in m.properties
+        ]
     assert sorted(found) == sorted(asked)
 
 
@@ -218,8 +236,10 @@ def test_batch_is_stored_as_messages_one_behind_the_other(tmp_path: Path, code: 
     assert found is not None
     messages = messages_in(found)
     assert [(message.body, message.queue_offset, message.flag) for message in messages] == [
-        (b"one", 1, 7), (b"two", 2, 7), (b"", 3, 7)
-    ]  # fmt: skip
+        (b"one", 1, 7),
+        (b"two", 2, 7),
+        (b"", 3, 7),
+    ]
     assert [message.offset_message_id for message in messages] == ids
     assert {message.tags for message in messages} == {"t"}
     assert {message.properties["K"] for message in messages} == {"v"}
@@ -239,10 +259,14 @@ def test_code_320_without_the_batch_mark_is_one_message(tmp_path: Path) -> None:
         ("%RETRY%group", {}, batch_of(b"x"), ResponseCode.MESSAGE_ILLEGAL),
         ("TopicA", {}, b"", ResponseCode.SYSTEM_ERROR),
         ("TopicA", {}, batch_of(b"x")[:-1], ResponseCode.SYSTEM_ERROR),
-        ("TopicA", {}, batch_of(b"good") + batch_of(b"x", properties=b"A\x01" + b"b" * 32_750),
-         ResponseCode.MESSAGE_ILLEGAL),
+        (
+            "TopicA",
+            {},
+            batch_of(b"good") + batch_of(b"x", properties=b"A\x01" + b"b" * 32_750),
+            ResponseCode.MESSAGE_ILLEGAL,
+        ),
     ],
-)  # fmt: skip
+)
 def test_batch_that_cannot_be_taken_whole_is_not_taken_at_all(
     tmp_path: Path, topic: str, properties: dict[str, str], body: bytes, code: ResponseCode
 ) -> None:
@@ -284,9 +308,7 @@ def test_batch_with_a_timed_message_is_refused_whole(tmp_path: Path, properties:
     plain, timed = batch_of(b"x", properties=b"UNIQ_KEY\x01K\x02"), batch_of(b"x", properties=raw)
     for common, body in ((properties, plain * count), ({}, plain * count + timed), ({}, timed * count)):
         for _ in range(3):
-            answer = broker.ask(
-                RequestCode.SEND_BATCH_MESSAGE, send_fields("TopicA", 0, common) | {"m": "true"}, body
-            )  # fmt: skip
+            answer = broker.ask(RequestCode.SEND_BATCH_MESSAGE, send_fields("TopicA", 0, common) | {"m": "true"}, body)
             assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
             assert "use a delay level" in (answer.remark or "")
     assert stored(broker, "TopicA") == [b"zero"]

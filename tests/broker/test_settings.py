@@ -34,8 +34,10 @@ def set_well(broker: Harness, *lines: str) -> None:
 def test_settings_are_shown_under_rocketmqs_names_with_a_version(broker: Harness) -> None:
     found = settings(broker)
     assert (found["brokerName"], found["brokerRole"], found["autoCreateTopicEnable"]) == (
-        "broker-a", "ASYNC_MASTER", "true",
-    )  # fmt: skip
+        "broker-a",
+        "ASYNC_MASTER",
+        "true",
+    )
     set_well(broker, "fileReservedTime=71")
     answer = broker.ask(Code.GET_BROKER_CONFIG)
     assert loads(answer.fields["version"].encode())["counter"] == 1

@@ -42,9 +42,17 @@ def test_pull_with_a_long_expression_is_refused_and_a_held_one_keeps_no_text(tmp
     broker = Harness(tmp_path)
     broker.send("TopicA")
     fields = {
-        "consumerGroup": "group", "topic": "TopicA", "queueId": 0, "queueOffset": 1, "maxMsgNums": 32, "sysFlag": 6,
-        "commitOffset": 0, "suspendTimeoutMillis": 9_000, "subVersion": 0, "subscription": "x" * 65_537,
-    }  # fmt: skip
+        "consumerGroup": "group",
+        "topic": "TopicA",
+        "queueId": 0,
+        "queueOffset": 1,
+        "maxMsgNums": 32,
+        "sysFlag": 6,
+        "commitOffset": 0,
+        "suspendTimeoutMillis": 9_000,
+        "subVersion": 0,
+        "subscription": "x" * 65_537,
+    }
     answer = broker.ask(RequestCode.PULL_MESSAGE, fields)
     assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
     assert "at most 65536" in str(answer.remark)

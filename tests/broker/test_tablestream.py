@@ -76,9 +76,12 @@ def test_changed_queues_and_groups_are_with_the_slave_before_the_next_message(pa
     only_the_log_travels(pair)
     master.create_topic("Fresh", queues=2)
     master.create_topic("Fresh", queues=9)
-    assert master.ask(
-        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, dumps({"groupName": "readers", "consumeEnable": False})
-    ).code == OK  # fmt: skip
+    assert (
+        master.ask(
+            Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, dumps({"groupName": "readers", "consumeEnable": False})
+        ).code
+        == OK
+    )
     assert send(pair, master, "Fresh", 8, 9) == OK
     assert slave.node.topics.table["Fresh"].config == master.node.topics.table["Fresh"].config
     assert not slave.node.groups.table["readers"].consume_enable
@@ -156,12 +159,16 @@ def test_link_that_takes_nothing_is_closed_before_it_misses_a_topic(
 @pytest.mark.parametrize(
     ("kind", "payload"),
     [
-        (KIND_TOPICS, b""), (KIND_TOPICS, b"[]"), (KIND_TOPICS, b'{"topicConfigTable": {"x": 1}}'),
+        (KIND_TOPICS, b""),
+        (KIND_TOPICS, b"[]"),
+        (KIND_TOPICS, b'{"topicConfigTable": {"x": 1}}'),
         (KIND_TOPICS, b'{"topicConfigTable": {}, "tandemRemoved": "TopicA"}'),
-        (KIND_GROUPS, b'{"subscriptionGroupTable": [1]}'), (KIND_GROUPS, b'{"tandemRemoved": [1]}'),
-        (KIND_OFFSETS, b'{"offsetTable": {"TopicA@group": 7}, "tandemWhole": true}'), (KIND_DELAYS, b"7"),
+        (KIND_GROUPS, b'{"subscriptionGroupTable": [1]}'),
+        (KIND_GROUPS, b'{"tandemRemoved": [1]}'),
+        (KIND_OFFSETS, b'{"offsetTable": {"TopicA@group": 7}, "tandemWhole": true}'),
+        (KIND_DELAYS, b"7"),
     ],
-)  # fmt: skip
+)
 def test_tables_that_cannot_be_read_change_nothing(
     pair: ElectedGroup, kind: int, payload: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -84,9 +84,15 @@ class Registered:
 
 def create(broker: Harness, topic: str, **changes: object) -> Command:
     fields: dict[str, object] = {
-        "topic": topic, "defaultTopic": "TBW102", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6,
-        "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False,
-    }  # fmt: skip
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": 2,
+        "writeQueueNums": 2,
+        "perm": 6,
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": 0,
+        "order": False,
+    }
     return broker.ask(Code.UPDATE_AND_CREATE_TOPIC, fields | changes)
 
 

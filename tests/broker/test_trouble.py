@@ -11,9 +11,10 @@ from tests.broker.elected import ElectedGroup
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
-        record.getMessage() for record in caplog.records
+        record.getMessage()
+        for record in caplog.records
         if record.levelname == "WARNING" and record.getMessage().startswith(("failover: trouble:", "failover: over:"))
-    ]  # fmt: skip
+    ]
 
 
 def alone(tmp_path: Path, number: int = 0) -> ElectedGroup:

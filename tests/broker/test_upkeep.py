@@ -137,9 +137,7 @@ def test_another_kind_of_failure_is_told_of_at_once(caplog: pytest.LogCaptureFix
     failures = Failures(logging.ERROR, "it failed", "it works")
     for error in (DiskFull("full"), DiskFull("full"), DiskFailed("broken"), DiskFailed("broken")):
         failures.note(error, Now(5, 5))
-    assert lines_of_store(caplog) == [
-        "store: it failed: full", "store: it failed (2 since the last line): broken",
-    ]  # fmt: skip
+    assert lines_of_store(caplog) == ["store: it failed: full", "store: it failed (2 since the last line): broken"]
 
 
 def test_queue_entries_that_cannot_be_written_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -197,8 +197,9 @@ def test_delayed_message_that_is_lost_is_found() -> None:
     history.judge()
     history.judge_aside("broker-a-0", [], [])
     assert [text.partition(",")[0] for text in history.violations] == [
-        "I1: 1 acknowledged and never delivered", "I1: 1 acknowledged and not in the log of broker-a-0"
-    ]  # fmt: skip
+        "I1: 1 acknowledged and never delivered",
+        "I1: 1 acknowledged and not in the log of broker-a-0",
+    ]
 
 
 def test_rejected_message_that_comes_again_is_no_duplicate() -> None:

@@ -13,9 +13,14 @@ from tandemq.errors import LocalError
 from tandemq.run.local import LocalCluster
 
 SOUND: dict[str, Any] = {
-    "records": 2, "indexEntries": 2, "derivedFaults": 0, "notYetEntered": 0, "derived": [], "notes": [],
+    "records": 2,
+    "indexEntries": 2,
+    "derivedFaults": 0,
+    "notYetEntered": 0,
+    "derived": [],
+    "notes": [],
     "reports": [{"damages": []}],
-}  # fmt: skip
+}
 
 
 def test_sound_store_has_no_faults() -> None:

@@ -12,8 +12,11 @@ Ask = Callable[..., Any]
 def test_list_shows_every_broker(ask: Ask, cluster: LocalCluster) -> None:
     rows = ask("cluster", "list")
     assert [(row["broker"], row["id"], row["answers"]) for row in rows] == [
-        ("broker-a", 0, True), ("broker-a", 1, True), ("broker-b", 0, True), ("broker-b", 1, True),
-    ]  # fmt: skip
+        ("broker-a", 0, True),
+        ("broker-a", 1, True),
+        ("broker-b", 0, True),
+        ("broker-b", 1, True),
+    ]
     assert rows[0]["address"] == cluster.address
 
 

@@ -26,8 +26,12 @@ def test_created_group_is_listed_and_shown_before_anybody_joins(ask: Ask) -> Non
     [found] = [row for row in ask("group", "list") if row["group"] == "fresh"]
     assert found["retryMax"] == 3
     assert ask("group", "show", "fresh") == {
-        "group": "fresh", "lag": 0, "queues": [], "members": [], "subscriptions": {},
-    }  # fmt: skip
+        "group": "fresh",
+        "lag": 0,
+        "queues": [],
+        "members": [],
+        "subscriptions": {},
+    }
 
 
 def test_group_that_is_not_there_is_said_to_be_so(run: Run, cluster: LocalCluster) -> None:
@@ -60,9 +64,11 @@ def test_offsets_of_a_group_are_shown_previewed_and_moved(ask: Ask, cluster: Loc
 
     plan = ask("offset", "reset", "mover", "Moved", "--to", "earliest")
     assert plan == {
-        "group": "mover", "topic": "Moved", "done": False,
+        "group": "mover",
+        "topic": "Moved",
+        "done": False,
         "queues": [{"broker": "broker-a", "queue": 0, "from": 5, "to": 0, "again": 5}],
-    }  # fmt: skip
+    }
     assert ask("offset", "show", "mover", "--topic", "Moved")[0]["offset"] == 5
 
     assert ask("offset", "reset", "mover", "Moved", "--to", "2", "--yes")["done"] is True
@@ -105,8 +111,9 @@ def test_offsets_of_a_group_that_nobody_joined_are_shown(ask: Ask) -> None:
 
     plan = ask("offset", "reset", "later", "Ahead", "--to", "earliest", "--yes")["queues"]
     assert [(row["broker"], row["from"], row["to"], row["again"]) for row in plan] == [
-        ("broker-a", None, 0, None), ("broker-b", None, 0, None),
-    ]  # fmt: skip
+        ("broker-a", None, 0, None),
+        ("broker-b", None, 0, None),
+    ]
     shown = ask("group", "show", "later")
     assert shown["lag"] == sum(row["lag"] for row in shown["queues"]) == 3
     assert {row["broker"] for row in shown["queues"]} == {"broker-a", "broker-b"}

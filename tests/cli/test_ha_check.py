@@ -96,9 +96,13 @@ def test_when_nobody_answers_nothing_is_known(run: Run) -> None:
 def row(broker_id: int, **changes: Any) -> dict[str, Any]:
     role = "SLAVE" if broker_id else "ASYNC_MASTER"
     return {
-        "id": broker_id, "role": role, "state": "copies" if broker_id else "answers", "slaves": [], "damaged": 0,
+        "id": broker_id,
+        "role": role,
+        "state": "copies" if broker_id else "answers",
+        "slaves": [],
+        "damaged": 0,
         "slavesInSync": 1,
-    } | changes  # fmt: skip
+    } | changes
 
 
 def static(broker_id: int, **changes: Any) -> Found:
@@ -110,10 +114,21 @@ def led(broker_id: int, **changes: Any) -> Found:
     """A member of a group with a registry, of which broker 0 is the master."""
     members = [{"brokerId": one, "permission": "FULL"} for one in (0, 1)]
     standing = {
-        "brokerId": broker_id, "isMaster": broker_id == 0, "stage": "slave" if broker_id else "serving", "epoch": 3,
-        "mode": "elect", "inSync": [0, 1], "members": members, "mayRead": True, "mayWrite": True, "why": "because",
-        "registry": "up", "registryAddress": "namesrv://h", "isLonely": False, "trouble": "",
-    } | changes  # fmt: skip
+        "brokerId": broker_id,
+        "isMaster": broker_id == 0,
+        "stage": "slave" if broker_id else "serving",
+        "epoch": 3,
+        "mode": "elect",
+        "inSync": [0, 1],
+        "members": members,
+        "mayRead": True,
+        "mayWrite": True,
+        "why": "because",
+        "registry": "up",
+        "registryAddress": "namesrv://h",
+        "isLonely": False,
+        "trouble": "",
+    } | changes
     return Found("a", broker_id, f"h:{broker_id}", True, standing)
 
 
@@ -131,7 +146,8 @@ CASES: dict[str, Case] = {
     "not read": ([led(0, mayRead=False), led(1)], [row(0), row(1)], ["master 0 cannot be read: because"]),
     "read only by order": ([led(0, mayWrite=False, members=READ_ONLY), led(1)], [row(0), row(1)], []),
     "unlinked": (
-        [static(0), static(1)], [row(0), row(1, state="has no link to its master")],
+        [static(0), static(1)],
+        [row(0), row(1, state="has no link to its master")],
         ["broker 1 has no link to its master"],
     ),
     "lagging": ([static(0), static(1)], [row(0, slaves=[LAGS]), row(1)], ["slave 1 is 5 bytes behind"]),
@@ -139,12 +155,13 @@ CASES: dict[str, Case] = {
     "out of sync": ([led(0, inSync=[0]), led(1, epoch=2)], [row(0), row(1)], ["broker 1 is not in sync"]),
     "away": ([led(0, inSync=[0])], [row(0), row(1, role="", state="away")], ["broker 1 is away"]),
     "registry away": (
-        [led(0), led(1, registry="suspended")], [row(0), row(1)],
+        [led(0), led(1, registry="suspended")],
+        [row(0), row(1)],
         ["broker 1: the registry namesrv://h does not answer"],
     ),
     "trouble": ([led(0, trouble="odd"), led(1)], [row(0), row(1)], ["broker 0: odd"]),
     "damage": ([static(0)], [row(0, damaged=2)], ["the log of broker 0 has 2 damaged ranges"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -165,10 +165,21 @@ def test_trouble_is_one_line_and_an_exit_code(
 @pytest.mark.parametrize("verbose", [False, True])
 def test_zookeeper_that_is_away_is_one_line_and_more_only_if_asked_for(tmp_path: Path, verbose: bool) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tandemq", *(["-v"] if verbose else []), "ha", "config", "apply",
-         "--registry", "zookeeper://127.0.0.1:1"],
-        env={**os.environ, "TANDEMQ_DATABASE": f"sqlite:///{tmp_path / 'g.db'}"}, capture_output=True, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "tandemq",
+            *(["-v"] if verbose else []),
+            "ha",
+            "config",
+            "apply",
+            "--registry",
+            "zookeeper://127.0.0.1:1",
+        ],
+        env={**os.environ, "TANDEMQ_DATABASE": f"sqlite:///{tmp_path / 'g.db'}"},
+        capture_output=True,
+        text=True,
+    )
     lines = done.stderr.splitlines()
     assert (done.returncode, done.stdout) == (1, "")
     assert "the registry zookeeper://127.0.0.1:1 does not answer within 10 s" in lines[-1], done.stderr
@@ -178,8 +189,10 @@ def test_zookeeper_that_is_away_is_one_line_and_more_only_if_asked_for(tmp_path:
 def test_the_default_database_is_in_the_home_directory(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tandemq", "ha", "config", "set", "broker-a", "--member", "0,role=master"],
-        env={**os.environ, "HOME": str(tmp_path)}, capture_output=True, text=True,
-    )  # fmt: skip
+        env={**os.environ, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / ".tandemq" / "groups.db").is_file()
 
@@ -190,10 +203,12 @@ class Follower:
     def __init__(self, database: str, registry: str) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tandemq", "ha", "config", "apply", "--follow", "--registry", registry],
-            env={**os.environ, "TANDEMQ_DATABASE": database}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            env={**os.environ, "TANDEMQ_DATABASE": database},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
             # Ctrl-C counts also where the tests themselves run in the background, with it ignored.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509  # no threads
-        )  # fmt: skip
+        )
 
     def end(self, number: int) -> int:
         self.process.send_signal(number)

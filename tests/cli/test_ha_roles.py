@@ -92,7 +92,7 @@ def test_switch_moves_the_mastership_and_says_how_long_it_took(run: Run, elected
         (["history", "--address", "nowhere"], 2, "that is no HOST:PORT"),
         (["history", "--broker", "broker-a", "--registry", "etcd://x"], 2, "etcd"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_refused_with_the_reason(
     run: Run, elected: LocalCluster, words: list[object], code: int, reason: str
 ) -> None:
@@ -118,9 +118,10 @@ def test_member_that_is_away_is_told_and_its_history_is_missing(run: Run, electe
     elected.wait_until(lambda: len(parts(run, elected)[1 - slave.broker_id]["failover"]["inSync"]) == 1)
     try:
         assert parts(run, elected)[slave.broker_id]["failover"] is None
-        assert f"broker {slave.broker_id} is a member and does not" in run(
-            "ha", "status", "-n", elected.name_servers
-        ).stdout  # fmt: skip
+        assert (
+            f"broker {slave.broker_id} is a member and does not"
+            in run("ha", "status", "-n", elected.name_servers).stdout
+        )
         told_of = run("ha", "history", "--broker", "broker-a", "-n", elected.name_servers)
         assert f"broker {slave.broker_id} does not answer" in told_of.output
         words = ["ha", "switch", "--broker", "broker-a", "--to", slave.broker_id, "-n", elected.name_servers]

@@ -79,9 +79,10 @@ def test_broker_that_is_no_member_is_told_what_to_do(run: Run, place: NameServer
     stranger = start(f"namesrv://{names}", namesrvAddr=names, brokerRole="SLAVE", brokerId=7)
     wait_said(stranger, "WARNING failover: trouble: broker 7 is no member of group broker-a")
     (row,) = (
-        row for row in json.loads(run("ha", "status", "--json", "-n", names, "--address", at(stranger)).stdout)
+        row
+        for row in json.loads(run("ha", "status", "--json", "-n", names, "--address", at(stranger)).stdout)
         if row["id"] == 7
-    )  # fmt: skip
+    )
     assert "tandemq ha config set broker-a --member 7,role=slave" in row["failover"]["why"]
     assert row["failover"]["trouble"] == row["failover"]["why"]
 
@@ -139,8 +140,9 @@ def test_addresses_add_nobody_twice_and_show_their_groups_only(run: Run, cluster
     words = ["ha", "status", "--json", "-n", cluster.name_servers, "--address", slave.address]
     rows = json.loads(run(*words, "--address", slave.address.replace("127.0.0.1", "localhost")).stdout)
     assert [(row["broker"], row["id"], row["registered"]) for row in rows] == [
-        ("broker-b", 0, True), ("broker-b", 1, True),
-    ]  # fmt: skip
+        ("broker-b", 0, True),
+        ("broker-b", 1, True),
+    ]
 
 
 def test_broker_that_does_not_answer_ends_with_1_and_the_others_are_shown(run: Run, cluster: LocalCluster) -> None:

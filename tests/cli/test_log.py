@@ -158,8 +158,9 @@ def test_wrong_queue_entry_is_told_from_both_sides(run: Run, store: Path) -> Non
     assert found["derivedFaults"] == 2
     assert {finding["where"] for finding in found["derived"]} == {f"T/{file.parent.name}@3"}
     assert {finding["reason"] for finding in found["derived"]} == {
-        "the record has no such queue entry", "the entry names no such record",
-    }  # fmt: skip
+        "the record has no such queue entry",
+        "the entry names no such record",
+    }
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

@@ -47,8 +47,13 @@ def test_too_large_messages_are_refused(message: Message) -> None:
 def test_properties_say_what_the_message_says() -> None:
     message = Message("T", b"x", "tag", ["a", "b"], {"colour": "red"}, 3, wait_store_ok=False)
     assert decode_properties(prepare(message, "ID", OPTIONS).properties) == {
-        "colour": "red", "UNIQ_KEY": "ID", "WAIT": "false", "TAGS": "tag", "KEYS": "a b", "DELAY": "3",
-    }  # fmt: skip
+        "colour": "red",
+        "UNIQ_KEY": "ID",
+        "WAIT": "false",
+        "TAGS": "tag",
+        "KEYS": "a b",
+        "DELAY": "3",
+    }
 
 
 def test_one_key_may_be_given_as_text() -> None:

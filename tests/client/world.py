@@ -35,9 +35,14 @@ STEP_MS = 20
 
 
 _NEEDS: dict[int, str] = {
-    Code.SEND_MESSAGE_V2: "w", Code.SEND_BATCH_MESSAGE: "w", Code.CONSUMER_SEND_MSG_BACK: "w", Code.PULL_MESSAGE: "r",
-    Code.QUERY_CONSUMER_OFFSET: "r", Code.UPDATE_CONSUMER_OFFSET: "r", Code.LOCK_BATCH_MQ: "r",
-}  # fmt: skip
+    Code.SEND_MESSAGE_V2: "w",
+    Code.SEND_BATCH_MESSAGE: "w",
+    Code.CONSUMER_SEND_MSG_BACK: "w",
+    Code.PULL_MESSAGE: "r",
+    Code.QUERY_CONSUMER_OFFSET: "r",
+    Code.UPDATE_CONSUMER_OFFSET: "r",
+    Code.LOCK_BATCH_MQ: "r",
+}
 """The right that a request needs of a broker in a group that fails over."""
 
 
@@ -206,10 +211,20 @@ class Broker(Server):
         queue = self.group.queues.setdefault((topic, queue_id), Queue())
         offset = queue.end
         record = encode_record(
-            topic=topic.encode(), queue_id=queue_id, queue_offset=offset, log_offset=offset * 1000, body=body,
-            properties=encode_properties(properties).encode(), flag=0, sys_flag=sys_flag, born_ms=WALL_MS,
-            born_host=HOST, store_ms=WALL_MS, store_host=HOST, reconsume_times=reconsume_times,
-        )  # fmt: skip
+            topic=topic.encode(),
+            queue_id=queue_id,
+            queue_offset=offset,
+            log_offset=offset * 1000,
+            body=body,
+            properties=encode_properties(properties).encode(),
+            flag=0,
+            sys_flag=sys_flag,
+            born_ms=WALL_MS,
+            born_host=HOST,
+            store_ms=WALL_MS,
+            store_host=HOST,
+            reconsume_times=reconsume_times,
+        )
         queue.records.append((record, properties.get("TAGS", "")))
         for member in self.group.members.values():
             member.wake(topic, queue_id)
@@ -242,8 +257,9 @@ class Broker(Server):
         queue, offset = self.queue(command), int(command.fields["queueOffset"])
         fields = {
             "suggestWhichBrokerId": str(self.broker_id if self.suggested is None else self.suggested),
-            "minOffset": str(queue.start), "maxOffset": str(queue.end),
-        }  # fmt: skip
+            "minOffset": str(queue.start),
+            "maxOffset": str(queue.end),
+        }
         if not queue.start <= offset <= queue.end:
             fields["nextBeginOffset"] = str(min(max(offset, queue.start), queue.end))
             return command.answer(Answered.PULL_OFFSET_MOVED, fields=fields)
@@ -334,11 +350,14 @@ class NameServer(Server):
             brokers.append({"brokerAddrs": listed, "brokerName": name, "cluster": "c", **told})
         datas = [
             {
-                "brokerName": name, "perm": self.world.groups[name].perm, "readQueueNums": queues,
-                "writeQueueNums": queues, "topicSysFlag": 0,
+                "brokerName": name,
+                "perm": self.world.groups[name].perm,
+                "readQueueNums": queues,
+                "writeQueueNums": queues,
+                "topicSysFlag": 0,
             }
             for name in names
-        ]  # fmt: skip
+        ]
         return command.answer(0, body=dumps({"brokerDatas": brokers, "queueDatas": datas}))
 
 

@@ -24,27 +24,54 @@ from tandemq.nameserver.registration import read_registration, read_version
 from tandemq.storage.json_tables import DataVersion
 
 SUBSCRIPTION = {
-    "topic": "T", "subString": "a || b", "tagsSet": ["a", "b"], "codeSet": [97, 98], "subVersion": 1_700_000_000_000,
-    "classFilterMode": False, "expressionType": "TAG",
-}  # fmt: skip
+    "topic": "T",
+    "subString": "a || b",
+    "tagsSet": ["a", "b"],
+    "codeSet": [97, 98],
+    "subVersion": 1_700_000_000_000,
+    "classFilterMode": False,
+    "expressionType": "TAG",
+}
 CONSUMER = {
-    "groupName": "g", "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
-    "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "subscriptionDataSet": [SUBSCRIPTION], "unitMode": False,
-}  # fmt: skip
+    "groupName": "g",
+    "consumeType": "CONSUME_PASSIVELY",
+    "messageModel": "CLUSTERING",
+    "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+    "subscriptionDataSet": [SUBSCRIPTION],
+    "unitMode": False,
+}
 HEARTBEAT = {
-    "clientID": "c", "consumerDataSet": [CONSUMER], "producerDataSet": [{"groupName": "p"}], "heartbeatFingerprint": 7,
+    "clientID": "c",
+    "consumerDataSet": [CONSUMER],
+    "producerDataSet": [{"groupName": "p"}],
+    "heartbeatFingerprint": 7,
     "withoutSub": True,
-}  # fmt: skip
+}
 GROUP = {
-    "groupName": "g", "consumeEnable": True, "consumeFromMinEnable": False, "consumeBroadcastEnable": True,
-    "consumeMessageOrderly": False, "retryQueueNums": 2, "retryMaxTimes": 3, "brokerId": 0,
-    "whichBrokerWhenConsumeSlowly": 1, "notifyConsumerIdsChangedEnable": True, "groupSysFlag": 0,
-    "consumeTimeoutMinute": 15, "attributes": {"+k": "v"},
-}  # fmt: skip
+    "groupName": "g",
+    "consumeEnable": True,
+    "consumeFromMinEnable": False,
+    "consumeBroadcastEnable": True,
+    "consumeMessageOrderly": False,
+    "retryQueueNums": 2,
+    "retryMaxTimes": 3,
+    "brokerId": 0,
+    "whichBrokerWhenConsumeSlowly": 1,
+    "notifyConsumerIdsChangedEnable": True,
+    "groupSysFlag": 0,
+    "consumeTimeoutMinute": 15,
+    "attributes": {"+k": "v"},
+}
 TOPIC = {
-    "topicName": "T", "readQueueNums": 4, "writeQueueNums": 8, "perm": 6, "topicFilterType": "MULTI_TAG",
-    "topicSysFlag": 0, "order": True, "attributes": {"+message.type": "FIFO"},
-}  # fmt: skip
+    "topicName": "T",
+    "readQueueNums": 4,
+    "writeQueueNums": 8,
+    "perm": 6,
+    "topicFilterType": "MULTI_TAG",
+    "topicSysFlag": 0,
+    "order": True,
+    "attributes": {"+message.type": "FIFO"},
+}
 
 
 @dataclass(frozen=True)
@@ -82,9 +109,7 @@ def with_booleans_as_numbers(value: Any) -> Any:
 
 
 def with_enums_by_position(value: Any) -> Any:
-    positions = {
-        "CONSUME_PASSIVELY": 1, "CLUSTERING": 1, "CONSUME_FROM_FIRST_OFFSET": 4, "MULTI_TAG": 1,
-    }  # fmt: skip
+    positions = {"CONSUME_PASSIVELY": 1, "CLUSTERING": 1, "CONSUME_FROM_FIRST_OFFSET": 4, "MULTI_TAG": 1}
     return _deep(value, lambda item: positions.get(item, item) if isinstance(item, str) else item)
 
 
@@ -112,9 +137,15 @@ def _deep(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 VARIATIONS = (
-    with_numbers_as_text, with_whole_fractions, with_booleans_as_text, with_booleans_as_numbers, with_enums_by_position,
-    with_enums_in_small_letters, with_unknown_fields, with_null_entries,
-)  # fmt: skip
+    with_numbers_as_text,
+    with_whole_fractions,
+    with_booleans_as_text,
+    with_booleans_as_numbers,
+    with_enums_by_position,
+    with_enums_in_small_letters,
+    with_unknown_fields,
+    with_null_entries,
+)
 
 
 @pytest.mark.parametrize("vary", VARIATIONS)
@@ -167,9 +198,13 @@ def test_enum_that_is_no_name_is_null_and_no_position_is_an_error() -> None:
             read(CONSUMER | {"consumeType": position})
     names = [read(CONSUMER | {"consumeFromWhere": position}).consume_from_where for position in range(6)]
     assert names == [
-        "CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST", "CONSUME_FROM_MIN_OFFSET",
-        "CONSUME_FROM_MAX_OFFSET", "CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_TIMESTAMP",
-    ]  # fmt: skip
+        "CONSUME_FROM_LAST_OFFSET",
+        "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+        "CONSUME_FROM_MIN_OFFSET",
+        "CONSUME_FROM_MAX_OFFSET",
+        "CONSUME_FROM_FIRST_OFFSET",
+        "CONSUME_FROM_TIMESTAMP",
+    ]
 
 
 def test_text_takes_anything() -> None:
@@ -238,9 +273,14 @@ def test_route_takes_numbers_as_text() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value", "text"),
-    [("queueId", 3, "3"), ("batch", True, "true"), ("offset", 1.0, "1.0"), ("body", {"a": [1]}, '{"a":[1]}'),
-     ("list", [1], "[1]")],
-)  # fmt: skip
+    [
+        ("queueId", 3, "3"),
+        ("batch", True, "true"),
+        ("offset", 1.0, "1.0"),
+        ("body", {"a": [1]}, '{"a":[1]}'),
+        ("list", [1], "[1]"),
+    ],
+)
 def test_header_field_of_any_type_is_text(field: str, value: Any, text: str) -> None:
     command = decode_header(FORM_JSON, dumps({"code": 11, "extFields": {field: value, "absent": None}}), b"")
     assert command.fields == {field: text}

@@ -26,11 +26,12 @@ def batches(draw: st.DrawFn) -> list[BatchPart]:
     size, before, after = draw(st.integers(1, 300)), draw(WORDS), draw(WORDS)
     return [
         BatchPart(
-            draw(st.integers(-(1 << 31), (1 << 31) - 1)), draw(st.binary(min_size=size, max_size=size)),
+            draw(st.integers(-(1 << 31), (1 << 31) - 1)),
+            draw(st.binary(min_size=size, max_size=size)),
             before + b"UNIQ_KEY\x01" + key.encode() + b"\x02" + after,
         )
         for key in draw(st.lists(KEYS, min_size=1, max_size=6))
-    ]  # fmt: skip
+    ]
 
 
 @given(batches(), st.integers(0, 1 << 60), st.integers(0, 1 << 60), st.integers(0, 3))
@@ -50,12 +51,21 @@ def test_records_are_those_encoded_one_by_one(
     data = encode_parts(parts, head * 2, [1, len(messages) - 1], offsets, log_offset, middle, after)
     assert data == b"".join(
         encode_record(
-            topic=b"TopicA", queue_id=queues, queue_offset=queue_offset + number, log_offset=log_offset + number * size,
-            body=message.body, properties=message.properties + b"CLUSTER\x01c\x02", flag=message.flag, sys_flag=8,
-            born_ms=1234, born_host=HOST, store_ms=5678, store_host=HOST,
+            topic=b"TopicA",
+            queue_id=queues,
+            queue_offset=queue_offset + number,
+            log_offset=log_offset + number * size,
+            body=message.body,
+            properties=message.properties + b"CLUSTER\x01c\x02",
+            flag=message.flag,
+            sys_flag=8,
+            born_ms=1234,
+            born_host=HOST,
+            store_ms=5678,
+            store_host=HOST,
         )
         for number, message in enumerate(messages)
-    )  # fmt: skip
+    )
 
 
 @given(batches(), st.data())
@@ -82,13 +92,18 @@ def test_damaged_batch_is_read_as_one_by_one_or_not_at_all(messages: list[BatchP
 @pytest.mark.parametrize(
     "odd",
     [
-        b"", b"\0" * 22, b"\0\0\0\1" * 50, b"\xff" * 400, encode_batch([BatchPart(0, b"", b"UNIQ_KEY\x01a\x02")] * 9),
-        encode_batch([BatchPart(0, b"x", b"")] * 9), encode_batch([BatchPart(0, b"x", b"UNIQ_KEY\x01a")] * 9),
+        b"",
+        b"\0" * 22,
+        b"\0\0\0\1" * 50,
+        b"\xff" * 400,
+        encode_batch([BatchPart(0, b"", b"UNIQ_KEY\x01a\x02")] * 9),
+        encode_batch([BatchPart(0, b"x", b"")] * 9),
+        encode_batch([BatchPart(0, b"x", b"UNIQ_KEY\x01a")] * 9),
         encode_batch([BatchPart(0, b"x", b"UNIQ_KEY\x01\x02")] * 9),
         encode_batch([BatchPart(0, b"x", b"A\x01" + b"b" * 3000 + b"\x02UNIQ_KEY\x01a\x02")] * 9),
         encode_batch([BatchPart(0, b"x", b"UNIQ_KEY\x01a\x02")] * 9) + b"\0",
         encode_batch([BatchPart(0, b"x", b"UNIQ_KEY\x01a\x02"), BatchPart(0, b"x", b"UNIQ_KEY\x01\x02\x02")]),
     ],
-)  # fmt: skip
+)
 def test_messages_that_are_not_alike_or_lack_body_or_key_are_not_read(odd: bytes) -> None:
     assert read_parts(odd) is None

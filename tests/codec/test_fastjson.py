@@ -80,11 +80,15 @@ def test_references_are_followed(text: str, expected: Any) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        '{"a":{"$ref":"$.missing"}}', '{"a":{"$ref":"$[0]"}}', '{"a":{"$ref":"@"}}', '{"a":{"$ref":"$"}}',
-        '{"a":{"$ref":"$"},"b":{"$ref":"$"}}', '{"a":{"$ref":"$.b"},"b":{"$ref":"$.a"}}',
+        '{"a":{"$ref":"$.missing"}}',
+        '{"a":{"$ref":"$[0]"}}',
+        '{"a":{"$ref":"@"}}',
+        '{"a":{"$ref":"$"}}',
+        '{"a":{"$ref":"$"},"b":{"$ref":"$"}}',
+        '{"a":{"$ref":"$.b"},"b":{"$ref":"$.a"}}',
         '{"a":[1],"b":{"$ref":"$.a.x"}}',
     ],
-)  # fmt: skip
+)
 def test_references_that_lead_nowhere_or_in_circles_are_errors(text: str) -> None:
     with pytest.raises(ProtocolError):
         loads(text.encode())
@@ -99,11 +103,38 @@ def test_references_to_references_cannot_ask_for_billions() -> None:
 @pytest.mark.parametrize(
     "raw",
     [
-        b"", b" ", b"{", b"}", b"{0", b"{0:", b"{0:1", b"{0:1 2:3}", b"{:1}", b"{0:}", b"[1", b"[1 2]", b"'", b'"x',
-        b"x", b"{0:x}", b"{0:1}x", b"[,]", b"\xff\xfe", b'{0:"\xff"}', b'{0:"\\x"}', b'{0:"\\u12"}', b"NaN", b"{0:NaN}",
-        b"{0:Infinity}", b"{0:1e999}", b"{0:" + b"9" * 5000 + b"}", b"{[1]:2}", b'{{"a":"\\ud800"}:1}', b"nul",
+        b"",
+        b" ",
+        b"{",
+        b"}",
+        b"{0",
+        b"{0:",
+        b"{0:1",
+        b"{0:1 2:3}",
+        b"{:1}",
+        b"{0:}",
+        b"[1",
+        b"[1 2]",
+        b"'",
+        b'"x',
+        b"x",
+        b"{0:x}",
+        b"{0:1}x",
+        b"[,]",
+        b"\xff\xfe",
+        b'{0:"\xff"}',
+        b'{0:"\\x"}',
+        b'{0:"\\u12"}',
+        b"NaN",
+        b"{0:NaN}",
+        b"{0:Infinity}",
+        b"{0:1e999}",
+        b"{0:" + b"9" * 5000 + b"}",
+        b"{[1]:2}",
+        b'{{"a":"\\ud800"}:1}',
+        b"nul",
     ],
-)  # fmt: skip
+)
 def test_what_is_no_json_is_a_protocol_error(raw: bytes) -> None:
     with pytest.raises(ProtocolError):
         loads(raw)
@@ -136,10 +167,14 @@ def test_garbage_bytes_raise_nothing_but_protocol_errors(raw: bytes) -> None:
         pass
 
 
-KEYS = TEXT.filter(lambda t: t != "$ref") | st.integers(-99, 99) | st.builds(
-    lambda value: Raw(key_text(value)),
-    st.dictionaries(TEXT.filter(lambda t: t != "$ref"), st.integers() | TEXT, max_size=2),
-)  # fmt: skip
+KEYS = (
+    TEXT.filter(lambda t: t != "$ref")
+    | st.integers(-99, 99)
+    | st.builds(
+        lambda value: Raw(key_text(value)),
+        st.dictionaries(TEXT.filter(lambda t: t != "$ref"), st.integers() | TEXT, max_size=2),
+    )
+)
 DIALECT = st.recursive(
     st.none() | st.integers(-9, 9) | TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),

@@ -50,10 +50,18 @@ def test_stream_byte_by_byte_gives_the_same_frames() -> None:
 @pytest.mark.parametrize(
     ("length", "word"),
     [
-        (0, 0), (3, 0), (4, 1), (10, 7), (100, 97), (100, 0xFFFFFF), (FRAME_BYTES_MAX - 3, 0), (0x7FFFFFFF, 0),
-        (0xFFFFFFFF, 0), (0x80000000, 0x01000000),
+        (0, 0),
+        (3, 0),
+        (4, 1),
+        (10, 7),
+        (100, 97),
+        (100, 0xFFFFFF),
+        (FRAME_BYTES_MAX - 3, 0),
+        (0x7FFFFFFF, 0),
+        (0xFFFFFFFF, 0),
+        (0x80000000, 0x01000000),
     ],
-)  # fmt: skip
+)
 def test_lengths_that_contradict_or_exceed_are_an_error_at_once(length: int, word: int) -> None:
     decoder = FrameDecoder()
     good = encode_raw(0, b"{}", b"")

@@ -46,8 +46,19 @@ def test_transfers_carry_all_bytes_in_order_none_above_the_limit(body: bytes, of
     assert found == body
 
 
-@given(st.builds(SlaveHello, st.text(max_size=9), st.text(max_size=9), st.integers(0, 9), OFFSETS, OFFSETS, OFFSETS,
-                 OFFSETS, st.lists(st.tuples(OFFSETS, OFFSETS), max_size=3)))  # fmt: skip
+@given(
+    st.builds(
+        SlaveHello,
+        st.text(max_size=9),
+        st.text(max_size=9),
+        st.integers(0, 9),
+        OFFSETS,
+        OFFSETS,
+        OFFSETS,
+        OFFSETS,
+        st.lists(st.tuples(OFFSETS, OFFSETS), max_size=3),
+    )
+)
 def test_slave_hello_survives_the_way_there_and_back(hello: SlaveHello) -> None:
     raw = encode_hello(hello)
     assert raw.startswith(HELLO_MARK)

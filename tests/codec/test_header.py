@@ -14,10 +14,17 @@ from tandemq.model.command import Command
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
 COMMANDS = st.builds(
-    Command, code=st.integers(-(1 << 15), (1 << 15) - 1), opaque=INT32, flag=st.integers(0, 3),
-    remark=st.none() | TEXT, fields=st.dictionaries(TEXT, TEXT, max_size=6), body=st.binary(max_size=9),
-    language=st.sampled_from(LANGUAGES), version=st.integers(0, 612), binary=st.booleans(),
-)  # fmt: skip
+    Command,
+    code=st.integers(-(1 << 15), (1 << 15) - 1),
+    opaque=INT32,
+    flag=st.integers(0, 3),
+    remark=st.none() | TEXT,
+    fields=st.dictionaries(TEXT, TEXT, max_size=6),
+    body=st.binary(max_size=9),
+    language=st.sampled_from(LANGUAGES),
+    version=st.integers(0, 612),
+    binary=st.booleans(),
+)
 
 
 @given(COMMANDS)
@@ -74,11 +81,23 @@ def test_json_header_is_read_leniently(text: str) -> None:
 @pytest.mark.parametrize(
     "raw",
     [
-        b"", b"{", b"null", b"[]", b"{}", b'{"code":null}', b'{"code":"x"}', b'{"code":1.5}', b'{"code":99999999999}',
-        b'{"code":1,"opaque":2147483648}', b'{"code":1,"remark":"\xff"}', b'{"code":1,"extFields":[]}',
-        b'{"code":1,"x":' + b"[" * 100_000, b'{"code":1,"x":' + b'{"a":' * 100_000, b'{"code":1} x',
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"code":null}',
+        b'{"code":"x"}',
+        b'{"code":1.5}',
+        b'{"code":99999999999}',
+        b'{"code":1,"opaque":2147483648}',
+        b'{"code":1,"remark":"\xff"}',
+        b'{"code":1,"extFields":[]}',
+        b'{"code":1,"x":' + b"[" * 100_000,
+        b'{"code":1,"x":' + b'{"a":' * 100_000,
+        b'{"code":1} x',
     ],
-)  # fmt: skip
+)
 def test_json_header_that_is_none_is_a_protocol_error(raw: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_header(FORM_JSON, raw, b"")
@@ -113,10 +132,14 @@ def test_damaged_header_raises_nothing_but_protocol_errors(command: Command, dat
 @pytest.mark.parametrize(
     "fields",
     [
-        pack(">H", 5) + b"k", pack(">H", 1) + b"k", pack(">H", 1) + b"k" + pack(">i", -1),
-        pack(">H", 1) + b"k" + pack(">i", 9) + b"v", b"\0", pack(">H", 1) + b"\xff" + pack(">i", 1) + b"v",
+        pack(">H", 5) + b"k",
+        pack(">H", 1) + b"k",
+        pack(">H", 1) + b"k" + pack(">i", -1),
+        pack(">H", 1) + b"k" + pack(">i", 9) + b"v",
+        b"\0",
+        pack(">H", 1) + b"\xff" + pack(">i", 1) + b"v",
     ],
-)  # fmt: skip
+)
 def test_binary_lengths_beyond_their_frame_are_protocol_errors(fields: bytes) -> None:
     raw = pack(">hBhiii", 10, 0, 409, 7, 0, 0) + pack(">i", len(fields)) + fields
     with pytest.raises(ProtocolError):

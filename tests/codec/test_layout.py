@@ -9,8 +9,11 @@ from tandemq.model.message import decode_properties
 
 UNUSUAL = {"DELAY", "TRAN_MSG", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"}
 NAMES = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "WAIT", *sorted(UNUSUAL), "user", "XUNIQ_KEY", "KEYSX"])
-PAIRS = st.lists(st.tuples(NAMES, st.sampled_from(["", "a", "false", "FALSE", "true", "k1 k2", "é"])), max_size=6,
-                 unique_by=lambda pair: pair[0])  # fmt: skip
+PAIRS = st.lists(
+    st.tuples(NAMES, st.sampled_from(["", "a", "false", "FALSE", "true", "k1 k2", "é"])),
+    max_size=6,
+    unique_by=lambda pair: pair[0],
+)
 
 
 @given(PAIRS, st.booleans())

@@ -38,18 +38,37 @@ HOSTS = st.builds(encode_host, st.sampled_from([b"\x0a\0\0\1", bytes(range(16))]
 RECORDS = st.fixed_dictionaries(
     {
         "topic": st.text("Tab_-|%", min_size=1, max_size=200).map(str.encode),
-        "queue_id": INT32, "queue_offset": INT64, "log_offset": st.just(4096), "body": st.binary(max_size=80),
+        "queue_id": INT32,
+        "queue_offset": INT64,
+        "log_offset": st.just(4096),
+        "body": st.binary(max_size=80),
         "properties": st.sampled_from([b"", b"TAGS\x01a\x02", b"KEYS\x01k1 k2\x02UNIQ_KEY\x01u\x02"]),
-        "flag": INT32, "sys_flag": st.sampled_from([0, 4, 8, 12]), "born_ms": INT64, "born_host": HOSTS,
-        "store_ms": INT64, "store_host": HOSTS, "reconsume_times": INT32, "prepared_offset": INT64,
+        "flag": INT32,
+        "sys_flag": st.sampled_from([0, 4, 8, 12]),
+        "born_ms": INT64,
+        "born_host": HOSTS,
+        "store_ms": INT64,
+        "store_host": HOSTS,
+        "reconsume_times": INT32,
+        "prepared_offset": INT64,
     }
-)  # fmt: skip
+)
 PLAIN: dict[str, Any] = {
-    "topic": b"T", "queue_id": 1, "queue_offset": 2, "log_offset": 4096, "body": b"body",
-    "properties": b"TAGS\x01a\x02", "flag": 3, "sys_flag": 0, "born_ms": 5,
-    "born_host": encode_host(b"\1\2\3\4", 6), "store_ms": 7,
-    "store_host": encode_host(b"\5\6\7\x08", 9), "reconsume_times": 10, "prepared_offset": 11,
-}  # fmt: skip
+    "topic": b"T",
+    "queue_id": 1,
+    "queue_offset": 2,
+    "log_offset": 4096,
+    "body": b"body",
+    "properties": b"TAGS\x01a\x02",
+    "flag": 3,
+    "sys_flag": 0,
+    "born_ms": 5,
+    "born_host": encode_host(b"\1\2\3\4", 6),
+    "store_ms": 7,
+    "store_host": encode_host(b"\5\6\7\x08", 9),
+    "reconsume_times": 10,
+    "prepared_offset": 11,
+}
 
 
 def fault_of(raw: bytes, start: int = 0) -> str | None:
@@ -92,8 +111,13 @@ def test_fields_lie_where_rocketmq_has_them() -> None:
     assert raw[4:8] == bytes.fromhex("DAA320A7")
     assert int.from_bytes(raw[8:12]) == zlib.crc32(b"body") & 0x7FFFFFFF
     assert [int.from_bytes(raw[a:b]) for a, b in ((12, 16), (16, 20), (20, 28), (28, 36), (36, 40), (40, 48))] == [
-        1, 3, 2, 4096, 0, 5
-    ]  # fmt: skip
+        1,
+        3,
+        2,
+        4096,
+        0,
+        5,
+    ]
     assert raw[48:56] == b"\1\2\3\4\0\0\0\6"
     assert int.from_bytes(raw[56:64]) == 7
     assert raw[64:72] == b"\5\6\7\x08\0\0\0\x09"
@@ -180,8 +204,12 @@ def test_run_reads_what_one_by_one_reading_reads(fields: list[dict[str, Any]], g
         assert not isinstance(record, str)
         assert record_fault(raw, at, record.size, record.body_start, record.body_end, record.body_crc) is None
         assert (record.size, record.queue_id, record.queue_offset, record.log_offset, record.sys_flag) == (
-            row.size, row.queue_id, row.queue_offset, row.log_offset, row.sys_flag,
-        )  # fmt: skip
+            row.size,
+            row.queue_id,
+            row.queue_offset,
+            row.log_offset,
+            row.sys_flag,
+        )
         assert raw[row.topic_start : row.topic_end] == record.topic
         assert raw[row.properties_start : row.end] == record.properties
         assert record.store_ms == row.store_ms
@@ -242,8 +270,11 @@ def test_body_that_inflates_without_end_is_an_error() -> None:
         inflate(zlib.compress(bytes((64 << 20) + 1), 1), 1)
 
 
-@given(st.sampled_from([4, 16]).flatmap(lambda n: st.binary(min_size=n, max_size=n)), st.integers(0, 65535),
-       st.integers(0, (1 << 63) - 1))  # fmt: skip
+@given(
+    st.sampled_from([4, 16]).flatmap(lambda n: st.binary(min_size=n, max_size=n)),
+    st.integers(0, 65535),
+    st.integers(0, (1 << 63) - 1),
+)
 def test_message_id_tells_host_and_offset(address: bytes, port: int, offset: int) -> None:
     host = encode_host(address, port)
     text = message_id(host, offset)
@@ -263,8 +294,10 @@ def test_batch_survives_the_way_there_and_back(parts: list[BatchPart]) -> None:
     assert decode_batch(encode_batch(parts)) == parts
 
 
-@given(st.lists(st.builds(BatchPart, INT32, st.binary(max_size=20), st.binary(max_size=20)), min_size=1, max_size=3),
-       st.data())  # fmt: skip
+@given(
+    st.lists(st.builds(BatchPart, INT32, st.binary(max_size=20), st.binary(max_size=20)), min_size=1, max_size=3),
+    st.data(),
+)
 def test_damaged_batch_raises_nothing_but_protocol_errors(parts: list[BatchPart], data: st.DataObject) -> None:
     raw = bytearray(encode_batch(parts))
     raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
@@ -292,12 +325,19 @@ def test_batch_of_too_many_messages_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("properties", "expected"),
     [
-        (b"TAGS\x01a\x02", b"a"), (b"KEYS\x01k\x02TAGS\x01a", b"a"), (b"XTAGS\x01b\x02TAGS\x01a\x02", b"a"),
-        (b"XTAGS\x01b\x02", None), (b"", None), (b"TAGS", None), (b"TAGS\x01\x02", b""),
-        (b"TAGS\x01a\x02TAGS\x01b\x02", b"b"), (b"TAGS\x01a\x02XTAGS\x01b\x02", b"a"),
-        (b"K\x01TAGS\x01b\x02TAGS\x01a\x02", b"a"), (b"TAGSX\x01b\x02TAGS\x01a\x02", b"a"),
+        (b"TAGS\x01a\x02", b"a"),
+        (b"KEYS\x01k\x02TAGS\x01a", b"a"),
+        (b"XTAGS\x01b\x02TAGS\x01a\x02", b"a"),
+        (b"XTAGS\x01b\x02", None),
+        (b"", None),
+        (b"TAGS", None),
+        (b"TAGS\x01\x02", b""),
+        (b"TAGS\x01a\x02TAGS\x01b\x02", b"b"),
+        (b"TAGS\x01a\x02XTAGS\x01b\x02", b"a"),
+        (b"K\x01TAGS\x01b\x02TAGS\x01a\x02", b"a"),
+        (b"TAGSX\x01b\x02TAGS\x01a\x02", b"a"),
     ],
-)  # fmt: skip
+)
 def test_property_is_found_by_its_whole_name(properties: bytes, expected: bytes | None) -> None:
     assert property_value(properties, b"TAGS") == expected
 

@@ -18,12 +18,37 @@ from tandemq.codec.remoting.requests import (
 from tandemq.errors import ProtocolError
 
 V1 = {
-    "producerGroup": "g", "topic": "t", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "queueId": "2",
-    "sysFlag": "0", "bornTimestamp": "1700000000000", "flag": "-1", "properties": "a\x01b", "reconsumeTimes": "3",
-    "unitMode": "false", "batch": "false", "maxReconsumeTimes": "16", "bname": "broker-a",
-}  # fmt: skip
-V2 = {"a": "g", "b": "t", "c": "TBW102", "d": "4", "e": "2", "f": "0", "g": "1700000000000", "h": "-1", "i": "a\x01b",
-      "j": "3", "k": "false", "l": "16", "m": "false", "n": "broker-a"}  # fmt: skip
+    "producerGroup": "g",
+    "topic": "t",
+    "defaultTopic": "TBW102",
+    "defaultTopicQueueNums": "4",
+    "queueId": "2",
+    "sysFlag": "0",
+    "bornTimestamp": "1700000000000",
+    "flag": "-1",
+    "properties": "a\x01b",
+    "reconsumeTimes": "3",
+    "unitMode": "false",
+    "batch": "false",
+    "maxReconsumeTimes": "16",
+    "bname": "broker-a",
+}
+V2 = {
+    "a": "g",
+    "b": "t",
+    "c": "TBW102",
+    "d": "4",
+    "e": "2",
+    "f": "0",
+    "g": "1700000000000",
+    "h": "-1",
+    "i": "a\x01b",
+    "j": "3",
+    "k": "false",
+    "l": "16",
+    "m": "false",
+    "n": "broker-a",
+}
 
 
 def test_both_forms_of_a_send_say_the_same() -> None:

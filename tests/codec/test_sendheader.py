@@ -14,8 +14,16 @@ KEYS = st.text("0123456789ABCDEF", min_size=1, max_size=40)
 
 
 def header(queue: int = 3, born: int = 1_700_000_000_000, key: str = "7F01", opaque: int = 17, **fields: str) -> bytes:
-    sent = {"a": "g", "b": "T", "e": str(queue), "f": "0", "g": str(born), "h": "0",
-            "i": f"UNIQ_KEY\x01{key}\x02TAGS\x01t\x02", **fields}  # fmt: skip
+    sent = {
+        "a": "g",
+        "b": "T",
+        "e": str(queue),
+        "f": "0",
+        "g": str(born),
+        "h": "0",
+        "i": f"UNIQ_KEY\x01{key}\x02TAGS\x01t\x02",
+        **fields,
+    }
     value = {"code": 310, "extFields": sent, "flag": 0, "language": "JAVA", "opaque": opaque, "version": 479}
     return json.dumps(value, separators=(",", ":")).encode()
 
@@ -29,8 +37,10 @@ def test_pattern_reads_what_decoding_reads(queue: int, born: int, key: str, opaq
     assert match is not None
     frame = decode_send_frame(other)
     assert [int(text) for text in match.group("queue", "born", "opaque")] == [
-        frame.extFields.queue_id, frame.extFields.born_timestamp, frame.opaque,
-    ]  # fmt: skip
+        frame.extFields.queue_id,
+        frame.extFields.born_timestamp,
+        frame.opaque,
+    ]
     assert match["key"].decode() == key
     assert f"UNIQ_KEY\x01{key}\x02" in frame.extFields.properties
 

@@ -85,10 +85,23 @@ class Schedule:
         if not self._is_faulty:
             return
         kinds = [
-            self._crash, self._crash, self._lose_disk, self._pause, self._cut_registry, self._cut_registry,
-            self._flicker, self._cut_link, self._stall, self._stop_registry, self._expire, self._slow, self._switch,
-            self._isolate, self._lag, self._late_registry,
-        ]  # fmt: skip
+            self._crash,
+            self._crash,
+            self._lose_disk,
+            self._pause,
+            self._cut_registry,
+            self._cut_registry,
+            self._flicker,
+            self._cut_link,
+            self._stall,
+            self._stop_registry,
+            self._expire,
+            self._slow,
+            self._switch,
+            self._isolate,
+            self._lag,
+            self._late_registry,
+        ]
         self.random.choice(kinds)()
         self.world.after(self.random.choice((50, 300, 1_000, 3_000)) * self.random.random() * 2, self._fault)
 

@@ -80,17 +80,26 @@ def _live_ignored(original: Callable[..., Any]) -> Callable[..., Any]:
 MUTATIONS = (
     Mutation("a lease never ends", machine.Member, "lease_until", lambda _: lease.FOREVER),
     Mutation("a registry grant counts in any session", machine.Member, "lease_until", _any_session),
-    Mutation("one of several peers grants a lease", lease.Lease, "peers_until_ms", _one_peer_is_enough,
-             first_seed=403),
-    Mutation("reading the record is a claim, with any log", machine.Member, "_recorded",
-             _recorded_is_claimed(machine.Member._recorded)),
-    Mutation("who may have lost the end of its log leads", machine.Member, "_may_lead", lambda _: True,
-             first_seed=2109),
-    Mutation("a group is begun anew without those who are away", founding.Founder, "_was_there_before",
-             lambda *_: False),
-    Mutation("a member promises while it takes over", machine.Member, "on_heartbeat",
-             _promises_always(machine.Member.on_heartbeat)),
+    Mutation("one of several peers grants a lease", lease.Lease, "peers_until_ms", _one_peer_is_enough, first_seed=403),
+    Mutation(
+        "reading the record is a claim, with any log",
+        machine.Member,
+        "_recorded",
+        _recorded_is_claimed(machine.Member._recorded),
+    ),
+    Mutation(
+        "who may have lost the end of its log leads", machine.Member, "_may_lead", lambda _: True, first_seed=2109
+    ),
+    Mutation(
+        "a group is begun anew without those who are away", founding.Founder, "_was_there_before", lambda *_: False
+    ),
+    Mutation(
+        "a member promises while it takes over",
+        machine.Member,
+        "on_heartbeat",
+        _promises_always(machine.Member.on_heartbeat),
+    ),
     Mutation("silence is not waited for", takeover.Taker, "_is_silent", lambda *_: True),
     Mutation("the live node is not looked at", takeover.Taker, "_suspect", _live_ignored(takeover.Taker._suspect)),
     Mutation("members not in sync stand for election", takeover, "may_stand", lambda **_: True, first_seed=680),
-)  # fmt: skip
+)

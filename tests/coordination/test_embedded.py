@@ -166,8 +166,10 @@ def test_operations_and_watches_pass() -> None:
     for _ in range(5):
         pair.step()
     assert [(a.token, a.outcome) for a in pair.answers()] == [
-        (1, Done(0)), (2, Found(b"x", 0, PERSISTENT)), (3, Done(1)),
-    ]  # fmt: skip
+        (1, Done(0)),
+        (2, Found(b"x", 0, PERSISTENT)),
+        (3, Done(1)),
+    ]
     assert Changed("/a") in pair.told
 
 

@@ -21,9 +21,11 @@ def served(mode: Mode, size: int = 2, seed: int = 5) -> World:
 def is_well(world: World) -> bool:
     record = world.record
     return (
-        record is not None and record.mode is GroupMode.NORMAL and len(record.in_sync) == len(world.nodes)
+        record is not None
+        and record.mode is GroupMode.NORMAL
+        and len(record.in_sync) == len(world.nodes)
         and world.readers() == world.writers() == [record.master]
-    )  # fmt: skip
+    )
 
 
 def offer(world: World, count: int) -> None:

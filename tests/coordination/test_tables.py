@@ -44,9 +44,12 @@ def test_record_that_names_master_as_slave_reader_lets_nobody_serve() -> None:
 def test_master_is_lonely_only_if_all_five_hold(facts: tuple[bool, bool, bool, bool, bool]) -> None:
     is_master, assigned, once, alone, lost = facts
     lonely = is_lonely(
-        is_master=is_master, has_slave_assigned=assigned, slave_once_connected=once, no_slave_connected=alone,
+        is_master=is_master,
+        has_slave_assigned=assigned,
+        slave_once_connected=once,
+        no_slave_connected=alone,
         registry_lost=lost,
-    )  # fmt: skip
+    )
     assert lonely is (facts == (True, True, True, True, True))
 
 

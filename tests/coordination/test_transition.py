@@ -29,9 +29,7 @@ def test_each_pair_of_modes(before: Mode | None, after: Mode) -> None:
     assert (taken is None) is (not is_other or after is Mode.SLAVE_CONSUME)
     assert (objection(NORMAL, (0,), known, config(after)) is None) is (before is None or not is_other)
     begun = forgotten(NORMAL, known, config(after))
-    is_forgotten = is_other and (
-        after is Mode.ELECT or (after is Mode.SLAVE_CONSUME and before in (None, Mode.STATIC))
-    )  # fmt: skip
+    is_forgotten = is_other and (after is Mode.ELECT or (after is Mode.SLAVE_CONSUME and before in (None, Mode.STATIC)))
     assert (begun is not None) is is_forgotten
     if begun is not None:
         assert (begun.in_sync, begun.epoch, begun.by) == ((0,), 3, NOBODY)

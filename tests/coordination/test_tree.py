@@ -38,10 +38,15 @@ def a_life(seed: int, steps: int) -> tuple[Tree, list[module.Change]]:
         else:
             path = f"/{random.choice('ab')}/{random.choice('cd')}/{random.randrange(3)}"[: random.choice((2, 4, 6))]
             version = random.randrange(4)
-            operation: Operation = random.choice((
-                Read(path, watch=True), ReadChildren(path, watch=True), Delete(path, version),
-                Create(path, random.randbytes(3), random.random() < 0.5), Write(path, random.randbytes(5), version),
-            ))  # fmt: skip
+            operation: Operation = random.choice(
+                (
+                    Read(path, watch=True),
+                    ReadChildren(path, watch=True),
+                    Delete(path, version),
+                    Create(path, random.randbytes(3), random.random() < 0.5),
+                    Write(path, random.randbytes(5), version),
+                )
+            )
             tree.execute(random.choice(sessions), operation)
         changes += tree.take_changes()
     return tree, changes

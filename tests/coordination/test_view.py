@@ -66,9 +66,7 @@ class Desk:
 
     def answer(self, ask: Ask, outcome: Outcome | None = None, now_ms: int = 0) -> None:
         """The registry carries an operation out, or its answer is lost."""
-        self.view.receive(
-            Answer(ask.token, outcome or self.tree.execute(self.session, ask.operation), now_ms), now_ms
-        )  # fmt: skip
+        self.view.receive(Answer(ask.token, outcome or self.tree.execute(self.session, ask.operation), now_ms), now_ms)
 
     def hear(self) -> None:
         """What watches of our session fired, and all that follows from it."""

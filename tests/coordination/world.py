@@ -36,9 +36,16 @@ class World:
     """Everything, and the one clock."""
 
     def __init__(
-        self, seed: int, mode: Mode, *, size: int = 2, drift_scale: float = 1.0, say: bool = False,
-        started: bool = True, **settings: Any,
-    ) -> None:  # fmt: skip
+        self,
+        seed: int,
+        mode: Mode,
+        *,
+        size: int = 2,
+        drift_scale: float = 1.0,
+        say: bool = False,
+        started: bool = True,
+        **settings: Any,
+    ) -> None:
         self.random = Random(seed)
         self.mode, self.settings, self.drift_scale = mode, settings, drift_scale
         self.now = 0.0

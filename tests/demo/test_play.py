@@ -52,9 +52,14 @@ def test_story_on_a_small_file_holds(tmp_path: Path) -> None:
     assert set(pipeline["divergences"]) == {"broker-a", "broker-b"}
     assert not any(count for counts in pipeline["divergences"].values() for count in counts.values())
     for line in (
-        "SIGKILL to the master of broker-a", "reading goes on from its slave", "is back", "byte by byte",
-        "archived the logs of 2 masters", "audited the logs of the twins", "the gold table's figures of 7 tags equal",
-    ):  # fmt: skip
+        "SIGKILL to the master of broker-a",
+        "reading goes on from its slave",
+        "is back",
+        "byte by byte",
+        "archived the logs of 2 masters",
+        "audited the logs of the twins",
+        "the gold table's figures of 7 tags equal",
+    ):
         assert line in done.stderr
 
 

@@ -12,9 +12,13 @@ from tandemq.demo.statistics import Tally
 
 ROWS = 20
 GOOD = {
-    "sent": ROWS, "acknowledged": ROWS, "delivered": ROWS, "consumed_meanwhile": 5, "slave_was_read": True,
+    "sent": ROWS,
+    "acknowledged": ROWS,
+    "delivered": ROWS,
+    "consumed_meanwhile": 5,
+    "slave_was_read": True,
     "seconds_without_writes_of_killed_group": 2.0,
-}  # fmt: skip
+}
 
 
 def reckoned(path: Path, *, read: int = ROWS, **changes: Any) -> scenario.Reckoning:

@@ -40,9 +40,14 @@ class PostgreSQL:
     def _run(self, program: str, *arguments: str) -> None:
         done = subprocess.run(
             [str(self._programs / program), *arguments],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, user=self._user,
-            cwd=self.directory, env={"PATH": os.environ["PATH"], "LC_ALL": "C", "USER": getpass.getuser()},
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            user=self._user,
+            cwd=self.directory,
+            env={"PATH": os.environ["PATH"], "LC_ALL": "C", "USER": getpass.getuser()},
+        )
         assert done.returncode == 0, f"{program}: {done.stdout}"
 
     def new_url(self) -> str:

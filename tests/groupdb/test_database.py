@@ -31,8 +31,10 @@ def test_a_group_is_stored_changed_and_read_back(database: GroupDatabase) -> Non
     put(database, PAIR, "broker-b")
     put(database, PAIR, "broker-a", "other")
     assert [(group.cluster, group.broker_name) for group in database.groups()] == [
-        ("main", "broker-a"), ("main", "broker-b"), ("other", "broker-a"),
-    ]  # fmt: skip
+        ("main", "broker-a"),
+        ("main", "broker-b"),
+        ("other", "broker-a"),
+    ]
     assert [group.broker_name for group in database.groups("main")] == ["broker-a", "broker-b"]
 
 

@@ -160,9 +160,10 @@ def swap_two(events: Events) -> None:
     """Two deliveries of one queue changed places."""
     first = messages(events)[0]
     second = next(
-        event for event in messages(events)[1:]
+        event
+        for event in messages(events)[1:]
         if event["queueId"] == first["queueId"] and event["queueOffset"] != first["queueOffset"]
-    )  # fmt: skip
+    )
     here, there = events.index(first), events.index(second)
     events[here], events[there] = second, first
 

@@ -46,9 +46,19 @@ def compiled_driver(version: str) -> Path:
         return directory
     partial = directory.with_name(f"{directory.name}.{time.monotonic_ns()}")
     command = [
-        java_executable("javac"), "-nowarn", "-Xlint:-options", "-encoding", "UTF-8", "--release", "11",
-        "-cp", JavaJars.class_path("client", version), "-d", str(partial), *map(str, sources),
-    ]  # fmt: skip
+        java_executable("javac"),
+        "-nowarn",
+        "-Xlint:-options",
+        "-encoding",
+        "UTF-8",
+        "--release",
+        "11",
+        "-cp",
+        JavaJars.class_path("client", version),
+        "-d",
+        str(partial),
+        *map(str, sources),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise PeerError(f"javac refused the driver for {version}:\n{done.stderr}")

@@ -56,9 +56,14 @@ class Flight:
         self.backlog.result(within_s=90)
         self.producer = self.java.begin("produce", topic=self.topic, prefix="late", interval_ms=50, timeout_ms=3000)
         self.reader = self.java.begin(
-            "push", topic=self.topic, group=f"readers-{self.topic}", cache=8, consume_ms=10, threads=1,
+            "push",
+            topic=self.topic,
+            group=f"readers-{self.topic}",
+            cache=8,
+            consume_ms=10,
+            threads=1,
             deadline_ms=600_000,
-        )  # fmt: skip
+        )
 
     def wait_stored(self, since_ms: int, status: str = "", group: str = "") -> None:
         """Wait until a message has been answered since then, with this status, by this group."""

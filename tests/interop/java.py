@@ -176,9 +176,17 @@ class JavaJars:
         shutil.rmtree(partial, ignore_errors=True)
         what = "zookeeper" if kind == "zookeeper" else "rocketmq"
         command = [
-            os.environ.get("MAVEN", "mvn"), "-q", "-B", "-f", str(HERE / "pom.xml"), "-P", kind,
-            f"-D{what}.version={version}", "dependency:copy-dependencies", f"-DoutputDirectory={partial}",
-        ]  # fmt: skip
+            os.environ.get("MAVEN", "mvn"),
+            "-q",
+            "-B",
+            "-f",
+            str(HERE / "pom.xml"),
+            "-P",
+            kind,
+            f"-D{what}.version={version}",
+            "dependency:copy-dependencies",
+            f"-DoutputDirectory={partial}",
+        ]
         try:
             subprocess.run(command, check=True, capture_output=True, text=True)
         except FileNotFoundError as error:

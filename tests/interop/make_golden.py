@@ -78,8 +78,18 @@ def make_store(version: str, *, killed: bool, work: Path) -> None:
 
 def _fill(java: JavaDriver) -> None:
     """Several files of messages: two topics, keys, tags, a batch, a compressed body, delays, a committed offset."""
-    java.call("produce", topic="GoldenOrders", count=60, queues=2, tags="paid,open,", keys="order", prefix="order",
-              property="region", flag=7, size=120)  # fmt: skip
+    java.call(
+        "produce",
+        topic="GoldenOrders",
+        count=60,
+        queues=2,
+        tags="paid,open,",
+        keys="order",
+        prefix="order",
+        property="region",
+        flag=7,
+        size=120,
+    )
     java.call("produce", topic="GoldenPayments", mode="batch", count=8, tags="card", keys="pay", prefix="batch")
     java.call(
         "produce", topic="GoldenPayments", count=2, prefix="compressed", size=6000, compress_over=1000, keys="big"
@@ -118,8 +128,13 @@ def _describe(java: JavaDriver, broker: JavaBroker, *, killed: bool) -> dict[str
             if queue["max"]:
                 queues.append(queue)
     keys = {}
-    for topic, key in (("GoldenOrders", "order17"), ("GoldenOrders", "orderall"), ("GoldenPayments", "bigall"),
-                       ("GoldenPayments", "pay3"), ("GoldenDelayed", "soonall")):  # fmt: skip
+    for topic, key in (
+        ("GoldenOrders", "order17"),
+        ("GoldenOrders", "orderall"),
+        ("GoldenPayments", "bigall"),
+        ("GoldenPayments", "pay3"),
+        ("GoldenDelayed", "soonall"),
+    ):
         found = java.call("key", topic=topic, key=key, max=64)
         keys[f"{topic}#{key}"] = sorted(event["commitLogOffset"] for event in found)
     return {
@@ -171,21 +186,55 @@ _ADMIN = (
 )
 
 _NAMES = {
-    10: "SEND_MESSAGE", 11: "PULL_MESSAGE", 12: "QUERY_MESSAGE", 14: "QUERY_CONSUMER_OFFSET",
-    15: "UPDATE_CONSUMER_OFFSET", 17: "UPDATE_AND_CREATE_TOPIC", 21: "GET_ALL_TOPIC_CONFIG",
-    25: "UPDATE_BROKER_CONFIG", 26: "GET_BROKER_CONFIG", 28: "GET_BROKER_RUNTIME_INFO",
-    29: "SEARCH_OFFSET_BY_TIMESTAMP", 30: "GET_MAX_OFFSET", 31: "GET_MIN_OFFSET", 32: "GET_EARLIEST_MSG_STORETIME",
-    33: "VIEW_MESSAGE_BY_ID", 34: "HEART_BEAT", 35: "UNREGISTER_CLIENT", 36: "CONSUMER_SEND_MSG_BACK",
-    38: "GET_CONSUMER_LIST_BY_GROUP", 40: "NOTIFY_CONSUMER_IDS_CHANGED", 41: "LOCK_BATCH_MQ", 42: "UNLOCK_BATCH_MQ",
-    43: "GET_ALL_CONSUMER_OFFSET", 45: "GET_ALL_DELAY_OFFSET", 46: "CHECK_CLIENT_CONFIG",
-    103: "REGISTER_BROKER", 104: "UNREGISTER_BROKER", 105: "GET_ROUTEINFO_BY_TOPIC", 106: "GET_BROKER_CLUSTER_INFO",
-    200: "UPDATE_AND_CREATE_SUBSCRIPTIONGROUP", 201: "GET_ALL_SUBSCRIPTIONGROUP_CONFIG", 202: "GET_TOPIC_STATS_INFO",
-    203: "GET_CONSUMER_CONNECTION_LIST", 206: "GET_ALL_TOPIC_LIST_FROM_NAMESERVER", 208: "GET_CONSUME_STATS",
-    215: "DELETE_TOPIC_IN_BROKER", 216: "DELETE_TOPIC_IN_NAMESRV", 220: "RESET_CONSUMER_CLIENT_OFFSET",
-    222: "INVOKE_BROKER_TO_RESET_OFFSET", 304: "GET_SYSTEM_TOPIC_LIST_FROM_NS", 310: "SEND_MESSAGE_V2",
-    320: "SEND_BATCH_MESSAGE", 322: "QUERY_DATA_VERSION", 351: "GET_TOPIC_CONFIG", 352: "GET_SUBSCRIPTIONGROUP_CONFIG",
-    361: "LITE_PULL_MESSAGE", 901: "GET_BROKER_MEMBER_GROUP", 904: "BROKER_HEARTBEAT",
-}  # fmt: skip
+    10: "SEND_MESSAGE",
+    11: "PULL_MESSAGE",
+    12: "QUERY_MESSAGE",
+    14: "QUERY_CONSUMER_OFFSET",
+    15: "UPDATE_CONSUMER_OFFSET",
+    17: "UPDATE_AND_CREATE_TOPIC",
+    21: "GET_ALL_TOPIC_CONFIG",
+    25: "UPDATE_BROKER_CONFIG",
+    26: "GET_BROKER_CONFIG",
+    28: "GET_BROKER_RUNTIME_INFO",
+    29: "SEARCH_OFFSET_BY_TIMESTAMP",
+    30: "GET_MAX_OFFSET",
+    31: "GET_MIN_OFFSET",
+    32: "GET_EARLIEST_MSG_STORETIME",
+    33: "VIEW_MESSAGE_BY_ID",
+    34: "HEART_BEAT",
+    35: "UNREGISTER_CLIENT",
+    36: "CONSUMER_SEND_MSG_BACK",
+    38: "GET_CONSUMER_LIST_BY_GROUP",
+    40: "NOTIFY_CONSUMER_IDS_CHANGED",
+    41: "LOCK_BATCH_MQ",
+    42: "UNLOCK_BATCH_MQ",
+    43: "GET_ALL_CONSUMER_OFFSET",
+    45: "GET_ALL_DELAY_OFFSET",
+    46: "CHECK_CLIENT_CONFIG",
+    103: "REGISTER_BROKER",
+    104: "UNREGISTER_BROKER",
+    105: "GET_ROUTEINFO_BY_TOPIC",
+    106: "GET_BROKER_CLUSTER_INFO",
+    200: "UPDATE_AND_CREATE_SUBSCRIPTIONGROUP",
+    201: "GET_ALL_SUBSCRIPTIONGROUP_CONFIG",
+    202: "GET_TOPIC_STATS_INFO",
+    203: "GET_CONSUMER_CONNECTION_LIST",
+    206: "GET_ALL_TOPIC_LIST_FROM_NAMESERVER",
+    208: "GET_CONSUME_STATS",
+    215: "DELETE_TOPIC_IN_BROKER",
+    216: "DELETE_TOPIC_IN_NAMESRV",
+    220: "RESET_CONSUMER_CLIENT_OFFSET",
+    222: "INVOKE_BROKER_TO_RESET_OFFSET",
+    304: "GET_SYSTEM_TOPIC_LIST_FROM_NS",
+    310: "SEND_MESSAGE_V2",
+    320: "SEND_BATCH_MESSAGE",
+    322: "QUERY_DATA_VERSION",
+    351: "GET_TOPIC_CONFIG",
+    352: "GET_SUBSCRIPTIONGROUP_CONFIG",
+    361: "LITE_PULL_MESSAGE",
+    901: "GET_BROKER_MEMBER_GROUP",
+    904: "BROKER_HEARTBEAT",
+}
 """Request codes for file names and the index."""
 
 _UNWANTED = {26, 28}

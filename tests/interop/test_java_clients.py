@@ -144,8 +144,16 @@ def test_java_push_consumer_goes_on_where_its_group_stopped(java: JavaDriver, to
 
 def test_java_orderly_consumer_keeps_order_through_failures(java: JavaDriver, topic: str) -> None:
     java.call("produce", topic=topic, count=16, queues=4)
-    read = java.call("push", topic=topic, group=f"ordered{next(_numbers)}", orderly=True, fail_first=1, suspend_ms=50,
-                     count=32, linger_ms=300)  # fmt: skip
+    read = java.call(
+        "push",
+        topic=topic,
+        group=f"ordered{next(_numbers)}",
+        orderly=True,
+        fail_first=1,
+        suspend_ms=50,
+        count=32,
+        linger_ms=300,
+    )
     prove(in_queue_order, read, swap_two, _lose_first_of_a_queue)
     prove(exactly(_expected("body", 16) * 2), read, lose_one, repeat_one)
 
@@ -229,8 +237,9 @@ def test_java_consumers_of_both_versions_share_a_group(
 def _wait_for_bodies(members: list[Running], expected: list[str]) -> None:
     wait_until(
         lambda: {body for member in members for body in bodies(member.events())} >= set(expected),
-        what="all messages delivered", within_s=60,
-    )  # fmt: skip
+        what="all messages delivered",
+        within_s=60,
+    )
 
 
 def _had_part_of(events: Events, expected: list[str]) -> bool:

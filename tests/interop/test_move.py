@@ -67,7 +67,7 @@ def test_java_pair_becomes_ours_and_elects_with_all_its_messages(version: str, t
             settings = {**common, **roles[number]}
             return JavaBroker(
                 version, directory, namesrv=names, port=ports[number], store=stores[number], settings=settings
-            )  # fmt: skip
+            )
 
         def ours(number: int, stage: str, **settings: Value) -> OurBroker:
             directory = tmp_path / f"{stage}-{number}"

@@ -71,8 +71,10 @@ def test_update_topic_creates_and_changes_queues(pair: Pair, run: Callable[..., 
         wait_until(lambda: name in run("topicList"), what=f"{name} listed", within_s=20, every_s=0.5)
     wait_until(
         lambda: re.search(r'"writeQueueNums":\s*5', run("topicRoute", "-t", name)),
-        what="five queues in the route", within_s=20, every_s=0.5,
-    )  # fmt: skip
+        what="five queues in the route",
+        within_s=20,
+        every_s=0.5,
+    )
 
 
 def test_update_topic_by_cluster_reaches_its_broker(pair: Pair, run: Callable[..., str]) -> None:
@@ -85,8 +87,14 @@ def test_delete_topic_removes_it_from_broker_and_name_server(
     pair: Pair, topic: str, java: JavaDriver, run: Callable[..., str]
 ) -> None:
     printed = run("deleteTopic", "-c", "DefaultCluster", "-t", topic)
-    prove(contains(f"delete topic [{topic}] from cluster [DefaultCluster] success",
-                   f"delete topic [{topic}] from NameServer success"), [printed], _mute)  # fmt: skip
+    prove(
+        contains(
+            f"delete topic [{topic}] from cluster [DefaultCluster] success",
+            f"delete topic [{topic}] from NameServer success",
+        ),
+        [printed],
+        _mute,
+    )
     assert topic not in run("topicList").split()
     assert ask(pair.namesrv.port, GET_ROUTE, {"topic": topic}).fields["code"] == 17
     pair.make_topic(java, topic, queues=2)
@@ -171,8 +179,11 @@ def test_broker_config_can_be_read_and_changed(pair: Pair, run: Callable[..., st
         [hours] = re.findall(r"^fileReservedTime\s*=\s*(\d+)", run("getBrokerConfig", "-b", address), re.MULTILINE)
         return str(hours)
 
-    prove(contains("brokerName", "broker-a", "listenPort", str(pair.broker.port), "storePathRootDir"),
-          [run("getBrokerConfig", "-b", address)], _mute)  # fmt: skip
+    prove(
+        contains("brokerName", "broker-a", "listenPort", str(pair.broker.port), "storePathRootDir"),
+        [run("getBrokerConfig", "-b", address)],
+        _mute,
+    )
     for hours in ("71", "72"):
         printed = run("updateBrokerConfig", "-b", address, "-k", "fileReservedTime", "-v", hours)
         prove(contains(f"update broker config success, {address}"), [printed], _mute)
@@ -182,8 +193,13 @@ def test_broker_config_can_be_read_and_changed(pair: Pair, run: Callable[..., st
 def test_update_sub_group_creates_group_with_its_limit_of_retries(pair: Pair, run: Callable[..., str]) -> None:
     group = f"made{next(_numbers)}"
     printed = run("updateSubGroup", "-b", pair.broker.address, "-g", group, "-r", "1")
-    prove(contains(f"create subscription group to {pair.broker.address} success", f"groupName={group}",
-                   "retryMaxTimes=1"), [printed], _mute)  # fmt: skip
+    prove(
+        contains(
+            f"create subscription group to {pair.broker.address} success", f"groupName={group}", "retryMaxTimes=1"
+        ),
+        [printed],
+        _mute,
+    )
 
     def is_limited(limits: dict[str, int]) -> None:
         assert limits.get(group) == 1
@@ -224,8 +240,17 @@ def test_consumer_connection_shows_members_and_subscription(
     printed = run("consumerConnection", "-g", group)
     consumer.end()
     version = f"V{java.version.replace('.', '_')}"
-    wanted = (f"127.0.0.1@name-{group}", "JAVA", version, topic, "T || U", f"%RETRY%{group}", "CONSUME_PASSIVELY",
-              "CLUSTERING", "CONSUME_FROM_FIRST_OFFSET")  # fmt: skip
+    wanted = (
+        f"127.0.0.1@name-{group}",
+        "JAVA",
+        version,
+        topic,
+        "T || U",
+        f"%RETRY%{group}",
+        "CONSUME_PASSIVELY",
+        "CLUSTERING",
+        "CONSUME_FROM_FIRST_OFFSET",
+    )
     prove(contains(*wanted), [printed], _mute)
 
 
@@ -256,8 +281,10 @@ def test_reset_offset_by_time_makes_an_online_group_read_again(
     # its own: a consumer that asks is a member for a moment, and takes a queue away.
     wait_until(
         lambda: [_stored(pair, topic, group, queue_id) for queue_id in range(2)] == [3, 3],
-        what="offsets stored", within_s=20, every_s=0.5,
-    )  # fmt: skip
+        what="offsets stored",
+        within_s=20,
+        every_s=0.5,
+    )
     run("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
     consumer.wait_for(lambda event: event["event"] == "message", 40, count=12)
 
@@ -278,8 +305,10 @@ def test_queues_of_an_online_group_reset_one_by_one_are_read_again_after_one_sta
     consumer.wait_for(lambda event: event["event"] == "message", 40, count=16)
     wait_until(
         lambda: [_stored(pair, topic, group, queue_id) for queue_id in range(8)] == [2] * 8,
-        what="offsets stored", within_s=20, every_s=0.5,
-    )  # fmt: skip
+        what="offsets stored",
+        within_s=20,
+        every_s=0.5,
+    )
     for queue_id in range(8):
         fields = {"topic": topic, "group": group, "timestamp": "-1", "isForce": "true", "queueId": str(queue_id)}
         assert ask(pair.broker.port, RESET_OFFSET, fields | {"offset": "0"}).fields["code"] == 0

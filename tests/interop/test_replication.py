@@ -122,8 +122,10 @@ def _see_ha_status(java: JavaDriver, master: Broker) -> None:
     end = str(read_log(master.store).end)
     wait_until(
         lambda: _ha_status(java, master).get("ack") == end,
-        what="haStatus tells that the slave has everything", within_s=30, every_s=0.5,
-    )  # fmt: skip
+        what="haStatus tells that the slave has everything",
+        within_s=30,
+        every_s=0.5,
+    )
 
     def tells_of_its_slave(values: dict[str, str]) -> None:
         expected = {

@@ -102,9 +102,13 @@ def test_java_pair_is_written_read_and_streamed_also_without_its_master(
                 **options, startingOffsets="earliest", maxOffsetsPerTrigger="80", commitGroup="pipeline"
             )
             query = (
-                stream.load().writeStream.format("memory").queryName(f"seen_{version.replace('.', '_')}")
-                .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-            )  # fmt: skip
+                stream.load()
+                .writeStream.format("memory")
+                .queryName(f"seen_{version.replace('.', '_')}")
+                .option("checkpointLocation", str(tmp_path / "checkpoint"))
+                .trigger(availableNow=True)
+                .start()
+            )
             query.awaitTermination()
             assert spark.table(f"seen_{version.replace('.', '_')}").count() == 200
             assert sum(committed(names, "pipeline", "Orders").values()) == 200

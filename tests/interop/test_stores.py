@@ -81,9 +81,17 @@ def test_store_goes_from_hand_to_hand_and_nothing_is_lost_or_read_twice(
 
 def _add(java: JavaDriver, turn: int) -> Events:
     return sent(
-        java.call("produce", topic="Heirloom", count=_EACH, queues=_QUEUES, prefix=f"turn{turn}", keys=f"turn{turn}k",
-                  tags="A,B", size=600)
-    )  # fmt: skip
+        java.call(
+            "produce",
+            topic="Heirloom",
+            count=_EACH,
+            queues=_QUEUES,
+            prefix=f"turn{turn}",
+            keys=f"turn{turn}k",
+            tags="A,B",
+            size=600,
+        )
+    )
 
 
 def _check_inheritance(java: JavaDriver, answers: Events, turn: int) -> None:
@@ -147,8 +155,13 @@ def test_golden_store_reads_as_java_read_it(name: str, drivers: Callable[[str], 
         for topic in topics:
             wait_topic(namesrv.port, topic)
             wanted = [message for message in golden["messages"] if message["topic"] == topic]
-            prove(_same_messages(wanted), _until(last, java.call("pull", topic=topic, group="archivist")),
-                  lose_one, move_one, change_body)  # fmt: skip
+            prove(
+                _same_messages(wanted),
+                _until(last, java.call("pull", topic=topic, group="archivist")),
+                lose_one,
+                move_one,
+                change_body,
+            )
         for key, offsets in golden["keys"].items():
             topic, _, word = key.partition("#")
             found = _until(last, java.call("key", topic=topic, key=word, max=64))
@@ -162,8 +175,24 @@ def test_golden_store_reads_as_java_read_it(name: str, drivers: Callable[[str], 
         assert read_log(keeper.store).records
 
 
-_COMPARED = ("topic", "queueId", "queueOffset", "commitLogOffset", "msgId", "tags", "keys", "body", "bodyCRC", "flag",
-             "storeSize", "reconsumeTimes", "bornTimestamp", "storeTimestamp", "bornHost", "storeHost")  # fmt: skip
+_COMPARED = (
+    "topic",
+    "queueId",
+    "queueOffset",
+    "commitLogOffset",
+    "msgId",
+    "tags",
+    "keys",
+    "body",
+    "bodyCRC",
+    "flag",
+    "storeSize",
+    "reconsumeTimes",
+    "bornTimestamp",
+    "storeTimestamp",
+    "bornHost",
+    "storeHost",
+)
 
 
 def _until(last: int, events: Events) -> Events:

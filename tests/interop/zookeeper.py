@@ -34,9 +34,15 @@ class ZooKeeper(Process):
         data = directory.resolve() / "data"
         data.mkdir(parents=True, exist_ok=True)
         lines = [
-            f"tickTime={tick_ms}", f"dataDir={data}", f"clientPort={self.port}", f"clientPortAddress={LOOPBACK}",
-            "admin.enableServer=false", "initLimit=50", "syncLimit=10", "maxSessionTimeout=60000",
-        ]  # fmt: skip
+            f"tickTime={tick_ms}",
+            f"dataDir={data}",
+            f"clientPort={self.port}",
+            f"clientPortAddress={LOOPBACK}",
+            "admin.enableServer=false",
+            "initLimit=50",
+            "syncLimit=10",
+            "maxSessionTimeout=60000",
+        ]
         if peers:
             (data / "myid").write_text(f"{number}\n")
             lines += [f"server.{n}={LOOPBACK}:{one}:{two}" for n, (one, two) in enumerate(peers, start=1)]
@@ -49,9 +55,13 @@ class ZooKeeper(Process):
 
     def _command_line(self) -> list[str]:
         return [
-            java_executable(), *_JVM, "-cp", JavaJars.class_path("zookeeper", VERSION),
-            "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(self._conf),
-        ]  # fmt: skip
+            java_executable(),
+            *_JVM,
+            "-cp",
+            JavaJars.class_path("zookeeper", VERSION),
+            "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+            str(self._conf),
+        ]
 
 
 def quorum(directory: Path, count: int = 3) -> list[ZooKeeper]:

@@ -96,15 +96,22 @@ class FakeBroker:
             self.held[queue_id] = Held(connection, opaque, queue_offset)
             return
         fields = {
-            "suggestWhichBrokerId": "0", "nextBeginOffset": str(queue_offset + len(found)), "minOffset": "0",
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(queue_offset + len(found)),
+            "minOffset": "0",
             "maxOffset": str(len(queue)),
-        }  # fmt: skip
+        }
         self.reply(connection, opaque, 0 if found else 19, fields, b"".join(found))
 
     def reply(
-        self, connection: socket.socket, opaque: int, code: int, fields: dict[str, str], body: bytes = b"",
+        self,
+        connection: socket.socket,
+        opaque: int,
+        code: int,
+        fields: dict[str, str],
+        body: bytes = b"",
         remark: str = "",
-    ) -> None:  # fmt: skip
+    ) -> None:
         header: dict[str, Any] = {"code": code, "extFields": fields, "flag": 1, "language": "JAVA", "opaque": opaque}
         if remark or code:
             header["remark"] = remark or "refused"

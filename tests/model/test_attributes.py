@@ -15,8 +15,10 @@ def test_message_types_are_taken_and_can_be_changed(value: str) -> None:
 def test_supported_values_of_the_others_are_taken_at_creation() -> None:
     told = parse_changes("+queue.type=SimpleCQ, +cleanup.policy=DELETE,+reserve.time=-1")
     assert changed({}, told, is_new=True) == {
-        "queue.type": "SimpleCQ", "cleanup.policy": "DELETE", "reserve.time": "-1",
-    }  # fmt: skip
+        "queue.type": "SimpleCQ",
+        "cleanup.policy": "DELETE",
+        "reserve.time": "-1",
+    }
 
 
 def test_attribute_is_removed_by_its_name() -> None:

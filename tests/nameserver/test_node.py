@@ -570,9 +570,11 @@ def test_members_are_told_who_has_the_smallest_id_when_one_goes_and_when_one_com
         server.register(10 + broker_id, broker_id=broker_id, address=f"10.0.0.{broker_id}:10911")
     turn = server.node.turn([], [Closed(10, "killed")], server.now)
     expected = {
-        "brokerName": "broker-a", "minBrokerId": "1", "minBrokerAddr": "10.0.0.1:10911",
+        "brokerName": "broker-a",
+        "minBrokerId": "1",
+        "minBrokerAddr": "10.0.0.1:10911",
         "offlineBrokerAddr": "10.0.0.0:10911",
-    }  # fmt: skip
+    }
     assert told_min_ids(turn, 11) == [expected]
     assert told_min_ids(turn, 12) == [expected]
     again = encode_command(registration(address="10.0.0.0:10911"))

@@ -69,9 +69,14 @@ def test_session_that_is_proven_gets_a_proven_answer_and_may_do_everything(host:
 
 @pytest.mark.parametrize(
     "operation",
-    [Write("/group/state", b"epoch 2", 0), Read("/group/state"), ReadChildren("/group"), Create("/x", b""),
-     Delete("/group/state", 0)],
-)  # fmt: skip
+    [
+        Write("/group/state", b"epoch 2", 0),
+        Read("/group/state"),
+        ReadChildren("/group"),
+        Create("/x", b""),
+        Delete("/group/state", 0),
+    ],
+)
 def test_unproven_connection_reads_and_writes_nothing_whatever_session_it_names(
     host: Host, operation: Operation
 ) -> None:
@@ -123,9 +128,17 @@ def of_another_secret(request: Command) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [changed_client, changed_session, changed_body, without_proof, without_challenge, no_base64, of_another_role,
-     of_another_secret],
-)  # fmt: skip
+    [
+        changed_client,
+        changed_session,
+        changed_body,
+        without_proof,
+        without_challenge,
+        no_base64,
+        of_another_role,
+        of_another_secret,
+    ],
+)
 def test_changed_connect_is_refused(host: Host, change: Callable[[Command], None]) -> None:
     request = connecting(challenge(host, 2))
     change(request)

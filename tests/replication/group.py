@@ -120,9 +120,17 @@ class Group:
     """A master and its slaves."""
 
     def __init__(
-        self, path: Path, *, role: str = "SYNC_MASTER", slaves: int = 1, boot_id: str = "boot-1", connects: bool = True,
-        slave_changes: dict[str, Any] | None = None, secrets: dict[int, bytes] | None = None, **changes: Any,
-    ) -> None:  # fmt: skip
+        self,
+        path: Path,
+        *,
+        role: str = "SYNC_MASTER",
+        slaves: int = 1,
+        boot_id: str = "boot-1",
+        connects: bool = True,
+        slave_changes: dict[str, Any] | None = None,
+        secrets: dict[int, bytes] | None = None,
+        **changes: Any,
+    ) -> None:
         """`changes` are settings of all members; `connects` False leaves the slaves without a connection for now.
 
         `secrets`: by broker id, what replication is proven with.
@@ -183,9 +191,13 @@ class Group:
         settings = {"ha_master_address": HA_ADDRESS} | self.changes | self.slave_changes | changes
         config = tiny(role="SLAVE", broker_id=number, **settings)
         slave = Member(
-            self.path / f"slave{number}", config, machine=Machine(boot_id, 8 << 30), now=self.now, seed=number,
+            self.path / f"slave{number}",
+            config,
+            machine=Machine(boot_id, 8 << 30),
+            now=self.now,
+            seed=number,
             keyring=self._keyring(number),
-        )  # fmt: skip
+        )
         slave.node.registration.address = f"127.0.0.{number + 1}:10911"
         return slave
 
@@ -211,9 +223,7 @@ class Group:
         """A name server tells a slave where its master is."""
         side = slave.node.replication.slave
         assert side is not None
-        slave.node.schedule.at(
-            self.now.mono_ms, lambda now: side.master_found(f"{host}:10911", f"{host}:10912", now)
-        )  # fmt: skip
+        slave.node.schedule.at(self.now.mono_ms, lambda now: side.master_found(f"{host}:10911", f"{host}:10912", now))
         slave.turn()
         self.settle()
 
@@ -250,8 +260,11 @@ class Group:
         while member.seen_closes < len(member.closes):
             link, reason = member.closes[member.seen_closes]
             member.seen_closes += 1
-            wires = [w for w in self.all_wires if w.is_open and (member, link) in
-                     ((w.top, w.top_link), (w.bottom, w.bottom_link))]  # fmt: skip
+            wires = [
+                w
+                for w in self.all_wires
+                if w.is_open and (member, link) in ((w.top, w.top_link), (w.bottom, w.bottom_link))
+            ]
             for wire in wires:
                 wire.flush(member)
                 wire.end(reason)
@@ -260,9 +273,7 @@ class Group:
                 member.turn([], [Closed(link, reason)])
         return moved
 
-    def _join(
-        self, member: Member, link: int, kind: LinkKind, accepted: LinkKind, top: Member | None = None
-    ) -> None:  # fmt: skip
+    def _join(self, member: Member, link: int, kind: LinkKind, accepted: LinkKind, top: Member | None = None) -> None:
         self._links += 1
         top = top or self.master
         wire = Wire(top, self._links, member, link, accepted)

@@ -30,9 +30,19 @@ class FakeLog:
 
 def make_record(log_offset: int, body: bytes, *, queue_offset: int = 0, properties: bytes = b"") -> bytes:
     return encode_record(
-        topic=b"TopicA", queue_id=0, queue_offset=queue_offset, log_offset=log_offset, body=body,
-        properties=properties, flag=0, sys_flag=0, born_ms=1, born_host=HOST, store_ms=2, store_host=HOST,
-    )  # fmt: skip
+        topic=b"TopicA",
+        queue_id=0,
+        queue_offset=queue_offset,
+        log_offset=log_offset,
+        body=body,
+        properties=properties,
+        flag=0,
+        sys_flag=0,
+        born_ms=1,
+        born_host=HOST,
+        store_ms=2,
+        store_host=HOST,
+    )
 
 
 def make_log(body_sizes: Iterable[int], segment_bytes: int = 4096) -> bytes:

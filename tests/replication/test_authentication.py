@@ -53,9 +53,16 @@ class Pair:
     """A master with some records, an empty slave, and the link between them."""
 
     def __init__(
-        self, ours: Keyring | None, theirs: Keyring | None, *, up: Change = unchanged, down: Change = unchanged,
-        pieces: Random | None = None, says: SlaveHello | None = None, is_classic_admitted: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        ours: Keyring | None,
+        theirs: Keyring | None,
+        *,
+        up: Change = unchanged,
+        down: Change = unchanged,
+        pieces: Random | None = None,
+        says: SlaveHello | None = None,
+        is_classic_admitted: bool = False,
+    ) -> None:
         """`ours` are the master's keys, `theirs` the slave's."""
         self.master = make_master(ours, is_classic_admitted=is_classic_admitted)
         self.slave = make_slave(theirs, says=says)
@@ -106,18 +113,26 @@ class Pair:
 
 def make_master(keyring: Keyring | None, *, is_classic_admitted: bool = False) -> master.MasterSession:
     return master.MasterSession(
-        FakeLog(LOG, segment_bytes=4096), 0, is_classic_admitted=is_classic_admitted,
-        heartbeat_ms=DEFAULTS.ha_heartbeat_ms, housekeeping_ms=DEFAULTS.ha_housekeeping_ms, batch_bytes=32_768,
+        FakeLog(LOG, segment_bytes=4096),
+        0,
+        is_classic_admitted=is_classic_admitted,
+        heartbeat_ms=DEFAULTS.ha_heartbeat_ms,
+        housekeeping_ms=DEFAULTS.ha_housekeeping_ms,
+        batch_bytes=32_768,
         prover=None if keyring is None else MasterProver(keyring, 0),
-    )  # fmt: skip
+    )
 
 
 def make_slave(keyring: Keyring | None, *, says: SlaveHello | None = None) -> slave.SlaveSession:
     return slave.SlaveSession(
-        FakeLog(segment_bytes=4096), 0, safe_end=0, hello=says or hello(), heartbeat_ms=DEFAULTS.ha_heartbeat_ms,
+        FakeLog(segment_bytes=4096),
+        0,
+        safe_end=0,
+        hello=says or hello(),
+        heartbeat_ms=DEFAULTS.ha_heartbeat_ms,
         housekeeping_ms=DEFAULTS.ha_housekeeping_ms,
         prover=None if keyring is None else SlaveProver(keyring, "C", "b", 3),
-    )  # fmt: skip
+    )
 
 
 def cut(data: bytes, pieces: Random | None) -> Sequence[bytes]:
@@ -150,8 +165,10 @@ def handshake_lengths() -> tuple[int, int]:
     went = Pair(keys(SECRET, seed=1), keys(SECRET, seed=2)).went
     up = went["up"].index(HELLO_MARK)
     down = went["down"].index(HELLO_MARK)
-    ends = [start + len(encode_hello(said)) + 32 for start, said in
-            ((up, hello()), (down, MasterHello(0, log_end=len(LOG))))]  # fmt: skip
+    ends = [
+        start + len(encode_hello(said)) + 32
+        for start, said in ((up, hello()), (down, MasterHello(0, log_end=len(LOG))))
+    ]
     return ends[0], ends[1]
 
 

@@ -112,9 +112,13 @@ def test_slave_killed_again_and_again_ends_with_the_same_bytes(tmp_path: Path) -
 @spec("T05")
 def test_message_of_100_kb_survives_a_kill_between_its_frames(tmp_path: Path) -> None:
     group = Group(
-        tmp_path, role="ASYNC_MASTER", message_bytes_max=120_000, segment_bytes=1 << 20, ha_batch_bytes=32 * 1024,
+        tmp_path,
+        role="ASYNC_MASTER",
+        message_bytes_max=120_000,
+        segment_bytes=1 << 20,
+        ha_batch_bytes=32 * 1024,
         ha_reconnect_ms=10,
-    )  # fmt: skip
+    )
     group.send(b"small")
     group.settle()
     group.pieces = None

@@ -114,8 +114,9 @@ def test_whole_files_and_file_ends_are_repaired_in_pieces(tmp_path: Path, side: 
     group.pass_time(5_000)
     assert log_files(paths(group)[side]) == before
     assert [(one["start"], one["end"]) for one in state(member)["repaired"]] == [
-        (SEGMENT, 2 * SEGMENT), (blank, 3 * SEGMENT)
-    ]  # fmt: skip
+        (SEGMENT, 2 * SEGMENT),
+        (blank, 3 * SEGMENT),
+    ]
 
 
 def test_a_pass_is_limited_to_its_rate_and_goes_on_after_a_restart(tmp_path: Path) -> None:
@@ -138,8 +139,13 @@ def test_a_pass_is_limited_to_its_rate_and_goes_on_after_a_restart(tmp_path: Pat
 
 
 def test_large_records_are_limited_to_the_rate_too(tmp_path: Path) -> None:
-    group = Group(tmp_path, segment_bytes=4 << 20, message_bytes_max=1 << 20, frame_bytes_max=2 << 20,
-                  scrub_bytes_per_second=64 << 10)  # fmt: skip
+    group = Group(
+        tmp_path,
+        segment_bytes=4 << 20,
+        message_bytes_max=1 << 20,
+        frame_bytes_max=2 << 20,
+        scrub_bytes_per_second=64 << 10,
+    )
     group.send_many(4, 500_000)
     ends = [at + size for at, size in places(group.master)]
     group.pass_time(FIRST_MS + 2_000)
@@ -400,9 +406,21 @@ def _no_fields(command: Any) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [_other_bytes, _other_offset, _too_long, _too_short, _empty, _other_group, _other_history, _parted_history,
-     _unreadable_history, _other_context, _huge_context, _no_fields],
-)  # fmt: skip
+    [
+        _other_bytes,
+        _other_offset,
+        _too_long,
+        _too_short,
+        _empty,
+        _other_group,
+        _other_history,
+        _parted_history,
+        _unreadable_history,
+        _other_context,
+        _huge_context,
+        _no_fields,
+    ],
+)
 @pytest.mark.parametrize("side", ["master", "slave"])
 def test_hostile_answers_change_nothing(tmp_path: Path, side: str, change: Callable[[Any], None]) -> None:
     group = filled(tmp_path)

@@ -52,9 +52,13 @@ class Slave:
         self.log = log if log is not None else FakeLog(segment_bytes=SEGMENT)
         hello = None if is_classic else SlaveHello("C", "b", 1, 7, 0, self.log.written_end, SEGMENT)
         self.session = SlaveSession(
-            self.log, 0, safe_end=self.log.written_end, hello=hello, heartbeat_ms=DEFAULTS.ha_heartbeat_ms,
+            self.log,
+            0,
+            safe_end=self.log.written_end,
+            hello=hello,
+            heartbeat_ms=DEFAULTS.ha_heartbeat_ms,
             housekeeping_ms=DEFAULTS.ha_housekeeping_ms,
-        )  # fmt: skip
+        )
         self.closed = ""
         self.damaged: list[Damaged] = []
         if not is_classic:

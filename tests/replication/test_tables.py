@@ -204,8 +204,20 @@ def test_messages_arrive_while_the_configuration_link_is_stalled(tmp_path: Path)
     assert "Fresh" not in group.slave.json(RequestCode.GET_ALL_TOPIC_CONFIG)["topicConfigTable"]
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"null", b"{", b'{"offsetTable":5}', b'{"topicConfigTable":{"a":1}}',
-                                  b'{"offsetTable":{"a":{"b":"c"}}}', b'{"dataVersion":7}', b"\xff"])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b"{",
+        b'{"offsetTable":5}',
+        b'{"topicConfigTable":{"a":1}}',
+        b'{"offsetTable":{"a":{"b":"c"}}}',
+        b'{"dataVersion":7}',
+        b"\xff",
+    ],
+)
 def test_unusable_tables_of_a_master_are_left_alone(tmp_path: Path, body: bytes) -> None:
     group = Group(tmp_path)
     side = group.slave.node.replication.slave

@@ -22,7 +22,7 @@ from tests.spec import spec
         ({"role": "SYNC_MASTER", "ha_classic_peers": ("10.0.0.2",)}, ["haClassicPeers 10.0.0.2"]),
         ({"role": "SYNC_MASTER", "bind_address": "0.0.0.0"}, ["no haSecretFile"]),
     ],
-)  # fmt: skip
+)
 def test_each_way_in_which_replication_trusts_the_unproven_is_said_at_the_start(
     settings: dict[str, str], said: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -51,14 +51,33 @@ def test_some_seeds_have_a_secret_that_brokers_prove_to_the_registry_of_a_name_s
 
 
 FIRST = {
-    "epoch-not-begun": 55, "tail-not-cut": 55, "promise-always": 36, "unsafe-is-shown": 2, "ack-alone": 3,
-    "ack-when-copies-leave": 49, "sent-counts-as-copied": 15, "slave-reports-unsynced": 10, "hand-over-not-merged": 29,
-    "offsets-replaced": 4, "refused-pulls-served": 22, "refused-commits-served": 21, "held-pulls-kept": 2,
-    "loss-forgotten": 113, "waiting-is-stored": 1025, "lease-for-ever": 4, "never-gives-back": 4,
-    "permission-not-looked-up": 5, "taken-out-serves": 47, "taken-out-stays-in-sync": 49, "anybody-is-elected": 24,
-    "taken-out-counts": 41, "switch-goes-on": 26, "too-few-are-enough": 2, "refusal-never-forgotten": 26,
+    "epoch-not-begun": 55,
+    "tail-not-cut": 55,
+    "promise-always": 36,
+    "unsafe-is-shown": 2,
+    "ack-alone": 3,
+    "ack-when-copies-leave": 49,
+    "sent-counts-as-copied": 15,
+    "slave-reports-unsynced": 10,
+    "hand-over-not-merged": 29,
+    "offsets-replaced": 4,
+    "refused-pulls-served": 22,
+    "refused-commits-served": 21,
+    "held-pulls-kept": 2,
+    "loss-forgotten": 113,
+    "waiting-is-stored": 1025,
+    "lease-for-ever": 4,
+    "never-gives-back": 4,
+    "permission-not-looked-up": 5,
+    "taken-out-serves": 47,
+    "taken-out-stays-in-sync": 49,
+    "anybody-is-elected": 24,
+    "taken-out-counts": 41,
+    "switch-goes-on": 26,
+    "too-few-are-enough": 2,
+    "refusal-never-forgotten": 26,
     "master-not-looked-for": 17,
-}  # fmt: skip
+}
 """The seed to begin with, so that the test is quick."""
 
 

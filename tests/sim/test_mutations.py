@@ -14,9 +14,14 @@ from tandemq.sim.simulation import quiet
 
 SEEDS_MAX = 30
 FIRST = {
-    "failed-write-is-acked": 14, "queues-not-cut": 3, "client-sends-to-one-broker": 11, "client-drops-rejected": 6,
-    "damage-stays": 30, "repair-unverified": 30, "copies-never-compared": 5,
-}  # fmt: skip
+    "failed-write-is-acked": 14,
+    "queues-not-cut": 3,
+    "client-sends-to-one-broker": 11,
+    "client-drops-rejected": 6,
+    "damage-stays": 30,
+    "repair-unverified": 30,
+    "copies-never-compared": 5,
+}
 """Where a mutation needs a rare fault: the seed to begin with, so that the test is quick."""
 OF_GROUPS = {"I6", "I19"}
 """Rules of groups with a registry."""

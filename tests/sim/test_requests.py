@@ -15,9 +15,12 @@ from tandemq.sim.world.plan import STRANGER_IP, client_ip
 
 
 def counted(
-    simulation: Simulation | GroupSimulation, *commands: Command, end: int = 0, ip: str = client_ip(0),
+    simulation: Simulation | GroupSimulation,
+    *commands: Command,
+    end: int = 0,
+    ip: str = client_ip(0),
     kind: LinkKind = LinkKind.REMOTING,
-) -> Counter[int]:  # fmt: skip
+) -> Counter[int]:
     """What is counted when one end of a client's connection says this in one piece."""
     asker, asked = (seat.process for seat in simulation.clients[:2])
     assert asker is not None and asked is not None and simulation.network.tap is not None
@@ -30,9 +33,10 @@ def counted(
 @pytest.mark.parametrize("simulation", [Simulation(1), GroupSimulation(GROUP_SEEDS + 1)], ids=["static", "groups"])
 def test_every_request_is_counted_in_either_form(simulation: Simulation | GroupSimulation) -> None:
     commands = [
-        Command(RequestCode.HEART_BEAT, body=b'{"code":7}'), Command(RequestCode.HEART_BEAT, binary=True),
+        Command(RequestCode.HEART_BEAT, body=b'{"code":7}'),
+        Command(RequestCode.HEART_BEAT, binary=True),
         Command(RequestCode.PULL_MESSAGE, fields={"queueId": "0"}, binary=True),
-    ]  # fmt: skip
+    ]
     assert counted(simulation, *commands) == {RequestCode.HEART_BEAT: 2, RequestCode.PULL_MESSAGE: 1}
 
 

@@ -46,12 +46,15 @@ def test_seed_gives_the_same_history_in_every_process() -> None:
     found = [
         json.loads(
             subprocess.run(
-                [sys.executable, "-c", program], env={"PYTHONHASHSEED": number, "PYTHONPATH": ":".join(sys.path)},
-                capture_output=True, check=True, text=True,
+                [sys.executable, "-c", program],
+                env={"PYTHONHASHSEED": number, "PYTHONPATH": ":".join(sys.path)},
+                capture_output=True,
+                check=True,
+                text=True,
             ).stdout
         )
         for number in ("1", "77")
-    ]  # fmt: skip
+    ]
     assert found[0] == found[1]
     assert found[0] == [run_quietly(2).digest, run_quietly(3).digest]
     assert found[0][0] != found[0][1]

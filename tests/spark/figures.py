@@ -10,15 +10,34 @@ MADE = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
 
 def figures(minutes: int = 3) -> Stats:
     rows = [
-        {"minute": 60_000 * (28_000_000 + at), "topic": topic, "messages": 10 + at, "bytes": 1000 * at, "retried": 0,
-         "p50_ms": 1.0, "p90_ms": 2.0, "p99_ms": 3.5}
-        for at in range(minutes) for topic in ("Orders", "<b>&Co")
-    ]  # fmt: skip
-    topics = [
-        {"topic": topic, "messages": 33, "bytes": 3000, "retried": 0, "queues": 4, "first": 0, "last": 0,
-         "p50_ms": 1.0, "p90_ms": 2.0, "p99_ms": 3.5}
+        {
+            "minute": 60_000 * (28_000_000 + at),
+            "topic": topic,
+            "messages": 10 + at,
+            "bytes": 1000 * at,
+            "retried": 0,
+            "p50_ms": 1.0,
+            "p90_ms": 2.0,
+            "p99_ms": 3.5,
+        }
+        for at in range(minutes)
         for topic in ("Orders", "<b>&Co")
-    ]  # fmt: skip
+    ]
+    topics = [
+        {
+            "topic": topic,
+            "messages": 33,
+            "bytes": 3000,
+            "retried": 0,
+            "queues": 4,
+            "first": 0,
+            "last": 0,
+            "p50_ms": 1.0,
+            "p90_ms": 2.0,
+            "p99_ms": 3.5,
+        }
+        for topic in ("Orders", "<b>&Co")
+    ]
     groups = [
         {"group": "billing", "topic": "Orders", "committed": 3, "end": 33, "lag": 30, "retries": 1, "dead": 2},
     ]

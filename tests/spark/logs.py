@@ -38,9 +38,16 @@ class LogWriter:
         (store / "commitlog").mkdir(parents=True, exist_ok=True)
 
     def write(
-        self, body: bytes | None = None, *, topic: str = "", sys_flag: int = 0, properties: bytes | None = None,
-        born_host: bytes = HOST_V4, is_java: bool = False, born_ms: int | None = None,
-    ) -> Made:  # fmt: skip
+        self,
+        body: bytes | None = None,
+        *,
+        topic: str = "",
+        sys_flag: int = 0,
+        properties: bytes | None = None,
+        born_host: bytes = HOST_V4,
+        is_java: bool = False,
+        born_ms: int | None = None,
+    ) -> Made:
         """One record; by default of topic T0 or T1 in turn, with keys and a tag."""
         number = len(self.made)
         topic = topic or f"T{number % 2}"
@@ -51,12 +58,20 @@ class LogWriter:
             properties = b"KEYS\x01k%d\x02TAGS\x01t%d\x02UNIQ_KEY\x01%032X\x02" % (number, number % 3, number)
         while True:
             raw = encode_record(
-                topic=topic.encode(), queue_id=queue_id, queue_offset=queue_offset, log_offset=self.end, body=body,
-                properties=properties, flag=number, sys_flag=sys_flag,
+                topic=topic.encode(),
+                queue_id=queue_id,
+                queue_offset=queue_offset,
+                log_offset=self.end,
+                body=body,
+                properties=properties,
+                flag=number,
+                sys_flag=sys_flag,
                 born_ms=BORN_MS + 10 * number if born_ms is None else born_ms,
-                born_host=born_host, store_ms=BORN_MS + 10 * number + number % 5, store_host=HOST_V4,
+                born_host=born_host,
+                store_ms=BORN_MS + 10 * number + number % 5,
+                store_host=HOST_V4,
                 reconsume_times=number % 2,
-            )  # fmt: skip
+            )
             if is_java:  # without the closing CRC property
                 kept = len(properties)
                 raw = raw[: -CRC_PROPERTY_BYTES - kept - 2] + kept.to_bytes(2) + properties

@@ -39,9 +39,12 @@ TOPIC = "Replayed"
 def main(master: str, store: str, twin: str, lake: str, made: str, name_servers: str) -> None:
     """Every job that works on Spark, on one store and its twin; what is made lies below `made`, or in a topic."""
     settings = SHORT | {
-        "spark.driver.memory": "512m", "spark.executor.memory": "512m", "spark.executor.cores": "1",
-        "spark.driver.host": "127.0.0.1", "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-    }  # fmt: skip
+        "spark.driver.memory": "512m",
+        "spark.executor.memory": "512m",
+        "spark.executor.cores": "1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    }
     session, _ = open_session("on a cluster", master=master, settings=settings)
     options = ArchiveOptions(store=Path(store), lake=Path(lake), broker_name="broker-a", bytes_max=BATCH_BYTES)
 
@@ -60,10 +63,17 @@ def main(master: str, store: str, twin: str, lake: str, made: str, name_servers:
         stats = gather(session, Path(source), range_bytes=RANGE_BYTES)
         tell("counted", messages={row["topic"]: row["messages"] for row in stats.topics})
         Path(made, "report.html").write_text(report_page(source, stats, [found], made=datetime.now(UTC)))
-    built = rebuild(session, RebuildOptions(
-        store=Path(store), output=Path(made) / "rebuilt", queue_file_bytes=4_000, slots=100, entries=2_000,
-        range_bytes=RANGE_BYTES,
-    ))  # fmt: skip
+    built = rebuild(
+        session,
+        RebuildOptions(
+            store=Path(store),
+            output=Path(made) / "rebuilt",
+            queue_file_bytes=4_000,
+            slots=100,
+            entries=2_000,
+            range_bytes=RANGE_BYTES,
+        ),
+    )
     tell("rebuilt", queues=built.queues, entries=built.entries)
     laid = replay_to_store(session, Path(lake), "broker-a", Path(made) / "store", segment_bytes=SEGMENT_BYTES)
     tell("replayed", rows=laid.rows, end=laid.log_end)

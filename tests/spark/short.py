@@ -2,10 +2,10 @@
 
 from tandemq.spark.runtime.session import SETTINGS
 
+DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 SHORT = {
     # Less compiling is quicker, and less is started that two cores have no use for.
-    "spark.driver.extraJavaOptions":
-        f"{SETTINGS['spark.driver.extraJavaOptions']} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    DRIVER_OPTIONS: f"{SETTINGS[DRIVER_OPTIONS]} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.shuffle.partitions": "2",
-}  # fmt: skip
+}

@@ -51,12 +51,22 @@ class StandaloneCluster:
             self.address = self._wait_for("Starting Spark master at ").rpartition(" ")[2]
             self._workers = [
                 self._start(
-                    "worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0",
-                    "--work-dir", str(self._directory / f"work-{number}"), self.address,
+                    "worker.Worker",
+                    "--host",
+                    "127.0.0.1",
+                    "--cores",
+                    "1",
+                    "--memory",
+                    "1g",
+                    "--webui-port",
+                    "0",
+                    "--work-dir",
+                    str(self._directory / f"work-{number}"),
+                    self.address,
                     log=self._directory / f"worker-{number}.log",
                 )
                 for number in range(self._count)
-            ]  # fmt: skip
+            ]
             for _ in self._workers:
                 self._wait_for("Registering worker ")
         except BaseException:
@@ -95,18 +105,34 @@ class StandaloneCluster:
         opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED]
         settings = f"-Dlog4j2.configurationFile={self._directory / 'log4j2.properties'}"
         command = [
-            str(self._java / "bin" / "java"), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *opened,
-            settings, "-cp", f"{HOME / 'jars'}/*", f"org.apache.spark.deploy.{name}", *arguments,
-        ]  # fmt: skip
+            str(self._java / "bin" / "java"),
+            "-Xmx256m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            *opened,
+            settings,
+            "-cp",
+            f"{HOME / 'jars'}/*",
+            f"org.apache.spark.deploy.{name}",
+            *arguments,
+        ]
         environment = os.environ | {
-            "SPARK_HOME": str(HOME), "JAVA_HOME": str(self._java), "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_LOCAL_DIRS": str(self._directory / "local"), "SPARK_SCALA_VERSION": SCALA,
-        }  # fmt: skip
+            "SPARK_HOME": str(HOME),
+            "JAVA_HOME": str(self._java),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_DIRS": str(self._directory / "local"),
+            "SPARK_SCALA_VERSION": SCALA,
+        }
         with (log or self._directory / "errors.log").open("ab") as file:
             process = subprocess.Popen(
-                command, env=environment, text=True, stdout=subprocess.PIPE if log is None else file, stderr=file,
-                stdin=subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
+                command,
+                env=environment,
+                text=True,
+                stdout=subprocess.PIPE if log is None else file,
+                stderr=file,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
         self._processes.append(process)
         return process
 

@@ -78,9 +78,12 @@ def test_jobs_on_a_cluster_end_rightly_though_an_executor_is_killed(
     assert scrubbed == {"what": "scrubbed", "records": RECORDS - 1, "damages": [twin.made[1_234].log_offset]}
     counted = {"what": "counted", "messages": {"T0": RECORDS // 2, "T1": RECORDS // 2}}
     assert others == [
-        counted, counted, {"what": "rebuilt", "queues": 4, "entries": RECORDS},
-        {"what": "replayed", "rows": RECORDS, "end": writer.end}, {"what": "sent", "rows": RECORDS // 2},
-    ]  # fmt: skip
+        counted,
+        counted,
+        {"what": "rebuilt", "queues": 4, "entries": RECORDS},
+        {"what": "replayed", "rows": RECORDS, "end": writer.end},
+        {"what": "sent", "rows": RECORDS // 2},
+    ]
     ends = [tandemq_broker.broker().node.store.queues[TOPIC, number].max_offset for number in range(4)]
     assert sum(ends) == RECORDS // 2
     assert f"diverges at {twin.made[1_234].log_offset:,}" in (tmp_path / "made" / "report.html").read_text()

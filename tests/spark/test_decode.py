@@ -19,11 +19,21 @@ HOST = encode_host(b"\x7f\0\0\1", 10911)
 def pulled(*bodies: bytes, sys_flag: int = 0, born_ms: int = 0) -> Pulled:
     records = [
         encode_record(
-            topic=b"T", queue_id=0, queue_offset=n, log_offset=n * 1000, body=body, properties=b"", flag=0,
-            sys_flag=sys_flag, born_ms=born_ms, born_host=HOST, store_ms=1, store_host=HOST,
+            topic=b"T",
+            queue_id=0,
+            queue_offset=n,
+            log_offset=n * 1000,
+            body=body,
+            properties=b"",
+            flag=0,
+            sys_flag=sys_flag,
+            born_ms=born_ms,
+            born_host=HOST,
+            store_ms=1,
+            store_host=HOST,
         )
         for n, body in enumerate(bodies)
-    ]  # fmt: skip
+    ]
     return Pulled(QueueRange(MessageQueue("T", "a", 0), 0, len(bodies)), b"".join(records), len(bodies))
 
 

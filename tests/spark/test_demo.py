@@ -99,8 +99,12 @@ def test_story_does_not_hold_if_a_message_is_not_in_the_lake_as_it_was(
     assert len(outcome.twins_differences) == 1
     harmed = [tag for tag, row in outcome.tags.items() if not row["gold_equal"]]
     assert len(harmed) == 1
-    for says in ("twins: broker-b", "audit: broker-b diverges", "1 records of the master's log are damaged",
-                 f"{harmed[0]}: the lake gives Gold(messages="):  # fmt: skip
+    for says in (
+        "twins: broker-b",
+        "audit: broker-b diverges",
+        "1 records of the master's log are damaged",
+        f"{harmed[0]}: the lake gives Gold(messages=",
+    ):
         assert any(says in fault for fault in outcome.faults), outcome.faults
     assert (tmp_path / "data" / "broker-a-0.log").is_file()
 

@@ -61,10 +61,24 @@ class Members:
         at, end = int(ask.command.fields["queueOffset"]), HELD[ask.address]
         if at >= end:
             return Command(ResponseCode.PULL_NOT_FOUND, fields={"nextBeginOffset": str(end)})
-        return Command(ResponseCode.SUCCESS, body=encode_record(
-            topic=b"T", queue_id=0, queue_offset=at, log_offset=at * 200, body=b"x", properties=b"", flag=0, sys_flag=0,
-            born_ms=1, born_host=HOST_V4, store_ms=1, store_host=HOST_V4, reconsume_times=0,
-        ))  # fmt: skip
+        return Command(
+            ResponseCode.SUCCESS,
+            body=encode_record(
+                topic=b"T",
+                queue_id=0,
+                queue_offset=at,
+                log_offset=at * 200,
+                body=b"x",
+                properties=b"",
+                flag=0,
+                sys_flag=0,
+                born_ms=1,
+                born_host=HOST_V4,
+                store_ms=1,
+                store_host=HOST_V4,
+                reconsume_times=0,
+            ),
+        )
 
 
 @pytest.mark.parametrize(

@@ -74,10 +74,14 @@ def test_any_split_gives_the_same_rows(tmp_path_factory: pytest.TempPathFactory,
 
 def test_properties_are_found_wherever_they_stand(writer: LogWriter) -> None:
     cases = [
-        (b"", None, None), (b"TAGS\x01a\x02", None, "a"), (b"A\x01TAGS\x02KEYS\x01x y", "x y", None),
-        (b"XTAGS\x01no\x02TAGS\x01yes\x02", None, "yes"), (b"TAGS\x01\x02KEYS\x01k\x02", "k", None),
-        (b"TAGS\x01first\x02TAGS\x01second\x02", None, "second"), (b"KEYS\x01\xc3\xa9\x02", "é", None),
-    ]  # fmt: skip
+        (b"", None, None),
+        (b"TAGS\x01a\x02", None, "a"),
+        (b"A\x01TAGS\x02KEYS\x01x y", "x y", None),
+        (b"XTAGS\x01no\x02TAGS\x01yes\x02", None, "yes"),
+        (b"TAGS\x01\x02KEYS\x01k\x02", "k", None),
+        (b"TAGS\x01first\x02TAGS\x01second\x02", None, "second"),
+        (b"KEYS\x01\xc3\xa9\x02", "é", None),
+    ]
     for properties, _, _ in cases:
         writer.write(b"", properties=properties, is_java=True)
     expected = [(key, tags, properties) for properties, key, tags in cases]

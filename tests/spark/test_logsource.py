@@ -72,9 +72,11 @@ def run_once(spark: SparkSession, store: Path, checkpoint: Path, table: str, **o
         frame.write.mode("overwrite").parquet(f"{table}/batch={batch}")
 
     query = (
-        stream.writeStream.foreachBatch(keep).option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True).start()
-    )  # fmt: skip
+        stream.writeStream.foreachBatch(keep)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
     query.awaitTermination()
     return query
 

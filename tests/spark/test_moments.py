@@ -25,10 +25,20 @@ START = 100
 
 def record(offset: int, store_ms: int) -> bytes:
     return encode_record(
-        topic=b"T", queue_id=0, queue_offset=offset, log_offset=offset * 200, body=b"x", properties=b"",
-        flag=0, sys_flag=0, born_ms=store_ms, born_host=HOST_V4, store_ms=store_ms, store_host=HOST_V4,
+        topic=b"T",
+        queue_id=0,
+        queue_offset=offset,
+        log_offset=offset * 200,
+        body=b"x",
+        properties=b"",
+        flag=0,
+        sys_flag=0,
+        born_ms=store_ms,
+        born_host=HOST_V4,
+        store_ms=store_ms,
+        store_host=HOST_V4,
         reconsume_times=0,
-    )  # fmt: skip
+    )
 
 
 def answer(ask: Ask, times: list[int]) -> Command:

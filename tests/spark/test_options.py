@@ -107,8 +107,9 @@ def test_offsets_and_times_are_read() -> None:
     text = '{"Orders": {"broker-a": {"epoch": 2, "0": 17, "3": -2}}}'
     found = source_options(GOOD | {"startingOffsets": text, "endingTimestamp": "99"}, streaming=False)
     assert found.starting.offsets == {  # type: ignore[union-attr]
-        MessageQueue("Orders", "broker-a", 0): 17, MessageQueue("Orders", "broker-a", 3): -2,
-    }  # fmt: skip
+        MessageQueue("Orders", "broker-a", 0): 17,
+        MessageQueue("Orders", "broker-a", 3): -2,
+    }
     assert found.starting.epoch("broker-a") == 2  # type: ignore[union-attr]
     assert found.ending == Moment(99)
     waits = {"minOffsetsPerTrigger": "5", "maxTriggerDelay": "2m"}

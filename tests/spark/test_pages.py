@@ -335,8 +335,12 @@ def test_project_of_a_store_keeps_damage_in_bronze_and_counts_retries_and_dead_l
     silver = table(project, "silver")
     assert sorted(int(row["body"]) for row in silver if row["topic"] == "Orders") == [*range(7), *range(8, 12)]
     assert Counter(row["topic"] for row in silver if row["topic"] != "Orders") == {
-        "Late": 1, SCHEDULE_TOPIC: 2, "%RETRY%g": 2, "%DLQ%g": 1, "Bare": 3
-    }  # fmt: skip
+        "Late": 1,
+        SCHEDULE_TOPIC: 2,
+        "%RETRY%g": 2,
+        "%DLQ%g": 1,
+        "Bare": 3,
+    }
     counts: Counter[tuple[str, str]] = Counter()
     for row in table(project, "gold_minutes"):
         for figure in ("messages", "retries", "deadLetters"):

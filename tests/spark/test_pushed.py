@@ -32,17 +32,18 @@ QUEUES = tuple(sorted(MessageQueue(topic, name, number) for topic in "TU" for na
         ([EqualTo(("topic",), "T")], Narrowing(topics=frozenset("T"))),
         ([In(("topic",), ("T", "U", None))], Narrowing(topics=frozenset("TU"))),
         ([In(("topic",), ("T", "U")), EqualTo(("topic",), "U")], Narrowing(topics=frozenset("U"))),
-        ([EqualTo(("brokerName",), "a"), EqualTo(("queueId",), 1)],
-         Narrowing(brokers=frozenset("a"), queue_ids=frozenset([1]))),
+        (
+            [EqualTo(("brokerName",), "a"), EqualTo(("queueId",), 1)],
+            Narrowing(brokers=frozenset("a"), queue_ids=frozenset([1])),
+        ),
         ([EqualTo(("tags",), "x"), EqualTo(("tags",), "y")], Narrowing(tags=frozenset())),
         ([EqualTo(("queueOffset",), 7)], Narrowing(offset_start=7, offset_end=8)),
         ([GreaterThan(("queueOffset",), 7), LessThan(("queueOffset",), 9)], Narrowing(offset_start=8, offset_end=9)),
-        ([GreaterThanOrEqual(("queueOffset",), 7), GreaterThanOrEqual(("queueOffset",), 5)],
-         Narrowing(offset_start=7)),
+        ([GreaterThanOrEqual(("queueOffset",), 7), GreaterThanOrEqual(("queueOffset",), 5)], Narrowing(offset_start=7)),
         ([LessThan(("queueOffset",), 5), LessThanOrEqual(("queueOffset",), 9)], Narrowing(offset_end=5)),
         ([EqualTo(("body",), b"x"), IsNotNull(("topic",)), Not(EqualTo(("topic",), "T"))], Narrowing()),
     ],
-)  # fmt: skip
+)
 def test_conditions_tell_what_all_rows_have_in_common(filters: list[Filter], found: Narrowing) -> None:
     assert Narrowing.of(filters) == found
 
@@ -90,8 +91,9 @@ def test_offsets_are_narrowed_and_never_widened() -> None:
     lows, highs = {QUEUES[0]: 5, QUEUES[1]: 20}, {QUEUES[0]: 15, QUEUES[1]: 30}
     assert Narrowing().offsets(lows, highs) == (lows, highs)
     assert Narrowing(offset_start=10, offset_end=25).offsets(lows, highs) == (
-        {QUEUES[0]: 10, QUEUES[1]: 20}, {QUEUES[0]: 15, QUEUES[1]: 25}
-    )  # fmt: skip
+        {QUEUES[0]: 10, QUEUES[1]: 20},
+        {QUEUES[0]: 15, QUEUES[1]: 25},
+    )
 
 
 def test_brokers_are_asked_for_tags_that_are_plain_words_only() -> None:

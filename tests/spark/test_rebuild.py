@@ -49,9 +49,14 @@ def test_queues_and_index_equal_those_of_the_broker_that_wrote_the_log(spark: Sp
         store = cluster.broker().store
     output = tmp_path / "made"
     options = RebuildOptions(
-        store=store, output=output, queue_file_bytes=2000, slots=5_000, entries=400, delays_ms=DELAYS_MS,
+        store=store,
+        output=output,
+        queue_file_bytes=2000,
+        slots=5_000,
+        entries=400,
+        delays_ms=DELAYS_MS,
         range_bytes=1 << 16,
-    )  # fmt: skip
+    )
     done = rebuild(spark, options)
     assert done.entries >= 600
     assert files_of(output / "consumequeue") == files_of(store / "consumequeue")
@@ -68,9 +73,13 @@ def test_queues_and_keys_of_javas_log_are_javas(spark: SparkSession, tmp_path: P
     sizes, store, output = told["configuration"], tmp_path / "store", tmp_path / "made"
     slots, entries = sizes["maxHashSlotNum"], sizes["maxIndexNum"]
     options = RebuildOptions(
-        store=store, output=output, queue_file_bytes=sizes["mappedFileSizeConsumeQueue"], slots=slots, entries=entries,
+        store=store,
+        output=output,
+        queue_file_bytes=sizes["mappedFileSizeConsumeQueue"],
+        slots=slots,
+        entries=entries,
         delays_ms=DELAYS_MS,
-    )  # fmt: skip
+    )
     rebuild(spark, options)
     assert files_of(output / "consumequeue") == files_of(store / "consumequeue")
     index = KeyIndex(RealDisk(output), slots, entries)

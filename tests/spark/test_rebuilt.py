@@ -16,17 +16,43 @@ def made(
 ) -> tuple[bytes, dict[str, Any]]:
     """A record, and the row that a lake holds of it."""
     record = encode_record(
-        topic=topic, queue_id=3, queue_offset=8, log_offset=offset, body=body, properties=b"TAGS\x01a\x02", flag=5,
-        sys_flag=1, born_ms=77, born_host=host, store_ms=99, store_host=V4, reconsume_times=2, prepared_offset=4,
-    )  # fmt: skip
+        topic=topic,
+        queue_id=3,
+        queue_offset=8,
+        log_offset=offset,
+        body=body,
+        properties=b"TAGS\x01a\x02",
+        flag=5,
+        sys_flag=1,
+        born_ms=77,
+        born_host=host,
+        store_ms=99,
+        store_host=V4,
+        reconsume_times=2,
+        prepared_offset=4,
+    )
     parsed = parse_record(record, 0, len(record))
     assert not isinstance(parsed, str)
     return record, {
-        "body": body, "topic": topic.decode(), "queueId": 3, "queueOffset": 8, "commitLogOffset": offset,
-        "bornTimestamp": 77, "storeTimestamp": 99, "bornHost": decode_host(host), "storeHost": decode_host(V4),
-        "reconsumeTimes": 2, "properties": parsed.properties.decode(), "verdict": None, "size": parsed.size, "flag": 5,
-        "sysFlag": parsed.sys_flag, "bodyCrc": parsed.body_crc, "preparedTransactionOffset": 4, "epoch": 1,
-    }  # fmt: skip
+        "body": body,
+        "topic": topic.decode(),
+        "queueId": 3,
+        "queueOffset": 8,
+        "commitLogOffset": offset,
+        "bornTimestamp": 77,
+        "storeTimestamp": 99,
+        "bornHost": decode_host(host),
+        "storeHost": decode_host(V4),
+        "reconsumeTimes": 2,
+        "properties": parsed.properties.decode(),
+        "verdict": None,
+        "size": parsed.size,
+        "flag": 5,
+        "sysFlag": parsed.sys_flag,
+        "bodyCrc": parsed.body_crc,
+        "preparedTransactionOffset": 4,
+        "epoch": 1,
+    }
 
 
 @pytest.mark.parametrize(("topic", "host"), [(b"Orders", V4), (b"Orders", V6), (b"%RETRY%" + b"g" * 150, V4)])

@@ -19,9 +19,19 @@ def records_of(properties: list[bytes]) -> bytes:
     data = b""
     for number, one in enumerate(properties):
         data += encode_record(
-            topic=b"T", queue_id=0, queue_offset=number, log_offset=len(data), body=b"b" * number, properties=one,
-            flag=0, sys_flag=0, born_ms=1, born_host=HOST_V4, store_ms=1, store_host=HOST_V4,
-        )  # fmt: skip
+            topic=b"T",
+            queue_id=0,
+            queue_offset=number,
+            log_offset=len(data),
+            body=b"b" * number,
+            properties=one,
+            flag=0,
+            sys_flag=0,
+            born_ms=1,
+            born_host=HOST_V4,
+            store_ms=1,
+            store_host=HOST_V4,
+        )
     return data
 
 

@@ -25,7 +25,7 @@ def slave_of(cluster: LocalCluster) -> LocalBroker:
 
 def pull(
     broker: LocalBroker, code: RequestCode, offset: int = 0, queue: MessageQueue = QUEUE, **fields: str
-) -> Command:  # fmt: skip
+) -> Command:
     request = pull_request(queue, offset, 32, code=code)
     answer = try_ask(broker.address, Command(code, fields={**request.fields, **fields}))
     assert answer is not None
@@ -122,8 +122,9 @@ def test_slave_that_is_behind_skips_nothing(spark: SparkSession, tandemq_pair: L
     assert read(spark, tandemq_pair) == list(range(100))
     assert slave.node.pull.count - given == 40
     with pytest.raises(Exception, match=r"offset 40 of Orders broker-a queue 0 is not given within 1500 ms.*up to 40"):
-        read(spark, tandemq_pair, readFrom="slave", timeoutMs=1_500,
-             endingOffsets='{"Orders": {"broker-a": {"0": 100}}}')  # fmt: skip
+        read(
+            spark, tandemq_pair, readFrom="slave", timeoutMs=1_500, endingOffsets='{"Orders": {"broker-a": {"0": 100}}}'
+        )
     assert read(spark, tandemq_pair, readFrom="slave") == list(range(40))
 
 

@@ -110,9 +110,11 @@ def test_messages_of_tags_that_a_condition_leaves_out_stay_with_the_broker(
     send(names, numbered("Orders", 100, 103, "b"))
     path = tandemq_broker.broker().node.pull
     filtered: list[tuple[dict[str, str], str, int]] = [
-        ({}, "true", 103), ({}, "tags = 'b'", 3), ({"subExpression": "b"}, "true", 3),
+        ({}, "true", 103),
+        ({}, "tags = 'b'", 3),
+        ({"subExpression": "b"}, "true", 3),
         ({"subExpression": "a || b"}, "tags in ('b', 'c')", 3),
-    ]  # fmt: skip
+    ]
     for options, condition, count in filtered:
         before = path.count
         rows = read(tandemq_broker, pushDown="true", **options).where(condition)
@@ -134,9 +136,13 @@ def test_queues_and_times_that_a_condition_leaves_out_stay_with_the_broker(
         return rows, pulls.count - before
 
     for condition, rows in (
-        ("true", range(108)), ("topic = 'Orders'", range(103)), ("topic = 'Other'", range(103, 108)),
-        ("brokerName = 'broker-z'", range(0)), ("queueId = 1", range(100, 103)), ("queueOffset >= 98", range(98, 100)),
-    ):  # fmt: skip
+        ("true", range(108)),
+        ("topic = 'Orders'", range(103)),
+        ("topic = 'Other'", range(103, 108)),
+        ("brokerName = 'broker-z'", range(0)),
+        ("queueId = 1", range(100, 103)),
+        ("queueOffset >= 98", range(98, 100)),
+    ):
         assert given(condition) == (list(rows), len(rows)), condition
     # Where a time lies is found by looking at some messages.
     assert given("storeTimestamp > '2999-01-01'") == ([], 0)
@@ -306,8 +312,10 @@ def test_epochs_are_those_of_the_records_and_an_offset_of_another_history_is_not
     assert between("startingOffsets", 10, 1).count() == between("endingOffsets", 10, 1).count() == 10
     assert between("startingOffsets", 15, 2).count() == 5
     for option, count in (("startingOffsets", 5), ("endingOffsets", 15)):
-        for epoch, says in ((1, "messages before offset 15 were read in epoch 1 and are others since epoch 2"),
-                            (7, f"{option} names epoch 7 of broker-a, whose last one is 2")):  # fmt: skip
+        for epoch, says in (
+            (1, "messages before offset 15 were read in epoch 1 and are others since epoch 2"),
+            (7, f"{option} names epoch 7 of broker-a, whose last one is 2"),
+        ):
             with pytest.raises(Exception, match=says):
                 between(option, 15, epoch).count()
             assert between(option, 15, epoch, failOnDataLoss="false").count() == count

@@ -86,8 +86,9 @@ def test_queues_of_two_broker_groups_are_counted_apart(spark: SparkSession, tmp_
         made.write_many(50)
         Archive(ArchiveOptions(store=made.store, lake=lake)).run(spark)
     assert [(row["topic"], row["queues"], row["messages"]) for row in gather(spark, lake).topics] == [
-        ("T0", 4, 50), ("T1", 4, 50),
-    ]  # fmt: skip
+        ("T0", 4, 50),
+        ("T1", 4, 50),
+    ]
 
 
 def test_latencies_are_exact_up_to_a_second_and_to_three_digits_beyond() -> None:

@@ -96,8 +96,15 @@ def test_queues_topics_and_broker_groups_that_appear_cost_nothing_and_repeat_not
 @contextmanager
 def added_group(cluster: LocalCluster) -> Iterator[None]:
     """A second broker group, of one master, that joins a cluster while it runs."""
-    broker = LocalBroker(replace(cluster.broker().node.config, broker_name="broker-b", listen_port=0, ha_port=0,
-                                 store_path=str(cluster.directory / "broker-b-0")))  # fmt: skip
+    broker = LocalBroker(
+        replace(
+            cluster.broker().node.config,
+            broker_name="broker-b",
+            listen_port=0,
+            ha_port=0,
+            store_path=str(cluster.directory / "broker-b-0"),
+        )
+    )
     broker.start()
     try:
         cluster.wait_until(broker.is_registered)

@@ -108,10 +108,17 @@ def test_every_command_says_how_to_install_what_it_needs(
     monkeypatch.setitem(sys.modules, name, None)
     here = tmp_path
     for words in (
-        ["archive", here, here / "lake"], ["compact", here], ["vacuum", here], ["scrub", here], ["audit", here, here],
-        ["rebuild", here, here / "out"], ["stats", here], ["report", here, here / "page"],
-        ["replay", here, "--to-topic", "T"], ["pipeline", here / "project", "--store", here],
-    ):  # fmt: skip
+        ["archive", here, here / "lake"],
+        ["compact", here],
+        ["vacuum", here],
+        ["scrub", here],
+        ["audit", here, here],
+        ["rebuild", here, here / "out"],
+        ["stats", here],
+        ["report", here, here / "page"],
+        ["replay", here, "--to-topic", "T"],
+        ["pipeline", here / "project", "--store", here],
+    ):
         line = line_of(run(*words), 2)
         assert line.startswith("tandemq: Spark is not installed"), words
         assert line.endswith("(pip install 'tandemq[spark]')"), words

@@ -39,8 +39,11 @@ def test_formats_keep_their_promises_on_an_older_spark(version: str, tmp_path: P
         send(cluster.name_servers, numbered("Orders", 0, 1_000))
         done = subprocess.run(
             [sys.executable, "-m", "tests.spark.on_version", cluster.name_servers, writer.store, tmp_path / "query"],
-            env=os.environ | {"PYTHONPATH": f"{place}:{ROOT}"}, cwd=ROOT, stdout=subprocess.PIPE, check=True,
-        )  # fmt: skip
+            env=os.environ | {"PYTHONPATH": f"{place}:{ROOT}"},
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            check=True,
+        )
     print(done.stdout.decode())
     told = {one.pop("what"): one for one in map(json.loads, done.stdout.splitlines())}
     assert told["spark"]["version"].startswith(f"{version}.")

@@ -34,9 +34,17 @@ def put(
     """Put one message whose body, tag and keys tell its number; (queue offset, log offset, size)."""
     properties = f"TAGS\x01t{number % 3}\x02KEYS\x01k{number} all\x02UNIQ_KEY\x01u{number:08d}\x02".encode()
     return store.put(
-        store.queue(topic, queue_id), body=body_of(number, size), properties=properties, flag=number, sys_flag=sys_flag,
-        born_ms=NOW_MS + number, born_host=HOST, store_ms=NOW_MS + number * 10, store_host=HOST, reconsume_times=0,
-    )  # fmt: skip
+        store.queue(topic, queue_id),
+        body=body_of(number, size),
+        properties=properties,
+        flag=number,
+        sys_flag=sys_flag,
+        born_ms=NOW_MS + number,
+        born_host=HOST,
+        store_ms=NOW_MS + number * 10,
+        store_host=HOST,
+        reconsume_times=0,
+    )
 
 
 def body_of(number: int, size: int) -> bytes:

@@ -28,9 +28,15 @@ def log_of(messages: list[Fields], base: int = 0) -> bytes:
         one = dict(fields)
         body = b"x" * int(one.pop("size", 20))
         log += encode_record(
-            log_offset=base + len(log), body=body, flag=number, born_ms=1, born_host=HOST, store_ms=NOW_MS + number,
-            store_host=HOST, **one,  # type: ignore[arg-type]
-        )  # fmt: skip
+            log_offset=base + len(log),
+            body=body,
+            flag=number,
+            born_ms=1,
+            born_host=HOST,
+            store_ms=NOW_MS + number,
+            store_host=HOST,
+            **one,  # type: ignore[arg-type]
+        )
     return log
 
 
@@ -85,13 +91,26 @@ def test_records_that_are_alike_are_staged_together(monkeypatch: pytest.MonkeyPa
 
 
 CHANGES: list[Fields] = [
-    {"queue_id": 7}, {"queue_offset": 0}, {"queue_offset": 3}, {"queue_offset": 100}, {"topic": b"U"},
-    {"topic": b"../x"}, {"properties": b"TAGS\x01t\x02"}, {"properties": b""},
-    {"sys_flag": 4}, {"sys_flag": 8}, {"sys_flag": 12}, {"size": 33}, {"topic": b"SCHEDULE_TOPIC_XXXX"},
-    {"properties": b"UNIQ_KEY\x01k99999\x02TAGS\x01u\x02"}, {"properties": b"UNIQ_KEY\x01k9999\xff\x02TAGS\x01t\x02"},
+    {"queue_id": 7},
+    {"queue_offset": 0},
+    {"queue_offset": 3},
+    {"queue_offset": 100},
+    {"topic": b"U"},
+    {"topic": b"../x"},
+    {"properties": b"TAGS\x01t\x02"},
+    {"properties": b""},
+    {"sys_flag": 4},
+    {"sys_flag": 8},
+    {"sys_flag": 12},
+    {"size": 33},
+    {"topic": b"SCHEDULE_TOPIC_XXXX"},
+    {"properties": b"UNIQ_KEY\x01k99999\x02TAGS\x01u\x02"},
+    {"properties": b"UNIQ_KEY\x01k9999\xff\x02TAGS\x01t\x02"},
     {"properties": b"UNIQ_KEY\x01\x02\x02\x02\x02\x02\x02TAGS\x01t\x02"},
-    {"properties": b"KEYS\x01a b\x02UNIQ_KEY\x01k1\x02TAG"}, {"queue_id": -1}, {"queue_offset": -1},
-]  # fmt: skip
+    {"properties": b"KEYS\x01a b\x02UNIQ_KEY\x01k1\x02TAG"},
+    {"queue_id": -1},
+    {"queue_offset": -1},
+]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3 * COUNT - 1), st.sampled_from(CHANGES)), max_size=4))

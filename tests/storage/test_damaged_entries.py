@@ -9,9 +9,15 @@ from tests.storage.test_consumequeue import FILE_BYTES, SIZE, enter, make
 from tests.storage.test_recovery import sync_all
 
 DAMAGES = [
-    (0, 0, 0), (5, -200, 0), (1 << 62, SIZE, 0), (-5000, SIZE, 0), (17_000, 1 << 30, 0), (1, SIZE, 0), (17_000, 0, 0),
+    (0, 0, 0),
+    (5, -200, 0),
+    (1 << 62, SIZE, 0),
+    (-5000, SIZE, 0),
+    (17_000, 1 << 30, 0),
+    (1, SIZE, 0),
+    (17_000, 0, 0),
     (-1, -1, -1),
-]  # fmt: skip
+]
 
 
 def copy_of(disk: SimDisk) -> SimDisk:
@@ -73,8 +79,14 @@ def test_a_run_of_zeroed_entries_hides_nothing_behind_it(first: int, count: int)
 
 
 ENTRY_DAMAGES = [
-    (0, 0, 0), (1 << 62, 160, 0), (-(1 << 62), 160, 0), (300, -160, 0), (300, 1 << 30, 0), (0, 160, 0), (-1, -1, -1),
-]  # fmt: skip
+    (0, 0, 0),
+    (1 << 62, 160, 0),
+    (-(1 << 62), 160, 0),
+    (300, -160, 0),
+    (300, 1 << 30, 0),
+    (0, 160, 0),
+    (-1, -1, -1),
+]
 
 
 @pytest.mark.parametrize("damage", ENTRY_DAMAGES)

@@ -24,9 +24,19 @@ def test_table_survives_the_way_there_and_back() -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"\xff", b"1", b"x\ny", b"2\n0\n1-0\n", b"1\n5\n1-0\n", b"2\n0\n2-0\n1-5\n", b"2\n0\n1-9\n2-5\n",
-     b"2\n0\n1-0\n1-5\n", b"1\n0\n1\n", b"1\n0\n1-2-3\n"],
-)  # fmt: skip
+    [
+        b"\xff",
+        b"1",
+        b"x\ny",
+        b"2\n0\n1-0\n",
+        b"1\n5\n1-0\n",
+        b"2\n0\n2-0\n1-5\n",
+        b"2\n0\n1-9\n2-5\n",
+        b"2\n0\n1-0\n1-5\n",
+        b"1\n0\n1\n",
+        b"1\n0\n1-2-3\n",
+    ],
+)
 def test_unreadable_table_is_taken_from_its_copy_or_refused(content: bytes) -> None:
     """Found by simulation seed 700995: a master without it has no history in common with its slaves."""
     disk = SimDisk(Random(1))
@@ -85,8 +95,13 @@ def history(steps: Steps, start: list[str]) -> tuple[Pairs, list[str]]:
     return pairs, log
 
 
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=5), st.lists(st.integers(0, 5), max_size=3),
-       st.lists(st.integers(0, 5), max_size=3), st.integers(0, 5), st.integers(0, 9))  # fmt: skip
+@given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=5),
+    st.lists(st.integers(0, 5), max_size=3),
+    st.lists(st.integers(0, 5), max_size=3),
+    st.integers(0, 5),
+    st.integers(0, 9),
+)
 def test_common_end_is_where_histories_part(
     shared: list[int], ours_more: list[int], theirs_more: list[int], lag: int, lost: int
 ) -> None:

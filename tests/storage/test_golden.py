@@ -28,9 +28,14 @@ class Golden:
         self.told: dict[str, Any] = json.loads((GOLDEN / f"{name}.json").read_text())
         sizes = self.told["configuration"]
         self.config = StoreConfig(
-            sizes["mappedFileSizeCommitLog"], sizes["mappedFileSizeConsumeQueue"], True, sizes["maxHashSlotNum"],
-            sizes["maxIndexNum"], DELAYS, "boot",
-        )  # fmt: skip
+            sizes["mappedFileSizeCommitLog"],
+            sizes["mappedFileSizeConsumeQueue"],
+            True,
+            sizes["maxHashSlotNum"],
+            sizes["maxIndexNum"],
+            DELAYS,
+            "boot",
+        )
 
     def open(self) -> Store:
         store, recovered = open_store(RealDisk(self.root), self.config)
@@ -59,8 +64,11 @@ def check_messages(store: Store, told: dict[str, Any]) -> None:
         assert found.body.decode() == message["body"]
         assert found.properties == message["properties"]
         assert (found.flag, found.sys_flag, found.born_ms, found.store_ms) == (
-            message["flag"], message["sysFlag"], message["bornTimestamp"], message["storeTimestamp"]
-        )  # fmt: skip
+            message["flag"],
+            message["sysFlag"],
+            message["bornTimestamp"],
+            message["storeTimestamp"],
+        )
 
 
 def check_keys(store: Store, told: dict[str, Any]) -> None:
@@ -136,9 +144,17 @@ def test_directory_of_java_goes_on_with_us_where_it_stopped(golden: Golden) -> N
     number = queue.max_offset
     host = b"\x7f\0\0\1\0\0\x2a\x9f"
     queue_offset, log_offset, _ = store.put(
-        queue, body=b"ours", properties=b"KEYS\x01ours\x02", flag=0, sys_flag=0, born_ms=1, born_host=host, store_ms=2,
-        store_host=host, reconsume_times=0,
-    )  # fmt: skip
+        queue,
+        body=b"ours",
+        properties=b"KEYS\x01ours\x02",
+        flag=0,
+        sys_flag=0,
+        born_ms=1,
+        born_host=host,
+        store_ms=2,
+        store_host=host,
+        reconsume_times=0,
+    )
     store.commit()
     assert queue_offset == number
     assert log_offset > last["commitLogOffset"]

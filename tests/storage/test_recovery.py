@@ -495,10 +495,15 @@ def test_deleted_derived_files_are_rebuilt_to_the_same_bytes(pattern: str, end: 
         fill(store, 7, first=150, topics=2)
     twin_before = derived(disk)
     files = sorted(path for path in disk.paths() if path.startswith("consumequeue/T0/0/"))
-    disk.remove({
-        "queue-dir": "consumequeue", "queue-first-file": files[0], "queue-last-file": files[-1], "index": "index",
-        "topic": "consumequeue/T1",
-    }[pattern])  # fmt: skip
+    disk.remove(
+        {
+            "queue-dir": "consumequeue",
+            "queue-first-file": files[0],
+            "queue-last-file": files[-1],
+            "index": "index",
+            "topic": "consumequeue/T1",
+        }[pattern]
+    )
     store, _ = reopen(disk)
     assert check(store) == list(range(150 if end == "clean" else 157))
     store.close()

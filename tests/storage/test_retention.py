@@ -63,27 +63,43 @@ CASES = [
     Case("needed from within the first file", 0, needed=(("slave 1", 99),), kept_for="slave 1"),
     Case("needed from the second file on", 1, needed=(("slave 1", 100),), kept_for="slave 1"),
     Case("needed behind what has expired", 2, needed=(("slave 1", 200),)),
-    Case("all who need it are named", 0, needed=(("slave 1", 5), ("slave 2", 6), ("slave 3", 300)),
-         kept_for="slave 1, slave 2"),
+    Case(
+        "all who need it are named",
+        0,
+        needed=(("slave 1", 5), ("slave 2", 6), ("slave 3", 300)),
+        kept_for="slave 1, slave 2",
+    ),
     Case("a delay needs the second file", 1, needed=(("delayed messages", 120),), kept_for="delayed messages"),
     Case("nobody is named for what stays anyway", 0, needed=(("slave 1", 0),), hour=5),
     Case("an operator who asks takes nothing that is needed", 0, needed=BOTH, hour=5, asked=True, kept_for="slave 1"),
     Case("above the used ratio what is needed stays", 0, needed=BOTH, percent=80, kept_for="slave 1"),
     Case("forced although needed", 1, needed=BOTH, percent=86, forced="slave 1"),
-    Case("forced although two need it", 1, needed=(("slave 2", 0), ("slave 1", 0)), percent=86,
-         forced="slave 1, slave 2"),
+    Case(
+        "forced although two need it", 1, needed=(("slave 2", 0), ("slave 1", 0)), percent=86, forced="slave 1, slave 2"
+    ),
     Case("forced, and nobody needed it", 1, needed=(("slave 1", 100),), percent=86),
-    Case("needed, and forcing is switched off", 0, needed=BOTH, percent=95, force_enable=False, is_full=True,
-         kept_for="slave 1"),
-]  # fmt: skip
+    Case(
+        "needed, and forcing is switched off",
+        0,
+        needed=BOTH,
+        percent=95,
+        force_enable=False,
+        is_full=True,
+        kept_for="slave 1",
+    ),
+]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_decision(case: Case) -> None:
     config = RetentionConfig(
-        CONFIG.reserved_ms, CONFIG.delete_hours, CONFIG.used_ratio, CONFIG.force_ratio, CONFIG.full_ratio,
+        CONFIG.reserved_ms,
+        CONFIG.delete_hours,
+        CONFIG.used_ratio,
+        CONFIG.force_ratio,
+        CONFIG.full_ratio,
         case.force_enable,
-    )  # fmt: skip
+    )
     files = segments(*case.ages_h)
     found = decide(
         config, files, usage(case.percent), wall_ms=NOW_MS, hour=case.hour, needed=dict(case.needed), asked=case.asked

@@ -11,10 +11,21 @@ def build_log(sizes: list[int]) -> tuple[bytearray, list[int]]:
     data, starts = bytearray(), [0]
     for number, size in enumerate(sizes):
         data += encode_record(
-            topic=b"TopicA", queue_id=0, queue_offset=number, log_offset=len(data), body=bytes([number % 251]) * size,
-            properties=b"UNIQ_KEY\x01%d\x02" % number, flag=0, sys_flag=0, born_ms=1, born_host=bytes(8), store_ms=1,
-            store_host=bytes(8), reconsume_times=0, prepared_offset=0,
-        )  # fmt: skip
+            topic=b"TopicA",
+            queue_id=0,
+            queue_offset=number,
+            log_offset=len(data),
+            body=bytes([number % 251]) * size,
+            properties=b"UNIQ_KEY\x01%d\x02" % number,
+            flag=0,
+            sys_flag=0,
+            born_ms=1,
+            born_host=bytes(8),
+            store_ms=1,
+            store_host=bytes(8),
+            reconsume_times=0,
+            prepared_offset=0,
+        )
         starts.append(len(data))
     return data, starts
 
@@ -52,8 +63,18 @@ def reader_of(data: bytes) -> Reader:
 def test_a_record_is_found_wherever_it_lies_across_the_windows_that_are_searched() -> None:
     for start in [*range(65_400, 65_550), 5 * 65_536 - 1, 5 * 65_536 - 90]:
         record = encode_record(
-            topic=b"TopicA", queue_id=0, queue_offset=0, log_offset=start, body=b"b" * 100, properties=b"", flag=0,
-            sys_flag=0, born_ms=1, born_host=bytes(8), store_ms=1, store_host=bytes(8),
-        )  # fmt: skip
+            topic=b"TopicA",
+            queue_id=0,
+            queue_offset=0,
+            log_offset=start,
+            body=b"b" * 100,
+            properties=b"",
+            flag=0,
+            sys_flag=0,
+            born_ms=1,
+            born_host=bytes(8),
+            store_ms=1,
+            store_host=bytes(8),
+        )
         data = b"?" * start + record
         assert find_next_record(reader_of(data), 0, len(data), SEGMENT) == start

@@ -68,9 +68,16 @@ def test_javas_unquoted_keys_are_read() -> None:
     assert load_table(disk, "consumerOffset.json") == {"offsetTable": {"T@g": {"0": 12, "1": 45}}}
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-                    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(
-                        st.sampled_from(["timestamp", "counter", "stateVersion"]), inner), max_leaves=5))  # fmt: skip
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=2)
+            | st.dictionaries(st.sampled_from(["timestamp", "counter", "stateVersion"]), inner)
+        ),
+        max_leaves=5,
+    )
+)
 def test_version_is_read_from_anything(value: Any) -> None:
     version = DataVersion.from_json(value)
     assert isinstance(version.counter, int)

@@ -49,9 +49,11 @@ def produce(address: str, as_json: bool, **options: Any) -> None:
     if as_json:
         show_json(result)
         return
-    click.echo(f"{result['messages']:,} messages in {result['seconds']:.2f} s: "
-               f"{result['messages_per_s']:,.0f} per second, "
-               f"{result['mb_per_s']:,.1f} MB/s of bodies")  # fmt: skip
+    click.echo(
+        f"{result['messages']:,} messages in {result['seconds']:.2f} s: "
+        f"{result['messages_per_s']:,.0f} per second, "
+        f"{result['mb_per_s']:,.1f} MB/s of bodies"
+    )
     _show_latency(result["latency"])
     if result["refused"]:
         click.echo(f"refused, by code: {result['refused']}; the first: {result['first_refusal']}")
@@ -73,9 +75,11 @@ def consume(address: str, as_json: bool, **options: Any) -> None:
     if as_json:
         show_json(result)
         return
-    click.echo(f"{result['messages']:,} messages in {result['seconds']:.2f} s: "
-               f"{result['messages_per_s']:,.0f} per second, "
-               f"{result['mb_per_s']:,.1f} MB/s of records")  # fmt: skip
+    click.echo(
+        f"{result['messages']:,} messages in {result['seconds']:.2f} s: "
+        f"{result['messages_per_s']:,.0f} per second, "
+        f"{result['mb_per_s']:,.1f} MB/s of records"
+    )
     click.echo(f"{result['pulls']:,} pulls, {result['passes']} passes over all queues")
     click.echo(f"the generator used {result['cpu_share']:.0%} of one core")
 
@@ -92,8 +96,10 @@ def replicate(address: str, as_json: bool, **options: Any) -> None:
     if as_json:
         show_json(result)
         return
-    click.echo(f"{result['bytes'] / 1e6:,.1f} MB in {result['seconds']:.2f} s: {result['mb_per_s']:,.1f} MB/s, "
-               f"log offsets {result['start_offset']} to {result['end_offset']}")  # fmt: skip
+    click.echo(
+        f"{result['bytes'] / 1e6:,.1f} MB in {result['seconds']:.2f} s: {result['mb_per_s']:,.1f} MB/s, "
+        f"log offsets {result['start_offset']} to {result['end_offset']}"
+    )
     click.echo(f"the generator used {result['cpu_share']:.0%} of one core")
 
 

@@ -36,15 +36,24 @@ EXIT_FAULTS = 3
     help="Keep stores, configuration and logs in this new directory.",
 )
 @click.option(
-    "--mode", type=click.Choice(["elect", "slave-consume", "static"]), default="elect", show_default=True,
+    "--mode",
+    type=click.Choice(["elect", "slave-consume", "static"]),
+    default="elect",
+    show_default=True,
     help="What happens when the master dies.",
-)  # fmt: skip
+)
 @click.option("--pipeline/--no-pipeline", default=True, help="Whether the logs go through Spark at the end.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON; the story goes to standard error.")
 def demo(
-    input_path: Path | None, tag: str, key: tuple[str, ...], value: str, data: Path | None, mode: str, pipeline: bool,
+    input_path: Path | None,
+    tag: str,
+    key: tuple[str, ...],
+    value: str,
+    data: Path | None,
+    mode: str,
+    pipeline: bool,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Send real messages, kill a master, lose nothing.
 
     It takes about a minute. Two broker groups with a slave each take 336,776 departures, or the rows of FILE. In the

@@ -84,9 +84,13 @@ class _Root(click.Group):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
     def main(  # type: ignore[override]  # the arguments between these two are passed on by name
-        self, args: Sequence[str] | None = None, prog_name: str | None = None, *, standalone_mode: bool = True,
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        *,
+        standalone_mode: bool = True,
         **extra: Any,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """Run a command line; errors become one line and an exit code."""
         if not standalone_mode:
             return super().main(args, prog_name, standalone_mode=False, **extra)

@@ -76,9 +76,13 @@ def _tell(text: str, facts: dict[str, object], *, as_json: bool) -> None:
 @json_option
 @stdin_option
 def broker(
-    path: str | None, pairs: tuple[str, ...], name_servers: str | None, accept_loss: bool, as_json: bool,
+    path: str | None,
+    pairs: tuple[str, ...],
+    name_servers: str | None,
+    accept_loss: bool,
+    as_json: bool,
     while_stdin: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Run one broker until SIGTERM or SIGINT.
 
     Without a file it is a master called broker-a at port 10911 with its store in ./store.
@@ -100,12 +104,16 @@ def broker(
         f"tandemq broker {config.broker_name}/{config.broker_id} ({config.role}) at {process.address}, "
         f"fast port {process.fast_port}, replication {process.ha_address}, store {config.store_path}",
         {
-            "brokerName": config.broker_name, "brokerId": config.broker_id, "role": config.role,
-            "address": process.address, "fastPort": process.fast_port, "haAddress": process.ha_address,
+            "brokerName": config.broker_name,
+            "brokerId": config.broker_id,
+            "role": config.role,
+            "address": process.address,
+            "fastPort": process.fast_port,
+            "haAddress": process.ha_address,
             "store": config.store_path,
         },
         as_json=as_json,
-    )  # fmt: skip
+    )
     process.run()
     process.close()
 

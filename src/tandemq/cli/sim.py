@@ -121,14 +121,20 @@ def _many(seeds: Iterable[int], total: int | None, jobs: int, mutation: str, *, 
 
 def _as_json(summary: Summary) -> dict[str, object]:
     return {
-        "seeds": summary.seeds, "digest": summary.digest, "sends": summary.sends, "deliveries": summary.given,
-        "turns": summary.turns, "virtualSeconds": round(summary.virtual_s), "realSeconds": round(summary.real_s, 1),
+        "seeds": summary.seeds,
+        "digest": summary.digest,
+        "sends": summary.sends,
+        "deliveries": summary.given,
+        "turns": summary.turns,
+        "virtualSeconds": round(summary.virtual_s),
+        "realSeconds": round(summary.real_s, 1),
         "delayedTwice": summary.duplicates,
-        "levels": dict(sorted(summary.levels.items())), "faults": dict(sorted(summary.faults.items())),
+        "levels": dict(sorted(summary.levels.items())),
+        "faults": dict(sorted(summary.faults.items())),
         "requests": {_request(code): count for code, count in sorted(summary.requests.items())},
         "statuses": {_status(code): count for code, count in sorted(summary.statuses.items())},
         "failed": [{"seed": it.seed, "rule": it.rule, "text": it.text, "digest": it.digest} for it in summary.failed],
-    }  # fmt: skip
+    }
 
 
 def _request(code: int) -> str:

@@ -57,7 +57,7 @@ def ports_of(group: int, broker_id: int) -> tuple[int, int]:
 @click.option("--json", "as_json", is_flag=True, help="Tell addresses as one line of JSON when everything is ready.")
 def up(
     brokers: int, slaves: int, data: Path, port: int, mode: str | None, pairs: tuple[str, ...], as_json: bool
-) -> None:  # fmt: skip
+) -> None:
     """Run a cluster on this machine until Ctrl-C; its data stay.
 
     A name server, and broker groups of one SYNC_MASTER (ASYNC_MASTER without slaves) and its slaves, each a process of
@@ -79,10 +79,14 @@ def up(
             )
         settings[key.strip()] = value.strip()
     cluster = ChildCluster(
-        data, groups=brokers, slaves=slaves, port=port, settings=settings,
+        data,
+        groups=brokers,
+        slaves=slaves,
+        port=port,
+        settings=settings,
         broker_ports=ports_of if port else lambda _group, _id: (0, 0),
         mode=Mode(mode) if mode is not None else None if slaves else Mode.STATIC,
-    )  # fmt: skip
+    )
     for number in _SIGNALS:
         signal.signal(number, _interrupt)
     gone: list[BrokerChild] = []
@@ -133,17 +137,25 @@ def _interrupt(*_: object) -> None:
 
 def _tell(cluster: "ChildCluster", *, as_json: bool) -> None:
     if as_json:
-        show_json({
-            "nameServer": cluster.name_servers,
-            "nameServerPid": cluster.name_server.pid,
-            "mode": cluster.mode.value,
-            "registry": cluster.registry,
-            "secretFile": cluster.secret_file,
-            "brokers": [
-                {"broker": b.broker_name, "id": b.broker_id, "address": b.address, "pid": b.pid, "store": str(b.store)}
-                for b in cluster.brokers
-            ],
-        })  # fmt: skip
+        show_json(
+            {
+                "nameServer": cluster.name_servers,
+                "nameServerPid": cluster.name_server.pid,
+                "mode": cluster.mode.value,
+                "registry": cluster.registry,
+                "secretFile": cluster.secret_file,
+                "brokers": [
+                    {
+                        "broker": b.broker_name,
+                        "id": b.broker_id,
+                        "address": b.address,
+                        "pid": b.pid,
+                        "store": str(b.store),
+                    }
+                    for b in cluster.brokers
+                ],
+            }
+        )
         return
     click.echo(f"name server  {cluster.name_servers}")
     if cluster.registry:

@@ -78,9 +78,14 @@ class InSync:
         return self.confirm_offset
 
     def wish(
-        self, now_ms: int, peers: Mapping[int, Peer], *, gone: Collection[int], candidates: Collection[int],
+        self,
+        now_ms: int,
+        peers: Mapping[int, Peer],
+        *,
+        gone: Collection[int],
+        candidates: Collection[int],
         lag_ms_max: int,
-    ) -> frozenset[int] | None:  # fmt: skip
+    ) -> frozenset[int] | None:
         """The set to ask the registry for, if it should change now. One member at a time.
 
         Args:

@@ -120,8 +120,12 @@ class Lease:
 
 
 def is_lonely(
-    *, is_master: bool, has_slave_assigned: bool, slave_once_connected: bool, no_slave_connected: bool,
+    *,
+    is_master: bool,
+    has_slave_assigned: bool,
+    slave_once_connected: bool,
+    no_slave_connected: bool,
     registry_lost: bool,
-) -> bool:  # fmt: skip
+) -> bool:
     """Whether a master must give up all permissions: somebody may be taking over, and it could not know."""
     return is_master and has_slave_assigned and slave_once_connected and no_slave_connected and registry_lost

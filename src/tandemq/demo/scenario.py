@@ -187,8 +187,9 @@ class _Play:
         """The logs through Spark. If that fails, it is a fault of the story and not its end."""
         from tandemq.demo import pipeline  # noqa: PLC0415  # the rest of the story needs no Spark
 
-        stores = {name: (self._cluster.broker(name, 0).store, self._cluster.broker(name, 1).store)
-                  for name in self._groups()}  # fmt: skip
+        stores = {
+            name: (self._cluster.broker(name, 0).store, self._cluster.broker(name, 1).store) for name in self._groups()
+        }
         wanted = pipeline.Wanted(stores, TOPIC, self._source.columns.value, self._directory)
         try:
             self._reckoning.pipeline = pipeline.run(wanted, self._tale)
@@ -401,8 +402,13 @@ class _Play:
     def _reckon_tag(self, tag: str, gold: "Gold | None") -> None:
         found = self._reckoning
         wanted, got = self._expected.by_tag.get(tag, Figures()), self._seen.by_tag.get(tag, Figures())
-        row = {"rows": got.rows, "values": got.values, "mean": got.mean, "file_mean": wanted.mean,
-               "equal": wanted == got}  # fmt: skip
+        row = {
+            "rows": got.rows,
+            "values": got.values,
+            "mean": got.mean,
+            "file_mean": wanted.mean,
+            "equal": wanted == got,
+        }
         if wanted != got:
             found.faults.append(f"{tag}: the messages give {got}, the file {wanted}")
         if found.pipeline is not None:
@@ -415,8 +421,10 @@ class _Play:
     def _say(self, found: Reckoning) -> None:
         tale = self._tale
         others = ", ".join(f"{name} {count:,}" for name, count in sorted(found.statuses.items()))
-        tale.result(f"sent {found.sent:,}, acknowledged {found.acknowledged:,} ({others})",
-                    holds=found.sent == found.acknowledged == self._total)  # fmt: skip
+        tale.result(
+            f"sent {found.sent:,}, acknowledged {found.acknowledged:,} ({others})",
+            holds=found.sent == found.acknowledged == self._total,
+        )
         tale.result(
             f"delivered {found.delivered:,}, lost {found.missing:,}, duplicates (by unique key) {found.duplicates:,}",
             holds=found.missing == 0,

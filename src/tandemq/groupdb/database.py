@@ -147,9 +147,13 @@ class GroupDatabase:
             _members, sql.and_(_groups.c.cluster == _members.c.cluster, _groups.c.broker_name == _members.c.broker_name)
         )
         query = sql.select(
-            _groups, _members.c.broker_id, _members.c.role, _members.c.permission, _members.c.weight,
+            _groups,
+            _members.c.broker_id,
+            _members.c.role,
+            _members.c.permission,
+            _members.c.weight,
             _members.c.priority,
-        ).select_from(joined)  # fmt: skip
+        ).select_from(joined)
         for column, value in where:
             query = query.where(_groups.c[column] == value)
         query = query.order_by(_groups.c.cluster, _groups.c.broker_name, _members.c.broker_id)

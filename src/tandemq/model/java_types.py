@@ -25,11 +25,14 @@ ConsumeFromWhere = Annotated[
     msgspec.Meta(
         extra={
             ENUM: (
-                "CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
-                "CONSUME_FROM_MIN_OFFSET", "CONSUME_FROM_MAX_OFFSET", "CONSUME_FROM_FIRST_OFFSET",
+                "CONSUME_FROM_LAST_OFFSET",
+                "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+                "CONSUME_FROM_MIN_OFFSET",
+                "CONSUME_FROM_MAX_OFFSET",
+                "CONSUME_FROM_FIRST_OFFSET",
                 "CONSUME_FROM_TIMESTAMP",
             )
         }
     ),
-]  # fmt: skip
+]
 TopicFilterType = Annotated[str, msgspec.Meta(extra={ENUM: ("SINGLE_TAG", "MULTI_TAG")})]

@@ -199,8 +199,14 @@ class NameServer:
         peer = self._links[frame.link].peer
         times = self._refusals.note(peer.rpartition(":")[0], self._unfinished.now_ms)
         if times:
-            _log.warning("link closed peer=%s times=%d reason=%d bytes of a frame begun %d ms ago: %s", peer, times,
-                         frame.size, frame.age_ms, why)  # fmt: skip
+            _log.warning(
+                "link closed peer=%s times=%d reason=%d bytes of a frame begun %d ms ago: %s",
+                peer,
+                times,
+                frame.size,
+                frame.age_ms,
+                why,
+            )
         self._forget(frame.link, "frame not ended")
         turn.closes.append((frame.link, "frame not ended"))
 
@@ -259,9 +265,12 @@ class NameServer:
         changes, self._routes.min_id_changes = self._routes.min_id_changes, []
         for change in changes if self._config.notify_min_id else ():
             fields = {
-                "minBrokerId": str(change.broker_id), "brokerName": change.broker_name, "minBrokerAddr": change.address,
-                "offlineBrokerAddr": change.offline, "haBrokerAddr": change.ha_address,
-            }  # fmt: skip
+                "minBrokerId": str(change.broker_id),
+                "brokerName": change.broker_name,
+                "minBrokerAddr": change.address,
+                "offlineBrokerAddr": change.offline,
+                "haBrokerAddr": change.ha_address,
+            }
             told = {name: value for name, value in fields.items() if value}
             frame = encode_command(Command(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, 0, FLAG_ONEWAY, fields=told))
             for link in change.links:
@@ -288,8 +297,9 @@ class NameServer:
         peer = self._links[link].peer
         times = self._refused_requests.note(f"{peer.rpartition(':')[0]} {request.code}", now.mono_ms)
         if times:
-            _log.warning("request refused code=%d peer=%s times=%d reason=%s", request.code, peer, times,
-                         brief(error, 1_000))  # fmt: skip
+            _log.warning(
+                "request refused code=%d peer=%s times=%d reason=%s", request.code, peer, times, brief(error, 1_000)
+            )
 
     def _turn_registry(self, registry: RegistryHost, turn: Turn, now: Now) -> None:
         registry.tick(turn, now)

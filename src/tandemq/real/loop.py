@@ -75,10 +75,13 @@ class Loop:
     """Runs one node. `stop` may be called from any thread or signal handler."""
 
     def __init__(
-        self, *, connections_max: Callable[[], int] = lambda: 50_000,
-        is_member: Callable[[str], bool] = lambda _: False, untaken_max: Callable[[], int] = lambda: BACKLOG_CLOSE,
+        self,
+        *,
+        connections_max: Callable[[], int] = lambda: 50_000,
+        is_member: Callable[[str], bool] = lambda _: False,
+        untaken_max: Callable[[], int] = lambda: BACKLOG_CLOSE,
         busy_poll_us: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """No node yet; `listen` first, then `run`.
 
         Args:
@@ -439,9 +442,12 @@ class Loop:
             if times:
                 log.warning(
                     "link: peer=%s closed times=%d reason='%d bytes wait, and it took none for %d ms: more "
-                    "than untakenAnswersMax on all connections'", peer, times, link.out_bytes,
+                    "than untakenAnswersMax on all connections'",
+                    peer,
+                    times,
+                    link.out_bytes,
                     now_ms - link.taken_ns // 1_000_000,
-                )  # fmt: skip
+                )
             link.forget_sent()
             self._drop(link, _TAKES_NOTHING)
 

@@ -55,9 +55,11 @@ CHUNK_BYTES = 1 << 20
 BACKLOG_BYTES_MAX = 4 << 20
 TAIL_FRAME_BYTES_MAX = 8 << 20
 SAID_BYTES = {
-    KIND_REPORT: CHECK_BYTES + REPORT_BYTES, KIND_TAIL: CHECK_BYTES + TRANSFER_BYTES,
-    KIND_PROMISE: CHECK_BYTES + PROMISE.size, KIND_HEARTBEAT: CHECK_BYTES + HEARTBEAT.size,
-}  # fmt: skip
+    KIND_REPORT: CHECK_BYTES + REPORT_BYTES,
+    KIND_TAIL: CHECK_BYTES + TRANSFER_BYTES,
+    KIND_PROMISE: CHECK_BYTES + PROMISE.size,
+    KIND_HEARTBEAT: CHECK_BYTES + HEARTBEAT.size,
+}
 """Lengths of what a slave says, by kind; the bytes of a tail come behind."""
 STRANGER = "it did not introduce itself, and its address is not in haClassicPeers"
 
@@ -149,9 +151,17 @@ class MasterSession:
     """One connection of one slave."""
 
     def __init__(
-        self, log: LogView, now_ms: int, *, is_classic_admitted: bool, heartbeat_ms: int, housekeeping_ms: int,
-        batch_bytes: int, bytes_per_second: int = 0, prover: MasterProver | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        log: LogView,
+        now_ms: int,
+        *,
+        is_classic_admitted: bool,
+        heartbeat_ms: int,
+        housekeeping_ms: int,
+        batch_bytes: int,
+        bytes_per_second: int = 0,
+        prover: MasterProver | None = None,
+    ) -> None:
         """A connection that has just been accepted. `prover` None: nobody has to prove anything."""
         self._log = log
         self._prover = prover

@@ -124,9 +124,16 @@ class SlaveSession:
     """One connection to a master."""
 
     def __init__(
-        self, log: LogView, now_ms: int, *, safe_end: int, hello: SlaveHello | None, heartbeat_ms: int,
-        housekeeping_ms: int, prover: SlaveProver | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        log: LogView,
+        now_ms: int,
+        *,
+        safe_end: int,
+        hello: SlaveHello | None,
+        heartbeat_ms: int,
+        housekeeping_ms: int,
+        prover: SlaveProver | None = None,
+    ) -> None:
         """A link that has just opened. `hello` None: the master speaks the classic protocol only.
 
         `safe_end`: below it the log is stored as safely as configured; more is never reported.

@@ -47,9 +47,8 @@ class Waiters:
         return done
 
     def _release_from(
-        self, queue: deque[Waiting], flushed: int, copied: int, now_ms: int,
-        done: list[tuple[int, bytes, ResponseCode]],
-    ) -> None:  # fmt: skip
+        self, queue: deque[Waiting], flushed: int, copied: int, now_ms: int, done: list[tuple[int, bytes, ResponseCode]]
+    ) -> None:
         before = count = 0
         while queue:
             link, answer, end, flush_due_ms, replica_due_ms, replica_code, messages = queue[0]
@@ -91,9 +90,13 @@ def _due_ms(waiting: Waiting, flushed: int, copied: int) -> int:
 
 
 def _verdict(
-    is_flushed: bool, is_copied: bool, now_ms: int, flush_due_ms: int, replica_due_ms: int,
+    is_flushed: bool,
+    is_copied: bool,
+    now_ms: int,
+    flush_due_ms: int,
+    replica_due_ms: int,
     replica_code: ResponseCode | None,
-) -> ResponseCode | None:  # fmt: skip
+) -> ResponseCode | None:
     """What to answer, None to go on waiting. A missing replica outranks a missing flush, as in RocketMQ."""
     if not is_flushed and now_ms < flush_due_ms:
         return None

@@ -70,8 +70,9 @@ class BrokerProcess:
         loop = Loop(
             connections_max=lambda: self._present.connections_max,
             is_member=lambda host: self._node is not None and host in member_hosts(self._node),
-            untaken_max=lambda: self._present.untaken_bytes_max, busy_poll_us=self.config.busy_poll_us,
-        )  # fmt: skip
+            untaken_max=lambda: self._present.untaken_bytes_max,
+            busy_poll_us=self.config.busy_poll_us,
+        )
         self._loop = loop
         try:
             claim(disk, self.config)
@@ -84,9 +85,16 @@ class BrokerProcess:
             delays = parse_delay_levels(config.delay_levels)
             with disk.named():
                 self._node = Broker(
-                    config, disk, loop, Random(), read_machine(), now, delays, accept_loss=self._accept_loss,
+                    config,
+                    disk,
+                    loop,
+                    Random(),
+                    read_machine(),
+                    now,
+                    delays,
+                    accept_loss=self._accept_loss,
                     keyring=keyring,
-                )  # fmt: skip
+                )
             loop.accept()
         except BaseException:
             self.close(clean=False)
@@ -106,9 +114,7 @@ class BrokerProcess:
         config = self.config
         if config.ha_tls_cert_file:
             check_private("haTlsKeyFile", config.ha_tls_key_file)
-            tls = Tls(
-                config.ha_tls_cert_file, config.ha_tls_key_file, config.ha_tls_ca_file, config.ha_tls_server_name
-            )  # fmt: skip
+            tls = Tls(config.ha_tls_cert_file, config.ha_tls_key_file, config.ha_tls_ca_file, config.ha_tls_server_name)
             loop.protect(LinkKind.HA_MASTER, tls)
             loop.protect(LinkKind.HA_SLAVE, tls)
 
@@ -178,8 +184,10 @@ def member_hosts(node: Broker) -> set[str]:
 def say_what_is_open(config: BrokerConfig) -> None:
     """One line for each way in which replication trusts whoever speaks."""
     if config.ha_classic_peers:
-        log.warning("replication: the classic protocol is open, without any proof, to haClassicPeers %s",
-                    ";".join(config.ha_classic_peers))  # fmt: skip
+        log.warning(
+            "replication: the classic protocol is open, without any proof, to haClassicPeers %s",
+            ";".join(config.ha_classic_peers),
+        )
     if config.role == "SLAVE" and config.ha_protocol == "classic":
         log.warning("replication: haProtocol = classic: the master does not prove who it is")
     is_unproven = not (config.ha_secret_file or config.registry_address)

@@ -106,9 +106,13 @@ class Child:
         with self.log_path.open("ab") as log:
             # A session of its own: Ctrl-C in the terminal is for the parent, which stops its children in order.
             process = subprocess.Popen(  # noqa: S603  # our own program
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            )  # fmt: skip
+            )
         self._process = process
         self._is_ready = False
         self._is_told_to_stop = False
@@ -228,10 +232,16 @@ class ChildCluster:
     """
 
     def __init__(
-        self, directory: str | Path, *, groups: int = 2, slaves: int = 1, port: int = 0,
+        self,
+        directory: str | Path,
+        *,
+        groups: int = 2,
+        slaves: int = 1,
+        port: int = 0,
         broker_ports: Callable[[int, int], tuple[int, int]] = lambda _group, _id: (0, 0),
-        mode: Mode | None = Mode.STATIC, settings: Mapping[str, Setting] | None = None,
-    ) -> None:  # fmt: skip
+        mode: Mode | None = Mode.STATIC,
+        settings: Mapping[str, Setting] | None = None,
+    ) -> None:
         """Nothing runs yet."""
         self.directory = Path(directory)
         self._shape = (groups, slaves)

@@ -47,9 +47,13 @@ def new_group(mode: Mode, members: int) -> GroupConfig:
 
 
 def configure(
-    address: str, names: Iterable[str], mode: Mode | None, members: int, cluster: str = CLUSTER,
+    address: str,
+    names: Iterable[str],
+    mode: Mode | None,
+    members: int,
+    cluster: str = CLUSTER,
     secret_file: str | Path = "",
-) -> Mode:  # fmt: skip
+) -> Mode:
     """Write the groups' configurations into the registry; returns the mode that holds for them.
 
     Args:
@@ -101,10 +105,11 @@ def _config(before: GroupConfig | None, mode: Mode, members: int) -> GroupConfig
     others = max((members, *(broker_id + 1 for broker_id in told)))
     kept = tuple(
         replace(member, weight=told[member.broker_id].weight, priority=told[member.broker_id].priority)
-        if member.broker_id in told else member
+        if member.broker_id in told
+        else member
         for member in new_group(mode, others).members
         if member.broker_id < members or member.broker_id in told
-    )  # fmt: skip
+    )
     return GroupConfig(mode, kept)
 
 

@@ -179,9 +179,14 @@ class LocalCluster:
     """
 
     def __init__(
-        self, directory: str | Path, *, groups: int = 1, slaves: int = 0, mode: str = "static",
+        self,
+        directory: str | Path,
+        *,
+        groups: int = 1,
+        slaves: int = 0,
+        mode: str = "static",
         settings: Mapping[str, Setting] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Nothing runs yet."""
         self.directory = Path(directory)
         self.mode = mode_of(mode)

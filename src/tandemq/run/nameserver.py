@@ -90,5 +90,6 @@ def say_what_is_open(config: NameServerConfig, port: int) -> None:
     """A line if whoever reaches the port can write into the registry."""
     is_open = config.registry_enable and not config.ha_secret_file
     if is_open and not ip_address(config.bind_address).is_loopback:
-        log.warning("registry: no haSecretFile: whoever reaches port %d can write into the registry, and stop brokers",
-                    port)  # fmt: skip
+        log.warning(
+            "registry: no haSecretFile: whoever reaches port %d can write into the registry, and stop brokers", port
+        )

@@ -58,9 +58,13 @@ class EmbeddedSession:
     """A session at the registry in a name server, on a thread of its own; a `boundary.Node` that does nothing else."""
 
     def __init__(
-        self, address: str, client: str, timeout_ms: int, wake: "threading.Event | None" = None,
+        self,
+        address: str,
+        client: str,
+        timeout_ms: int,
+        wake: "threading.Event | None" = None,
         keyring: Keyring | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Begin to connect. `wake` is set when there are events, or we are refused."""
         self._links = 0
         self._machine = EmbeddedRegistry(address, client, timeout_ms, self._next_link, keyring)

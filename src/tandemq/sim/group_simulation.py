@@ -64,12 +64,28 @@ class GroupSimulation(History):
         return Members(self._dice(), found)
 
     def _producer(self, number: int) -> GroupProducer:
-        return GroupProducer(self.world, self.shadow, f"p{number}", self._dice(), self._members(), self.checks.heard,
-                             pace_ms=self.plan.pace_ms, kinds=self.plan.kinds & KINDS)  # fmt: skip
+        return GroupProducer(
+            self.world,
+            self.shadow,
+            f"p{number}",
+            self._dice(),
+            self._members(),
+            self.checks.heard,
+            pace_ms=self.plan.pace_ms,
+            kinds=self.plan.kinds & KINDS,
+        )
 
     def _consumer(self, number: int) -> GroupConsumer:
-        return GroupConsumer(self.world, self.shadow, f"c{number}", "G", self._dice(), self._members(),
-                             self.checks.heard, suspend_ms=self.plan.suspend_ms)  # fmt: skip
+        return GroupConsumer(
+            self.world,
+            self.shadow,
+            f"c{number}",
+            "G",
+            self._dice(),
+            self._members(),
+            self.checks.heard,
+            suspend_ms=self.plan.suspend_ms,
+        )
 
     def _applications(self, dice: Random) -> list[Application]:
         """Real clients, by dice of their own: other seeds stay as they are."""
@@ -79,13 +95,24 @@ class GroupSimulation(History):
         around = Surroundings(self.world, self.shadow, members, self.plan.name_servers, self.plan.route_poll_ms)
         ips = [client_ip(len(self.producers) + len(self.consumers) + number) for number in range(2)]
         producing = GroupProducing(
-            around, "a0", ips[0], Random(dice.random()), self.checks.heard, pace_ms=self.plan.pace_ms,
+            around,
+            "a0",
+            ips[0],
+            Random(dice.random()),
+            self.checks.heard,
+            pace_ms=self.plan.pace_ms,
             kinds=self.plan.kinds & KINDS,
-        )  # fmt: skip
+        )
         consuming = GroupConsuming(
-            around, "a1", ips[1], Random(dice.random()), self.checks.heard, group=APPLICATIONS_GROUP,
-            orderly=dice.random() < 0.3, suspend_ms=self.plan.suspend_ms,
-        )  # fmt: skip
+            around,
+            "a1",
+            ips[1],
+            Random(dice.random()),
+            self.checks.heard,
+            group=APPLICATIONS_GROUP,
+            orderly=dice.random() < 0.3,
+            suspend_ms=self.plan.suspend_ms,
+        )
         return [producing, consuming]
 
     # Running.
@@ -119,8 +146,11 @@ class GroupSimulation(History):
         for group in self.plan.groups:
             while not self._serves(group.name):
                 if world.now_us >= end_us + SERVE_US:
-                    raise Violation("I14", f"{group.name} does not serve {SERVE_US // SECOND} s after the last fault: "
-                                           f"{self.verdict.why(group)}")  # fmt: skip
+                    raise Violation(
+                        "I14",
+                        f"{group.name} does not serve {SERVE_US // SECOND} s after the last fault: "
+                        f"{self.verdict.why(group)}",
+                    )
                 if world.now_us >= end_us + OPERATOR_US:
                     self.faults.help(group)
                     self.faults.empty_left_behind(group)

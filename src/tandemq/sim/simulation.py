@@ -72,23 +72,47 @@ class Simulation(History):
 
     def _producer(self, number: int, *, binary: bool) -> Producer:
         plan = self.plan
-        return Producer(self.world, self.shadow, f"p{number}", self._dice(), plan.name_servers, pace_ms=plan.pace_ms,
-                        kinds=plan.kinds, binary=binary)  # fmt: skip
+        return Producer(
+            self.world,
+            self.shadow,
+            f"p{number}",
+            self._dice(),
+            plan.name_servers,
+            pace_ms=plan.pace_ms,
+            kinds=plan.kinds,
+            binary=binary,
+        )
 
     def _application(self) -> ProducingApplication:
         plan = self.plan
-        return ProducingApplication(self.around, "p1", client_ip(1), self._dice(), pace_ms=plan.pace_ms,
-                                    kinds=plan.kinds)  # fmt: skip
+        return ProducingApplication(
+            self.around, "p1", client_ip(1), self._dice(), pace_ms=plan.pace_ms, kinds=plan.kinds
+        )
 
     def _consumer(self, number: int, group: str, expression: str) -> Consumer | ConsumingApplication:
         plan, name = self.plan, f"c{number}"
         if group in plan.applications:
             return ConsumingApplication(
-                self.around, name, client_ip(2 + number), self._dice(), group=group, expression=expression,
-                orderly=plan.orderly and group != REJECTING_GROUP, suspend_ms=plan.suspend_ms,
-            )  # fmt: skip
-        return Consumer(self.world, self.shadow, name, group, expression, self._dice(), plan.name_servers,
-                        binary=plan.binary and number == 0, suspend_ms=plan.suspend_ms)  # fmt: skip
+                self.around,
+                name,
+                client_ip(2 + number),
+                self._dice(),
+                group=group,
+                expression=expression,
+                orderly=plan.orderly and group != REJECTING_GROUP,
+                suspend_ms=plan.suspend_ms,
+            )
+        return Consumer(
+            self.world,
+            self.shadow,
+            name,
+            group,
+            expression,
+            self._dice(),
+            plan.name_servers,
+            binary=plan.binary and number == 0,
+            suspend_ms=plan.suspend_ms,
+        )
 
     # Running.
 

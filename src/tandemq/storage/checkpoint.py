@@ -81,7 +81,10 @@ def read_checkpoint(disk: Disk) -> Checkpoint:
 def write_checkpoint(disk: Disk, checkpoint: Checkpoint) -> None:
     """Replace RocketMQ's checkpoint."""
     raw = CHECKPOINT.pack(
-        checkpoint.log_ms, checkpoint.queue_ms, checkpoint.index_ms, checkpoint.master_flushed,
+        checkpoint.log_ms,
+        checkpoint.queue_ms,
+        checkpoint.index_ms,
+        checkpoint.master_flushed,
         checkpoint.confirm_offset,
-    )  # fmt: skip
+    )
     disk.replace("checkpoint", raw.ljust(CHECKPOINT_BYTES, b"\0"))

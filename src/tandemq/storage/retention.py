@@ -47,9 +47,15 @@ class Decision:
 
 
 def decide(
-    config: RetentionConfig, segments: list[Segment], usage: DiskUsage, *, wall_ms: int, hour: int,
-    needed: dict[str, int], asked: bool = False,
-) -> Decision:  # fmt: skip
+    config: RetentionConfig,
+    segments: list[Segment],
+    usage: DiskUsage,
+    *,
+    wall_ms: int,
+    hour: int,
+    needed: dict[str, int],
+    asked: bool = False,
+) -> Decision:
     """What to delete now.
 
     Args:

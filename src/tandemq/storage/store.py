@@ -154,9 +154,15 @@ class Store:
         return same
 
     def put_encoded(
-        self, data: bytes, size: int, spans: list[tuple[ConsumeQueue, int]], layout: Layout, keys: bytes,
-        store_ms: int, order: Sequence[int] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        data: bytes,
+        size: int,
+        spans: list[tuple[ConsumeQueue, int]],
+        layout: Layout,
+        keys: bytes,
+        store_ms: int,
+        order: Sequence[int] | None = None,
+    ) -> None:
         """Append encoded records of `size` bytes each, which lie one behind the other at the log's end and fit there.
 
         Args:
@@ -188,9 +194,20 @@ class Store:
             self._stage_keys(topic, layout.keys or b"", offset, store_ms)
 
     def put(
-        self, queue: ConsumeQueue, *, body: bytes, properties: bytes, flag: int, sys_flag: int, born_ms: int,
-        born_host: bytes, store_ms: int, store_host: bytes, reconsume_times: int, prepared_offset: int = 0,
-    ) -> tuple[int, int, int]:  # fmt: skip
+        self,
+        queue: ConsumeQueue,
+        *,
+        body: bytes,
+        properties: bytes,
+        flag: int,
+        sys_flag: int,
+        born_ms: int,
+        born_host: bytes,
+        store_ms: int,
+        store_host: bytes,
+        reconsume_times: int,
+        prepared_offset: int = 0,
+    ) -> tuple[int, int, int]:
         """Append any message; tags and keys are taken from its properties. Returns (queue offset, log offset, size).
 
         Raises RecordTooLarge.
@@ -198,11 +215,20 @@ class Store:
         is_queued = sys_flag & _TRANSACTION_BITS not in (_PREPARED, _ROLLBACK)
         queue_offset = queue.next_offset if is_queued else 0
         log_offset, size = self.log.append_record(
-            topic=queue.topic.encode(), queue_id=queue.queue_id, queue_offset=queue_offset, body=body,
-            properties=properties, flag=flag, sys_flag=sys_flag, born_ms=born_ms, born_host=born_host,
-            store_ms=store_ms, store_host=store_host, reconsume_times=reconsume_times,
+            topic=queue.topic.encode(),
+            queue_id=queue.queue_id,
+            queue_offset=queue_offset,
+            body=body,
+            properties=properties,
+            flag=flag,
+            sys_flag=sys_flag,
+            born_ms=born_ms,
+            born_host=born_host,
+            store_ms=store_ms,
+            store_host=store_host,
+            reconsume_times=reconsume_times,
             prepared_offset=prepared_offset,
-        )  # fmt: skip
+        )
         if is_queued:
             code = self.entry_code(queue.topic, properties, store_ms)
             self._stage(queue, queue_offset, log_offset, size, code)
@@ -365,8 +391,12 @@ class Store:
         transaction = record.sys_flag & _TRANSACTION_BITS
         self.last_store_ms = record.store_ms
         if self._is_unfit(topic, record.queue_id):
-            log.error("store: log=%d names the topic %r queue %d, which cannot be; the record is not entered anywhere",
-                      record.log_offset, topic[:64], record.queue_id)  # fmt: skip
+            log.error(
+                "store: log=%d names the topic %r queue %d, which cannot be; the record is not entered anywhere",
+                record.log_offset,
+                topic[:64],
+                record.queue_id,
+            )
             return
         if transaction not in (_PREPARED, _ROLLBACK):
             queue = self.queue(topic, record.queue_id)

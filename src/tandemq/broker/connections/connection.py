@@ -51,9 +51,20 @@ class Link:
     """A remoting connection: its unfinished frame, and the peer's address as records hold it."""
 
     __slots__ = (
-        "batches", "born_host", "decoder", "is_v4", "kind", "layout", "learned", "likeness", "nonces", "number", "peer",
-        "seen_ms", "sent_bytes",
-    )  # fmt: skip
+        "batches",
+        "born_host",
+        "decoder",
+        "is_v4",
+        "kind",
+        "layout",
+        "learned",
+        "likeness",
+        "nonces",
+        "number",
+        "peer",
+        "seen_ms",
+        "sent_bytes",
+    )
 
     def __init__(
         self, number: int, kind: LinkKind, peer: str, now_ms: int, frame_bytes_max: int, unfinished: Unfinished

@@ -83,6 +83,12 @@ class Housekeeping:
         peer = self._broker.replication.masters.peers[frame.link] if client is None else client.peer
         times = self._refusals.note(peer.rpartition(":")[0], now.mono_ms)
         if times:
-            log.warning("link: peer=%s closed times=%d reason='%d bytes of a frame begun %d ms ago: %s'", peer, times,
-                        frame.size, frame.age_ms, why)  # fmt: skip
+            log.warning(
+                "link: peer=%s closed times=%d reason='%d bytes of a frame begun %d ms ago: %s'",
+                peer,
+                times,
+                frame.size,
+                frame.age_ms,
+                why,
+            )
         turn.closes.append((frame.link, "frame not ended"))

@@ -57,7 +57,7 @@ def guarded(broker: "Broker", code: Code, handler: "Handler") -> "Handler":
 
 def call(
     broker: "Broker", address: str, command: Command, timeout_ms: int, on_answer: OnAnswer, turn: Turn, now: Now
-) -> None:  # fmt: skip
+) -> None:
     """Ask another member, "ip:port", as `Peers.call` does; an answer that is not proven is none."""
     if broker.keyring is None:
         broker.peers.call(address, command, timeout_ms, on_answer, turn, now)
@@ -102,15 +102,18 @@ class _Asking(NamedTuple):
                 answer = None
             self.on_answer(answer, at)
 
-        self.broker.peers.call(
-            self.address, command, self.until_ms - now.mono_ms, answered, self.broker.turn_out, now
-        )  # fmt: skip
+        self.broker.peers.call(self.address, command, self.until_ms - now.mono_ms, answered, self.broker.turn_out, now)
 
     def _unproven(self, answer: Command, now: Now) -> None:
         times = self.broker.replication.unproven.note(self.address, now.mono_ms)
         if times:
-            log.warning("member: %s does not prove that it knows haSecretFile: no answer times=%d code=%d %s",
-                        self.address, times, answer.code, brief(answer.remark or ""))  # fmt: skip
+            log.warning(
+                "member: %s does not prove that it knows haSecretFile: no answer times=%d code=%d %s",
+                self.address,
+                times,
+                answer.code,
+                brief(answer.remark or ""),
+            )
 
 
 class _Guard:

@@ -101,9 +101,10 @@ class TableStream:
     def _sessions(self) -> dict[int, MasterSession]:
         """Links of slaves that copy."""
         return {
-            link: session for link, session in self._broker.replication.masters.sessions.items()
+            link: session
+            for link, session in self._broker.replication.masters.sessions.items()
             if session.state is State.TRANSFER and not session.is_classic
-        }  # fmt: skip
+        }
 
     def _named_whole(self) -> list[tuple[int, bytes]]:
         broker = self._broker
@@ -161,9 +162,10 @@ class TableStream:
             return
         end = broker.store.log.written_end
         ready = {
-            link for link, session in sessions.items()
+            link
+            for link, session in sessions.items()
             if session.next_offset >= end and broker.outbox.backlog(link) <= BACKLOG_BYTES_MAX
-        }  # fmt: skip
+        }
         if news:
             self.told &= ready
         fresh = ready - self.told

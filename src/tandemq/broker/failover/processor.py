@@ -72,9 +72,11 @@ class _GroupCalls:
             table |= {"mode": "static", "isMaster": broker.is_master}
         else:
             table |= _status_table(failover.member.status(now), now) | {
-                "isMaster": failover.is_master, "timeline": failover.timeline, "members": _members(failover, now),
+                "isMaster": failover.is_master,
+                "timeline": failover.timeline,
+                "members": _members(failover, now),
                 "registryAddress": f"{failover.registry.address.kind}://{failover.registry.address.hosts}",
-            }  # fmt: skip
+            }
         return command.answer(ResponseCode.SUCCESS, body=dumps(table))
 
     def switch(self, link: Link, command: Command, now: Now) -> Command | None:
@@ -120,10 +122,15 @@ def _members(failover: "Failover", now: Now) -> list[dict[str, Any]]:
     for one in member.view.config.members if member.view.config is not None else ():
         record = (member.view.live or {}).get(one.broker_id)
         row: dict[str, Any] = {
-            "brokerId": one.broker_id, "role": one.role.value, "permission": one.permission.value,
-            "weight": one.weight, "priority": one.priority, "address": "" if record is None else record.address,
-            "lagBytes": None, "lagMs": None,
-        }  # fmt: skip
+            "brokerId": one.broker_id,
+            "role": one.role.value,
+            "permission": one.permission.value,
+            "weight": one.weight,
+            "priority": one.priority,
+            "address": "" if record is None else record.address,
+            "lagBytes": None,
+            "lagMs": None,
+        }
         peer = member.peer(one.broker_id)
         if failover.is_master and one.broker_id != member.id and peer.is_linked and peer.acked >= 0:
             lag = max(0, member.log_end - peer.acked)

@@ -31,9 +31,13 @@ class BrokerRegistry:
     """One session at the registry of a broker's group."""
 
     def __init__(
-        self, address: RegistryAddress, client: str, timeout_ms: int, next_link: Callable[[], int],
+        self,
+        address: RegistryAddress,
+        client: str,
+        timeout_ms: int,
+        next_link: Callable[[], int],
         keyring: Keyring | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """A session that begins with the first `tick`, or that the shell begins.
 
         Args:

@@ -77,8 +77,11 @@ class MasterSide:
             LOST_TAIL,
             f"the machine went down; waiting for slave {sorted(self._awaited)}, which may hold what was lost here",
         )
-        log.warning("master: may have lost its tail behind log end %d; waiting for slaves %s", broker.store.log.end,
-                    sorted(self._awaited))  # fmt: skip
+        log.warning(
+            "master: may have lost its tail behind log end %d; waiting for slaves %s",
+            broker.store.log.end,
+            sorted(self._awaited),
+        )
         if broker.config.role == "ASYNC_MASTER":
             self._accept_at_ms = now.mono_ms + broker.config.accept_loss_ms
 
@@ -141,11 +144,15 @@ class MasterSide:
         address = _host_of(event.peer)
         self.peers[event.link] = event.peer
         self.sessions[event.link] = session = master.MasterSession(
-            self._broker.store.log, now.mono_ms, is_classic_admitted=address in config.ha_classic_peers,
-            heartbeat_ms=config.ha_heartbeat_ms, housekeeping_ms=config.ha_housekeeping_ms,
-            batch_bytes=config.ha_batch_bytes, bytes_per_second=config.ha_bytes_per_second,
+            self._broker.store.log,
+            now.mono_ms,
+            is_classic_admitted=address in config.ha_classic_peers,
+            heartbeat_ms=config.ha_heartbeat_ms,
+            housekeeping_ms=config.ha_housekeeping_ms,
+            batch_bytes=config.ha_batch_bytes,
+            bytes_per_second=config.ha_bytes_per_second,
             prover=None if self._broker.keyring is None else MasterProver(self._broker.keyring, config.broker_id),
-        )  # fmt: skip
+        )
         session.tls = event.tls
 
     def closed(self, link: int, reason: str, now: Now) -> None:
@@ -214,8 +221,11 @@ class MasterSide:
                     return
             elif isinstance(event, master.TailComplete):
                 assert session.hello is not None, "only a slave that said who it is sends a tail"
-                log.warning("master: took back its tail from slave %d, log end %d", session.hello.broker_id,
-                            self._broker.store.log.written_end)  # fmt: skip
+                log.warning(
+                    "master: took back its tail from slave %d, log end %d",
+                    session.hello.broker_id,
+                    self._broker.store.log.written_end,
+                )
                 self._answered(session.hello.broker_id)
                 session.begin_transfer(self._broker.store.log.written_end)
                 self._linked(link, session, now)
@@ -268,9 +278,12 @@ class MasterSide:
     def _say_doubled(self, old: master.MasterSession, new: master.MasterSession, link: int) -> None:
         """Two processes that use one id push each other out for ever; a slave that was restarted does so once."""
         if old.hello is not None and new.hello is not None and old.hello.run_id != new.hello.run_id:
-            log.error("replication: slave=%s has id %d, which another process has too at the same time; give each "
-                      "slave a brokerId of its own, unless this one was just restarted", self.peers[link],
-                      new.hello.broker_id)  # fmt: skip
+            log.error(
+                "replication: slave=%s has id %d, which another process has too at the same time; give each "
+                "slave a brokerId of its own, unless this one was just restarted",
+                self.peers[link],
+                new.hello.broker_id,
+            )
 
     def acked_offsets(self) -> list[int]:
         """What each replica reported, one number per replica, without those the group's configuration does not name."""
@@ -336,9 +349,13 @@ class MasterSide:
         broker, config = self._broker, self._broker.config
         store_log = broker.store.log
         mine = MasterHello(
-            config.broker_id, log_start=store_log.start, log_end=store_log.written_end,
-            generations=list(self._owner.generations), epoch=self._epoch, address=broker.registration.address,
-        )  # fmt: skip
+            config.broker_id,
+            log_start=store_log.start,
+            log_end=store_log.written_end,
+            generations=list(self._owner.generations),
+            epoch=self._epoch,
+            address=broker.registration.address,
+        )
         mine.refused = self._refusal(hello)
         if mine.refused is not None:
             return mine
@@ -436,8 +453,12 @@ class MasterSide:
                 f"{where}, and its bytes before {end} cannot be taken for the same; if they are good ones, start this "
                 "master on a copy of its store"
             )
-        log.critical("master: %s, this master's copy and not that of slave %d, which goes on; tandemq ha verify shows "
-                     "what differs", where, hello.broker_id)  # fmt: skip
+        log.critical(
+            "master: %s, this master's copy and not that of slave %d, which goes on; tandemq ha verify shows "
+            "what differs",
+            where,
+            hello.broker_id,
+        )
         return None
 
     def _remember(self, broker_id: int) -> str | None:

@@ -62,9 +62,14 @@ class _Tables:
         config = self._broker.config
         return command.answer(
             ResponseCode.SUCCESS,
-            fields={"brokerName": config.broker_name, "brokerId": str(config.broker_id), "role": role_of(self._broker),
-                    "logStart": str(self._broker.store.log.start), "logEnd": str(self._broker.store.log.written_end)},
-        )  # fmt: skip
+            fields={
+                "brokerName": config.broker_name,
+                "brokerId": str(config.broker_id),
+                "role": role_of(self._broker),
+                "logStart": str(self._broker.store.log.start),
+                "logEnd": str(self._broker.store.log.written_end),
+            },
+        )
 
 
 def _answer(command: Command, body: bytes) -> Command:

@@ -45,7 +45,7 @@ class Replication:
             self.masters.give_up_absent()
         broker.schedule.every(
             OFFSETS_SAVED_MS, lambda _: self.masters.save_offsets(), first_ms=now.mono_ms + OFFSETS_SAVED_MS
-        )  # fmt: skip
+        )
         self.slave: SlaveSide | None = None
         self.unproven = Refusals()
         """Members whose answers were not proven, by address."""

@@ -181,8 +181,10 @@ class SlaveSide:
                     now,
                 )
                 return
-            log.warning("replication: the master's broker address is unknown, so it is taken for a TandemQ broker; "
-                        "set haProtocol = classic if it is Java's")  # fmt: skip
+            log.warning(
+                "replication: the master's broker address is unknown, so it is taken for a TandemQ broker; "
+                "set haProtocol = classic if it is Java's"
+            )
             self.protocol = "tandemq"
         self.link = self._broker.next_link()
         self._give_up_ms = now.mono_ms + self._broker.config.ha_housekeeping_ms
@@ -195,9 +197,11 @@ class SlaveSide:
             return
         self.protocol = "tandemq" if answer.code == ResponseCode.SUCCESS else "classic"
         if self.protocol == "classic" and self._classic_at != self.master_address:
-            log.warning("replication: master=%s says that it is no TandemQ broker: goes on with the classic protocol, "
-                        "which proves nothing; if it is not Java's, set haProtocol = tandemq",
-                        self.master_address)  # fmt: skip
+            log.warning(
+                "replication: master=%s says that it is no TandemQ broker: goes on with the classic protocol, "
+                "which proves nothing; if it is not Java's, set haProtocol = tandemq",
+                self.master_address,
+            )
         else:
             log.info("replication: master=%s speaks %s", self.master_address, self.protocol)
         self._classic_at = self.master_address if self.protocol == "classic" else ""
@@ -217,12 +221,16 @@ class SlaveSide:
             self._broker.turn_out.closes.append((event.link, f"our log cannot be read: {error}"))
             return
         self.session = slave.SlaveSession(
-            self._broker.store.log, now.mono_ms, safe_end=self._safe_end(), hello=hello,
-            heartbeat_ms=config.ha_heartbeat_ms, housekeeping_ms=config.ha_housekeeping_ms,
-            prover=None if is_classic or keyring is None else SlaveProver(
-                keyring, config.cluster, config.broker_name, config.broker_id
-            ),
-        )  # fmt: skip
+            self._broker.store.log,
+            now.mono_ms,
+            safe_end=self._safe_end(),
+            hello=hello,
+            heartbeat_ms=config.ha_heartbeat_ms,
+            housekeeping_ms=config.ha_housekeeping_ms,
+            prover=None
+            if is_classic or keyring is None
+            else SlaveProver(keyring, config.cluster, config.broker_name, config.broker_id),
+        )
         self.session.tls = event.tls
         log.info("replication: connected to master=%s log_end=%d", self.ha_address, self._broker.store.log.written_end)
 
@@ -235,10 +243,20 @@ class SlaveSide:
         except OffsetGone:
             tail = b""
         return SlaveHello(
-            config.cluster, config.broker_name, config.broker_id, self._run_id, store_log.start, end,
-            config.segment_bytes, list(self._owner.generations), start, crc32(tail), page_crcs(tail), self.epoch,
+            config.cluster,
+            config.broker_name,
+            config.broker_id,
+            self._run_id,
+            store_log.start,
+            end,
+            config.segment_bytes,
+            list(self._owner.generations),
+            start,
+            crc32(tail),
+            page_crcs(tail),
+            self.epoch,
             self._broker.registration.address,
-        )  # fmt: skip
+        )
 
     def closed(self, link: int, reason: str, now: Now) -> None:
         """The link is gone; try again soon if it was copying."""
@@ -261,8 +279,12 @@ class SlaveSide:
         """A refusal comes again with every attempt: a warning, once a minute. What else repeats is said once."""
         if not self.is_refused:
             is_news = self.session is not None or reason != self._failed
-            log.log(logging.INFO if is_news else logging.DEBUG, "replication: link to master=%s closed reason=%r",
-                    self.ha_address, reason)  # fmt: skip
+            log.log(
+                logging.INFO if is_news else logging.DEBUG,
+                "replication: link to master=%s closed reason=%r",
+                self.ha_address,
+                reason,
+            )
             self._failed = reason
             return
         self.is_refused = False
@@ -358,9 +380,15 @@ class SlaveSide:
         offset, times = self._bad
         self._bad = (event.log_offset, times + 1 if offset == event.log_offset else 1)
         level = logging.CRITICAL if self._bad[1] >= SUSPECT_AFTER else logging.ERROR
-        log.log(level, "replication: damaged record from master=%s log_offset=%d times=%d reason=%r%s", self.ha_address,
-                event.log_offset, self._bad[1], event.reason,
-                "; the master's copy is suspect" if self._bad[1] >= SUSPECT_AFTER else "")  # fmt: skip
+        log.log(
+            level,
+            "replication: damaged record from master=%s log_offset=%d times=%d reason=%r%s",
+            self.ha_address,
+            event.log_offset,
+            self._bad[1],
+            event.reason,
+            "; the master's copy is suspect" if self._bad[1] >= SUSPECT_AFTER else "",
+        )
         if self._bad[1] >= SUSPECT_AFTER:
             repairs, (offset, reason) = self._broker.scrubber.repairs, event
             self._broker.schedule.at(0, lambda now: repairs.tell_suspect(offset, reason, now))

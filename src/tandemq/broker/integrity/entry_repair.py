@@ -108,8 +108,14 @@ class EntryRepairs:
         if len(self._suspects) >= SUSPECTS_MAX:
             return True
         self._suspects[key] = queue
-        self._log(logging.ERROR, "scrub: entry of topic=%s queue=%d offset=%d is %s and does not name its "
-                  "record: %s; the log is searched for it", *key, tuple(queue.entry(queue_offset)), reason)  # fmt: skip
+        self._log(
+            logging.ERROR,
+            "scrub: entry of topic=%s queue=%d offset=%d is %s and does not name its "
+            "record: %s; the log is searched for it",
+            *key,
+            tuple(queue.entry(queue_offset)),
+            reason,
+        )
         return True
 
     def forget_missed(self, now: Now) -> None:
@@ -149,8 +155,11 @@ class EntryRepairs:
         else:
             del self._suspects[search.key]
             self._miss(search.key, Missed(now.mono_ms, search.start, search.end))
-            self._log(logging.ERROR, "scrub: entry of topic=%s queue=%d offset=%d stays wrong: its record is damaged, "
-                      "or is not in the log", *search.key)  # fmt: skip
+            self._log(
+                logging.ERROR,
+                "scrub: entry of topic=%s queue=%d offset=%d stays wrong: its record is damaged, or is not in the log",
+                *search.key,
+            )
 
     def _miss(self, key: Key, missed: Missed) -> None:
         if len(self._missed) >= SUSPECTS_MAX:
@@ -221,10 +230,11 @@ class EntryRepairs:
     def _rewrite(self, queue: ConsumeQueue, first: int, held: bytes, wanted: bytes) -> None:
         """`wanted`: what the log says of as many entries as are `held`, from `first` on."""
         wrong = [
-            at for at in range(0, len(held), QUEUE_ENTRY_BYTES)
+            at
+            for at in range(0, len(held), QUEUE_ENTRY_BYTES)
             if held[at : at + QUEUE_ENTRY_BYTES] != wanted[at : at + QUEUE_ENTRY_BYTES]
             and not (queue.topic == SCHEDULE_TOPIC and _is_same_delay(held, wanted, at))
-        ]  # fmt: skip
+        ]
         if not wrong or not (len(wrong) < len(held) // QUEUE_ENTRY_BYTES or self._is_current(queue, first, wanted)):
             return
         for start, stop in _runs(wrong):
@@ -235,9 +245,15 @@ class EntryRepairs:
                 self._files[id(file)] = file
         for at in wrong:
             self.rebuilt += 1
-            self._log(logging.WARNING, "scrub: entry of topic=%s queue=%d offset=%d was %s, rebuilt from the log as %s",
-                      queue.topic, queue.queue_id, first + at // QUEUE_ENTRY_BYTES, QUEUE_ENTRY.unpack_from(held, at),
-                      QUEUE_ENTRY.unpack_from(wanted, at))  # fmt: skip
+            self._log(
+                logging.WARNING,
+                "scrub: entry of topic=%s queue=%d offset=%d was %s, rebuilt from the log as %s",
+                queue.topic,
+                queue.queue_id,
+                first + at // QUEUE_ENTRY_BYTES,
+                QUEUE_ENTRY.unpack_from(held, at),
+                QUEUE_ENTRY.unpack_from(wanted, at),
+            )
 
     def _is_current(self, queue: ConsumeQueue, first: int, wanted: bytes) -> bool:
         """Whether records whose entries all differ are what the queue is to hold.

@@ -118,9 +118,14 @@ class _Handlers:
             held = f"[{store_log.start}, {store_log.written_end})"
             return self._answer(command, Served(b"", Context(0, 0), Context(0, 0), f"held here are {held} only"))
         work = ServeWork(
-            broker.disk, segment, Wanted(start, end, _context(wanted.before), _context(wanted.behind)),
-            store_log.start, store_log.written_end, PIECE_BYTES, broker.config.frame_bytes_max - HEAD_BYTES,
-        )  # fmt: skip
+            broker.disk,
+            segment,
+            Wanted(start, end, _context(wanted.before), _context(wanted.behind)),
+            store_log.start,
+            store_log.written_end,
+            PIECE_BYTES,
+            broker.config.frame_bytes_max - HEAD_BYTES,
+        )
         if not broker.scrubber.repairs.serve(
             work, link, lambda served: sealed(broker, command, self._answer(command, served))
         ):
@@ -130,18 +135,28 @@ class _Handlers:
     def _answer(self, command: Command, served: Served) -> Command:
         broker = self._broker
         fields = {
-            "cluster": broker.config.cluster, "brokerName": broker.config.broker_name,
-            "logStart": str(broker.store.log.start), "logEnd": str(broker.store.log.written_end),
+            "cluster": broker.config.cluster,
+            "brokerName": broker.config.broker_name,
+            "logStart": str(broker.store.log.start),
+            "logEnd": str(broker.store.log.written_end),
             "generations": generations_text(broker.replication.generations),
-            "beforeSize": str(served.before.size), "beforeCrc": str(served.before.crc),
-            "behindSize": str(served.behind.size), "behindCrc": str(served.behind.crc), "fault": served.fault,
-        }  # fmt: skip
+            "beforeSize": str(served.before.size),
+            "beforeCrc": str(served.before.crc),
+            "behindSize": str(served.behind.size),
+            "behindCrc": str(served.behind.crc),
+            "fault": served.fault,
+        }
         return command.answer(ResponseCode.SUCCESS, fields=fields, body=served.data)
 
     def suspect(self, link: Link, command: Command, now: Now) -> Command | None:
         told = read_fields(SuspectFields, command.fields)
-        log.error("repair: slave %d at %s says that our record at log offset %d came damaged again and again: %s",
-                  told.broker_id, link.peer, told.offset, told.reason[:200])  # fmt: skip
+        log.error(
+            "repair: slave %d at %s says that our record at log offset %d came damaged again and again: %s",
+            told.broker_id,
+            link.peer,
+            told.offset,
+            told.reason[:200],
+        )
         self._broker.scrubber.look_at(told.offset, f"broker {told.broker_id}", told.reason[:200], now)
         return command.answer(ResponseCode.SUCCESS)
 
@@ -243,18 +258,25 @@ class Repairs:
             return
         wanted = self._wanted(attempt.damage)
         fields = {
-            "offset": str(wanted.start), "size": str(wanted.end - wanted.start),
-            "before": str(wanted.before), "behind": str(wanted.behind),
-        }  # fmt: skip
+            "offset": str(wanted.start),
+            "size": str(wanted.end - wanted.start),
+            "before": str(wanted.before),
+            "behind": str(wanted.behind),
+        }
 
         def on_answer(answer: Command | None, at: Now) -> None:
             if self._attempt is attempt:
                 self._answered(wanted, answer, at)
 
         call(
-            self._broker, attempt.asked.address, Command(Code.TANDEM_LOG_RECORDS, fields=fields), ASK_TIMEOUT_MS,
-            on_answer, self._broker.turn_out, now,
-        )  # fmt: skip
+            self._broker,
+            attempt.asked.address,
+            Command(Code.TANDEM_LOG_RECORDS, fields=fields),
+            ASK_TIMEOUT_MS,
+            on_answer,
+            self._broker.turn_out,
+            now,
+        )
 
     def _wanted(self, damage: Damage) -> Wanted:
         """The range, and how much next to it in its file is not known to be damaged."""
@@ -357,9 +379,11 @@ class Repairs:
         weighed = event.result
         if not isinstance(weighed, Weighed):
             self._refused(f"our own log cannot be read: {event.error}", now, is_final=False)
-        elif work.cut_count != store_log.cut_count or store_log.refused is not None or (
-            attempt.damage not in self._broker.damages.ranges or work.wanted.start < store_log.start
-        ):  # fmt: skip
+        elif (
+            work.cut_count != store_log.cut_count
+            or store_log.refused is not None
+            or (attempt.damage not in self._broker.damages.ranges or work.wanted.start < store_log.start)
+        ):
             self._attempt = None  # the log was cut, or lost its beginning, meanwhile
             self.plan(now.mono_ms)
         elif weighed.reason:
@@ -398,8 +422,12 @@ class Repairs:
     def _good_until(self, attempt: _Attempt, weighed: Weighed, source: str, now: Now) -> None:
         """Records up to an offset are good; the rest of the range is asked for at once."""
         damage, self._attempt = attempt.damage, None
-        log.info("repair: log=[%d,%d) is good again, %s", damage.start, weighed.end,
-                 f"from {source}" if source else "it is sound by itself")  # fmt: skip
+        log.info(
+            "repair: log=[%d,%d) is good again, %s",
+            damage.start,
+            weighed.end,
+            f"from {source}" if source else "it is sound by itself",
+        )
         self._broker.damages.shrink(damage, weighed.end, source, now.wall_ms)
         damage.trouble, damage.is_lost = "", False
         self._changed()
@@ -437,5 +465,7 @@ class Repairs:
 
 def _heard(answer: Command | None, _now: Now) -> None:
     if answer is None or answer.code != ResponseCode.SUCCESS:
-        log.warning("repair: the master did not hear that its copy is suspect: %s",
-                    "no answer" if answer is None else brief(answer.remark))  # fmt: skip
+        log.warning(
+            "repair: the master did not hear that its copy is suspect: %s",
+            "no answer" if answer is None else brief(answer.remark),
+        )

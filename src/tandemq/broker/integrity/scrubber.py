@@ -167,10 +167,13 @@ class Scrubber:
         due = self.this.began_ms + self._broker.config.scrub_interval_ms
         return self.as_json() | {
             "state": "running" if self._runs else "waiting" if rate else "off",
-            "bytesPerSecond": rate, "logStart": store_log.start, "logEnd": store_log.written_end,
+            "bytesPerSecond": rate,
+            "logStart": store_log.start,
+            "logEnd": store_log.written_end,
             "nextPassMs": max(due, now.wall_ms) if rate and not self._runs else 0,
-            "suspicion": msgspec.to_builtins(self.suspicion), "suspectEntries": self.entries.waiting,
-        }  # fmt: skip
+            "suspicion": msgspec.to_builtins(self.suspicion),
+            "suspectEntries": self.entries.waiting,
+        }
 
     # When.
 
@@ -285,8 +288,13 @@ class Scrubber:
         self.last = msgspec.structs.replace(self.this)
         self._asked_rate = 0
         self.save()
-        log.info("scrub: pass over the log done bytes=%d records=%d seconds=%d damaged=%d", self.last.bytes,
-                 self.last.records, (self.last.ended_ms - self.last.began_ms) // 1000, self.last.damaged)  # fmt: skip
+        log.info(
+            "scrub: pass over the log done bytes=%d records=%d seconds=%d damaged=%d",
+            self.last.bytes,
+            self.last.records,
+            (self.last.ended_ms - self.last.began_ms) // 1000,
+            self.last.damaged,
+        )
 
     # What was found.
 
@@ -323,8 +331,11 @@ class Scrubber:
 
     def _synced(self, event: JobDone, now: Now) -> None:
         if event.error is not None:
-            log.error("scrub: rebuilt queue entries may be lost with a power loss, and are found again by the pass "
-                      "after it: %s", event.error)  # fmt: skip
+            log.error(
+                "scrub: rebuilt queue entries may be lost with a power loss, and are found again by the pass "
+                "after it: %s",
+                event.error,
+            )
         self._unsynced_from = None
         self._plan(now.mono_ms, now)
 
@@ -381,8 +392,13 @@ class Scrubber:
         if self.suspicion is not None and self.suspicion.log_offset == log_offset:
             is_bad = found.fault and found.end <= log_offset
             self.suspicion.found = found.fault if is_bad else "sound here"
-            log.warning("scrub: log offset %d, found bad by %s (%s): %s", log_offset, self.suspicion.source,
-                        self.suspicion.reason, self.suspicion.found)  # fmt: skip
+            log.warning(
+                "scrub: log offset %d, found bad by %s (%s): %s",
+                log_offset,
+                self.suspicion.source,
+                self.suspicion.reason,
+                self.suspicion.found,
+            )
             if not is_bad and self.suspicion.source in (A_PULL, A_DELAY) and self._rate():
                 self.begin(now)
 
@@ -391,8 +407,14 @@ class Scrubber:
         damage = self.damages.add(start, end, reason, now.wall_ms, is_unread=is_unread)
         if damage is None:
             return
-        log.critical("scrub: DAMAGE in log=[%d,%d) %d bytes: %s; the bytes stay in place and are asked from a twin; "
-                     "tandemq ha status tells what becomes of it", start, end, end - start, reason)  # fmt: skip
+        log.critical(
+            "scrub: DAMAGE in log=[%d,%d) %d bytes: %s; the bytes stay in place and are asked from a twin; "
+            "tandemq ha status tells what becomes of it",
+            start,
+            end,
+            end - start,
+            reason,
+        )
         self.save()
         self.repairs.plan(now.mono_ms)
 

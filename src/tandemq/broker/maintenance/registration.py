@@ -87,7 +87,7 @@ class Registration:
                 command = Command(RequestCode.REGISTER_BROKER, fields=self._fields(body), body=body)
                 self._peers.call(
                     server, command, self._config.register_timeout_ms, self._answered(server, current), turn, now
-                )  # fmt: skip
+                )
 
     def _waits(self, server: str) -> bool:
         """Whether pieces are in flight to a name server: what changed meanwhile is sent when they are answered."""
@@ -126,15 +126,20 @@ class Registration:
 
     def _identity(self) -> dict[str, str]:
         return {
-            "brokerName": self._config.broker_name, "brokerAddr": self.address, "clusterName": self._config.cluster,
+            "brokerName": self._config.broker_name,
+            "brokerAddr": self.address,
+            "clusterName": self._config.cluster,
             "brokerId": str(self.broker_id),
-        }  # fmt: skip
+        }
 
     def _looks(self) -> dict[str, str]:
         """What producers choose groups by; name servers of RocketMQ pass on the zone, and nothing else of it."""
         weight = self._config.weight if self.weight is None else self.weight
-        told = {"brokerWeight": str(weight) if weight != WEIGHT_DEFAULT else "", "failoverMode": self.mode,
-                "__ZONE_NAME": self._config.zone}  # fmt: skip
+        told = {
+            "brokerWeight": str(weight) if weight != WEIGHT_DEFAULT else "",
+            "failoverMode": self.mode,
+            "__ZONE_NAME": self._config.zone,
+        }
         return {name: value for name, value in told.items() if value}
 
     def _wrapper(self, names: list[str]) -> dict[str, object]:
@@ -175,8 +180,13 @@ class Registration:
             if trouble:
                 log.warning("registration: name_server=%s trouble=%r", server, trouble)
             else:
-                log.info("registration: name_server=%s registered as %s id=%d at %s", server,
-                         self._config.broker_name, self.broker_id, self.address)  # fmt: skip
+                log.info(
+                    "registration: name_server=%s registered as %s id=%d at %s",
+                    server,
+                    self._config.broker_name,
+                    self.broker_id,
+                    self.address,
+                )
 
     def move(
         self, broker_id: int | None, epoch: int, turn: Turn, now: Now, *, weight: int | None = None, mode: str = ""

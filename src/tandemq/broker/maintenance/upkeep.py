@@ -61,22 +61,29 @@ class Upkeep:
         self.is_full = False
         self.write_failures = Failures(
             logging.ERROR, "a write failed, nothing of it was acknowledged", "writes succeed again"
-        )  # fmt: skip
+        )
         self._queue_failures = Failures(
             logging.WARNING, "queue entries stay in memory for now", "queue entries are written again"
-        )  # fmt: skip
+        )
         every = broker.schedule.every
-        every(lambda: broker.config.queue_flush_interval_ms, self._flush_queues,
-              first_ms=now.mono_ms + config.queue_flush_interval_ms)  # fmt: skip
+        every(
+            lambda: broker.config.queue_flush_interval_ms,
+            self._flush_queues,
+            first_ms=now.mono_ms + config.queue_flush_interval_ms,
+        )
         every(SYNC_EVERY_MS, self._begin_sync, first_ms=now.mono_ms + SYNC_EVERY_MS)
         every(lambda: broker.config.clean_interval_ms, self.clean, first_ms=now.mono_ms + config.clean_interval_ms)
 
     def adopt_config(self, config: BrokerConfig) -> None:
         """Take the settings of retention, at the start and when they change."""
         self.retention = RetentionConfig(
-            config.reserved_hours * HOUR_MS, parse_hours(config.delete_when), config.disk_used_ratio_max / 100,
-            config.disk_force_ratio, config.disk_full_ratio, config.clean_force_enable,
-        )  # fmt: skip
+            config.reserved_hours * HOUR_MS,
+            parse_hours(config.delete_when),
+            config.disk_used_ratio_max / 100,
+            config.disk_force_ratio,
+            config.disk_full_ratio,
+            config.clean_force_enable,
+        )
 
     # Queues and index.
 
@@ -134,12 +141,17 @@ class Upkeep:
             segments = [
                 Segment(start, start + store.config.segment_bytes, changed(store.log.segment_path(start)))
                 for start in starts
-            ]  # fmt: skip
+            ]
             hour = datetime.fromtimestamp(now.wall_ms / 1000 + broker.machine.utc_offset_s, UTC).hour
             decision = decide(
-                self.retention, segments, usage, wall_ms=now.wall_ms, hour=hour, needed=self._needed(),
+                self.retention,
+                segments,
+                usage,
+                wall_ms=now.wall_ms,
+                hour=hour,
+                needed=self._needed(),
                 asked=self._asked > 0,
-            )  # fmt: skip
+            )
             self._asked = max(0, self._asked - 1)
             self._expired_end = 0
             for segment in decision.delete:
@@ -165,8 +177,12 @@ class Upkeep:
 
     def _say_deleted(self, segment: Segment, forced: str) -> None:
         if forced:
-            log.warning("retention: deleted log=[%d,%d) although needed by %s: the disk is too full", segment.start,
-                        segment.end, forced)  # fmt: skip
+            log.warning(
+                "retention: deleted log=[%d,%d) although needed by %s: the disk is too full",
+                segment.start,
+                segment.end,
+                forced,
+            )
         else:
             log.info("retention: deleted log=[%d,%d)", segment.start, segment.end)
 

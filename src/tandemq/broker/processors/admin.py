@@ -79,9 +79,15 @@ class _Admin:
             return refusal
         fields = read_fields(CreateTopicFields, command.fields)
         wanted = TopicConfig(
-            fields.topic, fields.read_queue_nums, fields.write_queue_nums, fields.perm, fields.topic_filter_type,
-            fields.topic_sys_flag, fields.order, parse_changes(fields.attributes or ""),
-        )  # fmt: skip
+            fields.topic,
+            fields.read_queue_nums,
+            fields.write_queue_nums,
+            fields.perm,
+            fields.topic_filter_type,
+            fields.topic_sys_flag,
+            fields.order,
+            parse_changes(fields.attributes or ""),
+        )
         return self._create_topics(link, command, [wanted], now)
 
     def create_topics(self, link: Link, command: Command, now: Now) -> Command | None:
@@ -264,8 +270,14 @@ def _group_fault(config: SubscriptionGroupConfig) -> str | None:
 def _log_written(what: str, link: Link, written: list[Any]) -> None:
     if written:
         named = "; ".join(brief(config, 1_000) for config in written[:NAMED_MAX])
-        log.info("admin: %d %s written by %s: %s%s", len(written), what, link.peer, named,
-                 "; …" if len(written) > NAMED_MAX else "")  # fmt: skip
+        log.info(
+            "admin: %d %s written by %s: %s%s",
+            len(written),
+            what,
+            link.peer,
+            named,
+            "; …" if len(written) > NAMED_MAX else "",
+        )
 
 
 def _parse_list(command: Command, name: str, kind: type[Any]) -> list[Any]:

@@ -120,9 +120,13 @@ class _Relay:
 
         for member in asked:
             broker.client_calls.call(
-                member.link, Command(Code.GET_CONSUMER_STATUS_FROM_CLIENT, fields=dict(request_fields)),
-                STATUS_TIMEOUT_MS, partial(on_answer, member.client_id), broker.turn_out, now,
-            )  # fmt: skip
+                member.link,
+                Command(Code.GET_CONSUMER_STATUS_FROM_CLIENT, fields=dict(request_fields)),
+                STATUS_TIMEOUT_MS,
+                partial(on_answer, member.client_id),
+                broker.turn_out,
+                now,
+            )
         return None if asked else _status(command, status)
 
 

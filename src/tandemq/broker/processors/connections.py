@@ -93,7 +93,11 @@ class _Connections:
 
 def _connections(members: Iterable[Member]) -> list[dict[str, object]]:
     return [
-        {"clientAddr": member.address, "clientId": member.client_id, "language": member.language,
-         "version": member.version}
+        {
+            "clientAddr": member.address,
+            "clientId": member.client_id,
+            "language": member.language,
+            "version": member.version,
+        }
         for member in members
-    ]  # fmt: skip
+    ]

@@ -51,9 +51,10 @@ class _Query:
         }
         if not records:
             return command.answer(
-                ResponseCode.QUERY_NOT_FOUND, remark="can not find message, maybe time range not correct",
+                ResponseCode.QUERY_NOT_FOUND,
+                remark="can not find message, maybe time range not correct",
                 fields=answer_fields,
-            )  # fmt: skip
+            )
         return command.answer(ResponseCode.SUCCESS, fields=answer_fields, body=b"".join(records))
 
     def by_offset(self, _link: Link, command: Command, _now: Now) -> Command | None:

@@ -153,9 +153,7 @@ class _Inspect:
                 behind += sum(queue["brokerOffset"] - queue["consumerOffset"] for queue in table.values())
                 found.append({"consumeTps": self._rate(topic, group), "offsetTable": table})
             groups.append({group: found})
-        body = {
-            "brokerAddr": self._broker.registration.address, "consumeStatsList": groups, "totalDiff": behind,
-        }  # fmt: skip
+        body = {"brokerAddr": self._broker.registration.address, "consumeStatsList": groups, "totalDiff": behind}
         return command.answer(ResponseCode.SUCCESS, body=dumps_java(body))
 
     def time_span(self, _link: Link, command: Command, now: Now) -> Command | None:
@@ -192,9 +190,10 @@ class _Inspect:
             body |= self._filter_of(fields.consumer_group, fields.topic)
         if not low <= fields.index < high:
             return command.answer(
-                ResponseCode.SUCCESS, body=dumps(body),
+                ResponseCode.SUCCESS,
+                body=dumps(body),
                 remark=f"Index {fields.index} of {fields.queue_id}@{fields.topic} is not exist!",
-            )  # fmt: skip
+            )
         count = max(0, min(fields.count, ENTRIES_MAX))
         body["queueData"] = [
             {"eval": False, "physicOffset": log_offset, "physicSize": size, "tagsCode": code}

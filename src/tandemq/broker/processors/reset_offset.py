@@ -76,8 +76,9 @@ class _Reset:
         if group is not None:
             others = self._notify_members(group, fields, targets, now, is_cpp=command.language == CPP)
             self._move_held_pulls(others, fields, targets, now)
-        log.warning("reset: group=%s topic=%s by %s: %s", brief(fields.group), fields.topic, link.peer,
-                    brief(targets, 1_000))  # fmt: skip
+        log.warning(
+            "reset: group=%s topic=%s by %s: %s", brief(fields.group), fields.topic, link.peer, brief(targets, 1_000)
+        )
         return command.answer(ResponseCode.SUCCESS, body=self._table(fields.topic, targets))
 
     def _all_targets(self, fields: ResetOffsetFields, queues: int) -> dict[int, int]:
@@ -116,9 +117,11 @@ class _Reset:
         since_ms = now.mono_ms - NOTICE_GAP_MS
         self._noticed = {member: at_ms for member, at_ms in self._noticed.items() if at_ms > since_ms}
         header = {
-            "topic": fields.topic, "group": fields.group, "timestamp": str(fields.timestamp),
+            "topic": fields.topic,
+            "group": fields.group,
+            "timestamp": str(fields.timestamp),
             "isForce": str(fields.is_force).lower(),
-        }  # fmt: skip
+        }
         others: set[int] = set()
         for link, member in group.members.items():
             if (link, group.name) in self._noticed:
@@ -151,12 +154,14 @@ class _Reset:
 
     def _list(self, topic: str, targets: dict[int, int]) -> bytes:
         name = self._broker.config.broker_name
-        return dumps({
-            "offsetTable": [
-                {"brokerName": name, "offset": offset, "queueId": queue_id, "topic": topic}
-                for queue_id, offset in targets.items()
-            ]
-        })  # fmt: skip
+        return dumps(
+            {
+                "offsetTable": [
+                    {"brokerName": name, "offset": offset, "queueId": queue_id, "topic": topic}
+                    for queue_id, offset in targets.items()
+                ]
+            }
+        )
 
     # Offsets among groups.
 
@@ -194,6 +199,7 @@ class _Reset:
                 continue
             for queue_id, offset in broker.offsets.of_group(topic, fields.src_group).items():
                 broker.offsets.reset(topic, fields.dest_group, queue_id, offset)
-        log.warning("reset: group=%s got the offsets of %s by %s", fields.dest_group, brief(fields.src_group),
-                    link.peer)  # fmt: skip
+        log.warning(
+            "reset: group=%s got the offsets of %s by %s", fields.dest_group, brief(fields.src_group), link.peer
+        )
         return command.answer(ResponseCode.SUCCESS)

@@ -24,10 +24,20 @@ VERSION_NAME = "V4_9_8"
 NO_LIMIT = (1 << 31) - 1
 SHOWN_RANGES_MAX = 20
 _BUCKETS = (
-    ("[<=0ms]", 0, 1), ("[0~10ms]", 1, 10), ("[10~50ms]", 10, 50), ("[50~100ms]", 50, 100), ("[100~200ms]", 100, 200),
-    ("[200~500ms]", 200, 500), ("[500ms~1s]", 500, 1_000), ("[1~2s]", 1_000, 2_000), ("[2~3s]", 2_000, 3_000),
-    ("[3~4s]", 3_000, 4_000), ("[4~5s]", 4_000, 5_000), ("[5~10s]", 5_000, 10_000), ("[10s~]", 10_000, LARGEST_MS + 1),
-)  # fmt: skip
+    ("[<=0ms]", 0, 1),
+    ("[0~10ms]", 1, 10),
+    ("[10~50ms]", 10, 50),
+    ("[50~100ms]", 50, 100),
+    ("[100~200ms]", 100, 200),
+    ("[200~500ms]", 200, 500),
+    ("[500ms~1s]", 500, 1_000),
+    ("[1~2s]", 1_000, 2_000),
+    ("[2~3s]", 2_000, 3_000),
+    ("[3~4s]", 3_000, 4_000),
+    ("[4~5s]", 4_000, 5_000),
+    ("[5~10s]", 5_000, 10_000),
+    ("[10s~]", 10_000, LARGEST_MS + 1),
+)
 _POOLS = ("send", "pull", "litePull", "query", "ack")
 """RocketMQ's queues before its thread pools. Here requests are answered in the turn they arrive in: nothing queues."""
 
@@ -56,13 +66,15 @@ class _Runtime:
         pairs = self._broker.replication.generations
         bounds = [*(start for _, start in pairs), end]
         table = {
-            "clusterName": config.cluster, "brokerName": config.broker_name, "brokerId": config.broker_id,
+            "clusterName": config.cluster,
+            "brokerName": config.broker_name,
+            "brokerId": config.broker_id,
             "maxOffset": end,
             "epochList": [
                 {"epoch": epoch, "startOffset": start, "endOffset": stop}
                 for (epoch, start), stop in zip(pairs, bounds[1:], strict=True)
             ],
-        }  # fmt: skip
+        }
         return command.answer(ResponseCode.SUCCESS, body=dumps(table))
 
     def _identity(self, now: Now) -> dict[str, str]:
@@ -200,16 +212,21 @@ class _Runtime:
             if session.state is not MasterState.TRANSFER:
                 continue
             acked = max(0, session.acked_offset)
-            found.append({
-                "addr": masters.peers[link], "diff": end - acked,
-                "inSync": end - acked < self._broker.config.ha_lag_bytes_max, "slaveAckOffset": acked,
-                "transferFromWhere": max(0, session.next_offset),
-                "transferredByteInSecond": self._broker.stats.ha_rates.get(link, 0),
-                "brokerId": session.hello.broker_id if session.hello is not None else -1,
-                "authenticated": session.is_authenticated, "tls": session.tls,
-                "lastReadTimestamp": calendar + session.last_read_ms,
-                "lastWriteTimestamp": calendar + session.last_write_ms,
-            })  # fmt: skip
+            found.append(
+                {
+                    "addr": masters.peers[link],
+                    "diff": end - acked,
+                    "inSync": end - acked < self._broker.config.ha_lag_bytes_max,
+                    "slaveAckOffset": acked,
+                    "transferFromWhere": max(0, session.next_offset),
+                    "transferredByteInSecond": self._broker.stats.ha_rates.get(link, 0),
+                    "brokerId": session.hello.broker_id if session.hello is not None else -1,
+                    "authenticated": session.is_authenticated,
+                    "tls": session.tls,
+                    "lastReadTimestamp": calendar + session.last_read_ms,
+                    "lastWriteTimestamp": calendar + session.last_write_ms,
+                }
+            )
         return found
 
     def _refused_times(self) -> int:

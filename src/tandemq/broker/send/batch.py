@@ -93,9 +93,7 @@ class BatchPath:
             if self._owner.rows:  # what came before a batch is stored before it
                 self._owner.store_waiting(now)
             unique = match["key"] if like.has_key else b""
-            self.waiting.append(
-                Batch(link, like, queue, int(match["born"]), unique, match["opaque"], frames[at])
-            )  # fmt: skip
+            self.waiting.append(Batch(link, like, queue, int(match["born"]), unique, match["opaque"], frames[at]))
         return len(frames)
 
     def _queue(self, like: BatchLikeness, text: bytes) -> ConsumeQueue | None:
@@ -214,10 +212,25 @@ class BatchPath:
         starts: list[int] = []
         taken: dict[ConsumeQueue, int] = {}
         for batch, count in zip(batches, counts, strict=True):
-            heads.append(HEAD_V4.pack(
-                size, MAGIC_V1, 0, batch.queue.queue_id, 0, 0, 0, batch.like.sys_flag, batch.born_ms,
-                batch.link.born_host, now.wall_ms, owner.store_host, 0, 0, parts.body_bytes,
-            ))  # fmt: skip
+            heads.append(
+                HEAD_V4.pack(
+                    size,
+                    MAGIC_V1,
+                    0,
+                    batch.queue.queue_id,
+                    0,
+                    0,
+                    0,
+                    batch.like.sys_flag,
+                    batch.born_ms,
+                    batch.link.born_host,
+                    now.wall_ms,
+                    owner.store_host,
+                    0,
+                    0,
+                    parts.body_bytes,
+                )
+            )
             before = taken.get(batch.queue, 0)
             starts.append(batch.queue.next_offset + before)
             taken[batch.queue] = before + count

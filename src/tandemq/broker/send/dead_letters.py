@@ -57,9 +57,14 @@ class DeadLetters:
         counted.logged += 1
         named = topic if topic_name_error(topic) is None else f"{topic[:64]!r}"
         log.warning(
-            "dead letter: group=%s topic=%s key=%.64r unique_key=%.64r reconsume_times=%d log_offset=%d", group, named,
-            properties.get(KEYS, ""), properties.get("UNIQ_KEY", ""), reconsume_times, log_offset,
-        )  # fmt: skip
+            "dead letter: group=%s topic=%s key=%.64r unique_key=%.64r reconsume_times=%d log_offset=%d",
+            group,
+            named,
+            properties.get(KEYS, ""),
+            properties.get("UNIQ_KEY", ""),
+            reconsume_times,
+            log_offset,
+        )
 
     def report(self, now_ms: int) -> None:
         """Log how many were left out, of groups whose time is over."""
@@ -69,6 +74,8 @@ class DeadLetters:
             del self._groups[group]
             if counted.left_out:
                 log.warning(
-                    "dead letters: group=%s %d more were not logged within %d s", group, counted.left_out,
+                    "dead letters: group=%s %d more were not logged within %d s",
+                    group,
+                    counted.left_out,
                     (now_ms - counted.since_ms) // 1000,
-                )  # fmt: skip
+                )

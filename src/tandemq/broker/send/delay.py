@@ -302,11 +302,17 @@ class DelayedMessages:
         if topic is None:  # it was deleted, and there is no room for it: its queue gets the message all the same
             topic = Topic(internal_topic(name, 1))
         broker.store.put(
-            broker.topics.queue(topic, int(queue_id)), body=body,
-            properties=encode_properties(properties).encode(), flag=message.flag, sys_flag=message.sys_flag & ~0x30,
-            born_ms=message.born_ms, born_host=pack_host(message.born_host), store_ms=now.wall_ms,
-            store_host=pack_host(message.store_host), reconsume_times=message.reconsume_times,
-        )  # fmt: skip
+            broker.topics.queue(topic, int(queue_id)),
+            body=body,
+            properties=encode_properties(properties).encode(),
+            flag=message.flag,
+            sys_flag=message.sys_flag & ~0x30,
+            born_ms=message.born_ms,
+            born_host=pack_host(message.born_host),
+            store_ms=now.wall_ms,
+            store_host=pack_host(message.store_host),
+            reconsume_times=message.reconsume_times,
+        )
         self.delivered += 1
 
 

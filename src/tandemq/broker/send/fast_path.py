@@ -99,10 +99,22 @@ class Together:
             origins += ((link.number, link.born_host),) * count
         try:
             rows: list[Row] = [
-                (queues[queue_id], encoded, layout, unique, body, flag, sys_flag, int(born_ms), born_host, number,
-                 opaque, command_flag)
+                (
+                    queues[queue_id],
+                    encoded,
+                    layout,
+                    unique,
+                    body,
+                    flag,
+                    sys_flag,
+                    int(born_ms),
+                    born_host,
+                    number,
+                    opaque,
+                    command_flag,
+                )
                 for queue_id, born_ms, unique, opaque, body, (number, born_host) in zip(*sends, origins, strict=True)
-            ]  # fmt: skip
+            ]
         except KeyError:  # a queue that none of these links has sent to
             return False
         at = 0

@@ -86,9 +86,16 @@ class _SendBack:
         return topic, queue_id, fields.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
 
     def _store(
-        self, link: Link, command: Command, data: bytes, message: StoredMessage, topic: Topic, queue_id: int,
-        level: int, now: Now,
-    ) -> int:  # fmt: skip
+        self,
+        link: Link,
+        command: Command,
+        data: bytes,
+        message: StoredMessage,
+        topic: Topic,
+        queue_id: int,
+        level: int,
+        now: Now,
+    ) -> int:
         """Store the message anew; returns its log offset."""
         broker = self._broker
         properties = {key: value for key, value in message.properties.items() if key not in ("__CRC32#", "DELAY")}
@@ -101,12 +108,17 @@ class _SendBack:
         record = parse_record(data, 0, len(data))
         assert not isinstance(record, str), "the store returned a whole record"
         _, offset, size = broker.store.put(
-            broker.topics.queue(target, target_id), body=data[record.body_start : record.body_end],
-            properties=encode_properties(properties).encode(), flag=message.flag,
-            sys_flag=message.sys_flag & ~0x30, born_ms=message.born_ms, born_host=pack_host(message.born_host),
-            store_ms=now.wall_ms, store_host=pack_host(broker.registration.address or "127.0.0.1:0"),
+            broker.topics.queue(target, target_id),
+            body=data[record.body_start : record.body_end],
+            properties=encode_properties(properties).encode(),
+            flag=message.flag,
+            sys_flag=message.sys_flag & ~0x30,
+            born_ms=message.born_ms,
+            born_host=pack_host(message.born_host),
+            store_ms=now.wall_ms,
+            store_host=pack_host(broker.registration.address or "127.0.0.1:0"),
             reconsume_times=message.reconsume_times + 1,
-        )  # fmt: skip
+        )
         answer = None if command.is_oneway else encode_command(command.answer(ResponseCode.SUCCESS))
         broker.send.acks.append((link.number, answer, offset + size, broker.is_elect, 1))
         return offset

@@ -41,8 +41,12 @@ class ChangedSettings:
         told = as_texts(config)
         for key, (value, instead_of) in list(self.table.items()):
             if told.get(key) != instead_of:
-                log.warning("settings: %s=%s, set while the broker ran, gives way to %s of the configuration", key,
-                            value, told.get(key))  # fmt: skip
+                log.warning(
+                    "settings: %s=%s, set while the broker ran, gives way to %s of the configuration",
+                    key,
+                    value,
+                    told.get(key),
+                )
                 self._drop(key)
                 continue
             try:
@@ -51,8 +55,9 @@ class ChangedSettings:
                 log.warning("settings: %s=%s, set while the broker ran, cannot be any more: %s", key, value, error)
                 self._drop(key)
                 continue
-            log.warning("settings: %s=%s, set while the broker ran, outranks %s of the configuration", key, value,
-                        instead_of)  # fmt: skip
+            log.warning(
+                "settings: %s=%s, set while the broker ran, outranks %s of the configuration", key, value, instead_of
+            )
         return config
 
     def _drop(self, key: str) -> None:

@@ -151,7 +151,7 @@ class ConsumerOffsets:
         found = {
             key: {queue_id: offset for queue_id, offset in self.table.get(key, {}).items() if queue_id in queue_ids}
             for key, queue_ids in changed.items()
-        }  # fmt: skip
+        }
         return {"offsetTable": found, RESETS: {key: self.resets[key] for key in found if key in self.resets}}
 
     def note(self, changes: bytes) -> None:

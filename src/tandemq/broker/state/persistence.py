@@ -62,7 +62,7 @@ class Saver:
 
     def later(
         self, name: str, table: Table, *, is_awaited: bool = True, on_saved: Callable[[], None] | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Have a table written after this turn. `is_awaited`: answers that depend on it wait. `on_saved` is called each
         time it is on the device."""
         self._due[name] = table

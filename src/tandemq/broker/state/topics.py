@@ -114,8 +114,13 @@ class Topics:
             for config in parse_topics(raw):
                 self._enter(config)
                 if config.attributes.get(CLEANUP_POLICY) == COMPACTION:
-                    log.warning("topics: topic=%s has %s=%s, which is not supported: its messages are deleted by age, "
-                                "the newest of a key too", config.topic_name, CLEANUP_POLICY, COMPACTION)  # fmt: skip
+                    log.warning(
+                        "topics: topic=%s has %s=%s, which is not supported: its messages are deleted by age, "
+                        "the newest of a key too",
+                        config.topic_name,
+                        CLEANUP_POLICY,
+                        COMPACTION,
+                    )
 
     def _enter(self, config: TopicConfig) -> Topic:
         self._leave(config.topic_name)
@@ -196,8 +201,13 @@ class Topics:
             if present is not None and present.config == config:
                 continue
             if config.attributes.get(QUEUE_TYPE) == BATCH_QUEUES:
-                log.error("topics: topic=%s of the master has %s=%s, which is not supported: its messages are copied, "
-                          "and not served here", config.topic_name, QUEUE_TYPE, BATCH_QUEUES)  # fmt: skip
+                log.error(
+                    "topics: topic=%s of the master has %s=%s, which is not supported: its messages are copied, "
+                    "and not served here",
+                    config.topic_name,
+                    QUEUE_TYPE,
+                    BATCH_QUEUES,
+                )
                 self._leave(config.topic_name)
                 continue
             self._enter(config)
@@ -271,8 +281,12 @@ def _bounded(config: TopicConfig) -> TopicConfig:
     """A stored topic, without what is larger than a request may say today."""
     size = attributes_bytes(config.attributes)
     if size > ATTRIBUTES_BYTES_MAX:
-        log.error("topics: topic=%.255s has %d bytes of attributes, at most %d are allowed: they are left out",
-                  config.topic_name, size, ATTRIBUTES_BYTES_MAX)  # fmt: skip
+        log.error(
+            "topics: topic=%.255s has %d bytes of attributes, at most %d are allowed: they are left out",
+            config.topic_name,
+            size,
+            ATTRIBUTES_BYTES_MAX,
+        )
         config = msgspec.structs.replace(config, attributes={})
     if filter_type_error(config.topic_filter_type) is not None:
         config = msgspec.structs.replace(config, topic_filter_type=SINGLE_TAG)

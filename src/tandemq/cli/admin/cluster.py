@@ -32,13 +32,20 @@ def list_brokers(name_servers: str, as_json: bool) -> None:
                     figures = await admin.broker_runtime(address)
                 except (NetworkError, RemoteError):
                     figures = {}
-                rows.append({
-                    "cluster": members.cluster, "broker": name, "id": broker_id, "address": address,
-                    "answers": bool(figures), "version": figures.get("brokerVersionDesc", ""),
-                    "in/s": _first(figures.get("putTps")), "out/s": _first(figures.get("getTransferredTps")),
-                    "logEnd": int(figures.get("commitLogMaxOffset", 0)),
-                    "disk": figures.get("commitLogDiskRatio", ""),
-                })  # fmt: skip
+                rows.append(
+                    {
+                        "cluster": members.cluster,
+                        "broker": name,
+                        "id": broker_id,
+                        "address": address,
+                        "answers": bool(figures),
+                        "version": figures.get("brokerVersionDesc", ""),
+                        "in/s": _first(figures.get("putTps")),
+                        "out/s": _first(figures.get("getTransferredTps")),
+                        "logEnd": int(figures.get("commitLogMaxOffset", 0)),
+                        "disk": figures.get("commitLogDiskRatio", ""),
+                    }
+                )
         return rows
 
     show_rows(ask(name_servers, story), as_json=as_json, empty="no broker is registered")

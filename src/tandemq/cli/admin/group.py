@@ -32,18 +32,27 @@ def group() -> None:
 @namesrv_option
 @json_option
 def create(
-    name: str, cluster: str | None, retry_max: int, retry_queues: int, consume: bool, broadcast: bool,
-    name_servers: str, as_json: bool,
-) -> None:  # fmt: skip
+    name: str,
+    cluster: str | None,
+    retry_max: int,
+    retry_queues: int,
+    consume: bool,
+    broadcast: bool,
+    name_servers: str,
+    as_json: bool,
+) -> None:
     """Create the consumer group NAME, or change it."""
 
     async def story(admin: "Admin") -> list[str]:
         from tandemq.model.group import SubscriptionGroupConfig  # noqa: PLC0415
 
         config = SubscriptionGroupConfig(
-            name, consume_enable=consume, consume_broadcast_enable=broadcast, retry_queue_nums=retry_queues,
+            name,
+            consume_enable=consume,
+            consume_broadcast_enable=broadcast,
+            retry_queue_nums=retry_queues,
             retry_max_times=retry_max,
-        )  # fmt: skip
+        )
         return await admin.create_group(config, cluster=cluster)
 
     show_facts({"group": name, "brokers": ", ".join(ask(name_servers, story))}, as_json=as_json)
@@ -98,11 +107,16 @@ def list_groups(with_all: bool, name_servers: str, as_json: bool) -> None:
     """List the consumer groups that masters know."""
     found = ask(name_servers, lambda admin: admin.groups())
     rows = [
-        {"group": name, "consume": config.consume_enable, "broadcast": config.consume_broadcast_enable,
-         "retryMax": config.retry_max_times, "retryQueues": config.retry_queue_nums}
+        {
+            "group": name,
+            "consume": config.consume_enable,
+            "broadcast": config.consume_broadcast_enable,
+            "retryMax": config.retry_max_times,
+            "retryQueues": config.retry_queue_nums,
+        }
         for name, config in found.items()
         if with_all or not is_system_group(name)
-    ]  # fmt: skip
+    ]
     show_rows(rows, as_json=as_json, empty="no groups")
 
 
@@ -117,17 +131,29 @@ def show(name: str, name_servers: str, as_json: bool) -> None:
         progress = await offsets_of(admin, name)
         who = await _members(admin, name)
         queues = [
-            {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id, "end": at.broker_offset,
-             "offset": at.consumer_offset, "lag": at.lag, "lastConsumed": time_text(at.last_ms)}
+            {
+                "topic": queue.topic,
+                "broker": queue.broker_name,
+                "queue": queue.queue_id,
+                "end": at.broker_offset,
+                "offset": at.consumer_offset,
+                "lag": at.lag,
+                "lastConsumed": time_text(at.last_ms),
+            }
             for queue, at in progress.items()
-        ]  # fmt: skip
-        members = [
-            {"client": one.client_id, "address": one.address, "language": one.language} for one in who.connections
-        ] if who else []  # fmt: skip
+        ]
+        members = (
+            [{"client": one.client_id, "address": one.address, "language": one.language} for one in who.connections]
+            if who
+            else []
+        )
         return {
-            "group": name, "lag": sum(row["lag"] for row in queues), "queues": queues, "members": members,
+            "group": name,
+            "lag": sum(row["lag"] for row in queues),
+            "queues": queues,
+            "members": members,
             "subscriptions": who.subscriptions if who else {},
-        }  # fmt: skip
+        }
 
     found = ask(name_servers, story)
     if as_json:

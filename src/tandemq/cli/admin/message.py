@@ -43,9 +43,18 @@ def message() -> None:
 @namesrv_option
 @json_option
 def send(
-    topic: str, body: str | None, path: str | None, lines: bool, tag: str, keys: tuple[str, ...],
-    pairs: tuple[str, ...], delay_level: int, group: str, name_servers: str, as_json: bool,
-) -> None:  # fmt: skip
+    topic: str,
+    body: str | None,
+    path: str | None,
+    lines: bool,
+    tag: str,
+    keys: tuple[str, ...],
+    pairs: tuple[str, ...],
+    delay_level: int,
+    group: str,
+    name_servers: str,
+    as_json: bool,
+) -> None:
     """Send BODY, a file, or each line of a file to TOPIC."""
     if (body is None) == (path is None):
         raise click.UsageError("give a BODY or --file")
@@ -62,10 +71,16 @@ def send(
     with quiet(), explained(name_servers):
         results = asyncio.run(_send(name_servers, group, messages))
     rows = [
-        {"status": result.status.value, "id": result.unique_key, "broker": result.queue.broker_name,
-         "queue": result.queue.queue_id, "offset": result.queue_offset, "offsetId": result.offset_message_id}
+        {
+            "status": result.status.value,
+            "id": result.unique_key,
+            "broker": result.queue.broker_name,
+            "queue": result.queue.queue_id,
+            "offset": result.queue_offset,
+            "offsetId": result.offset_message_id,
+        }
         for result in results
-    ]  # fmt: skip
+    ]
     show_rows(rows, as_json=as_json, empty="no lines")
 
 
@@ -104,8 +119,14 @@ async def _send(name_servers: str, group: str, messages: list[Any]) -> "list[Sen
 @message.command()
 @click.argument("topic")
 @click.option("--tags", default="*", show_default=True, help="Only these: a || b.")
-@click.option("--from", "start", type=click.Choice(["earliest", "latest"]), default="latest", show_default=True,
-              help="Where to start.")  # fmt: skip
+@click.option(
+    "--from",
+    "start",
+    type=click.Choice(["earliest", "latest"]),
+    default="latest",
+    show_default=True,
+    help="Where to start.",
+)
 @click.option("--count", type=click.IntRange(1), help="Stop after so many messages.")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop when so long nothing came.")
 @namesrv_option
@@ -121,9 +142,15 @@ def tail(
 
 
 async def _tail(
-    name_servers: str, topic: str, tags: str, from_start: bool, count: int | None, seconds: float | None, *,
+    name_servers: str,
+    topic: str,
+    tags: str,
+    from_start: bool,
+    count: int | None,
+    seconds: float | None,
+    *,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     from tandemq.client.aio.pull_consumer import PullConsumer  # noqa: PLC0415
 
     left = count
@@ -161,10 +188,19 @@ async def _tail(
 @namesrv_option
 @json_option
 def query(
-    topic: str | None, key: str | None, unique_key: str | None, message_id: str | None, broker_name: str | None,
-    queue_id: int | None, offset: int | None, begin: str | None, end: str | None, count: int, name_servers: str,
+    topic: str | None,
+    key: str | None,
+    unique_key: str | None,
+    message_id: str | None,
+    broker_name: str | None,
+    queue_id: int | None,
+    offset: int | None,
+    begin: str | None,
+    end: str | None,
+    count: int,
+    name_servers: str,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Look messages up: by key, by unique key, by id, or by place."""
     begin_ms = parse_time(begin) if begin else 0
     end_ms = parse_time(end) if end else FAR_FUTURE_MS
@@ -178,9 +214,13 @@ def query(
             raise click.UsageError("give a TOPIC, or --id")
         if key is not None or unique_key is not None:
             return await admin.messages_by_key(
-                topic, unique_key or key or "", count_max=count, begin_ms=begin_ms, end_ms=end_ms,
+                topic,
+                unique_key or key or "",
+                count_max=count,
+                begin_ms=begin_ms,
+                end_ms=end_ms,
                 unique=unique_key is not None,
-            )  # fmt: skip
+            )
         if broker_name is None or queue_id is None or offset is None:
             raise click.UsageError("give --key, --unique-key, --id, or --broker, --queue and --offset")
         one = await admin.message_at(MessageQueue(topic, broker_name, queue_id), offset)
@@ -206,12 +246,22 @@ def as_object(one: "StoredMessage") -> dict[str, Any]:
     except UnicodeDecodeError:
         body = {"bodyHex": one.body.hex()}
     return {
-        "topic": one.topic, "queue": one.queue_id, "offset": one.queue_offset, "id": one.unique_key,
-        "offsetId": one.offset_message_id, "tag": one.tags, "keys": one.keys, "stored": one.store_ms,
-        "born": one.born_ms, "bornHost": one.born_host, "storeHost": one.store_host,
-        "reconsumeTimes": one.reconsume_times, "properties": one.properties,
-        **body, **({"fault": one.fault} if one.fault else {}),
-    }  # fmt: skip
+        "topic": one.topic,
+        "queue": one.queue_id,
+        "offset": one.queue_offset,
+        "id": one.unique_key,
+        "offsetId": one.offset_message_id,
+        "tag": one.tags,
+        "keys": one.keys,
+        "stored": one.store_ms,
+        "born": one.born_ms,
+        "bornHost": one.born_host,
+        "storeHost": one.store_host,
+        "reconsumeTimes": one.reconsume_times,
+        "properties": one.properties,
+        **body,
+        **({"fault": one.fault} if one.fault else {}),
+    }
 
 
 def _line(one: "StoredMessage") -> str:

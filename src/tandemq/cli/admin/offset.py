@@ -38,27 +38,45 @@ def show(group: str, topic: str | None, name_servers: str, as_json: bool) -> Non
 
     found = ask(name_servers, story)
     rows = [
-        {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id, "offset": at.consumer_offset,
-         "end": at.broker_offset, "lag": at.lag, "lastConsumed": time_text(at.last_ms)}
+        {
+            "topic": queue.topic,
+            "broker": queue.broker_name,
+            "queue": queue.queue_id,
+            "offset": at.consumer_offset,
+            "end": at.broker_offset,
+            "lag": at.lag,
+            "lastConsumed": time_text(at.last_ms),
+        }
         for queue, at in found.items()
-    ]  # fmt: skip
+    ]
     show_rows(rows, as_json=as_json, empty="no offsets")
 
 
 @offset.command()
 @click.argument("group")
 @click.argument("topic")
-@click.option("--to", "target", required=True, metavar="TARGET",
-              help="earliest, latest, an offset, or a time like 2024-05-31T13:00.")  # fmt: skip
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    metavar="TARGET",
+    help="earliest, latest, an offset, or a time like 2024-05-31T13:00.",
+)
 @click.option("--broker", "broker_name", help="Only the queue of this broker group; with --queue.")
 @click.option("--queue", "queue_id", type=click.IntRange(0), help="Only this queue; with --broker.")
 @click.option("--yes", is_flag=True, help="Do it; without this it is only said what would be set.")
 @namesrv_option
 @json_option
 def reset(
-    group: str, topic: str, target: str, broker_name: str | None, queue_id: int | None, yes: bool, name_servers: str,
+    group: str,
+    topic: str,
+    target: str,
+    broker_name: str | None,
+    queue_id: int | None,
+    yes: bool,
+    name_servers: str,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Have GROUP go on elsewhere in TOPIC (previewed without --yes)."""
     if (broker_name is None) != (queue_id is None):
         raise click.UsageError("--broker and --queue go together")
@@ -69,10 +87,15 @@ def reset(
         before = {queue: at.consumer_offset for queue, at in progress.items()}
         plan = await (admin.reset_offsets(group, topic, where) if yes else admin.plan_reset(topic, where))
         return [
-            {"broker": queue.broker_name, "queue": queue.queue_id, "from": before.get(queue), "to": offset,
-             "again": max(0, before[queue] - offset) if queue in before else None}
+            {
+                "broker": queue.broker_name,
+                "queue": queue.queue_id,
+                "from": before.get(queue),
+                "to": offset,
+                "again": max(0, before[queue] - offset) if queue in before else None,
+            }
             for queue, offset in plan.items()
-        ]  # fmt: skip
+        ]
 
     rows = ask(name_servers, story)
     if as_json:

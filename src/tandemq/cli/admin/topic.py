@@ -25,15 +25,22 @@ def topic() -> None:
 @click.option("--queues", default=8, show_default=True, type=click.IntRange(1, 16_384), help="Queues per broker group.")
 @click.option("--cluster", help="On the masters of this cluster only.")
 @click.option("--broker", "broker_name", help="On the master of this broker group only.")
-@click.option("--permission", type=click.Choice(sorted(PERMISSIONS)), default="rw", show_default=True,
-              help="What clients may do.")  # fmt: skip
+@click.option(
+    "--permission", type=click.Choice(sorted(PERMISSIONS)), default="rw", show_default=True, help="What clients may do."
+)
 @click.option("--order", is_flag=True, help="Mark it as globally ordered.")
 @namesrv_option
 @json_option
 def create(
-    name: str, queues: int, cluster: str | None, broker_name: str | None, permission: str, order: bool,
-    name_servers: str, as_json: bool,
-) -> None:  # fmt: skip
+    name: str,
+    queues: int,
+    cluster: str | None,
+    broker_name: str | None,
+    permission: str,
+    order: bool,
+    name_servers: str,
+    as_json: bool,
+) -> None:
     """Create the topic NAME, or change it."""
     addresses = ask(
         name_servers,
@@ -105,16 +112,27 @@ def show(name: str, name_servers: str, as_json: bool) -> None:
         except RemoteError:
             groups = []
         offers = [
-            {"broker": data.broker_name, "readQueues": data.read_queue_nums, "writeQueues": data.write_queue_nums,
-             "permission": data.perm, "addresses": route.brokers[data.broker_name].members}
+            {
+                "broker": data.broker_name,
+                "readQueues": data.read_queue_nums,
+                "writeQueues": data.write_queue_nums,
+                "permission": data.perm,
+                "addresses": route.brokers[data.broker_name].members,
+            }
             for data in route.queues
             if data.broker_name in route.brokers
-        ]  # fmt: skip
+        ]
         queues = [
-            {"broker": queue.broker_name, "queue": queue.queue_id, "min": found.min_offset, "max": found.max_offset,
-             "messages": found.max_offset - found.min_offset, "last": time_text(found.last_ms)}
+            {
+                "broker": queue.broker_name,
+                "queue": queue.queue_id,
+                "min": found.min_offset,
+                "max": found.max_offset,
+                "messages": found.max_offset - found.min_offset,
+                "last": time_text(found.last_ms),
+            }
             for queue, found in stats.items()
-        ]  # fmt: skip
+        ]
         return {"topic": name, "brokers": offers, "queues": queues, "groups": groups}
 
     found = ask(name_servers, story)

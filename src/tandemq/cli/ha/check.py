@@ -23,7 +23,7 @@ EXIT_FAULTS = 3
 @json_option
 def check(
     broker: str | None, addresses: tuple[str, ...], registry: str | None, name_servers: str, as_json: bool
-) -> int:  # fmt: skip
+) -> int:
     """Say in one line whether every group is as it should be, for scripts.
 
     \b

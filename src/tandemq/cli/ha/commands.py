@@ -50,20 +50,39 @@ for _command in (check, config, force_master, history, scrub, status, switch):
 @json_option
 def verify(
     broker: str | None, start: int, addresses: tuple[str, ...], registry: str | None, name_servers: str, as_json: bool
-) -> None:  # fmt: skip
+) -> None:
     """Compare the logs of every master and its slaves while they run; exit code 3 if they differ or are damaged."""
     rows = []
     for group in groups_of(name_servers, registry, broker, required_at(addresses, broker)):
         name, members = group.name, group.members
         if len(members) < 2:
-            rows.append({"broker": name, "twins": str(members[0].broker_id), "from": None, "to": None, "bytes": 0,
-                         "equal": None, "differsAt": None, "damaged": _damaged(members)})  # fmt: skip
+            rows.append(
+                {
+                    "broker": name,
+                    "twins": str(members[0].broker_id),
+                    "from": None,
+                    "to": None,
+                    "bytes": 0,
+                    "equal": None,
+                    "differsAt": None,
+                    "damaged": _damaged(members),
+                }
+            )
         first = members[0]
         for other in members[1:]:
             found = compare(first.address, other.address, start, _progress(name) if not as_json else _quiet)
-            rows.append({"broker": name, "twins": f"{first.broker_id}, {other.broker_id}", "from": found.start,
-                         "to": found.end, "bytes": found.end - found.start, "equal": found.differs_at is None,
-                         "differsAt": found.differs_at, "damaged": _damaged([first, other])})  # fmt: skip
+            rows.append(
+                {
+                    "broker": name,
+                    "twins": f"{first.broker_id}, {other.broker_id}",
+                    "from": found.start,
+                    "to": found.end,
+                    "bytes": found.end - found.start,
+                    "equal": found.differs_at is None,
+                    "differsAt": found.differs_at,
+                    "damaged": _damaged([first, other]),
+                }
+            )
     if as_json:
         show_json(rows)
     else:

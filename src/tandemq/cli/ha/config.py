@@ -28,9 +28,13 @@ FOLLOW_SECONDS = 1.0
 DATABASE_FILE = "~/.tandemq/groups.db"
 
 database_option = click.option(
-    "--database", "database_url", envvar="TANDEMQ_DATABASE", metavar="URL", show_envvar=True,
+    "--database",
+    "database_url",
+    envvar="TANDEMQ_DATABASE",
+    metavar="URL",
+    show_envvar=True,
     help=f"Of the database, as SQLAlchemy writes it; default: SQLite in {DATABASE_FILE}.",
-)  # fmt: skip
+)
 registry_option = registries.registry_option(
     "zookeeper://host:2181,host:2181 or namesrv://host:9876.", default="namesrv://127.0.0.1:9876", show_default=True
 )
@@ -133,17 +137,25 @@ def _member_row(member: "Member") -> dict[str, Any]:
     "--mode", type=click.Choice(["static", "slave-consume", "elect"]), help="What happens when a master dies."
 )
 @click.option(
-    "--member", "members", multiple=True, metavar="ID[,KEY=VALUE]…",
+    "--member",
+    "members",
+    multiple=True,
+    metavar="ID[,KEY=VALUE]…",
     help="Add or change a member: role (master, slave), permission (FULL, WRITE, READ, NONE), weight, priority.",
-)  # fmt: skip
+)
 @click.option("--drop", "dropped", type=int, multiple=True, metavar="ID", help="Take a member out.")
 @cluster_option
 @database_option
 @json_option
 def set_group(
-    group: str, mode: str | None, members: tuple[str, ...], dropped: tuple[int, ...], cluster: str,
-    database_url: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    group: str,
+    mode: str | None,
+    members: tuple[str, ...],
+    dropped: tuple[int, ...],
+    cluster: str,
+    database_url: str | None,
+    as_json: bool,
+) -> None:
     """Create or change a group; what is not named stays. The result is checked as a whole, or nothing changes.
 
     tandemq ha config set broker-a --mode slave-consume --member 0,role=master --member 1,role=slave,permission=READ

@@ -27,9 +27,12 @@ Rows = Sequence[Mapping[str, Any]]
 def faults_of(group: Group, rows: Rows) -> list[str]:
     """What is wrong with a group, the worst first; empty if nothing is."""
     return [
-        *_master_faults(group, rows), *_away(rows), *_slave_faults(group, rows), *_registry_faults(group),
+        *_master_faults(group, rows),
+        *_away(rows),
+        *_slave_faults(group, rows),
+        *_registry_faults(group),
         *(f"the log of broker {row['id']} has {row['damaged']} damaged ranges" for row in rows if row["damaged"]),
-    ]  # fmt: skip
+    ]
 
 
 def verdict(faults: Mapping[str, Sequence[str]], brokers: int) -> str:

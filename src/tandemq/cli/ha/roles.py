@@ -85,7 +85,7 @@ def _order(member: Found, code: RequestCode, **fields: str) -> str:
 @json_option
 def switch(
     broker: str | None, target: int, addresses: tuple[str, ...], registry: str | None, name_servers: str, as_json: bool
-) -> None:  # fmt: skip
+) -> None:
     """Move the mastership of an elect group to another member, and wait until that one takes messages.
 
     Nothing is lost and no send fails that is retried; refused, with the reason, while the target is not in sync.
@@ -133,9 +133,14 @@ def _serves(group: Group, target: int) -> bool:
 @namesrv_option
 @json_option
 def force_master(
-    broker: str | None, broker_id: int, yes: bool, addresses: tuple[str, ...], registry: str | None, name_servers: str,
+    broker: str | None,
+    broker_id: int,
+    yes: bool,
+    addresses: tuple[str, ...],
+    registry: str | None,
+    name_servers: str,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Have a member serve, because the one in whose place it does is gone for good, although that may lose something.
 
     Says first what may be lost or repeated. Make sure that the other one is stopped, and not only cut off.
@@ -166,15 +171,20 @@ def force_master(
 @namesrv_option
 @json_option
 def history(
-    broker: str | None, count: int | None, addresses: tuple[str, ...], registry: str | None, name_servers: str,
+    broker: str | None,
+    count: int | None,
+    addresses: tuple[str, ...],
+    registry: str | None,
+    name_servers: str,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Show what happened to the roles of a group, as its brokers kept it: oldest first, one line for what is equal."""
     group = _group(broker, addresses, name_servers, registry)
     entries = merged(
         (found.broker_id, found.standing["timeline"])
-        for found in group.members if found.has_registry and found.standing is not None
-    )  # fmt: skip
+        for found in group.members
+        if found.has_registry and found.standing is not None
+    )
     if count is not None:
         entries = entries[-count:]
     for broker_id in group.missing:
@@ -183,10 +193,14 @@ def history(
         show_json(entries)
         return
     rows = [
-        {"time": time_text(entry["ms"]), "brokers": ", ".join(map(str, entry["brokers"])), "epoch": entry["epoch"],
-         "what": entry["text"]}
+        {
+            "time": time_text(entry["ms"]),
+            "brokers": ", ".join(map(str, entry["brokers"])),
+            "epoch": entry["epoch"],
+            "what": entry["text"],
+        }
         for entry in entries
-    ]  # fmt: skip
+    ]
     show_rows(rows, as_json=False, empty="nothing happened yet")
 
 

@@ -52,14 +52,30 @@ def damage_rows(broker: str, broker_id: int, found: dict[str, Any] | None) -> li
     if found is None:
         return []
     rows = [
-        {"broker": broker, "id": broker_id, "from": one["start"], "to": one["end"],
-         "fate": "lost" if one["isLost"] else "waits", "why": one["reason"], "repair": one["trouble"] or "under way"}
+        {
+            "broker": broker,
+            "id": broker_id,
+            "from": one["start"],
+            "to": one["end"],
+            "fate": "lost" if one["isLost"] else "waits",
+            "why": one["reason"],
+            "repair": one["trouble"] or "under way",
+        }
         for one in found["damaged"]
-    ]  # fmt: skip
+    ]
     told = found["suspicion"]
     if told is not None and found["damaged"]:
-        rows.append({"broker": broker, "id": broker_id, "from": told["logOffset"], "to": None, "fate": "suspect",
-                     "why": f"{told['source']}: {told['reason']}", "repair": told["found"]})  # fmt: skip
+        rows.append(
+            {
+                "broker": broker,
+                "id": broker_id,
+                "from": told["logOffset"],
+                "to": None,
+                "fate": "suspect",
+                "why": f"{told['source']}: {told['reason']}",
+                "repair": told["found"],
+            }
+        )
     return rows
 
 
@@ -116,17 +132,29 @@ def _is_done(found: dict[str, Any] | None) -> bool:
 
 
 def _row(name: str, number: int, found: dict[str, Any] | None) -> dict[str, Any]:
-    row: dict[str, Any] = {"broker": name, "id": number, "state": "no TandemQ broker", "bytes": None, "records": None,
-                           "found": None, "damaged": None, "repaired": None,
-                           "rebuiltEntries": None}  # fmt: skip
+    row: dict[str, Any] = {
+        "broker": name,
+        "id": number,
+        "state": "no TandemQ broker",
+        "bytes": None,
+        "records": None,
+        "found": None,
+        "damaged": None,
+        "repaired": None,
+        "rebuiltEntries": None,
+    }
     if found is None:
         return row
     shown = found["this"]
     return row | {
-        "state": "running" if found["state"] == "running" else "verified", "bytes": shown["bytes"],
-        "records": shown["records"], "found": shown["damaged"], "damaged": len(found["damaged"]),
-        "repaired": found["repairedTotal"], "rebuiltEntries": found["corrected"],
-    }  # fmt: skip
+        "state": "running" if found["state"] == "running" else "verified",
+        "bytes": shown["bytes"],
+        "records": shown["records"],
+        "found": shown["damaged"],
+        "damaged": len(found["damaged"]),
+        "repaired": found["repairedTotal"],
+        "rebuiltEntries": found["corrected"],
+    }
 
 
 def _tell(states: list[dict[str, Any] | None]) -> None:

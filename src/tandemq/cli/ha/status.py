@@ -38,7 +38,7 @@ EXIT_FAILED = 1
 @json_option
 def status(
     broker: str | None, addresses: tuple[str, ...], registry: str | None, name_servers: str, as_json: bool
-) -> int:  # fmt: skip
+) -> int:
     """Show who may read and write and why, roles, log ends, lag, the two ends of each link, and damage in logs.
 
     The first line says whether all is well, by the conditions of `tandemq ha check`; the exit code does not. Exit code
@@ -83,18 +83,35 @@ def group_rows(group: Group) -> list[dict[str, Any]]:
         is_master = row["address"] == master.address if master is not None else row["id"] == 0
         own = row["logEnd"]
         row["lagBytes"] = max(0, end - own) if not is_master and end is not None and own is not None else None
-    gone = [{**_empty(group.name, broker_id, ""), "state": "away"} for broker_id in group.missing
-            if all(row["id"] != broker_id for row in rows)]  # fmt: skip
+    gone = [
+        {**_empty(group.name, broker_id, ""), "state": "away"}
+        for broker_id in group.missing
+        if all(row["id"] != broker_id for row in rows)
+    ]
     return sorted(rows + gone, key=lambda row: row["id"])
 
 
 def _empty(broker: str, broker_id: int, address: str) -> dict[str, Any]:
     return {
-        "broker": broker, "id": broker_id, "role": "", "address": address, "state": "no answer",
-        "logStart": None, "logEnd": None, "lagBytes": None, "slavesInSync": None,
-        "refused": None, "secured": None, "lastReadS": None, "lastWriteS": None, "slaves": [],
-        "log": None, **health_columns(None), "registered": False, "failover": None,
-    }  # fmt: skip
+        "broker": broker,
+        "id": broker_id,
+        "role": "",
+        "address": address,
+        "state": "no answer",
+        "logStart": None,
+        "logEnd": None,
+        "lagBytes": None,
+        "slavesInSync": None,
+        "refused": None,
+        "secured": None,
+        "lastReadS": None,
+        "lastWriteS": None,
+        "slaves": [],
+        "log": None,
+        **health_columns(None),
+        "registered": False,
+        "failover": None,
+    }
 
 
 def _row(member: Found) -> dict[str, Any]:
@@ -139,9 +156,11 @@ def _links(address: str) -> dict[str, Any]:
     own = told.get("haClientRuntimeInfo") or {}
     is_copying = bool(own.get("activated"))
     return {
-        "state": "copies" if is_copying else "has no link to its master", "refused": told.get("refusedTimes"),
-        "secured": _secured(own) if is_copying else None, **_ages(own),
-    }  # fmt: skip
+        "state": "copies" if is_copying else "has no link to its master",
+        "refused": told.get("refusedTimes"),
+        "secured": _secured(own) if is_copying else None,
+        **_ages(own),
+    }
 
 
 def _secured(link: dict[str, Any]) -> str | None:
@@ -155,10 +174,14 @@ def _secured(link: dict[str, Any]) -> str | None:
 def _slave_link(link: dict[str, Any]) -> dict[str, Any]:
     known = int(link.get("brokerId", -1)) >= 0
     return {
-        "slave": int(link["brokerId"]) if known else None, "address": str(link.get("addr", "")),
-        "ackedOffset": int(link.get("slaveAckOffset", 0)), "behindBytes": int(link.get("diff", 0)),
-        "inSync": bool(link.get("inSync")), "secured": _secured(link), **_ages(link),
-    }  # fmt: skip
+        "slave": int(link["brokerId"]) if known else None,
+        "address": str(link.get("addr", "")),
+        "ackedOffset": int(link.get("slaveAckOffset", 0)),
+        "behindBytes": int(link.get("diff", 0)),
+        "inSync": bool(link.get("inSync")),
+        "secured": _secured(link),
+        **_ages(link),
+    }
 
 
 def _ages(link: dict[str, Any]) -> dict[str, float | None]:

@@ -114,9 +114,7 @@ class _Index:
         real = Counter(row for row in rows if row[0] >= log_start and not _lies_in(row[0], self._damaged))
         topics, keys, offsets = zip(*expected, strict=True) if expected else ((), (), ())
         hashes = hash_keys(topics, keys).tolist() if keys else []
-        wanted = Counter(
-            pair for pair in zip(offsets, hashes, strict=True) if self.begin <= pair[0] <= self.end
-        )  # fmt: skip
+        wanted = Counter(pair for pair in zip(offsets, hashes, strict=True) if self.begin <= pair[0] <= self.end)
         late = len({offset for offset in offsets if offset > self.end})
         if self._is_unclean:
             self._found.not_yet += late
@@ -144,9 +142,15 @@ class _Index:
 
 
 def check_index(
-    store: Path, records: Iterable[Record], log_start: int, damaged: list[tuple[int, int]], *, slots: int, entries: int,
+    store: Path,
+    records: Iterable[Record],
+    log_start: int,
+    damaged: list[tuple[int, int]],
+    *,
+    slots: int,
+    entries: int,
     progress: Callable[[int], None],
-) -> Indexed:  # fmt: skip
+) -> Indexed:
     """Compare the index with the valid records of the log, in log order.
 
     `damaged`: ranges of the log. `slots`, `entries`: the size of index files. `progress` is told log offsets.

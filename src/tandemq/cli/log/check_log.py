@@ -113,9 +113,12 @@ def segments_of(store: Path) -> list[Segment]:
 
 
 def verify(
-    segments: list[Segment], *, jobs: int, progress: Callable[[int, int], None],
+    segments: list[Segment],
+    *,
+    jobs: int,
+    progress: Callable[[int, int], None],
     queues: tuple[Settings, Compared] | None = None,
-) -> Iterator[SegmentReport]:  # fmt: skip
+) -> Iterator[SegmentReport]:
     """Check every file; yields each as soon as it is known what becomes of its end. `progress`: bytes done, to do.
 
     `queues`: compare queue entries too, and add what is found.

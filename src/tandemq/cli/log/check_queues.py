@@ -297,9 +297,14 @@ def _unproven(entries: Array, log_start: int, damaged: list[tuple[int, int]]) ->
 
 
 def _look_up(
-    findings: Findings, settings: Settings, name: Name, queue: _Queue, read: Read, log_start: int,
+    findings: Findings,
+    settings: Settings,
+    name: Name,
+    queue: _Queue,
+    read: Read,
+    log_start: int,
     damaged: list[tuple[int, int]],
-) -> None:  # fmt: skip
+) -> None:
     for first, entries in queue.chunks():
         for place in _unproven(entries, log_start, damaged).tolist():
             entry = entries[place].item()

@@ -98,9 +98,13 @@ def verify(store: Path, jobs: int | None, queues: bool, derived: bool, slots: in
     damages = sum(not damage.is_tail for report in reports for damage in report.damages)
     size = sum(report.bytes for report in reports)
     facts = {
-        "segments": len(reports), "records": sum(report.records for report in reports), "bytes": size,
-        "damages": damages, "seconds": round(seconds, 3), "MB/s": round(size / 1e6 / seconds, 1),
-    }  # fmt: skip
+        "segments": len(reports),
+        "records": sum(report.records for report in reports),
+        "bytes": size,
+        "damages": damages,
+        "seconds": round(seconds, 3),
+        "MB/s": round(size / 1e6 / seconds, 1),
+    }
     facts |= _noted(store)
     indexed = _check_index(store, segments, damaged, slots, entries, silent=as_json) if derived else None
     derived_facts, findings, notes = _derived_facts(entered, indexed)
@@ -169,9 +173,14 @@ def _check_index(
     with closing(_Reader(segments)) as read:
         records = (record for record, _ in _walked(read, segments, None, silent=True))
         found = check_index(
-            store, records, start, damaged, slots=slots, entries=entries,
+            store,
+            records,
+            start,
+            damaged,
+            slots=slots,
+            entries=entries,
             progress=lambda offset: progress(offset - start, total),
-        )  # fmt: skip
+        )
     progress(total, total)
     return found
 
@@ -196,12 +205,15 @@ def _tell_segment(report: "SegmentReport") -> None:
 
 def _as_object(report: "SegmentReport") -> dict[str, Any]:
     return {
-        "file": report.segment.path, "start": report.segment.start, "records": report.records, "bytes": report.bytes,
+        "file": report.segment.path,
+        "start": report.segment.start,
+        "records": report.records,
+        "bytes": report.bytes,
         "damages": [
             {"start": damage.start, "end": damage.end, "reason": damage.reason, "tornTail": damage.is_tail}
             for damage in report.damages
         ],
-    }  # fmt: skip
+    }
 
 
 # dump
@@ -302,11 +314,20 @@ def _describe(record: "Record", window: bytes, *, with_body: bool) -> dict[str, 
     properties = decode_properties(record.properties.decode("utf-8", "replace"))
     raw = bytes(window[record.body_start : record.body_end])
     found: dict[str, Any] = {
-        "logOffset": record.log_offset, "size": record.size, "topic": record.topic.decode("utf-8", "replace"),
-        "queue": record.queue_id, "offset": record.queue_offset, "stored": record.store_ms, "born": record.born_ms,
-        "sysFlag": record.sys_flag, "id": properties.get(UNIQ_KEY, ""), "tag": properties.get(TAGS, ""),
-        "keys": properties.get(KEYS, "").split(), "properties": properties, "bodyBytes": len(raw),
-    }  # fmt: skip
+        "logOffset": record.log_offset,
+        "size": record.size,
+        "topic": record.topic.decode("utf-8", "replace"),
+        "queue": record.queue_id,
+        "offset": record.queue_offset,
+        "stored": record.store_ms,
+        "born": record.born_ms,
+        "sysFlag": record.sys_flag,
+        "id": properties.get(UNIQ_KEY, ""),
+        "tag": properties.get(TAGS, ""),
+        "keys": properties.get(KEYS, "").split(),
+        "properties": properties,
+        "bodyBytes": len(raw),
+    }
     if with_body:
         try:
             found["body"] = raw.decode()

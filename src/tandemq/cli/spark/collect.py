@@ -21,26 +21,54 @@ ALLOW_LOSS = {"failOnDataLoss=false goes on without them": "--allow-loss goes on
 
 @click.command()
 @click.argument("lake", type=LocalPath(file_okay=False, path_type=Path))
-@click.option("--namesrv", "-n", default=DEFAULT_NAME_SERVERS, envvar="TANDEMQ_NAMESRV", show_default=True,
-              show_envvar=True, help="Name servers of the cluster, host:port;host:port.")  # fmt: skip
+@click.option(
+    "--namesrv",
+    "-n",
+    default=DEFAULT_NAME_SERVERS,
+    envvar="TANDEMQ_NAMESRV",
+    show_default=True,
+    show_envvar=True,
+    help="Name servers of the cluster, host:port;host:port.",
+)
 @click.option("--subscribe", metavar="TOPICS", help="Topics to collect, separated by commas; all without this.")
-@click.option("--read-from", default="any", show_default=True, type=click.Choice(["any", "slave", "master"]),
-              help="Whom to read: slaves first, slaves only, or the master while it lives.")  # fmt: skip
+@click.option(
+    "--read-from",
+    default="any",
+    show_default=True,
+    type=click.Choice(["any", "slave", "master"]),
+    help="Whom to read: slaves first, slaves only, or the master while it lives.",
+)
 @click.option("--checkpoint", type=LocalPath(path_type=Path), help="Spark's checkpoint; by default within the lake.")
 @click.option("--follow", is_flag=True, help="Go on as messages come, until interrupted.")
 @click.option("--every", default="1 second", show_default=True, help="With --follow: how often to commit.")
-@click.option("--batch-messages", default=1_000_000, show_default=True, type=click.IntRange(1),
-              help="Messages per commit.")  # fmt: skip
-@click.option("--vacuum-hours", default=168, show_default=True, type=click.IntRange(0),
-              help="With --follow: once a day delete files that have not been part of LAKE for so long; 0: never.",
-)  # fmt: skip
+@click.option(
+    "--batch-messages", default=1_000_000, show_default=True, type=click.IntRange(1), help="Messages per commit."
+)
+@click.option(
+    "--vacuum-hours",
+    default=168,
+    show_default=True,
+    type=click.IntRange(0),
+    help="With --follow: once a day delete files that have not been part of LAKE for so long; 0: never.",
+)
 @click.option("--allow-loss", is_flag=True, help="Go on without what retention has taken, instead of failing.")
 @session_options
 @json_option
 def collect(
-    lake: Path, namesrv: str, subscribe: str | None, read_from: str, checkpoint: Path | None, follow: bool, every: str,
-    batch_messages: int, vacuum_hours: int, allow_loss: bool, master: str, conf: tuple[str, ...], as_json: bool,
-) -> None:  # fmt: skip
+    lake: Path,
+    namesrv: str,
+    subscribe: str | None,
+    read_from: str,
+    checkpoint: Path | None,
+    follow: bool,
+    every: str,
+    batch_messages: int,
+    vacuum_hours: int,
+    allow_loss: bool,
+    master: str,
+    conf: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Write the messages of a cluster into the Delta table LAKE, each once.
 
     For clusters whose disks are out of reach; where they are not, archive is quicker. What LAKE holds already is not
@@ -48,19 +76,26 @@ def collect(
     """
     what = {"subscribe": subscribe} if subscribe is not None else {"subscribePattern": ".*"}
     source = {
-        "nameServer": namesrv, **what, "readFrom": read_from, "maxOffsetsPerTrigger": str(batch_messages),
+        "nameServer": namesrv,
+        **what,
+        "readFrom": read_from,
+        "maxOffsetsPerTrigger": str(batch_messages),
         "failOnDataLoss": str(not allow_loss).lower(),
-    }  # fmt: skip
+    }
     with spark_session(master, conf, silent=as_json, words=ALLOW_LOSS) as (session, java):
         from tandemq.spark.jobs.collect import Collect, CollectOptions  # noqa: PLC0415  # --help needs no Spark
 
         job = Collect(
             CollectOptions(
-                source=source, lake=lake, checkpoint=checkpoint, follows=follow, trigger=every,
+                source=source,
+                lake=lake,
+                checkpoint=checkpoint,
+                follows=follow,
+                trigger=every,
                 vacuum_hours=vacuum_hours,
             ),
             progress=_Told(silent=as_json),
-        )  # fmt: skip
+        )
         facts = run_into_lake(job, session, follows=follow)
     show_facts(facts | {"java": java}, as_json=as_json)
 

@@ -33,9 +33,10 @@ directory = LocalPath(exists=True, file_okay=False, path_type=Path)
 store_argument = click.argument("store", type=directory)
 lake_argument = click.argument("lake", type=LocalPath(file_okay=False, path_type=Path))
 state_option = click.option(
-    "--state", type=LocalPath(dir_okay=False, path_type=Path),
+    "--state",
+    type=LocalPath(dir_okay=False, path_type=Path),
     help="Keep results in this file, and go on from it after an interruption.",
-)  # fmt: skip
+)
 range_option = click.option(
     "--range-bytes", default=64 << 20, show_default=True, type=click.IntRange(1 << 16), help="Bytes of log of one task."
 )
@@ -77,16 +78,29 @@ def sum_lost(lost: Sequence[Mapping[str, Any]]) -> int:
 @click.option("--every", default="1 second", show_default=True, help="With --follow: how often to commit.")
 @click.option("--batch-bytes", default=4 << 30, show_default=True, type=click.IntRange(1), help="Log per commit.")
 @click.option(
-    "--vacuum-hours", default=168, show_default=True, type=click.IntRange(0),
+    "--vacuum-hours",
+    default=168,
+    show_default=True,
+    type=click.IntRange(0),
     help="With --follow: once a day delete files that have not been part of LAKE for so long; 0: never.",
-)  # fmt: skip
+)
 @click.option("--allow-loss", is_flag=True, help="Go on without what retention has taken, instead of failing.")
 @session_options
 @json_option
 def archive(
-    store: Path, lake: Path, broker_name: str | None, checkpoint: Path | None, follow: bool, every: str,
-    batch_bytes: int, vacuum_hours: int, allow_loss: bool, master: str, conf: tuple[str, ...], as_json: bool,
-) -> None:  # fmt: skip
+    store: Path,
+    lake: Path,
+    broker_name: str | None,
+    checkpoint: Path | None,
+    follow: bool,
+    every: str,
+    batch_bytes: int,
+    vacuum_hours: int,
+    allow_loss: bool,
+    master: str,
+    conf: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Write the log of STORE into the Delta table LAKE, each record once.
 
     What LAKE holds already is not written again: interrupt and repeat as you like. Damage is archived with its verdict.
@@ -101,11 +115,18 @@ def archive(
 
         job = Archive(
             ArchiveOptions(
-                store=store, lake=lake, broker_name=broker_name, checkpoint=checkpoint, follows=follow, trigger=every,
-                bytes_max=batch_bytes, fails_on_loss=not allow_loss, vacuum_hours=vacuum_hours,
+                store=store,
+                lake=lake,
+                broker_name=broker_name,
+                checkpoint=checkpoint,
+                follows=follow,
+                trigger=every,
+                bytes_max=batch_bytes,
+                fails_on_loss=not allow_loss,
+                vacuum_hours=vacuum_hours,
             ),
             progress=tell,
-        )  # fmt: skip
+        )
         facts = run_into_lake(job, session, follows=follow)
     show_facts(facts | {"java": java}, as_json=as_json)
 
@@ -126,9 +147,12 @@ def compact(lake: Path, as_json: bool) -> None:
 @spark.command()
 @lake_argument
 @click.option(
-    "--hours", default=168, show_default=True, type=click.IntRange(0),
+    "--hours",
+    default=168,
+    show_default=True,
+    type=click.IntRange(0),
     help="Only files that have not been part of the table for so long; must exceed the longest read or write.",
-)  # fmt: skip
+)
 @click.option("--dry-run", is_flag=True, help="Only list them.")
 @json_option
 def vacuum(lake: Path, hours: int, dry_run: bool, as_json: bool) -> None:
@@ -198,10 +222,17 @@ def audit(
         show_json(facts | {"java": java})
     else:
         shown = [
-            {"kind": one["kind"], "at": one["commitLogOffset"], "bytes": one.get("size"), "topic": one.get("topic", ""),
-             "queue": one.get("queueId"), "offset": one.get("queueOffset"), "in": ", ".join(one.get("in", []))}
+            {
+                "kind": one["kind"],
+                "at": one["commitLogOffset"],
+                "bytes": one.get("size"),
+                "topic": one.get("topic", ""),
+                "queue": one.get("queueId"),
+                "offset": one.get("queueOffset"),
+                "in": ", ".join(one.get("in", [])),
+            }
             for one in found.differences[:SHOWN_MAX]
-        ]  # fmt: skip
+        ]
         if shown:
             show_rows(shown, as_json=False)
         tell_lost(found.lost)
@@ -219,9 +250,12 @@ def audit(
 @store_argument
 @click.argument("output", type=LocalPath(file_okay=False, path_type=Path))
 @click.option(
-    "--queue-file-bytes", default=6_000_000, show_default=True, type=click.IntRange(20),
+    "--queue-file-bytes",
+    default=6_000_000,
+    show_default=True,
+    type=click.IntRange(20),
     help="The broker's mappedFileSizeConsumeQueue.",
-)  # fmt: skip
+)
 @click.option("--index/--no-index", default=True, help="Whether the key index is made too.")
 @click.option(
     "--slots", default=5_000_000, show_default=True, type=click.IntRange(1), help="The broker's maxHashSlotNum."
@@ -234,9 +268,18 @@ def audit(
 @session_options
 @json_option
 def rebuild(
-    store: Path, output: Path, queue_file_bytes: int, index: bool, slots: int, entries: int, delays: str,
-    range_bytes: int, master: str, conf: tuple[str, ...], as_json: bool,
-) -> None:  # fmt: skip
+    store: Path,
+    output: Path,
+    queue_file_bytes: int,
+    index: bool,
+    slots: int,
+    entries: int,
+    delays: str,
+    range_bytes: int,
+    master: str,
+    conf: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Make the consume queues and the key index of STORE anew from its log, in the new directory OUTPUT.
 
     STORE is only read. To use them, stop the broker and put OUTPUT's directories in the place of STORE's. Interrupted,
@@ -247,14 +290,22 @@ def rebuild(
         from tandemq.spark.jobs.rebuild import rebuild as make  # noqa: PLC0415
 
         options = RebuildOptions(
-            store=store, output=output, queue_file_bytes=queue_file_bytes - queue_file_bytes % 20, index=index,
-            slots=slots, entries=entries, delays_ms=parse_delay_levels(delays), range_bytes=range_bytes,
-        )  # fmt: skip
+            store=store,
+            output=output,
+            queue_file_bytes=queue_file_bytes - queue_file_bytes % 20,
+            index=index,
+            slots=slots,
+            entries=entries,
+            delays_ms=parse_delay_levels(delays),
+            range_bytes=range_bytes,
+        )
         began = time.monotonic()
         done = make(
-            session, options, lambda what: None if as_json else click.echo(f"rebuild: {what}", err=True),
+            session,
+            options,
+            lambda what: None if as_json else click.echo(f"rebuild: {what}", err=True),
             Progress("rebuild", silent=as_json),
-        )  # fmt: skip
+        )
     show_facts(asdict(done) | {"seconds": round(time.monotonic() - began, 3), "java": java}, as_json=as_json)
 
 
@@ -276,9 +327,7 @@ def stats(
         from tandemq.spark.jobs.stats import gather  # noqa: PLC0415
 
         progress = Progress("stats", silent=as_json)
-        found = gather(
-            session, source, minutes=as_json, range_bytes=range_bytes, state=state, progress=progress
-        )  # fmt: skip
+        found = gather(session, source, minutes=as_json, range_bytes=range_bytes, state=state, progress=progress)
     if as_json:
         show_json(asdict(found) | {"java": java})
     else:
@@ -308,9 +357,16 @@ def _show_stats(found: "Stats") -> None:
 @session_options
 @json_option
 def report(
-    source: Path, page: Path, twins: tuple[Path, ...], title: str | None, range_bytes: int, state: Path | None,
-    master: str, conf: tuple[str, ...], as_json: bool,
-) -> None:  # fmt: skip
+    source: Path,
+    page: Path,
+    twins: tuple[Path, ...],
+    title: str | None,
+    range_bytes: int,
+    state: Path | None,
+    master: str,
+    conf: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Write PAGE, one HTML file: messages, bytes and latency per minute, lag per group, divergence of twins.
 
     SOURCE is a store directory or a lake; twins can be compared with a store directory. With --state, results of
@@ -330,12 +386,15 @@ def report(
         found = gather(session, source, range_bytes=range_bytes, state=state, progress=progress)
         audits = [
             compare(
-                session, source, twin, range_bytes=range_bytes,
+                session,
+                source,
+                twin,
+                range_bytes=range_bytes,
                 state=state.with_name(f"{state.name}.twin-{number}") if state is not None else None,
                 progress=Progress(f"audit with {twin}", silent=as_json),
             )
             for number, twin in enumerate(twins, 1)
-        ]  # fmt: skip
+        ]
     text = report_page(title or f"The log of {source.resolve().name}", found, audits, made=datetime.now(UTC))
     page.write_text(text, encoding="utf-8")
     diverges = [audit.second for audit in audits if audit.diverges_at is not None]

@@ -17,18 +17,32 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("directory", type=LocalPath(file_okay=False, path_type=Path))
-@click.option("--namesrv", "-n", envvar="TANDEMQ_NAMESRV", show_envvar=True,
-              help="Write a project that reads the cluster of these name servers, host:port;host:port.")  # fmt: skip
+@click.option(
+    "--namesrv",
+    "-n",
+    envvar="TANDEMQ_NAMESRV",
+    show_envvar=True,
+    help="Write a project that reads the cluster of these name servers, host:port;host:port.",
+)
 @click.option("--subscribe", metavar="TOPICS", help="Topics it reads, separated by commas; all without this.")
-@click.option("--store", metavar="DIRECTORY", type=LocalPath(exists=True, file_okay=False, path_type=Path),
-              help="Write a project that reads this store, or archived segments, instead of a cluster.")  # fmt: skip
+@click.option(
+    "--store",
+    metavar="DIRECTORY",
+    type=LocalPath(exists=True, file_okay=False, path_type=Path),
+    help="Write a project that reads this store, or archived segments, instead of a cluster.",
+)
 @click.option("--run", "runs", is_flag=True, help="Run the project, once it is there.")
 @click.option("--full-refresh", is_flag=True, help="With --run: make all tables anew.")
 @json_option
 def pipeline(
-    directory: Path, namesrv: str | None, subscribe: str | None, store: Path | None, runs: bool, full_refresh: bool,
+    directory: Path,
+    namesrv: str | None,
+    subscribe: str | None,
+    store: Path | None,
+    runs: bool,
+    full_refresh: bool,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Write a pipeline project (bronze, silver, gold) into DIRECTORY, or run the one that is there.
 
     The project is the user's: change its transformations, and run it by --run or by spark-pipelines itself.

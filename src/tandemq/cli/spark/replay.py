@@ -22,24 +22,55 @@ if TYPE_CHECKING:
 @click.option("--to-topic", metavar="TOPIC", help="Send messages to this topic.")
 @click.option("--to-same-topics", is_flag=True, help="Send each message to the topic it was in.")
 @click.option("--to-store", metavar="DIRECTORY", type=LocalPath(path_type=Path), help="Lay down a commit log here.")
-@click.option("--namesrv", "-n", default=DEFAULT_NAME_SERVERS, envvar="TANDEMQ_NAMESRV", show_default=True,
-              show_envvar=True, help="Name servers of the cluster to send to, host:port;host:port.")  # fmt: skip
+@click.option(
+    "--namesrv",
+    "-n",
+    default=DEFAULT_NAME_SERVERS,
+    envvar="TANDEMQ_NAMESRV",
+    show_default=True,
+    show_envvar=True,
+    help="Name servers of the cluster to send to, host:port;host:port.",
+)
 @click.option("--where", metavar="SQL", help="Which messages to send, a condition on the lake's columns.")
-@click.option("--also", metavar="TOPIC", multiple=True,
-              help="Send the messages of this topic too, though it is one of those left out; repeatable.")  # fmt: skip
-@click.option("--note", metavar="FILE", type=LocalPath(dir_okay=False, path_type=Path),
-              help="Note here what is sent; the same command goes on from the note.")  # fmt: skip
+@click.option(
+    "--also",
+    metavar="TOPIC",
+    multiple=True,
+    help="Send the messages of this topic too, though it is one of those left out; repeatable.",
+)
+@click.option(
+    "--note",
+    metavar="FILE",
+    type=LocalPath(dir_okay=False, path_type=Path),
+    help="Note here what is sent; the same command goes on from the note.",
+)
 @click.option("--broker-name", default="broker-a", show_default=True, help="Whose log to lay down.")
-@click.option("--segment-bytes", type=click.IntRange(min=1024), default=1 << 30, show_default=True,
-              help="Size of a file of the log, as mappedFileSizeCommitLog of the group's brokers.")  # fmt: skip
+@click.option(
+    "--segment-bytes",
+    type=click.IntRange(min=1024),
+    default=1 << 30,
+    show_default=True,
+    help="Size of a file of the log, as mappedFileSizeCommitLog of the group's brokers.",
+)
 @click.option("--epochs-of", metavar="HOST:PORT", help="Take the generations of the log from this broker, the master.")
 @session_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def replay(
-    lake: Path, to_topic: str | None, to_same_topics: bool, to_store: Path | None, namesrv: str, where: str | None,
-    also: tuple[str, ...], note: Path | None, broker_name: str, segment_bytes: int, epochs_of: str | None, master: str,
-    conf: tuple[str, ...], as_json: bool,
-) -> None:  # fmt: skip
+    lake: Path,
+    to_topic: str | None,
+    to_same_topics: bool,
+    to_store: Path | None,
+    namesrv: str,
+    where: str | None,
+    also: tuple[str, ...],
+    note: Path | None,
+    broker_name: str,
+    segment_bytes: int,
+    epochs_of: str | None,
+    master: str,
+    conf: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Send what LAKE holds to a topic again, or lay down its log as the store of a fresh slave.
 
     Give one of --to-topic, --to-same-topics and --to-store. Messages keep their unique keys, so that readers can tell
@@ -67,11 +98,21 @@ def replay(
             options = {"nameServer": namesrv} | ({"topic": to_topic} if to_topic is not None else {})
             done = replay_to_topic(session, lake, options, where=where, also=also, noted=note, progress=tell)
     if as_json:
-        click.echo(json.dumps({
-            "rows": done.rows, "done": done.done, "total": done.total, "skipped": done.skipped,
-            "leftOut": done.left_out, "logStart": done.log_start, "logEnd": done.log_end, "epochs": done.epochs,
-            "java": java,
-        }))  # fmt: skip
+        click.echo(
+            json.dumps(
+                {
+                    "rows": done.rows,
+                    "done": done.done,
+                    "total": done.total,
+                    "skipped": done.skipped,
+                    "leftOut": done.left_out,
+                    "logStart": done.log_start,
+                    "logEnd": done.log_end,
+                    "epochs": done.epochs,
+                    "java": java,
+                }
+            )
+        )
     elif to_store is None:
         click.echo(f"sent {done.rows} messages; {done.skipped} of {done.total} bytes of the log were done before")
         for topic, count in sorted(done.left_out.items()):

@@ -17,9 +17,15 @@ DEFAULT_NAME_SERVERS = "127.0.0.1:9876"
 _LEVELS = {"kazoo": logging.CRITICAL, "tandemq.client.consumer.unreadable": logging.WARNING}
 
 namesrv_option = click.option(
-    "--namesrv", "-n", "name_servers", default=DEFAULT_NAME_SERVERS, envvar="TANDEMQ_NAMESRV", show_default=True,
-    show_envvar=True, help="Name servers, host:port;host:port.",
-)  # fmt: skip
+    "--namesrv",
+    "-n",
+    "name_servers",
+    default=DEFAULT_NAME_SERVERS,
+    envvar="TANDEMQ_NAMESRV",
+    show_default=True,
+    show_envvar=True,
+    help="Name servers, host:port;host:port.",
+)
 
 
 @contextmanager

@@ -24,9 +24,12 @@ registry_option = registries.registry_option(
     "Find members there as well: zookeeper://host:2181,host:2181 or namesrv://host:9876."
 )
 address_option = click.option(
-    "--address", "addresses", multiple=True, metavar="HOST:PORT",
+    "--address",
+    "addresses",
+    multiple=True,
+    metavar="HOST:PORT",
     help="Ask this broker itself, and look at its group only; may be repeated.",
-)  # fmt: skip
+)
 NORMAL_SECONDS = 3.0
 PORT_MAX = 65_535
 ASK_THEM = (
@@ -65,9 +68,11 @@ class Found:
     @property
     def is_master(self) -> bool:
         """Whether it serves as the master now."""
-        return self.standing is not None and bool(self.standing["isMaster"]) and (
-            not self.has_registry or self.standing["stage"] in ("serving", "handing over")
-        )  # fmt: skip
+        return (
+            self.standing is not None
+            and bool(self.standing["isMaster"])
+            and (not self.has_registry or self.standing["stage"] in ("serving", "handing over"))
+        )
 
 
 @dataclass(slots=True)
@@ -168,8 +173,9 @@ def groups_of(
     wanted = {found.broker for found in asked}
     groups: dict[str, Group] = {}
     for name, broker_id, address, is_registered in [
-        *((one.broker, one.broker_id, one.address, True) for one in registered), *((*one, False) for one in living),
-    ]:  # fmt: skip
+        *((one.broker, one.broker_id, one.address, True) for one in registered),
+        *((*one, False) for one in living),
+    ]:
         if broker in (None, name) and (not asked or name in wanted):
             group = groups.setdefault(name, Group(name))
             if all(found.address != address for found in group.members):

@@ -19,9 +19,14 @@ def registry_option(text: str, **settings: Any) -> Callable[[_F], _F]:
 
     def added(command: _F) -> _F:
         command = click.option(
-            "--secret-file", envvar="TANDEMQ_SECRET_FILE", metavar="PATH", show_envvar=True, expose_value=False,
-            callback=_remember, help="The haSecretFile of the name server that hosts the registry, if it has one.",
-        )(command)  # fmt: skip
+            "--secret-file",
+            envvar="TANDEMQ_SECRET_FILE",
+            metavar="PATH",
+            show_envvar=True,
+            expose_value=False,
+            callback=_remember,
+            help="The haSecretFile of the name server that hosts the registry, if it has one.",
+        )(command)
         return click.option(
             "--registry", envvar="TANDEMQ_REGISTRY", metavar="ADDRESS", show_envvar=True, help=text, **settings
         )(command)

@@ -329,11 +329,16 @@ def _move_online(
         yield from ask(
             address,
             request(
-                code, topic=topic, group=group, timestamp=target.time_ms if target.time_ms is not None else -1,
-                isForce=True, queueId=queue.queue_id, offset=offset,
+                code,
+                topic=topic,
+                group=group,
+                timestamp=target.time_ms if target.time_ms is not None else -1,
+                isForce=True,
+                queueId=queue.queue_id,
+                offset=offset,
             ),
             timeout_ms=MOVE_TIMEOUT_MS,
-        )  # fmt: skip
+        )
 
 
 def clone_offsets(kit: Kit, source: str, destination: str, topic: str) -> Steps[None]:

@@ -57,8 +57,12 @@ def messages_by_key(
     """
     route = yield from topic_route(kit, topic)
     fields: dict[str, object] = {
-        "topic": topic, "key": key, "maxNum": count_max, "beginTimestamp": begin_ms, "endTimestamp": end_ms,
-    }  # fmt: skip
+        "topic": topic,
+        "key": key,
+        "maxNum": count_max,
+        "beginTimestamp": begin_ms,
+        "endTimestamp": end_ms,
+    }
     if unique:
         fields["_UNIQUE_KEY_QUERY"] = True
     addresses = [address for group in route.brokers.values() for address in group.members.values()]
@@ -126,7 +130,17 @@ def message_at(kit: Kit, queue: MessageQueue, offset: int) -> Steps[StoredMessag
 
 def _pull(queue: MessageQueue, offset: int) -> Command:
     return request(
-        RequestCode.PULL_MESSAGE, consumerGroup=TOOLS_GROUP, topic=queue.topic, queueId=queue.queue_id,
-        queueOffset=offset, maxMsgNums=1, sysFlag=_SUBSCRIPTION, commitOffset=0, suspendTimeoutMillis=0,
-        subscription="*", subVersion=0, expressionType="TAG", bname=queue.broker_name,
-    )  # fmt: skip
+        RequestCode.PULL_MESSAGE,
+        consumerGroup=TOOLS_GROUP,
+        topic=queue.topic,
+        queueId=queue.queue_id,
+        queueOffset=offset,
+        maxMsgNums=1,
+        sysFlag=_SUBSCRIPTION,
+        commitOffset=0,
+        suspendTimeoutMillis=0,
+        subscription="*",
+        subVersion=0,
+        expressionType="TAG",
+        bname=queue.broker_name,
+    )

@@ -119,10 +119,13 @@ class Fetch:
         self.pulled_ms = now.mono_ms
         number = self._number
         self._kit.links.request(
-            address, self._command(), now,
+            address,
+            self._command(),
+            now,
             lambda answer, at: self._answered(address, number, answer, at),
-            timeout_ms=self._options.pull_timeout_ms, closes=True,
-        )  # fmt: skip
+            timeout_ms=self._options.pull_timeout_ms,
+            closes=True,
+        )
 
     def restart(self, now: Now) -> None:
         """The window was set to another offset: ask from there at once; what is under way no longer counts."""
@@ -235,12 +238,19 @@ class Fetch:
         """The next record is not what was stored: ask another member, and this one again after a while."""
         self._refused(address, now)
         offset = self._window.next_offset
-        if self._damage_logged is None or self._damage_logged[0] != offset or (
-            now.mono_ms - self._damage_logged[1] >= DAMAGE_LOG_MS
-        ):  # fmt: skip
+        if (
+            self._damage_logged is None
+            or self._damage_logged[0] != offset
+            or (now.mono_ms - self._damage_logged[1] >= DAMAGE_LOG_MS)
+        ):
             self._damage_logged = (offset, now.mono_ms)
-            log.warning("damaged record, the queue waits for sound bytes queue=%s offset=%d address=%s reason=%s",
-                        self._window.queue, offset, address, damage)  # fmt: skip
+            log.warning(
+                "damaged record, the queue waits for sound bytes queue=%s offset=%d address=%s reason=%s",
+                self._window.queue,
+                offset,
+                address,
+                damage,
+            )
 
     def _nothing(self, answer: Command, now: Now) -> None:
         next_offset = int(answer.fields.get("nextBeginOffset", self._window.next_offset))

@@ -163,8 +163,12 @@ class PushCore:
         if not delivery.is_ours:
             ticket.settle(None)
         elif self.options.model is MessageModel.BROADCASTING:
-            log.warning("message given up group=%s queue=%s offset=%d: broadcast messages are not sent back",
-                        self.options.group, delivery.queue, delivery.message.queue_offset)  # fmt: skip
+            log.warning(
+                "message given up group=%s queue=%s offset=%d: broadcast messages are not sent back",
+                self.options.group,
+                delivery.queue,
+                delivery.message.queue_offset,
+            )
             self._pass(delivery, now)
             ticket.settle(None)
         elif self.options.orderly and delay_level != DEAD_LETTER_LEVEL and not self._is_over(delivery.message):
@@ -185,8 +189,12 @@ class PushCore:
             if done.error is None and done.result():
                 self._kit.timers.at(0, lambda at: self._pass(delivery, at))
             else:
-                self._kit.timers.at(0, lambda at: void(self._kit.timers.at(
-                    at.mono_ms + LOCAL_RETRY_MS, lambda then: self._redeliver(delivery, then))))  # fmt: skip
+                self._kit.timers.at(
+                    0,
+                    lambda at: void(
+                        self._kit.timers.at(at.mono_ms + LOCAL_RETRY_MS, lambda then: self._redeliver(delivery, then))
+                    ),
+                )
             ticket.settle(None)
 
         self._kit.runner.start(story, now).then(ended)

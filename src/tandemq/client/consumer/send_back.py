@@ -58,10 +58,16 @@ def send_back(
     address = kit.routes.leader(queue.broker_name)
     if address is not None and not kit.links.is_down(address):
         command = request(
-            RequestCode.CONSUMER_SEND_MSG_BACK, offset=message.log_offset, group=options.group, delayLevel=level,
-            originMsgId=message.offset_message_id, originTopic=message.topic, unitMode=False,
-            maxReconsumeTimes=reconsume_times_max(options), bname=queue.broker_name,
-        )  # fmt: skip
+            RequestCode.CONSUMER_SEND_MSG_BACK,
+            offset=message.log_offset,
+            group=options.group,
+            delayLevel=level,
+            originMsgId=message.offset_message_id,
+            originTopic=message.topic,
+            unitMode=False,
+            maxReconsumeTimes=reconsume_times_max(options),
+            bname=queue.broker_name,
+        )
         try:
             yield from ask(address, command, SEND_BACK_TIMEOUT_MS)
         except TandemError as error:

@@ -26,6 +26,15 @@ def warn(group: str, queue: MessageQueue, message: StoredMessage, outcome: str) 
     """Log that a message cannot be read, and what is done with it."""
     log.warning(
         "unreadable message %s group=%s topic=%s broker=%s queue=%d offset=%d keys=%.*r uniqueKey=%.*r reason=%s",
-        outcome, group, queue.topic, queue.broker_name, queue.queue_id, message.queue_offset,
-        _SHOWN_MAX, " ".join(message.keys), _SHOWN_MAX, message.unique_key, message.fault,
-    )  # fmt: skip
+        outcome,
+        group,
+        queue.topic,
+        queue.broker_name,
+        queue.queue_id,
+        message.queue_offset,
+        _SHOWN_MAX,
+        " ".join(message.keys),
+        _SHOWN_MAX,
+        message.unique_key,
+        message.fault,
+    )

@@ -107,20 +107,28 @@ class Told:
             },
             "statusTable": {
                 known.data.topic: {
-                    "consumeFailedMsgs": 0, "consumeFailedTPS": 0.0, "consumeOKTPS": 0.0, "consumeRT": 0.0,
-                    "pullRT": 0.0, "pullTPS": 0.0,
+                    "consumeFailedMsgs": 0,
+                    "consumeFailedTPS": 0.0,
+                    "consumeOKTPS": 0.0,
+                    "consumeRT": 0.0,
+                    "pullRT": 0.0,
+                    "pullTPS": 0.0,
                 }
                 for known in shares.subscriptions
             },
             "subscriptionSet": [
                 {
-                    "classFilterMode": False, "codeSet": known.data.code_set, "expressionType": "TAG",
-                    "subString": known.data.sub_string, "subVersion": known.data.sub_version,
-                    "tagsSet": known.data.tags_set, "topic": known.data.topic,
+                    "classFilterMode": False,
+                    "codeSet": known.data.code_set,
+                    "expressionType": "TAG",
+                    "subString": known.data.sub_string,
+                    "subVersion": known.data.sub_version,
+                    "tagsSet": known.data.tags_set,
+                    "topic": known.data.topic,
                 }
                 for known in shares.subscriptions
             ],
-        }  # fmt: skip
+        }
 
     def _queue_info(self, share: Share, now: Now, *, locked: bool) -> dict[str, Any]:
         window = share.window

@@ -74,9 +74,20 @@ class Peer:
     """An address, and the link to it if there is one."""
 
     __slots__ = (
-        "address", "decoder", "failures", "is_down", "is_leaving", "kept", "link", "opened_ms", "probe_ms", "read_ms",
-        "state", "waiting", "wanted_ms",
-    )  # fmt: skip
+        "address",
+        "decoder",
+        "failures",
+        "is_down",
+        "is_leaving",
+        "kept",
+        "link",
+        "opened_ms",
+        "probe_ms",
+        "read_ms",
+        "state",
+        "waiting",
+        "wanted_ms",
+    )
 
     def __init__(self, address: str) -> None:
         """Nothing is known of it."""

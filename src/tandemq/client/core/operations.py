@@ -236,10 +236,12 @@ class Runner:
 
         for position, one in enumerate(step.asks):
             self._links.request(
-                one.address, one.command, now,
+                one.address,
+                one.command,
+                now,
                 lambda answer, at, position=position: heard(position, answer, at),  # type: ignore[misc]
                 timeout_ms=one.timeout_ms,
-            )  # fmt: skip
+            )
 
 
 def _outcome(steps: Steps[T], done: Ticket[Any]) -> Callable[[], Step]:

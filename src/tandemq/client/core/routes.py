@@ -170,9 +170,13 @@ def decode_group(item: dict[str, Any]) -> BrokerGroup:
     """One of a route's broker groups."""
     members = {int(broker_id): str(address) for broker_id, address in item["brokerAddrs"].items()}
     return BrokerGroup(
-        item.get("cluster") or "", item["brokerName"], dict(sorted(members.items())), weight_of(item.get("weight")),
-        item.get("zoneName") or "", item.get("failoverMode") or "",
-    )  # fmt: skip
+        item.get("cluster") or "",
+        item["brokerName"],
+        dict(sorted(members.items())),
+        weight_of(item.get("weight")),
+        item.get("zoneName") or "",
+        item.get("failoverMode") or "",
+    )
 
 
 def weight_of(value: object) -> int:
@@ -190,9 +194,15 @@ class Routes:
     """The routes one client knows."""
 
     def __init__(
-        self, config: ClientConfig, links: Links, timers: Timers, runner: Runner, standing: Standing, random: Random,
+        self,
+        config: ClientConfig,
+        links: Links,
+        timers: Timers,
+        runner: Runner,
+        standing: Standing,
+        random: Random,
         now: Now,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """None yet."""
         self._config = config
         self._links = links
@@ -286,8 +296,15 @@ class Routes:
         if preferred_id == MASTER_ID:
             entries.sort(key=lambda e: (self._links.is_down(e[1]), self._standing.is_shut(e[1]), e[2], e[0]))
         else:
-            entries.sort(key=lambda e: (self._links.is_down(e[1]), self._standing.is_shut(e[1]),
-                                        e[0] != preferred_id, e[2], e[0]))  # fmt: skip
+            entries.sort(
+                key=lambda e: (
+                    self._links.is_down(e[1]),
+                    self._standing.is_shut(e[1]),
+                    e[0] != preferred_id,
+                    e[2],
+                    e[0],
+                )
+            )
         return [address for _, address, _ in entries]
 
     def _rank(self, known: _Known, broker_id: int, topic: str) -> int:

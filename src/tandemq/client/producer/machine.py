@@ -61,9 +61,17 @@ class _Sending:
     """One message, or batch, on its way."""
 
     __slots__ = (
-        "attempts_left", "error", "give_up_ms", "last_broker", "message", "oneway", "select", "stored", "ticket",
+        "attempts_left",
+        "error",
+        "give_up_ms",
+        "last_broker",
+        "message",
+        "oneway",
+        "select",
+        "stored",
+        "ticket",
         "unknown",
-    )  # fmt: skip
+    )
 
     def __init__(self, message: Outgoing, ticket: Ticket[Any], select: Select | None) -> None:
         self.message = message
@@ -287,9 +295,12 @@ class ProducerCore:
             return
         sent_ms = now.mono_ms
         self._kit.links.request(
-            address, command, now, lambda answer, at: self._answered(sending, queue, address, sent_ms, answer, at),
+            address,
+            command,
+            now,
+            lambda answer, at: self._answered(sending, queue, address, sent_ms, answer, at),
             timeout_ms=self.options.timeout_ms,
-        )  # fmt: skip
+        )
 
     def _answered(
         self, sending: _Sending, queue: MessageQueue, address: str, sent_ms: int, answer: Answer, now: Now

@@ -139,9 +139,15 @@ def encode_parts(
 
 
 def encode_bodies(
-    bodies: Sequence[bytes], keys: bytes, head: bytes, hosts: bytes, numbers: tuple[Sequence[int], ...],
-    log_offset: int, middle: bytes, after: bytes,
-) -> bytes:  # fmt: skip
+    bodies: Sequence[bytes],
+    keys: bytes,
+    head: bytes,
+    hosts: bytes,
+    numbers: tuple[Sequence[int], ...],
+    log_offset: int,
+    middle: bytes,
+    after: bytes,
+) -> bytes:
     """The same for bodies of one length that lie in memory one by one.
 
     Args:

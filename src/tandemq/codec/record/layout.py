@@ -77,10 +77,13 @@ class Layouts:
         noted = first | second
         tags = noted.get(b"TAGS")
         layout = Layout(
-            kept_before + UNIQUE_NAME, b"\x02" + kept_after + self._closing,
+            kept_before + UNIQUE_NAME,
+            b"\x02" + kept_after + self._closing,
             cached_java_hash(tags.decode("utf-8", "replace")) if tags else 0,
-            noted.get(b"KEYS"), noted.get(b"WAIT", b"").lower() != b"false", _UNUSUAL.isdisjoint(noted),
-        )  # fmt: skip
+            noted.get(b"KEYS"),
+            noted.get(b"WAIT", b"").lower() != b"false",
+            _UNUSUAL.isdisjoint(noted),
+        )
         if len(before) + len(after) <= LAYOUT_BYTES_MAX:
             if len(self._known) >= LAYOUTS_MAX:
                 self._known.clear()

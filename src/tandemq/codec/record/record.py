@@ -115,12 +115,29 @@ def encode_record(
     raw = b"".join(
         (
             head.pack(
-                size, magic, crc32(body) & _CRC_MASK, queue_id, flag, queue_offset, log_offset, sys_flag, born_ms,
-                born_host, store_ms, store_host, reconsume_times, prepared_offset, len(body),
+                size,
+                magic,
+                crc32(body) & _CRC_MASK,
+                queue_id,
+                flag,
+                queue_offset,
+                log_offset,
+                sys_flag,
+                born_ms,
+                born_host,
+                store_ms,
+                store_host,
+                reconsume_times,
+                prepared_offset,
+                len(body),
             ),
-            body, topic_length, topic, _SHORT.pack(properties_length), properties,
+            body,
+            topic_length,
+            topic,
+            _SHORT.pack(properties_length),
+            properties,
         )
-    )  # fmt: skip
+    )
     return raw + CRC_NAME + (b"%010d" % (crc32(raw) & _CRC_MASK))[::-1] + b"\x02"
 
 
@@ -131,19 +148,45 @@ def _host_flags(born_host: bytes, store_host: bytes) -> int:
 
 
 def join_record(
-    *, topic: bytes, body: bytes, properties: bytes, queue_id: int, flag: int, queue_offset: int, log_offset: int,
-    sys_flag: int, born_ms: int, born_host: bytes, store_ms: int, store_host: bytes, reconsume_times: int,
-    prepared_offset: int, body_crc: int,
-) -> bytes:  # fmt: skip
+    *,
+    topic: bytes,
+    body: bytes,
+    properties: bytes,
+    queue_id: int,
+    flag: int,
+    queue_offset: int,
+    log_offset: int,
+    sys_flag: int,
+    born_ms: int,
+    born_host: bytes,
+    store_ms: int,
+    store_host: bytes,
+    reconsume_times: int,
+    prepared_offset: int,
+    body_crc: int,
+) -> bytes:
     """The bytes of a stored record from all its fields; `properties` as stored, their CRC property included."""
     is_short = len(topic) <= TOPIC_V1_BYTES_MAX
     topic_length = len(topic).to_bytes(1 if is_short else 2)
     head = _HEADS[sys_flag & 0x30]
     size = head.size + len(body) + len(topic_length) + len(topic) + 2 + len(properties)
     fixed = head.pack(
-        size, MAGIC_V1 if is_short else MAGIC_V2, body_crc, queue_id, flag, queue_offset, log_offset, sys_flag, born_ms,
-        born_host, store_ms, store_host, reconsume_times, prepared_offset, len(body),
-    )  # fmt: skip
+        size,
+        MAGIC_V1 if is_short else MAGIC_V2,
+        body_crc,
+        queue_id,
+        flag,
+        queue_offset,
+        log_offset,
+        sys_flag,
+        born_ms,
+        born_host,
+        store_ms,
+        store_host,
+        reconsume_times,
+        prepared_offset,
+        len(body),
+    )
     return b"".join((fixed, body, topic_length, topic, _SHORT.pack(len(properties)), properties))
 
 
@@ -244,9 +287,22 @@ def parse_record(data: Buffer, start: int, end: int) -> Record | str:
     if end - start < head.size + 3:
         return "fewer bytes than a record has"
     (
-        size, magic, body_crc, queue_id, _flag, queue_offset, log_offset, _sys, born_ms, _born, store_ms, _host,
-        _reconsume, _prepared, body_length,
-    ) = head.unpack_from(data, start)  # fmt: skip
+        size,
+        magic,
+        body_crc,
+        queue_id,
+        _flag,
+        queue_offset,
+        log_offset,
+        _sys,
+        born_ms,
+        _born,
+        store_ms,
+        _host,
+        _reconsume,
+        _prepared,
+        body_length,
+    ) = head.unpack_from(data, start)
     body_start = start + head.size
     body_end = body_start + body_length
     if magic not in (MAGIC_V1, MAGIC_V2):
@@ -268,10 +324,23 @@ def parse_record(data: Buffer, start: int, end: int) -> Record | str:
         return "the length of the properties is negative"
     if properties_end != start + size:
         return f"size {size} differs from the sum of the parts, {properties_end - start}"
-    return _new_record(Record, (
-        size, queue_id, queue_offset, log_offset, sys_flag, born_ms, store_ms, bytes(data[topic_start:topic_end]),
-        bytes(data[topic_end + 2 : properties_end]), body_start, body_end, body_crc,
-    ))  # fmt: skip
+    return _new_record(
+        Record,
+        (
+            size,
+            queue_id,
+            queue_offset,
+            log_offset,
+            sys_flag,
+            born_ms,
+            store_ms,
+            bytes(data[topic_start:topic_end]),
+            bytes(data[topic_end + 2 : properties_end]),
+            body_start,
+            body_end,
+            body_crc,
+        ),
+    )
 
 
 def unfinished_record(data: Buffer, start: int, end: int) -> int | str:

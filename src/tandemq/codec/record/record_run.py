@@ -28,10 +28,24 @@ from tandemq.codec.record.record import (
 
 REGULAR_BYTES_MIN = RECORD_BYTES_MIN + CRC_PROPERTY_BYTES
 HEAD = np.dtype(
-    [("size", ">i4"), ("magic", ">u4"), ("crc", ">u4"), ("queue_id", ">i4"), ("flag", ">i4"), ("queue_offset", ">i8"),
-     ("log_offset", ">i8"), ("sys_flag", ">i4"), ("born_ms", ">i8"), ("born_host", "V8"), ("store_ms", ">i8"),
-     ("store_host", "V8"), ("reconsume", ">i4"), ("prepared", ">i8"), ("body_length", ">i4")]
-)  # fmt: skip
+    [
+        ("size", ">i4"),
+        ("magic", ">u4"),
+        ("crc", ">u4"),
+        ("queue_id", ">i4"),
+        ("flag", ">i4"),
+        ("queue_offset", ">i8"),
+        ("log_offset", ">i8"),
+        ("sys_flag", ">i4"),
+        ("born_ms", ">i8"),
+        ("born_host", "V8"),
+        ("store_ms", ">i8"),
+        ("store_host", "V8"),
+        ("reconsume", ">i4"),
+        ("prepared", ">i8"),
+        ("body_length", ">i4"),
+    ]
+)
 """`record.HEAD_V4` of many records, field by field."""
 assert HEAD.itemsize == HEAD_V4.size, "one layout"
 _CRC_NAME = np.frombuffer(b"__CRC32#\x01", dtype=np.uint8)
@@ -85,9 +99,17 @@ class Columns:
         """Record by record. Cost: ten objects for each."""
         topic_ends = self.words_starts + self.topic_bytes
         columns = (
-            self.sizes, self.queue_ids, self.queue_offsets, self.log_offsets, self.sys_flags, self.store_ms,
-            self.words_starts, topic_ends, topic_ends + 2, self.ends,
-        )  # fmt: skip
+            self.sizes,
+            self.queue_ids,
+            self.queue_offsets,
+            self.log_offsets,
+            self.sys_flags,
+            self.store_ms,
+            self.words_starts,
+            topic_ends,
+            topic_ends + 2,
+            self.ends,
+        )
         return list(map(Row, *[column.tolist() for column in columns]))
 
 
@@ -137,10 +159,20 @@ class Run:
         """Append one record read by `parse_record` at `start`."""
         end = start + record.size
         properties = end - len(record.properties)
-        self.parts.append(Row(
-            record.size, record.queue_id, record.queue_offset, record.log_offset, record.sys_flag, record.store_ms,
-            properties - 2 - len(record.topic), properties - 2, properties, end,
-        ))  # fmt: skip
+        self.parts.append(
+            Row(
+                record.size,
+                record.queue_id,
+                record.queue_offset,
+                record.log_offset,
+                record.sys_flag,
+                record.store_ms,
+                properties - 2 - len(record.topic),
+                properties - 2,
+                properties,
+                end,
+            )
+        )
 
 
 def scan_run(data: bytes, start: int, end: int, base: int, run: Run, *, at_least: int = SCANNED_MIN) -> int:
@@ -184,10 +216,16 @@ def scan_run(data: bytes, start: int, end: int, base: int, run: Run, *, at_least
     if not count:
         return start
     whole = Columns(
-        sizes, head["queue_id"].astype(np.int64), head["queue_offset"].astype(np.int64), base + at,
-        head["sys_flag"].astype(np.int64), head["store_ms"].astype(np.int64), body_end + 1, topic_end - body_end - 1,
+        sizes,
+        head["queue_id"].astype(np.int64),
+        head["queue_offset"].astype(np.int64),
+        base + at,
+        head["sys_flag"].astype(np.int64),
+        head["store_ms"].astype(np.int64),
+        body_end + 1,
+        topic_end - body_end - 1,
         stop,
-    )  # fmt: skip
+    )
     run.parts.append(whole if count == len(starts) else whole.first(count))
     return int(stop[count - 1])
 

@@ -41,11 +41,20 @@ class SendFields(
     msgspec.Struct,
     gc=False,
     rename={
-        "producer_group": "a", "topic": "b", "default_topic": "c", "default_topic_queue_nums": "d", "queue_id": "e",
-        "sys_flag": "f", "born_timestamp": "g", "flag": "h", "properties": "i", "reconsume_times": "j",
-        "max_reconsume_times": "l", "batch": "m",
+        "producer_group": "a",
+        "topic": "b",
+        "default_topic": "c",
+        "default_topic_queue_nums": "d",
+        "queue_id": "e",
+        "sys_flag": "f",
+        "born_timestamp": "g",
+        "flag": "h",
+        "properties": "i",
+        "reconsume_times": "j",
+        "max_reconsume_times": "l",
+        "batch": "m",
     },
-):  # fmt: skip
+):
     """SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320): the same fields, one letter each."""
 
     producer_group: str
@@ -66,10 +75,16 @@ class PlainSendFields(
     msgspec.Struct,
     gc=False,
     rename={
-        "topic": "b", "queue_id": "e", "sys_flag": "f", "born_timestamp": "g", "flag": "h", "properties": "i",
-        "reconsume_times": "j", "batch": "m",
+        "topic": "b",
+        "queue_id": "e",
+        "sys_flag": "f",
+        "born_timestamp": "g",
+        "flag": "h",
+        "properties": "i",
+        "reconsume_times": "j",
+        "batch": "m",
     },
-):  # fmt: skip
+):
     """What the hot path needs of a V2 send; every field left out is one object less per message."""
 
     topic: str

@@ -21,9 +21,11 @@ _PLACES = re.compile(
     rb"|(?<=UNIQ_KEY\\u0001)(?P<key>[0-9A-Za-z]{1,64})(?=\\u0002)"
 )
 _FORMS = {
-    "queue": rb"(?P<queue>\d{1,9})", "born": rb"(?P<born>\d{1,18})", "opaque": rb"(?P<opaque>\d{1,9})",
+    "queue": rb"(?P<queue>\d{1,9})",
+    "born": rb"(?P<born>\d{1,18})",
+    "opaque": rb"(?P<opaque>\d{1,9})",
     "key": rb"(?P<key>[0-9A-Za-z]{1,64})",
-}  # fmt: skip
+}
 HEADER_BYTES_MAX = 4096
 PATTERNS_MAX = 256
 

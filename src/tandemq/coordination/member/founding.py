@@ -80,14 +80,21 @@ class Founder:
         if member.mode is not Mode.ELECT and not self._is_master(member.view.config):
             return Verdict(False, False, "roles are fixed: force the configured master")
         self._is_forced |= not is_preview
-        held = {number: record for number, record in (member.view.live or {}).items()
-                if record is not None and number != member.id}  # fmt: skip
+        held = {
+            number: record
+            for number, record in (member.view.live or {}).items()
+            if record is not None and number != member.id
+        }
         fuller = max(held, key=lambda number: (held[number].epoch, held[number].log_end), default=None)
         hint = ""
         if fuller is not None and (held[fuller].epoch, held[fuller].log_end) > (member.log_epoch, member.log_end):
             hint = f"; broker {fuller} has more of the log: force that one instead"
-        return Verdict(True, False, f"the registry has no record of the group; it begins anew with the log of broker "
-                                    f"{member.id}, and what others hold beyond it is lost{hint}")  # fmt: skip
+        return Verdict(
+            True,
+            False,
+            f"the registry has no record of the group; it begins anew with the log of broker "
+            f"{member.id}, and what others hold beyond it is lost{hint}",
+        )
 
     def _was_there_before(self, others: dict[int, LiveBroker | None]) -> bool:
         epochs = [record.epoch for record in others.values() if record is not None]
@@ -111,8 +118,10 @@ class Founder:
         if member.mode is not Mode.ELECT:
             return None if config.master is None else config.master.broker_id
         candidates = [Candidate(member.id, member.log_epoch, member.log_end, member.priority(member.id))]
-        candidates += [Candidate(number, record.epoch, record.log_end, member.priority(number))
-                       for number, record in others.items()]  # fmt: skip
+        candidates += [
+            Candidate(number, record.epoch, record.log_end, member.priority(number))
+            for number, record in others.items()
+        ]
         candidates = [one for one in candidates if member.configured(one.broker_id).may_write]
         return min((one.broker_id for one in candidates), key=lambda one: place_of(one, candidates), default=None)
 

@@ -75,9 +75,7 @@ _MOVES: dict[Stage, frozenset[Stage]] = {
 class Member:
     """One broker's part in its group. Every input may change what `next_effects` returns and what is permitted."""
 
-    def __init__(
-        self, settings: MemberSettings, now: Now, *, log_end: int, log_epoch: int, is_log_whole: bool
-    ) -> None:  # fmt: skip
+    def __init__(self, settings: MemberSettings, now: Now, *, log_end: int, log_epoch: int, is_log_whole: bool) -> None:
         """A broker that has just recovered its store.
 
         Args:
@@ -242,9 +240,7 @@ class Member:
         if peer == state.master and found.is_linked and state.master != self.id:
             if self.log_end >= heartbeat.log_end and not self._is_doubt_final:
                 self.is_log_whole = True
-            self._sync.confirm_offset = max(
-                self._sync.confirm_offset, min(heartbeat.confirm_offset, self.log_end)
-            )  # fmt: skip
+            self._sync.confirm_offset = max(self._sync.confirm_offset, min(heartbeat.confirm_offset, self.log_end))
         promises = holder_of(state) == peer and self.view.pending is None and self._giver.taken is None
         return heartbeat.number if promises else 0
 
@@ -316,8 +312,12 @@ class Member:
 
     def deadline_ms(self) -> int:
         """When `tick` is needed next, monotonic."""
-        times = [self._thought_ms + THINK_MS, self._taker.checks.next_ms, self._giver.deadline_ms(),
-                 self.view.deadline_ms()]  # fmt: skip
+        times = [
+            self._thought_ms + THINK_MS,
+            self._taker.checks.next_ms,
+            self._giver.deadline_ms(),
+            self.view.deadline_ms(),
+        ]
         times += [until for until in self.permitted_until if self._thought_ms < until < FOREVER]
         return max(min(time for time in times if time is not None), self._thought_ms + 1)
 
@@ -448,8 +448,9 @@ class Member:
             found = [(heir, (self.view.live or {}).get(heir)) for heir in heirs]
             candidates = [
                 Candidate(heir, record.epoch, record.log_end, self.priority(heir))
-                for heir, record in found if record is not None
-            ]  # fmt: skip
+                for heir, record in found
+                if record is not None
+            ]
             if candidates:
                 heir = min(candidates, key=lambda one: place_of(one.broker_id, candidates)).broker_id
                 new = replace(state, epoch=state.epoch + 1, master=heir, reader=heir, in_sync=tuple(others))
@@ -573,9 +574,7 @@ class Member:
 
     def _timing(self, session_ms: int) -> Timing:
         settings = self.settings
-        return timing(
-            session_ms, lease_ms=settings.lease_ms, checks=settings.checks, check_ms=settings.check_ms
-        )  # fmt: skip
+        return timing(session_ms, lease_ms=settings.lease_ms, checks=settings.checks, check_ms=settings.check_ms)
 
     def _watch_absent(self, now: Now) -> None:
         live = self.view.live

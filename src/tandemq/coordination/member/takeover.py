@@ -163,8 +163,9 @@ class Taker:
         """The living member whose log reaches farthest, if it reaches farther than ours."""
         member = self._member
         held = {
-            other: (record.epoch, record.log_end) for other, record in (member.view.live or {}).items()
+            other: (record.epoch, record.log_end)
+            for other, record in (member.view.live or {}).items()
             if record is not None and other not in (member.id, holder)
-        }  # fmt: skip
+        }
         best = max(held, key=held.__getitem__, default=None)
         return best if best is not None and held[best] > (member.log_epoch, member.log_end) else None

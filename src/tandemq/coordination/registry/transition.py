@@ -45,28 +45,35 @@ def objection(
     """
     for broker_id, does in ((state.master, "is master"), (state.reader, "serves reads")):
         if broker_id != NOBODY and after.member(broker_id) is None:
-            return Objection(f"broker {broker_id} {does} at present, and is unknown in this configuration",
-                             "switch first")  # fmt: skip
+            return Objection(
+                f"broker {broker_id} {does} at present, and is unknown in this configuration", "switch first"
+            )
     if before is not None and before.mode is after.mode:
         return None
     if after.mode is not Mode.ELECT and state.master not in (MASTER_ID, NOBODY):
-        return Objection(f"broker {state.master} is its master",
-                         f"switch to broker {MASTER_ID} (tandemq ha switch), stop it")  # fmt: skip
+        return Objection(
+            f"broker {state.master} is its master", f"switch to broker {MASTER_ID} (tandemq ha switch), stop it"
+        )
     if after.mode is not Mode.SLAVE_CONSUME and state.mode is GroupMode.SLAVE_CONSUME:
-        return Objection(f"broker {state.reader} still has consumers' offsets",
-                         "wait until it has handed them back, stop it")  # fmt: skip
+        return Objection(
+            f"broker {state.reader} still has consumers' offsets", "wait until it has handed them back, stop it"
+        )
     if before is not None and living:
         listed = ", ".join(map(str, sorted(living)))
-        return Objection(f"brokers {listed} run in mode {before.mode.value}, and members of two modes would not "
-                         "understand each other", "stop all brokers of the group")  # fmt: skip
+        return Objection(
+            f"brokers {listed} run in mode {before.mode.value}, and members of two modes would not "
+            "understand each other",
+            "stop all brokers of the group",
+        )
     return None
 
 
 def removal_objection(living: Collection[int]) -> Objection:
     """Why a group whose brokers live may not lose its configuration: they would serve nobody from then on."""
     listed = ", ".join(map(str, sorted(living)))
-    return Objection(f"brokers {listed} of the group run, and would serve nobody without a configuration",
-                     "stop them first")  # fmt: skip
+    return Objection(
+        f"brokers {listed} of the group run, and would serve nobody without a configuration", "stop them first"
+    )
 
 
 def forgotten(state: GroupState, before: GroupConfig | None, after: GroupConfig) -> GroupState | None:

@@ -221,9 +221,11 @@ class RegistryView:
 
     def _changed(self, path: str) -> None:
         kinds = {
-            self._config_path: "config", self._state_path: "state-watch", self._live_path: "children",
+            self._config_path: "config",
+            self._state_path: "state-watch",
+            self._live_path: "children",
             self._own_path: "own-read",
-        }  # fmt: skip
+        }
         if self.is_up and path in kinds:
             self._ask_again(kinds[path])
 
@@ -327,9 +329,10 @@ class RegistryView:
             return
         self.state, self.pending, self.is_state_read = None, None, False
         self._note(
-            "state", f"the registry has the group's record of epoch {epoch}, and {self.last_epoch} was known here: an "
+            "state",
+            f"the registry has the group's record of epoch {epoch}, and {self.last_epoch} was known here: an "
             "older copy of its data was restored; bring the newer one, or remove the record",
-        )  # fmt: skip
+        )
 
     def _settle(self) -> None:
         """The record was read: is the pending write decided?"""

@@ -179,7 +179,7 @@ class Checks:
     ) -> None:
         have = sum(
             1 for slave in slaves if self._record_on(slave, log_offset, attempt, len(data), safe=safe) in (None, data)
-        )  # fmt: skip
+        )
         if have < needed:
             raise Violation(
                 "I17", f"{attempt.group} answered {attempt.code} at {log_offset}; {have} of {needed} slaves have it"

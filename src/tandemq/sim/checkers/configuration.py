@@ -124,26 +124,31 @@ class Configurations:
             ("be read", member.may_read(now_ms), right.may_read),
             ("be written", member.may_write(now_ms), right.may_write),
             ("take commits", member.may_commit(now_ms), right.may_read),
-        ):  # fmt: skip
+        ):
             if may and not is_right:
                 raise Violation("I6", f"{host.name} may {what}, and has read that it may not: {right.value}")
 
     def _judge_record(
         self, host: Host, member: Member, new: GroupState, configs: tuple[GroupConfig | None, ...]
-    ) -> None:  # fmt: skip
+    ) -> None:
         """A record that a broker begins to write; by what it knew before this turn, and knows after it."""
         state = member.view.state
         if self.forced_until_us.get(host.group.name, -1) >= self._world.now_us:
             return
         if member.mode is Mode.ELECT and (state is None or new.master != state.master):
             if not any(_right(config, new.master).may_write for config in configs):
-                raise Violation("I6", f"{host.name} makes {new.master} the master, and has read that it may not be "
-                                      f"written to: {configs[-1]}")  # fmt: skip
+                raise Violation(
+                    "I6",
+                    f"{host.name} makes {new.master} the master, and has read that it may not be "
+                    f"written to: {configs[-1]}",
+                )
         elif new.mode is GroupMode.SLAVE_CONSUME and state is not None and state.mode is GroupMode.NORMAL:
             both = (new.master, new.reader)
             if not any(all(_right(config, one).may_read for one in both) for config in configs):
-                raise Violation("I6", f"{host.name} reads for {new.master}, and has read that one of them may not be "
-                                      f"read: {configs[-1]}")  # fmt: skip
+                raise Violation(
+                    "I6",
+                    f"{host.name} reads for {new.master}, and has read that one of them may not be read: {configs[-1]}",
+                )
 
     def _judge_leaving(self, host: Host, member: Member, seen: Seen) -> None:
         state, config = member.view.state, member.view.config
@@ -163,8 +168,9 @@ class Configurations:
         count = 0 if state is None else sum(self.names(host, one) for one in state.in_sync)
         was_short, seen.is_short = seen.is_short, state is not None and count < broker.config.min_in_sync
         if was_short and seen.is_short and stored > seen.stored:
-            raise Violation("I17", f"{host.name} takes messages, and {count} members are in sync, not "
-                                   f"{broker.config.min_in_sync}")  # fmt: skip
+            raise Violation(
+                "I17", f"{host.name} takes messages, and {count} members are in sync, not {broker.config.min_in_sync}"
+            )
         seen.stored = stored
 
 

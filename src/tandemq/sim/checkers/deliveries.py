@@ -36,8 +36,11 @@ def records_in(
         if fault is not None:
             raise Violation("I10", f"{address} gave {consumer} a corrupt record at {record.log_offset}: {fault}")
         if (record.topic, record.queue_id) != (name, queue_id) or record.queue_offset < expected:
-            raise Violation("I4", f"{address} gave {consumer} {record.topic!r}/{record.queue_id}@{record.queue_offset} "
-                                  f"for {topic}/{queue_id}@{expected}")  # fmt: skip
+            raise Violation(
+                "I4",
+                f"{address} gave {consumer} {record.topic!r}/{record.queue_id}@{record.queue_offset} "
+                f"for {topic}/{queue_id}@{expected}",
+            )
         expected = record.queue_offset + 1
         yield position, record.queue_offset
         position += record.size
@@ -67,13 +70,25 @@ class Deliveries:
             raise Violation("I2", f"nobody sent what {address} gave {self._name}: {message}")
         same = (message.body, message.tags, " ".join(message.keys), message.properties.get("X"))
         if same != (wanted.body, wanted.tag, wanted.keys, wanted.producer) or wanted.topic not in (
-            message.topic, message.properties.get("RETRY_TOPIC")
-        ):  # fmt: skip
+            message.topic,
+            message.properties.get("RETRY_TOPIC"),
+        ):
             raise Violation(
                 "I2", f"{address} gave {self._name} another message than was sent as {wanted.key}: {message}"
             )
-        shadow.give(Given(self._group, address, broker_group, topic, message.queue_id, message.queue_offset,
-                          message.log_offset, wanted.key, self._world.now_us))  # fmt: skip
+        shadow.give(
+            Given(
+                self._group,
+                address,
+                broker_group,
+                topic,
+                message.queue_id,
+                message.queue_offset,
+                message.log_offset,
+                wanted.key,
+                self._world.now_us,
+            )
+        )
         self._world.fold("give", self._name, message.queue_offset, wanted.key)
         return wanted
 

@@ -281,9 +281,18 @@ class Verdict:
             *(f"{prefix}{group}" for prefix in (RETRY_PREFIX, DLQ_PREFIX) for group in self._consumer_groups),
         }
         fresh = {name for name in host.broker.topics.table if name not in known}
-        system = {"SELF_TEST_TOPIC", "TBW102", "BenchmarkTest", host.config.cluster, host.group.name,
-                  "OFFSET_MOVED_EVENT", SCHEDULE_TOPIC, f"{host.config.cluster}_REPLY_TOPIC",
-                  "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"}  # fmt: skip
+        system = {
+            "SELF_TEST_TOPIC",
+            "TBW102",
+            "BenchmarkTest",
+            host.config.cluster,
+            host.group.name,
+            "OFFSET_MOVED_EVENT",
+            SCHEDULE_TOPIC,
+            f"{host.config.cluster}_REPLY_TOPIC",
+            "RMQ_SYS_TRANS_HALF_TOPIC",
+            "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        }
         if fresh - system:
             raise Violation("I16", f"{host.name} has topics nobody asked for: {sorted(fresh - system)}")
 
@@ -347,9 +356,10 @@ class Verdict:
         ]
         if not master_lost or (copied and len(slaves_lost) < group.copies - 1):
             raise Violation(
-                "I1", f"{message.key} was answered {attempt.code} at {log_offset} of {group.name} ({group.level}) at "
-                f"{attempt.answered_us / SECOND:.3f} s, and is not there"
-            )  # fmt: skip
+                "I1",
+                f"{message.key} was answered {attempt.code} at {log_offset} of {group.name} ({group.level}) at "
+                f"{attempt.answered_us / SECOND:.3f} s, and is not there",
+            )
 
     def _judge_order(self, group: GroupPlan) -> None:
         last: dict[tuple[tuple[str, int], str, int], int] = {}

@@ -25,7 +25,7 @@ class GroupVerdict(Verdict):
 
     def __init__(
         self, world: World, cluster: GroupCluster, shadow: Shadow, checks: GroupChecks, groups: tuple[str, ...]
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`groups`: of consumers."""
         super().__init__(world, cluster, shadow, checks, groups)
         self._group_checks = checks
@@ -42,8 +42,10 @@ class GroupVerdict(Verdict):
         if broker.failover is None:
             return f"{host.name} static, refuses: {broker.send.refusal}"
         member = broker.failover.member
-        return (f"{host.name} {member.stage.value} epoch {broker.failover.epoch} log {broker.store.log.written_end}"
-                f" whole {member.is_log_whole}: {member.why}; refuses {broker.send.refusal}; {state}")  # fmt: skip
+        return (
+            f"{host.name} {member.stage.value} epoch {broker.failover.epoch} log {broker.store.log.written_end}"
+            f" whole {member.is_log_whole}: {member.why}; refuses {broker.send.refusal}; {state}"
+        )
 
     def _unsettled_group(self, group: GroupPlan) -> str:
         leader = self._groups.leader(group)

@@ -128,8 +128,11 @@ class GroupChecks(Checks):
                 continue
             if not self._is_excused(host, place):
                 fact = self._facts.get(place)
-                raise Violation("I1", f"{host.name} {what}, and has {keys.get(log_offset)} at {log_offset}, where "
-                                      f"{place} was told to be {key}: {fact}")  # fmt: skip
+                raise Violation(
+                    "I1",
+                    f"{host.name} {what}, and has {keys.get(log_offset)} at {log_offset}, where "
+                    f"{place} was told to be {key}: {fact}",
+                )
             del self._ledger[place]
 
     def _is_excused(self, host: Host, place: Place) -> bool:
@@ -237,8 +240,11 @@ class GroupChecks(Checks):
             found = broker.offsets.table.get(key, {}).get(queue_id)
             has = found or 0
             if has < offset and not self._lost_since(host):
-                raise Violation("I7", f"{host.name} took over from {before} ({state.reason}) with {has} for {key}/"
-                                      f"{queue_id}, and {offset} was answered")  # fmt: skip
+                raise Violation(
+                    "I7",
+                    f"{host.name} took over from {before} ({state.reason}) with {has} for {key}/"
+                    f"{queue_id}, and {offset} was answered",
+                )
             if found is not None:  # whoever lost power may have had less to hand over
                 self._handed.setdefault(host.name, {})[key, queue_id] = min(found, offset)
         self.on_handed(host)
@@ -268,8 +274,9 @@ class GroupChecks(Checks):
             if isinstance(record, str) or property_value(record.properties, b"UNIQ_KEY") != message.key.encode():
                 if not waits:
                     continue  # it was not asked to be safe: another master may have cut it before this was heard
-                raise Violation("I17", f"{host.name} answered {attempt.code} for {message.key}; at {log_offset} it has "
-                                       f"{record}")  # fmt: skip
+                raise Violation(
+                    "I17", f"{host.name} answered {attempt.code} for {message.key}; at {log_offset} it has {record}"
+                )
             if waits or not is_elect:
                 self._place(attempt, at, record)
                 place = (attempt.group, record.topic.decode(), record.queue_id, record.queue_offset)
@@ -329,8 +336,11 @@ class GroupChecks(Checks):
             raise Violation(
                 "I1", f"{host.name} had its log up to {least}, and after its restart up to {broker.store.log.end}"
             )
-        saved = {(key, queue_id): offset for key, queues in self._saved.get(host.name, {}).items()
-                 for queue_id, offset in queues.items()}  # fmt: skip
+        saved = {
+            (key, queue_id): offset
+            for key, queues in self._saved.get(host.name, {}).items()
+            for queue_id, offset in queues.items()
+        }
         for what, offsets in (("saved", saved), ("been handed", self._handed.get(host.name, {}))):
             for (key, queue_id), offset in offsets.items():
                 now = broker.offsets.table.get(key, {}).get(queue_id, -1)
@@ -347,7 +357,7 @@ class GroupChecks(Checks):
         table = host.broker.offsets.table
         self._note_offsets(
             host, {(key, queue_id): offset for key, queues in table.items() for queue_id, offset in queues.items()}
-        )  # fmt: skip
+        )
 
     def _note_corrections(self, host: Host) -> None:
         if host.broker is not None:

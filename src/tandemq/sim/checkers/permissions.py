@@ -49,9 +49,7 @@ class Permissions:
         """Nobody may do anything."""
         self._world = world
         self._cluster = cluster
-        self._held: dict[str, tuple[Held, Held, Held]] = {
-            host.name: (Held(), Held(), Held()) for host in cluster.hosts
-        }  # fmt: skip
+        self._held: dict[str, tuple[Held, Held, Held]] = {host.name: (Held(), Held(), Held()) for host in cluster.hosts}
         self._members: dict[str, list[Host]] = {}
         for host in cluster.hosts:
             self._members.setdefault(host.group.name, []).append(host)

@@ -162,8 +162,14 @@ class Witness:
         if fields["m"] == "true":
             parts = [(part.body, decode_properties(part.properties.decode())) for part in decode_batch(command.body)]
         messages = [self._recognised(body, properties[UNIQ_KEY]) for body, properties in parts]
-        attempt = Attempt(len(self._shadow.attempts), messages, line.member[0], int(fields["e"]), self._world.now_us,
-                          (f"{self._name}#{self._lives}", line.link))  # fmt: skip
+        attempt = Attempt(
+            len(self._shadow.attempts),
+            messages,
+            line.member[0],
+            int(fields["e"]),
+            self._world.now_us,
+            (f"{self._name}#{self._lives}", line.link),
+        )
         attempt.address = line.address
         attempt.waits = outer.get(WAIT) != "false" and not command.is_oneway
         self._shadow.send(attempt)

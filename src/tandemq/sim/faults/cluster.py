@@ -42,13 +42,33 @@ class Faults:
         self.is_over = False
         self._flipped: dict[str, Host] = {}
         self._kinds: list[tuple[int, Callable[[], None]]] = [
-            (6, self._cut), (3, self._half_open), (3, self._black_hole), (4, self._stall), (4, self._partition),
-            (2, self._isolate), (2, self._slow_links), (4, self._flip_in_flight), (4, self._pause), (7, self._kill),
-            (3, self._kill_both), (2, self._kill_name_server), (3, self._cut_client), (4, self._end_client),
-            (5, self._stop_at_call), (7, self._power_loss), (3, self._power_loss_both), (3, self._jump),
-            (2, self._wipe_slave), (3, self._slow_disk), (3, self._full_disk), (2, self._failing_write),
-            (3, self._failing_sync), (3, self._flip_log), (2, self._flip_derived), (2, self._restart),
-        ]  # fmt: skip
+            (6, self._cut),
+            (3, self._half_open),
+            (3, self._black_hole),
+            (4, self._stall),
+            (4, self._partition),
+            (2, self._isolate),
+            (2, self._slow_links),
+            (4, self._flip_in_flight),
+            (4, self._pause),
+            (7, self._kill),
+            (3, self._kill_both),
+            (2, self._kill_name_server),
+            (3, self._cut_client),
+            (4, self._end_client),
+            (5, self._stop_at_call),
+            (7, self._power_loss),
+            (3, self._power_loss_both),
+            (3, self._jump),
+            (2, self._wipe_slave),
+            (3, self._slow_disk),
+            (3, self._full_disk),
+            (2, self._failing_write),
+            (3, self._failing_sync),
+            (3, self._flip_log),
+            (2, self._flip_derived),
+            (2, self._restart),
+        ]
         self._rare: list[Callable[[], None]] = [self._failing_read]
 
     def plan(self, count: int, until_us: int) -> None:
@@ -180,8 +200,11 @@ class Faults:
         self._later(500, 6_000, restore)
 
     def _flip_in_flight(self) -> None:
-        found = [connection for connection in self._network.connections
-                 if connection.kind is LinkKind.HA_MASTER and all(connection.open)]  # fmt: skip
+        found = [
+            connection
+            for connection in self._network.connections
+            if connection.kind is LinkKind.HA_MASTER and all(connection.open)
+        ]
         if found:
             end = self._random.choice((0, 1, 1))
             self._random.choice(found).flip_in[end] = self._random.randrange(4_000 if end else 200)
@@ -373,6 +396,8 @@ class Faults:
 
     def _copied_everywhere(self, host: Host) -> int:
         """Log offset below which every member of the group has the bytes safe."""
-        ends = [0 if member.broker is None else member.broker.store.log.flushed_offset
-                for member in self._cluster.members(host.group)]  # fmt: skip
+        ends = [
+            0 if member.broker is None else member.broker.store.log.flushed_offset
+            for member in self._cluster.members(host.group)
+        ]
         return min(ends)

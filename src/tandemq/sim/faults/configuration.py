@@ -82,9 +82,7 @@ class ConfigurationFaults:
             return
         group = self._random.choice([one for one in self._cluster.plan.groups if mode_of(one) is not Mode.STATIC])
         assert isinstance(group, ManagedGroup), "it has a registry"
-        kinds: list[tuple[int, Callable[[ManagedGroup], None]]] = [
-            (5, self._permit), (5, self._drop), (1, self._weigh),
-        ]  # fmt: skip
+        kinds: list[tuple[int, Callable[[ManagedGroup], None]]] = [(5, self._permit), (5, self._drop), (1, self._weigh)]
         if mode_of(group) is Mode.ELECT:
             kinds.append((2, self._require))
         self._random.choices([kind for _, kind in kinds], [weight for weight, _ in kinds])[0](group)

@@ -35,7 +35,7 @@ class GroupFaults(Faults):
 
     def __init__(
         self, world: World, network: Network, cluster: GroupCluster, clients: list[Seat], checks: GroupChecks
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Nothing is wrong yet."""
         super().__init__(world, network, cluster, clients)
         self._random = Random(f"{world.seed}-group-faults")
@@ -45,15 +45,39 @@ class GroupFaults(Faults):
         self._doomed: set[str] = set()
         """Groups whose next holder is killed as soon as everything was handed to it."""
         self._kinds = [
-            (3, self._cut), (2, self._half_open), (2, self._black_hole), (3, self._stall), (3, self._partition),
-            (2, self._slow_links), (2, self._flip_in_flight), (4, self._pause), (5, self._kill), (3, self._kill_both),
-            (4, self._stop_at_call), (5, self._power_loss), (2, self._power_loss_both), (2, self._jump),
-            (2, self._slow_disk), (2, self._full_disk), (2, self._failing_sync), (2, self._failing_write),
-            (2, self._restart), (3, self._wipe), (7, self._kill_leader), (5, self._pause_leader),
-            (4, self._registry_away), (3, self._registry_slow), (3, self._session_over), (4, self._cut_registry),
-            (3, self._cut_peers), (4, self._isolate_member), (5, self._switch), (1, self._force),
-            (4, self._switch_while_waiting), (7, self._hand_and_kill),
-        ]  # fmt: skip
+            (3, self._cut),
+            (2, self._half_open),
+            (2, self._black_hole),
+            (3, self._stall),
+            (3, self._partition),
+            (2, self._slow_links),
+            (2, self._flip_in_flight),
+            (4, self._pause),
+            (5, self._kill),
+            (3, self._kill_both),
+            (4, self._stop_at_call),
+            (5, self._power_loss),
+            (2, self._power_loss_both),
+            (2, self._jump),
+            (2, self._slow_disk),
+            (2, self._full_disk),
+            (2, self._failing_sync),
+            (2, self._failing_write),
+            (2, self._restart),
+            (3, self._wipe),
+            (7, self._kill_leader),
+            (5, self._pause_leader),
+            (4, self._registry_away),
+            (3, self._registry_slow),
+            (3, self._session_over),
+            (4, self._cut_registry),
+            (3, self._cut_peers),
+            (4, self._isolate_member),
+            (5, self._switch),
+            (1, self._force),
+            (4, self._switch_while_waiting),
+            (7, self._hand_and_kill),
+        ]
         if any(client.application is not None for client in clients):
             self._kinds += [(3, self._cut_client), (4, self._end_client)]
         self._rare = [self._failing_read, self._flip_log, self._flip_log, self._registry_lost, self._registry_lost]
@@ -117,8 +141,12 @@ class GroupFaults(Faults):
             or host.group.name in self._flipped
         ):
             return
-        is_whole = all(member.broker is not None and member.process is not None and stage_of(member) in
-                       (Stage.SERVING, Stage.SLAVE) for member in members)  # fmt: skip
+        is_whole = all(
+            member.broker is not None
+            and member.process is not None
+            and stage_of(member) in (Stage.SERVING, Stage.SLAVE)
+            for member in members
+        )
         may_lose = mode_of(host.group) is Mode.ELECT or (not host.is_master and state.mode is GroupMode.NORMAL)
         if is_whole and may_lose:
             self._note("disk-lost", host.name)
@@ -264,10 +292,14 @@ class GroupFaults(Faults):
     def _goes_on_alone(self, host: Host) -> bool:
         """Whether another member is alone in sync: cut off it needs no lease, so an operator has to stop it first."""
         return any(
-            other is not host and other.broker is not None and (failover := other.broker.failover) is not None
-            and failover.is_elect and failover.is_master and failover.member.must_ack == {failover.member.id}
+            other is not host
+            and other.broker is not None
+            and (failover := other.broker.failover) is not None
+            and failover.is_elect
+            and failover.is_master
+            and failover.member.must_ack == {failover.member.id}
             for other in self._cluster.members(host.group)
-        )  # fmt: skip
+        )
 
     def _accept(self, host: Host) -> None:
         """An operator makes a member serve, whatever is lost by it: for as long as the command may take."""
@@ -279,9 +311,10 @@ class GroupFaults(Faults):
         asking = [
             (broker.store.log.written_end, host, broker.failover.member.why)
             for host in self._cluster.members(group)
-            if (broker := host.broker) is not None and broker.failover is not None
+            if (broker := host.broker) is not None
+            and broker.failover is not None
             and "force-master" in broker.failover.member.why
-        ]  # fmt: skip
+        ]
         if asking:
             _, host, why = max(asking, key=lambda one: one[0])
             self._world.consequence("operator", f"{host.name}: {why}")

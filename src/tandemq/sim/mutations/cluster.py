@@ -120,9 +120,10 @@ def queue_entries_wrong() -> AbstractContextManager[Any]:
     """Queue entries carry a wrong tag code."""
     append = consumequeue.ConsumeQueue.append
     return patched(
-        consumequeue.ConsumeQueue, "append",
+        consumequeue.ConsumeQueue,
+        "append",
         lambda self, log_offset, size, code: append(self, log_offset, size, code + 1),
-    )  # fmt: skip
+    )
 
 
 def delay_early() -> AbstractContextManager[Any]:
@@ -151,9 +152,10 @@ def offsets_go_back() -> AbstractContextManager[Any]:
     """A committed offset is stored lower."""
     commit = offsets.ConsumerOffsets.commit
     return patched(
-        offsets.ConsumerOffsets, "commit",
+        offsets.ConsumerOffsets,
+        "commit",
         lambda self, topic, group, queue_id, offset: commit(self, topic, group, queue_id, max(0, offset - 1)),
-    )  # fmt: skip
+    )
 
 
 def offsets_forgotten() -> AbstractContextManager[Any]:

@@ -134,7 +134,7 @@ class Administrator:
 
     def _go_on(
         self, name: str, wanted: GroupConfig, steps: Generator[Operation, Outcome, Came], outcome: Outcome | None
-    ) -> None:  # fmt: skip
+    ) -> None:
         try:
             operation = next(steps) if outcome is None else steps.send(outcome)
         except StopIteration as end:

@@ -48,9 +48,15 @@ class Application:
         self.witness = Witness(around.world, around.shadow, name, around.members)
         self.timers = Timers()
         self._config = ClientConfig(
-            name_servers=around.name_servers, client_id=name, ip=ip, heartbeat_ms=9_000, silence_probe_ms=6_000,
-            route_poll_ms=around.route_poll_ms, request_timeout_ms=1_500, connect_timeout_ms=1_500,
-        )  # fmt: skip
+            name_servers=around.name_servers,
+            client_id=name,
+            ip=ip,
+            heartbeat_ms=9_000,
+            silence_probe_ms=6_000,
+            route_poll_ms=around.route_poll_ms,
+            request_timeout_ms=1_500,
+            connect_timeout_ms=1_500,
+        )
         self._node: ClientNode | None = None
         self._is_leaving = False
         self._farewell: Ticket[None] | None = None

@@ -30,18 +30,36 @@ class ConsumingApplication(Application):
     """One member of a consumer group."""
 
     def __init__(
-        self, around: Surroundings, name: str, ip: str, random: Random, *, group: str, expression: str, orderly: bool,
+        self,
+        around: Surroundings,
+        name: str,
+        ip: str,
+        random: Random,
+        *,
+        group: str,
+        expression: str,
+        orderly: bool,
         suspend_ms: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`expression`: tags as `A || B`, or `*`. `suspend_ms`: of long polls."""
         super().__init__(around, name, ip, random)
         self._expression = expression
         self._options = ConsumerOptions(
-            group=group, orderly=orderly, consume_from=ConsumeFrom.FIRST, max_reconsume_times=RECONSUME_MAX,
-            pull_messages=16, long_poll_ms=suspend_ms, pull_timeout_ms=suspend_ms + 2_000,
-            prefetch_messages=random.choice((8, 1_000)), rebalance_ms=8_000, commit_ms=3_000, lock_renew_ms=5_000,
-            lock_live_ms=8_000, suspend_ms=500, error_pause_ms=500,
-        )  # fmt: skip
+            group=group,
+            orderly=orderly,
+            consume_from=ConsumeFrom.FIRST,
+            max_reconsume_times=RECONSUME_MAX,
+            pull_messages=16,
+            long_poll_ms=suspend_ms,
+            pull_timeout_ms=suspend_ms + 2_000,
+            prefetch_messages=random.choice((8, 1_000)),
+            rebalance_ms=8_000,
+            commit_ms=3_000,
+            lock_renew_ms=5_000,
+            lock_live_ms=8_000,
+            suspend_ms=500,
+            error_pause_ms=500,
+        )
         self._deliveries = Deliveries(around.world, around.shadow, name, group)
         self._highest: dict[Share, tuple[int, int]] = {}
         """Share to its window's generation and the highest offset delivered."""
@@ -163,5 +181,8 @@ class ConsumingApplication(Application):
             if share.state is ShareState.ACTIVE and share.window.has_room:
                 self.moves += 1
                 if asked == 0:
-                    raise Violation("I14", f"{self.name} lost {master} {MOVE_MS} ms ago and still does not read "
-                                           f"{queue} from {', '.join(there)}")  # fmt: skip
+                    raise Violation(
+                        "I14",
+                        f"{self.name} lost {master} {MOVE_MS} ms ago and still does not read "
+                        f"{queue} from {', '.join(there)}",
+                    )

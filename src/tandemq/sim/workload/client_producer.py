@@ -41,17 +41,30 @@ class ProducingApplication(Application):
     """Sends until it is stopped."""
 
     def __init__(
-        self, around: Surroundings, name: str, ip: str, random: Random, *, pace_ms: int, kinds: frozenset[str],
-        retry_ms: int = 0, uses_late: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        around: Surroundings,
+        name: str,
+        ip: str,
+        random: Random,
+        *,
+        pace_ms: int,
+        kinds: frozenset[str],
+        retry_ms: int = 0,
+        uses_late: bool = True,
+    ) -> None:
         """`pace_ms`: mean time between messages. `retry_ms`: how long they are tried. `uses_late`: see `Maker`."""
         super().__init__(around, name, ip, random)
         self._maker = Maker(around.world, name, random, kinds, uses_late=uses_late)
         self._pace_ms = pace_ms
         self._options = ProducerOptions(
-            group=f"P-{name}", timeout_ms=2_500, retries=random.randrange(1, 4), retry_ms=retry_ms,
-            queues_per_new_topic=3, retry_when_not_stored_ok=random.random() < 0.5, latency_aware=random.random() < 0.8,
-        )  # fmt: skip
+            group=f"P-{name}",
+            timeout_ms=2_500,
+            retries=random.randrange(1, 4),
+            retry_ms=retry_ms,
+            queues_per_new_topic=3,
+            retry_when_not_stored_ok=random.random() < 0.5,
+            latency_aware=random.random() < 0.8,
+        )
         self.is_stopped = False
         self._reachable: dict[str, dict[str, int]] = {}
         """Unique key to the links that were open when it was first sent."""
@@ -167,6 +180,10 @@ def _says(attempt: Attempt, at: int, wanted: Wanted, result: SendResult) -> bool
 def as_message(wanted: Wanted) -> Message:
     """What the client is asked to send."""
     return Message(
-        wanted.topic, wanted.body, tags=wanted.tag, keys=wanted.keys.split(), delay_level=wanted.delay_level,
+        wanted.topic,
+        wanted.body,
+        tags=wanted.tag,
+        keys=wanted.keys.split(),
+        delay_level=wanted.delay_level,
         properties={"X": wanted.producer},
-    )  # fmt: skip
+    )

@@ -33,8 +33,19 @@ MASTER_AVOIDED_MS = 3_000
 class Lane:
     """One queue of our share."""
 
-    __slots__ = ("avoid_master_until_ms", "committed", "finished", "group", "is_busy", "is_dropped", "next_offset",
-                 "open", "queue_id", "source", "topic")  # fmt: skip
+    __slots__ = (
+        "avoid_master_until_ms",
+        "committed",
+        "finished",
+        "group",
+        "is_busy",
+        "is_dropped",
+        "next_offset",
+        "open",
+        "queue_id",
+        "source",
+        "topic",
+    )
 
     def __init__(self, topic: str, group: str, queue_id: int) -> None:
         """Its offset is not known yet."""
@@ -60,9 +71,18 @@ class Consumer(Talker):
     """One member of a consumer group."""
 
     def __init__(
-        self, world: World, shadow: Shadow, name: str, group: str, expression: str, random: Random,
-        name_servers: tuple[str, ...], *, binary: bool, suspend_ms: int,
-    ) -> None:  # fmt: skip
+        self,
+        world: World,
+        shadow: Shadow,
+        name: str,
+        group: str,
+        expression: str,
+        random: Random,
+        name_servers: tuple[str, ...],
+        *,
+        binary: bool,
+        suspend_ms: int,
+    ) -> None:
         """`expression`: tags as `A || B`, or `*`."""
         super().__init__(name, random, name_servers, binary=binary)
         self._world = world
@@ -106,12 +126,27 @@ class Consumer(Talker):
     def _beat(self) -> None:
         tags = [tag.strip() for tag in self._expression.split("||")] if self._expression != "*" else []
         data = HeartbeatData(
-            self.name, [],
-            [ConsumerData(self.group, "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_FIRST_OFFSET", [
-                SubscriptionData(topic, "*" if topic.startswith("%") else self._expression, tags,
-                                 [java_hash(tag) for tag in tags], 1) for topic in self.topics
-            ])],
-        )  # fmt: skip
+            self.name,
+            [],
+            [
+                ConsumerData(
+                    self.group,
+                    "CONSUME_PASSIVELY",
+                    "CLUSTERING",
+                    "CONSUME_FROM_FIRST_OFFSET",
+                    [
+                        SubscriptionData(
+                            topic,
+                            "*" if topic.startswith("%") else self._expression,
+                            tags,
+                            [java_hash(tag) for tag in tags],
+                            1,
+                        )
+                        for topic in self.topics
+                    ],
+                )
+            ],
+        )
         body = msgspec.json.encode(data)
         for address in self._addresses():
             self.ask(address, Command(RequestCode.HEART_BEAT, body=body), 1_500, lambda _: None)
@@ -180,10 +215,18 @@ class Consumer(Talker):
         if member is None:
             self.after(500, lambda: self._ask_offset(lane))
             return
-        fields = {"consumerGroup": self.group, "topic": lane.topic, "queueId": str(lane.queue_id),
-                  "setZeroIfNotFound": "false"}  # fmt: skip
-        self.ask(member[1], Command(RequestCode.QUERY_CONSUMER_OFFSET, fields=fields), 1_500,
-                 lambda answer: self._heard_offset(lane, member[0], answer))  # fmt: skip
+        fields = {
+            "consumerGroup": self.group,
+            "topic": lane.topic,
+            "queueId": str(lane.queue_id),
+            "setZeroIfNotFound": "false",
+        }
+        self.ask(
+            member[1],
+            Command(RequestCode.QUERY_CONSUMER_OFFSET, fields=fields),
+            1_500,
+            lambda answer: self._heard_offset(lane, member[0], answer),
+        )
 
     def _heard_offset(self, lane: Lane, source: int, answer: Command | None) -> None:
         if answer is not None and answer.code == 0:
@@ -213,10 +256,18 @@ class Consumer(Talker):
             return
         lane.committed = offset
         self._shadow.committed(lane.group, lane.topic, lane.queue_id, self.group, offset, self._world.now_us)
-        fields = {"consumerGroup": self.group, "topic": lane.topic, "queueId": str(lane.queue_id),
-                  "commitOffset": str(offset)}  # fmt: skip
-        self.ask(master[1], Command(RequestCode.UPDATE_CONSUMER_OFFSET, fields=fields), 1_500,
-                 lambda answer: self._committed(lane, answer))  # fmt: skip
+        fields = {
+            "consumerGroup": self.group,
+            "topic": lane.topic,
+            "queueId": str(lane.queue_id),
+            "commitOffset": str(offset),
+        }
+        self.ask(
+            master[1],
+            Command(RequestCode.UPDATE_CONSUMER_OFFSET, fields=fields),
+            1_500,
+            lambda answer: self._committed(lane, answer),
+        )
 
     def _committed(self, lane: Lane, answer: Command | None) -> None:
         if answer is None:
@@ -241,14 +292,25 @@ class Consumer(Talker):
             lane.committed = max(lane.committed, commit)
             self._shadow.committed(lane.group, lane.topic, lane.queue_id, self.group, commit, self._world.now_us)
         fields = {
-            "consumerGroup": self.group, "topic": lane.topic, "queueId": str(lane.queue_id),
-            "queueOffset": str(lane.next_offset), "maxMsgNums": "16", "sysFlag": str(flags),
-            "commitOffset": str(commit), "suspendTimeoutMillis": str(self._suspend_ms), "subVersion": "1",
-            "expressionType": "TAG", "subscription": "*" if lane.topic.startswith("%") else self._expression,
-        }  # fmt: skip
+            "consumerGroup": self.group,
+            "topic": lane.topic,
+            "queueId": str(lane.queue_id),
+            "queueOffset": str(lane.next_offset),
+            "maxMsgNums": "16",
+            "sysFlag": str(flags),
+            "commitOffset": str(commit),
+            "suspendTimeoutMillis": str(self._suspend_ms),
+            "subVersion": "1",
+            "expressionType": "TAG",
+            "subscription": "*" if lane.topic.startswith("%") else self._expression,
+        }
         code = RequestCode.PULL_MESSAGE if self.random.random() < 0.9 else RequestCode.LITE_PULL_MESSAGE
-        self.ask(address, Command(code, fields=fields), self._suspend_ms + 1_500,
-                 lambda answer: self._pulled(lane, number, address, answer))  # fmt: skip
+        self.ask(
+            address,
+            Command(code, fields=fields),
+            self._suspend_ms + 1_500,
+            lambda answer: self._pulled(lane, number, address, answer),
+        )
 
     def _pulled(self, lane: Lane, source: int, address: str, answer: Command | None) -> None:
         lane.is_busy = False
@@ -314,12 +376,20 @@ class Consumer(Talker):
             self.after(500, lambda: self._give_back(lane, message))
             return
         fields = {
-            "offset": str(message.log_offset), "group": self.group, "delayLevel": "1",
-            "originMsgId": message.offset_message_id, "originTopic": message.topic, "unitMode": "false",
+            "offset": str(message.log_offset),
+            "group": self.group,
+            "delayLevel": "1",
+            "originMsgId": message.offset_message_id,
+            "originTopic": message.topic,
+            "unitMode": "false",
             "maxReconsumeTimes": str(RECONSUME_MAX),
-        }  # fmt: skip
-        self.ask(master[1], Command(RequestCode.CONSUMER_SEND_MSG_BACK, fields=fields), 1_500,
-                 lambda answer: self._given_back(lane, message, answer))  # fmt: skip
+        }
+        self.ask(
+            master[1],
+            Command(RequestCode.CONSUMER_SEND_MSG_BACK, fields=fields),
+            1_500,
+            lambda answer: self._given_back(lane, message, answer),
+        )
 
     def _given_back(self, lane: Lane, message: StoredMessage, answer: Command | None) -> None:
         if answer is None or answer.code:

@@ -26,9 +26,16 @@ class GroupProducing(ProducingApplication):
     """Sends through the real client to whoever takes it."""
 
     def __init__(
-        self, around: Surroundings, name: str, ip: str, random: Random, heard: Heard, *, pace_ms: int,
+        self,
+        around: Surroundings,
+        name: str,
+        ip: str,
+        random: Random,
+        heard: Heard,
+        *,
+        pace_ms: int,
         kinds: frozenset[str],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`heard` gets every answer."""
         super().__init__(around, name, ip, random, pace_ms=pace_ms, kinds=kinds, retry_ms=RETRY_MS, uses_late=False)
         self.witness.on_answer = heard
@@ -52,9 +59,17 @@ class GroupConsuming(ConsumingApplication):
     """Consumes through the real client from whoever may be read."""
 
     def __init__(
-        self, around: Surroundings, name: str, ip: str, random: Random, heard: Heard, *, group: str, orderly: bool,
+        self,
+        around: Surroundings,
+        name: str,
+        ip: str,
+        random: Random,
+        heard: Heard,
+        *,
+        group: str,
+        orderly: bool,
         suspend_ms: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`heard` gets every answer."""
         super().__init__(around, name, ip, random, group=group, expression="*", orderly=orderly, suspend_ms=suspend_ms)
         self.witness.on_answer = heard

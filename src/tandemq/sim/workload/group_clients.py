@@ -52,9 +52,17 @@ class GroupProducer(Producer):
     """Sends to whoever takes it."""
 
     def __init__(
-        self, world: World, shadow: Shadow, name: str, random: Random, members: Members, heard: Heard, *,
-        pace_ms: int, kinds: frozenset[str],
-    ) -> None:  # fmt: skip
+        self,
+        world: World,
+        shadow: Shadow,
+        name: str,
+        random: Random,
+        members: Members,
+        heard: Heard,
+        *,
+        pace_ms: int,
+        kinds: frozenset[str],
+    ) -> None:
         """`heard` gets every answer."""
         super().__init__(world, shadow, name, random, (), pace_ms=pace_ms, kinds=kinds, binary=False)
         self._members = members
@@ -94,9 +102,17 @@ class GroupConsumer(Consumer):
     """Reads from whoever lets it, and tells its offsets there."""
 
     def __init__(
-        self, world: World, shadow: Shadow, name: str, group: str, random: Random, members: Members, heard: Heard, *,
+        self,
+        world: World,
+        shadow: Shadow,
+        name: str,
+        group: str,
+        random: Random,
+        members: Members,
+        heard: Heard,
+        *,
         suspend_ms: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`heard` gets every answer."""
         super().__init__(world, shadow, name, group, "*", random, (), binary=False, suspend_ms=suspend_ms)
         self._sources = members

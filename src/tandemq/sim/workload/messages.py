@@ -46,8 +46,17 @@ class Maker:
         delay = random.randrange(1, 4) if "delay" in self.kinds and not rejections and random.random() < 0.08 else 0
         if plain:
             delay = rejections = 0
-        wanted = Wanted("", self._name, topic, body, random.choice(TAGS), f"k{number % 7} {self._name}", delay,
-                        rejections, self._world.now_us)  # fmt: skip
+        wanted = Wanted(
+            "",
+            self._name,
+            topic,
+            body,
+            random.choice(TAGS),
+            f"k{number % 7} {self._name}",
+            delay,
+            rejections,
+            self._world.now_us,
+        )
         self.made.append(wanted)
         return wanted
 

@@ -27,9 +27,17 @@ class Producer(Talker):
     """One producer."""
 
     def __init__(
-        self, world: World, shadow: Shadow, name: str, random: Random, name_servers: tuple[str, ...], *,
-        pace_ms: int, kinds: frozenset[str], binary: bool,
-    ) -> None:  # fmt: skip
+        self,
+        world: World,
+        shadow: Shadow,
+        name: str,
+        random: Random,
+        name_servers: tuple[str, ...],
+        *,
+        pace_ms: int,
+        kinds: frozenset[str],
+        binary: bool,
+    ) -> None:
         """`pace_ms`: mean time between messages; `kinds`: of messages it may send beside plain ones."""
         super().__init__(name, random, name_servers, binary=binary)
         self._world = world
@@ -142,21 +150,37 @@ class Producer(Talker):
         first = messages[0]
         is_batch = len(messages) > 1
         values = {
-            "a": f"P-{self.name}", "b": first.topic, "c": AUTO_CREATE_TOPIC,
-            "d": str(self.queue_nums if first.topic == TOPICS[0] else 1), "e": str(queue_id), "f": "0",
-            "g": str(self.now.wall_ms), "h": "0",
-            "i": "" if is_batch else properties_of(first, waits=waits), "j": "0", "k": "false",
+            "a": f"P-{self.name}",
+            "b": first.topic,
+            "c": AUTO_CREATE_TOPIC,
+            "d": str(self.queue_nums if first.topic == TOPICS[0] else 1),
+            "e": str(queue_id),
+            "f": "0",
+            "g": str(self.now.wall_ms),
+            "h": "0",
+            "i": "" if is_batch else properties_of(first, waits=waits),
+            "j": "0",
+            "k": "false",
             "m": str(is_batch).lower(),
-        }  # fmt: skip
+        }
         if is_batch:
             parts = [BatchPart(0, message.body, properties_of(message, waits=True).encode()) for message in messages]
             return Command(RequestCode.SEND_BATCH_MESSAGE, fields=values, body=encode_batch(parts))
         if self.random.random() < 0.1:
             names = {
-                "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums", "e": "queueId",
-                "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "i": "properties", "j": "reconsumeTimes",
-                "k": "unitMode", "m": "batch",
-            }  # fmt: skip
+                "a": "producerGroup",
+                "b": "topic",
+                "c": "defaultTopic",
+                "d": "defaultTopicQueueNums",
+                "e": "queueId",
+                "f": "sysFlag",
+                "g": "bornTimestamp",
+                "h": "flag",
+                "i": "properties",
+                "j": "reconsumeTimes",
+                "k": "unitMode",
+                "m": "batch",
+            }
             fields = {names[short]: value for short, value in values.items()}
             return Command(RequestCode.SEND_MESSAGE, fields=fields, body=first.body)
         return Command(RequestCode.SEND_MESSAGE_V2, fields=values, body=first.body)

@@ -205,8 +205,12 @@ class Talker:
         """Ask a name server for a topic's route; what is known stays if there is no answer."""
         server = self.random.choice(self.name_servers)
         fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
-        self.ask(server, Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields=fields), 2_000,
-                 lambda answer: self._routed(topic, answer))  # fmt: skip
+        self.ask(
+            server,
+            Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields=fields),
+            2_000,
+            lambda answer: self._routed(topic, answer),
+        )
 
     def _routed(self, topic: str, answer: Command | None) -> None:
         if answer is not None and answer.code == 0:

@@ -102,8 +102,16 @@ class Host:
         facts = MachineFacts(self.machine.boot_id, self._cluster.plan.memory_bytes)
         dice = Random(f"{self._cluster.world.seed}-{self.name}-{self._incarnation}")
         delays = parse_delay_levels(self.config.delay_levels)
-        return Broker(self.config, self.machine.disk, process, dice, facts, self.machine.now(), delays,
-                      keyring=self._cluster.keyring(self.name))  # fmt: skip
+        return Broker(
+            self.config,
+            self.machine.disk,
+            process,
+            dice,
+            facts,
+            self.machine.now(),
+            delays,
+            keyring=self._cluster.keyring(self.name),
+        )
 
     def _repair(self, error: StoreDamaged) -> None:
         """What the hint says: delete the table that cannot be read."""

@@ -268,9 +268,15 @@ class SimDisk:
     # What goes wrong.
 
     def fail(
-        self, operation: str, nth: int = 1, *, times: int = 1, error: type[StoreError] = DiskFailed, prefix: str = "",
+        self,
+        operation: str,
+        nth: int = 1,
+        *,
+        times: int = 1,
+        error: type[StoreError] = DiskFailed,
+        prefix: str = "",
         leaves_part: bool = True,
-    ) -> Fault:  # fmt: skip
+    ) -> Fault:
         """Let the `nth` call of an operation from now on fail, on paths that begin with `prefix`."""
         assert operation in OPERATIONS, f"an operation is one of {OPERATIONS}"
         fault = Fault(operation, nth, times, error, prefix, leaves_part)

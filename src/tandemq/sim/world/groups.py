@@ -55,10 +55,14 @@ class ManagedGroup(GroupPlan):
     def config(self) -> GroupConfig:
         """What its administrator wrote."""
         members = tuple(
-            Member(broker_id, Role.SLAVE if broker_id else Role.MASTER, Permission.FULL,
-                   priority=int(self.uneven and broker_id == self.slaves))
+            Member(
+                broker_id,
+                Role.SLAVE if broker_id else Role.MASTER,
+                Permission.FULL,
+                priority=int(self.uneven and broker_id == self.slaves),
+            )
             for broker_id in range(self.slaves + 1)
-        )  # fmt: skip
+        )
         return check_config(self.name, GroupConfig(self.mode, members))
 
 
@@ -87,9 +91,12 @@ class GroupsPlan(Plan):
         base = Plan.config(self, group, broker_id)
         assert isinstance(group, ManagedGroup), "all groups here have a registry"
         return replace(
-            base, registry_address=self.registry_address, registry_session_ms=SESSION_MS, min_in_sync=group.min_in_sync,
+            base,
+            registry_address=self.registry_address,
+            registry_session_ms=SESSION_MS,
+            min_in_sync=group.min_in_sync,
             lag_ms_max=5_000,
-        )  # fmt: skip
+        )
 
     @property
     def name_server_config(self) -> NameServerConfig:
@@ -106,15 +113,27 @@ def draw_groups(random: Random) -> GroupsPlan:
         slaves = 1 if mode is Mode.SLAVE_CONSUME else random.choice((1, 1, 2))
         copies = random.choice((1, 2, slaves + 1)) if mode is Mode.ELECT else min(group.copies, slaves + 1)
         groups.append(
-            ManagedGroup(group.number, group.name, group.role, group.flush, slaves, copies, mode,
-                         random.choice((1, 1, 2)) if mode is Mode.ELECT else 1, random.random() < 0.5)
-        )  # fmt: skip
+            ManagedGroup(
+                group.number,
+                group.name,
+                group.role,
+                group.flush,
+                slaves,
+                copies,
+                mode,
+                random.choice((1, 1, 2)) if mode is Mode.ELECT else 1,
+                random.random() < 0.5,
+            )
+        )
     same = {item.name: getattr(plan, item.name) for item in fields(Plan)}
     same |= {
-        "groups": tuple(groups), "pace_ms": random.choice((500, 900)), "suspend_ms": random.choice((1_500, 4_000)),
-        "faulty_us": random.randrange(20, 34) * SECOND, "fault_count": random.randrange(3, 10),
+        "groups": tuple(groups),
+        "pace_ms": random.choice((500, 900)),
+        "suspend_ms": random.choice((1_500, 4_000)),
+        "faulty_us": random.randrange(20, 34) * SECOND,
+        "fault_count": random.randrange(3, 10),
         "base": replace(plan.base, segment_bytes=random.choice((32, 64)) * 1024),
-    }  # fmt: skip
+    }
     return GroupsPlan(**same, registry=random.choice((NAME_SERVER, ZOOKEEPER)))
 
 
@@ -175,9 +194,11 @@ class GroupCluster(Cluster):
         """Who serves, or leads at least; None while nobody does."""
         if mode_of(group) is Mode.STATIC:
             return super().members(group)[0]
-        found = [(epoch_of(host.broker), stage_of(host) in (Stage.SERVING, Stage.HANDING), -host.broker_id, host)
-                 for host in self.hosts
-                 if host.group is group and host.broker is not None and host.broker.is_master]  # fmt: skip
+        found = [
+            (epoch_of(host.broker), stage_of(host) in (Stage.SERVING, Stage.HANDING), -host.broker_id, host)
+            for host in self.hosts
+            if host.group is group and host.broker is not None and host.broker.is_master
+        ]
         return max(found)[3] if found else None
 
     def members(self, group: GroupPlan) -> list[Host]:

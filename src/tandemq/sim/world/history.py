@@ -74,8 +74,17 @@ class History(ABC):
         """What there is to report."""
         world, shadow = self.world, self.shadow
         return Result(
-            world.seed, world.digest, violation.rule if violation else "", violation.text if violation else "",
-            round(world.now_us / SECOND, 3), len(shadow.attempts), len(shadow.given), world.turns, shadow.duplicates,
-            self.levels(), dict(sorted(world.faults.items())), dict(sorted(world.requests.items())),
+            world.seed,
+            world.digest,
+            violation.rule if violation else "",
+            violation.text if violation else "",
+            round(world.now_us / SECOND, 3),
+            len(shadow.attempts),
+            len(shadow.given),
+            world.turns,
+            shadow.duplicates,
+            self.levels(),
+            dict(sorted(world.faults.items())),
+            dict(sorted(world.requests.items())),
             dict(sorted(self.checks.statuses.items())),
-        )  # fmt: skip
+        )

@@ -57,9 +57,15 @@ class Plan:
         """Settings of one member."""
         ip = broker_ip(group.number, broker_id)
         return replace(
-            self.base, broker_name=group.name, broker_id=broker_id, role="SLAVE" if broker_id else group.role,
-            flush_type=group.flush, in_sync_replicas=group.copies, advertised_ip=ip, ha_advertised_ip=ip,
-        )  # fmt: skip
+            self.base,
+            broker_name=group.name,
+            broker_id=broker_id,
+            role="SLAVE" if broker_id else group.role,
+            flush_type=group.flush,
+            in_sync_replicas=group.copies,
+            advertised_ip=ip,
+            ha_advertised_ip=ip,
+        )
 
     @property
     def name_server_config(self) -> NameServerConfig:
@@ -86,32 +92,62 @@ def draw(random: Random) -> Plan:
         slaves = 2 if random.random() < 0.25 else 1
         copies = random.randrange(2, slaves + 2) if random.random() < 0.9 else slaves + 2
         groups.append(
-            GroupPlan(number, name, random.choice(("SYNC_MASTER", "SYNC_MASTER", "ASYNC_MASTER")),
-                      random.choice(("SYNC_FLUSH", "ASYNC_FLUSH")), slaves, copies)
-        )  # fmt: skip
+            GroupPlan(
+                number,
+                name,
+                random.choice(("SYNC_MASTER", "SYNC_MASTER", "ASYNC_MASTER")),
+                random.choice(("SYNC_FLUSH", "ASYNC_FLUSH")),
+                slaves,
+                copies,
+            )
+        )
     name_servers = tuple(f"10.0.9.{number}:{NAME_SERVER_PORT}" for number in range(1, random.choice((2, 2, 3))))
     base = tiny(
-        cluster=CLUSTER, listen_port=BROKER_PORT, ha_port=HA_PORT, name_servers=name_servers, register_ms=10_000,
-        register_timeout_ms=1_500, connection_idle_ms=20_000, default_queue_nums=4,
+        cluster=CLUSTER,
+        listen_port=BROKER_PORT,
+        ha_port=HA_PORT,
+        name_servers=name_servers,
+        register_ms=10_000,
+        register_timeout_ms=1_500,
+        connection_idle_ms=20_000,
+        default_queue_nums=4,
         segment_bytes=random.choice((16, 32)) * 1024,
-        queue_file_bytes=20 * random.choice((7, 30, 100)), message_bytes_max=4 * 1024, sync_flush_timeout_ms=1_500,
+        queue_file_bytes=20 * random.choice((7, 30, 100)),
+        message_bytes_max=4 * 1024,
+        sync_flush_timeout_ms=1_500,
         flush_interval_ms=random.choice((1_000, 2_000)),
-        queue_flush_interval_ms=random.choice((2_000, 5_000)), offsets_persist_ms=2_000, delay_persist_ms=2_000,
-        ha_heartbeat_ms=2_500, ha_housekeeping_ms=6_000, ha_reconnect_ms=1_000, slave_timeout_ms=1_000,
-        ha_lag_bytes_max=random.choice((8 * 1024, 1 << 20)), accept_loss_ms=6_000,
+        queue_flush_interval_ms=random.choice((2_000, 5_000)),
+        offsets_persist_ms=2_000,
+        delay_persist_ms=2_000,
+        ha_heartbeat_ms=2_500,
+        ha_housekeeping_ms=6_000,
+        ha_reconnect_ms=1_000,
+        slave_timeout_ms=1_000,
+        ha_lag_bytes_max=random.choice((8 * 1024, 1 << 20)),
+        accept_loss_ms=6_000,
         metadata_sync_ms=random.choice((4_000, 9_000)),
-        ha_protocol=random.choice(("auto", "tandemq")), slave_read_enable=random.random() < 0.5,
-        delay_levels=DELAYS, client_expiry_ms=20_000, clean_interval_ms=5_000,
-        scrub_bytes_per_second=1 << 20, scrub_interval_ms=20_000,
-    )  # fmt: skip
+        ha_protocol=random.choice(("auto", "tandemq")),
+        slave_read_enable=random.random() < 0.5,
+        delay_levels=DELAYS,
+        client_expiry_ms=20_000,
+        clean_interval_ms=5_000,
+        scrub_bytes_per_second=1 << 20,
+        scrub_interval_ms=20_000,
+    )
     kinds = frozenset(kind for kind in ("batch", "oneway", "nowait", "delay", "reject") if random.random() < 0.8)
     return Plan(
-        tuple(groups), name_servers, base,
+        tuple(groups),
+        name_servers,
+        base,
         pace_ms=random.choice((1_350, 1_600) if "batch" in kinds else (1_900, 2_200)),
-        kinds=kinds, binary=random.random() < 0.2, suspend_ms=random.choice((4_000, 8_000)),
+        kinds=kinds,
+        binary=random.random() < 0.2,
+        suspend_ms=random.choice((4_000, 8_000)),
         tag_group=random.random() < 0.3,
         applications=frozenset(name for name, rate in APPLICATIONS if random.random() < rate),
-        orderly=random.random() < 0.5, route_poll_ms=random.choice((10_000, 30_000)),
+        orderly=random.random() < 0.5,
+        route_poll_ms=random.choice((10_000, 30_000)),
         faulty_us=random.randrange(42, 50) * 1_000_000,
-        fault_count=random.randrange(3, 9), memory_bytes=random.choice((1 << 30, 40_000)),
-    )  # fmt: skip
+        fault_count=random.randrange(3, 9),
+        memory_bytes=random.choice((1 << 30, 40_000)),
+    )

@@ -27,8 +27,20 @@ log = logging.getLogger(__name__)
 SPINS_MAX = 300
 TICK_US = 20 * MS
 """Timers run late by up to this, several in one turn, as on a busy machine."""
-CRASHES = (ArithmeticError, AssertionError, AttributeError, BufferError, LookupError, OSError, RuntimeError,
-           StructError, TandemError, TypeError, ValueError, msgspec.MsgspecError)  # fmt: skip
+CRASHES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    BufferError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    StructError,
+    TandemError,
+    TypeError,
+    ValueError,
+    msgspec.MsgspecError,
+)
 """What a mistake in a node may raise."""
 
 

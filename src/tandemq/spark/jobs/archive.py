@@ -92,9 +92,12 @@ class Archive:
     """One run of the job."""
 
     def __init__(
-        self, options: ArchiveOptions, *, after_commit: Callable[[int], None] = lambda _: None,
+        self,
+        options: ArchiveOptions,
+        *,
+        after_commit: Callable[[int], None] = lambda _: None,
         progress: Progress = lambda _: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Open both ends.
 
         Args:
@@ -156,9 +159,10 @@ class Archive:
     def _refuse_anew(self, what: str) -> None:
         if self._options.fails_on_loss:
             raise StoreDamaged(
-                what, hint="archive into another directory to have the log as it is now; with --allow-loss the "
+                what,
+                hint="archive into another directory to have the log as it is now; with --allow-loss the "
                 "lake keeps what is there and goes on behind it",
-            )  # fmt: skip
+            )
         log.warning("archive: %s; going on behind it", what)
 
     def start(self, spark: SparkSession) -> StreamingQuery:
@@ -169,11 +173,13 @@ class Archive:
             known = self.done.start
             self._lake.commit([], {self._mark: known})
         options = {
-            "path": str(self._options.store), "brokerName": self._broker_name, "writeTo": str(self._lake.path),
+            "path": str(self._options.store),
+            "brokerName": self._broker_name,
+            "writeTo": str(self._lake.path),
             "startingOffsets": str(known),
             "maxBytesPerTrigger": str(self._options.bytes_max),
             "failOnDataLoss": str(self._options.fails_on_loss).lower(),
-        }  # fmt: skip
+        }
         rows = spark.readStream.format("rocketmq-log").options(**options).load()
         return start_query(
             rows, self._commit, self._checkpoint, every=self._options.trigger if self._options.follows else ""
@@ -230,8 +236,9 @@ class Archive:
                 return
         self.done.trouble = LocalError(
             f"{self._lake.path} holds the log of {self._broker_name} up to {known}, and the checkpoint "
-            f"{self._checkpoint} wants to add [{start}, {end})", hint=hint,
-        )  # fmt: skip
+            f"{self._checkpoint} wants to add [{start}, {end})",
+            hint=hint,
+        )
         raise self.done.trouble
 
     def _add(self, rows: Sequence[Any], marks: dict[str, int]) -> None:

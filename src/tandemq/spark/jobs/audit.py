@@ -59,9 +59,14 @@ class Audited:
 
 
 def audit(
-    spark: SparkSession, first: Path, second: Path, *, range_bytes: int = RANGE_BYTES, state: Path | None = None,
+    spark: SparkSession,
+    first: Path,
+    second: Path,
+    *,
+    range_bytes: int = RANGE_BYTES,
+    state: Path | None = None,
     progress: Progress = silent,
-) -> Audited:  # fmt: skip
+) -> Audited:
     """Compare two store directories. Raises as `overlap`, `run_tasks` and reading do."""
     one, other, found = overlap(first, second)
     job = Job(f"audit {found.first} {found.second} {range_bytes}", partial(audit_range, one, other), is_check=True)

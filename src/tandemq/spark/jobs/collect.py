@@ -69,9 +69,12 @@ class Collect:
     """One run of the job."""
 
     def __init__(
-        self, options: CollectOptions, *, after_commit: Callable[[int], None] = lambda _: None,
+        self,
+        options: CollectOptions,
+        *,
+        after_commit: Callable[[int], None] = lambda _: None,
         progress: Progress = lambda _: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Open the lake.
 
         Args:

@@ -28,18 +28,35 @@ from tandemq.spark.sources.log.files import LogFiles
 from tandemq.spark.sources.log.ranges import BatchMaker, LogRange, Reading, lost_text, planned_rows
 
 ENTRIES = pa.schema(
-    {"topic": pa.string(), "queueId": pa.int32(), "queueOffset": pa.int64(), "logOffset": pa.int64(),
-     "size": pa.int32(), "code": pa.int64()}
-)  # fmt: skip
+    {
+        "topic": pa.string(),
+        "queueId": pa.int32(),
+        "queueOffset": pa.int64(),
+        "logOffset": pa.int64(),
+        "size": pa.int32(),
+        "code": pa.int64(),
+    }
+)
 KEYS = pa.schema({"topic": pa.string(), "key": pa.string(), "logOffset": pa.int64(), "storeMs": pa.int64()})
 UNKNOWN_DELAY_MS = 1000
 _PREPARED = int(SysFlag.TRANSACTION_PREPARED)
 _ROLLBACK = int(SysFlag.TRANSACTION_ROLLBACK)
 _SCAN = pa.schema(
-    {"topic": pa.string(), "queueId": pa.int32(), "queueOffset": pa.int64(), "commitLogOffset": pa.int64(),
-     "size": pa.int32(), "sysFlag": pa.int32(), "storeTimestamp": pa.timestamp("us", tz="UTC"), "tags": pa.string(),
-     "key": pa.string(), "uniqueKey": pa.string(), "properties": pa.string(), "verdict": pa.string()}
-)  # fmt: skip
+    {
+        "topic": pa.string(),
+        "queueId": pa.int32(),
+        "queueOffset": pa.int64(),
+        "commitLogOffset": pa.int64(),
+        "size": pa.int32(),
+        "sysFlag": pa.int32(),
+        "storeTimestamp": pa.timestamp("us", tz="UTC"),
+        "tags": pa.string(),
+        "key": pa.string(),
+        "uniqueKey": pa.string(),
+        "properties": pa.string(),
+        "verdict": pa.string(),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +159,13 @@ def keys_of(batch: Any) -> Any:
     batch = batch.filter(pa.array(kind != _ROLLBACK))
     times = (batch.column("storeTimestamp").cast(pa.int64()).to_numpy() // 1000).tolist()
     rows = zip(
-        batch.column("topic").to_pylist(), batch.column("uniqueKey").to_pylist(), batch.column("key").to_pylist(),
-        batch.column("commitLogOffset").to_pylist(), times, strict=True,
-    )  # fmt: skip
+        batch.column("topic").to_pylist(),
+        batch.column("uniqueKey").to_pylist(),
+        batch.column("key").to_pylist(),
+        batch.column("commitLogOffset").to_pylist(),
+        times,
+        strict=True,
+    )
     found = [
         (topic, key, log_offset, store_ms)
         for topic, unique, keys, log_offset, store_ms in rows

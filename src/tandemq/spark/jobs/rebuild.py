@@ -68,9 +68,11 @@ class Rebuilt:
 
 
 def rebuild(
-    spark: SparkSession, options: RebuildOptions, phase: Callable[[str], None] = lambda _: None,
+    spark: SparkSession,
+    options: RebuildOptions,
+    phase: Callable[[str], None] = lambda _: None,
     progress: Progress = silent,
-) -> Rebuilt:  # fmt: skip
+) -> Rebuilt:
     """Make `consumequeue/` and `index/` in `options.output`, or go on with it.
 
     Args:
@@ -105,10 +107,15 @@ def rebuild(
 def _begun(files: LogFiles, options: RebuildOptions, output: Path) -> int:
     """Where the log ends for this rebuild: as it did when it was begun, though a broker has written on."""
     job = {
-        "directory": files.directory, "start": files.start, "queue_file_bytes": options.queue_file_bytes,
-        "index": options.index, "slots": options.slots, "entries": options.entries,
-        "delays_ms": list(options.delays_ms), "range_bytes": options.range_bytes,
-    }  # fmt: skip
+        "directory": files.directory,
+        "start": files.start,
+        "queue_file_bytes": options.queue_file_bytes,
+        "index": options.index,
+        "slots": options.slots,
+        "entries": options.entries,
+        "delays_ms": list(options.delays_ms),
+        "range_bytes": options.range_bytes,
+    }
     note = output / WORK / "job"
     if note.exists():
         known = json.loads(note.read_text(encoding="utf-8"))

@@ -68,9 +68,15 @@ class Replayed:
 
 
 def replay_to_topic(
-    spark: SparkSession, lake: Path, options: Mapping[str, str], *, where: str | None = None,
-    also: Sequence[str] = (), noted: Path | None = None, progress: Progress = lambda _done: None,
-) -> Replayed:  # fmt: skip
+    spark: SparkSession,
+    lake: Path,
+    options: Mapping[str, str],
+    *,
+    where: str | None = None,
+    also: Sequence[str] = (),
+    noted: Path | None = None,
+    progress: Progress = lambda _done: None,
+) -> Replayed:
     """Send the sound messages of a lake, piece of log by piece of log.
 
     Left out, and counted, are topics of the system: what waits in them (delayed messages, halves of transactions) comes
@@ -91,10 +97,16 @@ def replay_to_topic(
         raise ConfigError(f"brokers take no messages for {refused[0]}", hint="send its messages to a topic of your own")
     table = DeltaLake(lake)
     spark.dataSource.register(RocketMQDataSource)
-    note = _Note(noted, {
-        "lake": str(table.path), "nameServer": options.get("nameServer"), "topic": options.get("topic"),
-        "where": where, "also": sorted(also),
-    })  # fmt: skip
+    note = _Note(
+        noted,
+        {
+            "lake": str(table.path),
+            "nameServer": options.get("nameServer"),
+            "topic": options.get("topic"),
+            "where": where,
+            "also": sorted(also),
+        },
+    )
     sent = note.read()
     is_left_out = _is_left_out(also, is_one_topic="topic" in options)
     done = Replayed()
@@ -178,8 +190,9 @@ class _Note:
             if replay.get(name) != value:
                 raise ConfigError(
                     f"{self._path} is the note of another replay: its {name} is {json.dumps(replay.get(name))}, "
-                    f"not {json.dumps(value)}", hint="give another file, or repeat the command that made this one",
-                )  # fmt: skip
+                    f"not {json.dumps(value)}",
+                    hint="give another file, or repeat the command that made this one",
+                )
         return done
 
     def write(self, done: Mapping[str, int]) -> None:
@@ -191,9 +204,17 @@ class _Note:
 
 def _send(rows: DataFrame, options: Mapping[str, str]) -> int:
     wanted = rows.selectExpr(
-        "brokerName", "commitLogOffset", "queueId", "topic", "key", "tags", "properties", "body", "sysFlag",
+        "brokerName",
+        "commitLogOffset",
+        "queueId",
+        "topic",
+        "key",
+        "tags",
+        "properties",
+        "body",
+        "sysFlag",
         f"coalesce({UNIQUE_KEY}, {PLACE_KEY}) AS uniqueKey",
-    )  # fmt: skip
+    )
     ordered = wanted.repartition("brokerName", "topic", "queueId").sortWithinPartitions("brokerName", "commitLogOffset")
     plain = ordered.mapInArrow(_inflated, ordered.schema).cache()
     try:
@@ -222,9 +243,15 @@ def _inflated(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def replay_to_store(
-    spark: SparkSession, lake: Path, broker_name: str, store: Path, *, segment_bytes: int = SEGMENT_BYTES,
-    epochs: Sequence[tuple[int, int]] | None = None, progress: Progress = lambda _done: None,
-) -> Replayed:  # fmt: skip
+    spark: SparkSession,
+    lake: Path,
+    broker_name: str,
+    store: Path,
+    *,
+    segment_bytes: int = SEGMENT_BYTES,
+    epochs: Sequence[tuple[int, int]] | None = None,
+    progress: Progress = lambda _done: None,
+) -> Replayed:
     """Lay down the log of a broker group, so that a slave that starts on it copies only what came later.
 
     Args:
@@ -237,9 +264,10 @@ def replay_to_store(
     """
     table = DeltaLake(lake)
     store = local_path(store, "the store").absolute()
-    note = _Note(store / STORE_NOTE, {
-        "lake": str(table.path), "table": table.identity(), "brokerName": broker_name, "segmentBytes": segment_bytes,
-    })  # fmt: skip
+    note = _Note(
+        store / STORE_NOTE,
+        {"lake": str(table.path), "table": table.identity(), "brokerName": broker_name, "segmentBytes": segment_bytes},
+    )
     ends = note.read()
     _check_fresh(store)
     files = table.data_files()
@@ -258,8 +286,9 @@ def replay_to_store(
     done = Replayed(total=len(plan), skipped=len(plan) - len(missing), done=len(plan) - len(missing))
     done.log_start, done.log_end = plan[0].start, plan[-1].end
     for segment in missing:
-        chosen = rows.where((F.col("commitLogOffset") >= segment.start)
-                            & (F.col("commitLogOffset") < segment.start + segment_bytes))  # fmt: skip
+        chosen = rows.where(
+            (F.col("commitLogOffset") >= segment.start) & (F.col("commitLogOffset") < segment.start + segment_bytes)
+        )
         done.rows += _write_segment(chosen, directory, segment, segment_bytes)
         ends[segment.name] = segment.end
         note.write(ends)
@@ -317,8 +346,9 @@ def _check_numbers(rows: DataFrame) -> None:
     if wrong is not None:
         raise StoreDamaged(
             f"of {wrong['topic']} queue {wrong['queueId']}, offsets {wrong['low']} to {wrong['high']}, "
-            f"the lake holds {wrong['rows']} messages", hint="archive what is missing first",
-        )  # fmt: skip
+            f"the lake holds {wrong['rows']} messages",
+            hint="archive what is missing first",
+        )
 
 
 def _check_fresh(store: Path) -> None:

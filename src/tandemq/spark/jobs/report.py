@@ -52,10 +52,13 @@ def report_page(title: str, stats: Stats, audits: Sequence[Audited] = (), *, mad
         f'<p class="told">{told}; made {made.astimezone(UTC):%Y-%m-%d %H:%M} UTC</p>',
         _damage(stats),
         *_charts(stats),
-        "<h2>Topics</h2>", _table(stats.topics, {"first": _time, "last": _time}),
-        "<h2>Lag per group</h2>", _lag(stats.groups),
-        "<h2>Twins</h2>", _twins(audits),
-    ]  # fmt: skip
+        "<h2>Topics</h2>",
+        _table(stats.topics, {"first": _time, "last": _time}),
+        "<h2>Lag per group</h2>",
+        _lag(stats.groups),
+        "<h2>Twins</h2>",
+        _twins(audits),
+    ]
     data = json.dumps({"minutes": stats.minutes, "topics": stats.topics, "groups": stats.groups}).replace(
         "<", "\\u003c"
     )
@@ -184,10 +187,15 @@ def _twins(audits: Sequence[Audited]) -> str:
             f"{_lost(found.lost)}"
         )
         shown = [
-            {"kind": one["kind"], "log offset": one["commitLogOffset"], "topic": one.get("topic", ""),
-             "queue": one.get("queueId"), "queue offset": one.get("queueOffset")}
+            {
+                "kind": one["kind"],
+                "log offset": one["commitLogOffset"],
+                "topic": one.get("topic", ""),
+                "queue": one.get("queueId"),
+                "queue offset": one.get("queueOffset"),
+            }
             for one in found.differences[:100]
-        ]  # fmt: skip
+        ]
         parts.append(_table(shown))
     return "\n".join(parts)
 
@@ -203,10 +211,11 @@ def _table(rows: Sequence[dict[str, Any]], formats: dict[str, Callable[[int], st
     lines = []
     for row in rows:
         cells = [
-            f'<td class="n">{row[one]:,}</td>' if one in numeric and row[one] is not None
+            f'<td class="n">{row[one]:,}</td>'
+            if one in numeric and row[one] is not None
             else f"<td>{escape((formats or {}).get(one, str)(row[one])) if row[one] is not None else ''}</td>"
             for one in heads
-        ]  # fmt: skip
+        ]
         lines.append(f"<tr>{''.join(cells)}</tr>")
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
 

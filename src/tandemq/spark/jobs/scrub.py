@@ -32,9 +32,13 @@ class Scrubbed:
 
 
 def scrub(
-    spark: SparkSession, store: Path, *, range_bytes: int = RANGE_BYTES, state: Path | None = None,
+    spark: SparkSession,
+    store: Path,
+    *,
+    range_bytes: int = RANGE_BYTES,
+    state: Path | None = None,
     progress: Progress = silent,
-) -> Scrubbed:  # fmt: skip
+) -> Scrubbed:
     """Check a log. Raises as `open_log`, `run_tasks` and reading do."""
     files = open_log(store)
     with LogReader(files) as read:

@@ -39,10 +39,18 @@ EXACT_MS = 1_000
 RETRY, DEAD = "%RETRY%", "%DLQ%"
 _TIME = pa.timestamp("us", tz="UTC")
 COLUMNS = pa.schema(
-    {"topic": pa.string(), "brokerName": pa.string(), "queueId": pa.int32(), "queueOffset": pa.int64(),
-     "bornTimestamp": _TIME, "storeTimestamp": _TIME, "size": pa.int32(), "reconsumeTimes": pa.int32(),
-     "verdict": pa.string()}
-)  # fmt: skip
+    {
+        "topic": pa.string(),
+        "brokerName": pa.string(),
+        "queueId": pa.int32(),
+        "queueOffset": pa.int64(),
+        "bornTimestamp": _TIME,
+        "storeTimestamp": _TIME,
+        "size": pa.int32(),
+        "reconsumeTimes": pa.int32(),
+        "verdict": pa.string(),
+    }
+)
 
 
 @dataclass(slots=True)
@@ -70,9 +78,14 @@ class LakeFile:
 
 
 def gather(
-    spark: SparkSession, source: Path, *, minutes: bool = True, range_bytes: int = RANGE_BYTES,
-    state: Path | None = None, progress: Progress = silent,
-) -> Stats:  # fmt: skip
+    spark: SparkSession,
+    source: Path,
+    *,
+    minutes: bool = True,
+    range_bytes: int = RANGE_BYTES,
+    state: Path | None = None,
+    progress: Progress = silent,
+) -> Stats:
     """The statistics of a store directory or a lake; groups only of a store.
 
     Args:
@@ -150,7 +163,7 @@ def _count(batches: Iterator[Any]) -> Result:
         "cells": _rows(cells, "topic", "minute", "latency", "count_all", "size_sum", "retried_sum"),
         "queues": [[*queue, last + 1] for *queue, last in lasts],
         "topics": _rows(topics, "topic", "stored_min", "stored_max"),
-    }  # fmt: skip
+    }
 
 
 def _measures(batch: Any) -> Any:
@@ -161,8 +174,11 @@ def _measures(batch: Any) -> Any:
     retried = pc.greater(batch.column("reconsumeTimes"), 0).cast(pa.int32())
     columns = {
         **{name: batch.column(name) for name in ("topic", "brokerName", "queueId", "queueOffset", "size")},
-        "stored": stored, "minute": pa.array(minute), "latency": pa.array(latency), "retried": retried,
-    }  # fmt: skip
+        "stored": stored,
+        "minute": pa.array(minute),
+        "latency": pa.array(latency),
+        "retried": retried,
+    }
     return pa.RecordBatch.from_arrays([*columns.values()], [*columns])
 
 
@@ -237,10 +253,11 @@ def _measure(found: Stats, results: Sequence[Result], ends: _Ends, *, minutes: b
             spans[topic] = min(first, known[0]), max(last, known[1])
     queues = Counter(topic for topic, _, _ in ends)
     found.topics = [
-        {"topic": topic, "queues": queues[topic]} | per_topic[topic].row()
+        {"topic": topic, "queues": queues[topic]}
+        | per_topic[topic].row()
         | dict(zip(("first", "last"), spans[topic], strict=True))
         for topic in sorted(per_topic)
-    ]  # fmt: skip
+    ]
     found.minutes = [{"minute": at, "topic": topic} | one.row() for (at, topic), one in sorted(per_minute.items())]
 
 
@@ -257,10 +274,15 @@ def _groups(source: Path, ends: _Ends) -> list[dict[str, Any]]:
             continue
         committed = {int(queue): int(offset) for queue, offset in offsets.items()}
         queues = [(queue, end) for (of, _, queue), end in ends.items() if of == topic]
-        rows.append({
-            "group": group, "topic": topic, "committed": sum(committed.values()), "end": sum(end for _, end in queues),
-            "lag": sum(max(0, end - committed.get(queue, 0)) for queue, end in queues),
-            "retries": sum(end for (of, _, _), end in ends.items() if of == f"{RETRY}{group}"),
-            "dead": sum(end for (of, _, _), end in ends.items() if of == f"{DEAD}{group}"),
-        })  # fmt: skip
+        rows.append(
+            {
+                "group": group,
+                "topic": topic,
+                "committed": sum(committed.values()),
+                "end": sum(end for _, end in queues),
+                "lag": sum(max(0, end - committed.get(queue, 0)) for queue, end in queues),
+                "retries": sum(end for (of, _, _), end in ends.items() if of == f"{RETRY}{group}"),
+                "dead": sum(end for (of, _, _), end in ends.items() if of == f"{DEAD}{group}"),
+            }
+        )
     return rows

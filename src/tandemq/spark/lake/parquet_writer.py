@@ -132,9 +132,14 @@ def write_file(path: Path, batches: Iterable[Any], start: int, end: int) -> Any:
     if not writer.rows:
         path.unlink()
     told = {
-        "file": [path.name if writer.rows else None], "rows": [writer.rows], "bytes": [size], "start": [start],
-        "end": [end], "stats": [writer.stats()], "damaged": [writer.damaged],
-    }  # fmt: skip
+        "file": [path.name if writer.rows else None],
+        "rows": [writer.rows],
+        "bytes": [size],
+        "start": [start],
+        "end": [end],
+        "stats": [writer.stats()],
+        "damaged": [writer.damaged],
+    }
     return pa.RecordBatch.from_pydict(told, schema=files_schema())
 
 

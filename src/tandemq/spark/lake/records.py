@@ -20,10 +20,25 @@ from tandemq.errors import StoreDamaged
 from tandemq.model.message import SysFlag
 
 COLUMNS = (
-    "body", "topic", "queueId", "queueOffset", "commitLogOffset", "bornTimestamp", "storeTimestamp", "bornHost",
-    "reconsumeTimes", "properties", "verdict", "size", "flag", "sysFlag", "bodyCrc", "storeHost",
-    "preparedTransactionOffset", "epoch",
-)  # fmt: skip
+    "body",
+    "topic",
+    "queueId",
+    "queueOffset",
+    "commitLogOffset",
+    "bornTimestamp",
+    "storeTimestamp",
+    "bornHost",
+    "reconsumeTimes",
+    "properties",
+    "verdict",
+    "size",
+    "flag",
+    "sysFlag",
+    "bodyCrc",
+    "storeHost",
+    "preparedTransactionOffset",
+    "epoch",
+)
 """What of a row is needed; times as milliseconds since 1970."""
 TOPIC_V1_MAX = 127
 _LENGTH = Struct(">H")
@@ -42,10 +57,22 @@ def encode_row(row: Mapping[str, Any]) -> bytes:
     born, store = _host(row["bornHost"]), _host(row["storeHost"])
     is_short = len(topic) <= TOPIC_V1_MAX
     head = Struct(f">iIiiiqqiq{len(born)}sq{len(store)}siqi").pack(
-        row["size"], MAGIC_V1 if is_short else MAGIC_V2, row["bodyCrc"], row["queueId"], row["flag"],
-        row["queueOffset"], row["commitLogOffset"], row["sysFlag"], row["bornTimestamp"], born, row["storeTimestamp"],
-        store, row["reconsumeTimes"], row["preparedTransactionOffset"], len(body),
-    )  # fmt: skip
+        row["size"],
+        MAGIC_V1 if is_short else MAGIC_V2,
+        row["bodyCrc"],
+        row["queueId"],
+        row["flag"],
+        row["queueOffset"],
+        row["commitLogOffset"],
+        row["sysFlag"],
+        row["bornTimestamp"],
+        born,
+        row["storeTimestamp"],
+        store,
+        row["reconsumeTimes"],
+        row["preparedTransactionOffset"],
+        len(body),
+    )
     length = len(topic).to_bytes(1) if is_short else _LENGTH.pack(len(topic))
     record = b"".join((head, body, length, topic, _LENGTH.pack(len(properties)), properties))
     fault = _fault(record, row)

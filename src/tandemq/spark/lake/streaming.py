@@ -41,7 +41,7 @@ def planned_end(checkpoint: Path, batch: int) -> Any:
 
 def start_query(
     rows: DataFrame, commit: Callable[[DataFrame, int], None], checkpoint: Path, *, every: str
-) -> StreamingQuery:  # fmt: skip
+) -> StreamingQuery:
     """Start a query that gives each micro-batch to `commit`: one `every` so often, or, if that is "", all there is."""
     writer = rows.writeStream.foreachBatch(commit).option("checkpointLocation", str(checkpoint))
     return (writer.trigger(processingTime=every) if every else writer.trigger(availableNow=True)).start()

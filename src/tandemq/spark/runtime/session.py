@@ -39,7 +39,7 @@ LOCAL_SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
-}  # fmt: skip
+}
 """Also, where the master is this machine."""
 
 

@@ -37,10 +37,24 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Buffer = bytes | bytearray | memoryview
 
 HEAD = np.dtype(
-    [("size", ">i4"), ("magic", ">u4"), ("crc", ">i4"), ("queue_id", ">i4"), ("flag", ">i4"), ("queue_offset", ">i8"),
-     ("log_offset", ">i8"), ("sys_flag", ">i4"), ("born_ms", ">i8"), ("born_host", ">i8"), ("store_ms", ">i8"),
-     ("store_host", ">i8"), ("reconsume", ">i4"), ("prepared", ">i8"), ("body_length", ">i4")]
-)  # fmt: skip
+    [
+        ("size", ">i4"),
+        ("magic", ">u4"),
+        ("crc", ">i4"),
+        ("queue_id", ">i4"),
+        ("flag", ">i4"),
+        ("queue_offset", ">i8"),
+        ("log_offset", ">i8"),
+        ("sys_flag", ">i4"),
+        ("born_ms", ">i8"),
+        ("born_host", ">i8"),
+        ("store_ms", ">i8"),
+        ("store_host", ">i8"),
+        ("reconsume", ">i4"),
+        ("prepared", ">i8"),
+        ("body_length", ">i4"),
+    ]
+)
 assert HEAD.itemsize == HEAD_V4.size, "one layout"
 TAIL = np.dtype([("name", "u1", 9), ("digits", "u1", 10), ("end", "u1")])
 """The property that states a whole record's CRC, at its end; the digits in reverse order."""
@@ -79,8 +93,13 @@ class Heads:
 
     def first(self, count: int) -> "Heads":
         """The first of them."""
-        return Heads(self.fields[:count], self.starts[:count], self.stops[:count], self.body_stops[:count],
-                     self.topic_stops[:count])  # fmt: skip
+        return Heads(
+            self.fields[:count],
+            self.starts[:count],
+            self.stops[:count],
+            self.body_stops[:count],
+            self.topic_stops[:count],
+        )
 
 
 def find_records(data: Buffer, start: int, end: int, *, checks: bool) -> tuple[list[int], list[int]]:

@@ -68,9 +68,13 @@ KAFKA: dict[str, DataType] = {
 """`schema=kafka`: the columns of Spark's Kafka source; partition is the queue, offset the queue offset."""
 
 KAFKA_SOURCES = {
-    "key": "key", "value": "body", "topic": "topic", "partition": "queueId", "offset": "queueOffset",
+    "key": "key",
+    "value": "body",
+    "topic": "topic",
+    "partition": "queueId",
+    "offset": "queueOffset",
     "timestamp": "bornTimestamp",
-}  # fmt: skip
+}
 """Which column of MESSAGE each of Kafka's is."""
 
 

@@ -143,13 +143,28 @@ class CommitLog:
                 room_end = self._segment_end - BLANK_BYTES_MIN
             queue_offset = place.next_offset
             place.next_offset = queue_offset + 1
-            raw = b"".join((
-                pack(
-                    size, MAGIC_V1, crc32(body) & _CRC_MASK, place.queue_id, flag, queue_offset, offset, sys_flag,
-                    born_ms, born_host, stored, len(body),
-                ),
-                body, middle, key, after,
-            ))  # fmt: skip
+            raw = b"".join(
+                (
+                    pack(
+                        size,
+                        MAGIC_V1,
+                        crc32(body) & _CRC_MASK,
+                        place.queue_id,
+                        flag,
+                        queue_offset,
+                        offset,
+                        sys_flag,
+                        born_ms,
+                        born_host,
+                        stored,
+                        len(body),
+                    ),
+                    body,
+                    middle,
+                    key,
+                    after,
+                )
+            )
             crc = crc32(raw) & _CRC_MASK
             pending += (raw, CRC_FIRST[crc % 1000], CRC_MIDDLE[crc // 1000 % 1000], CRC_LAST[crc // 1_000_000])
             placed.append((offset, size, queue_offset))
@@ -158,19 +173,42 @@ class CommitLog:
         return placed
 
     def append_record(
-        self, *, topic: bytes, queue_id: int, queue_offset: int, body: bytes, properties: bytes, flag: int,
-        sys_flag: int, born_ms: int, born_host: bytes, store_ms: int, store_host: bytes, reconsume_times: int,
+        self,
+        *,
+        topic: bytes,
+        queue_id: int,
+        queue_offset: int,
+        body: bytes,
+        properties: bytes,
+        flag: int,
+        sys_flag: int,
+        born_ms: int,
+        born_host: bytes,
+        store_ms: int,
+        store_host: bytes,
+        reconsume_times: int,
         prepared_offset: int = 0,
-    ) -> tuple[int, int]:  # fmt: skip
+    ) -> tuple[int, int]:
         """Append any message; returns (log offset, size). Raises as `reserve` and `encode_record`."""
         fixed = 12 * ((len(born_host) == 20) + (len(store_host) == 20)) + (len(topic) > 127)
         size = _PLAIN_OVERHEAD + fixed + len(body) + len(topic) + len(properties)
         offset = self.reserve(size)
         raw = encode_record(
-            topic=topic, queue_id=queue_id, queue_offset=queue_offset, log_offset=offset, body=body,
-            properties=properties, flag=flag, sys_flag=sys_flag, born_ms=born_ms, born_host=born_host,
-            store_ms=store_ms, store_host=store_host, reconsume_times=reconsume_times, prepared_offset=prepared_offset,
-        )  # fmt: skip
+            topic=topic,
+            queue_id=queue_id,
+            queue_offset=queue_offset,
+            log_offset=offset,
+            body=body,
+            properties=properties,
+            flag=flag,
+            sys_flag=sys_flag,
+            born_ms=born_ms,
+            born_host=born_host,
+            store_ms=store_ms,
+            store_host=store_host,
+            reconsume_times=reconsume_times,
+            prepared_offset=prepared_offset,
+        )
         assert len(raw) == size, "the size told before encoding must hold"
         self._pending.append(raw)
         self.end += size

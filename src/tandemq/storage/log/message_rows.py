@@ -69,11 +69,15 @@ def encode_alike(rows: Sequence[Row], log_offset: int, room: int, store_ms: int,
     length = len(layout.before) + len(uniques[0]) + len(layout.after) + CRC_PROPERTY_BYTES
     size = HEAD_V4.size + len(bodies[0]) + len(topic) + 2 + length
     is_alike = (
-        count * size <= room and layouts.count(layout) == count and topics.count(topic) == count
-        and flags.count(flags[0]) == count and sys_flags.count(sys_flags[0]) == count
+        count * size <= room
+        and layouts.count(layout) == count
+        and topics.count(topic) == count
+        and flags.count(flags[0]) == count
+        and sys_flags.count(sys_flags[0]) == count
         and command_flags.count(command_flags[0]) == count
-        and len(set(map(len, bodies))) == 1 and len(set(map(len, uniques))) == 1
-    )  # fmt: skip
+        and len(set(map(len, bodies))) == 1
+        and len(set(map(len, uniques))) == 1
+    )
     if not is_alike:
         return None
     taken: dict[ConsumeQueue, list[int]] = {}
@@ -87,14 +91,32 @@ def encode_alike(rows: Sequence[Row], log_offset: int, room: int, store_ms: int,
     queue_ids = [queue.queue_id for queue in queues]
     head = HEAD_V4.pack(
         size, MAGIC_V1, 0, 0, flags[0], 0, 0, sys_flags[0], 0, b"", store_ms, store_host, 0, 0, len(bodies[0])
-    )  # fmt: skip
+    )
     data = encode_bodies(
-        bodies, keys, head, b"".join(hosts), (queue_ids, queue_offsets, born_ms), log_offset,
-        topic + length.to_bytes(2) + layout.before, layout.after,
-    )  # fmt: skip
+        bodies,
+        keys,
+        head,
+        b"".join(hosts),
+        (queue_ids, queue_offsets, born_ms),
+        log_offset,
+        topic + length.to_bytes(2) + layout.before,
+        layout.after,
+    )
     spans = [(queue, len(found)) for queue, found in taken.items()]
     order = list(chain.from_iterable(taken.values()))
     return AlikeRows(
-        data, size, log_offset, queue_ids, queue_offsets, spans, order, layout, keys, uniques, links, opaques,
-        len(bodies[0]), command_flags[0],
-    )  # fmt: skip
+        data,
+        size,
+        log_offset,
+        queue_ids,
+        queue_offsets,
+        spans,
+        order,
+        layout,
+        keys,
+        uniques,
+        links,
+        opaques,
+        len(bodies[0]),
+        command_flags[0],
+    )

@@ -136,15 +136,15 @@ class Commits:
             lane.under_way = {first: lane.waiting.pop(first)}
         for queue, commit in lane.under_way.items():
             commit.number = self._links.request(
-                lane.address, commit_request(self._group, queue, commit.offset), now,
+                lane.address,
+                commit_request(self._group, queue, commit.offset),
+                now,
                 lambda answer, at, queue=queue: self._heard(lane, queue, answer, at),  # type: ignore[misc]
-            )  # fmt: skip
+            )
 
     def _heard(self, lane: _Lane, queue: MessageQueue, answer: Answer, now: Now) -> None:
         commit = lane.under_way.pop(queue)
-        lane.has_table = not isinstance(answer, TandemError) and (
-            lane.has_table or answer.code == ResponseCode.SUCCESS
-        )  # fmt: skip
+        lane.has_table = not isinstance(answer, TandemError) and (lane.has_table or answer.code == ResponseCode.SUCCESS)
         if isinstance(answer, TandemError):
             waiting, lane.waiting = lane.waiting, {}
             for failed in (commit, *waiting.values()):

@@ -78,9 +78,12 @@ def ask_member(
 def offset_question(group: str, queue: MessageQueue) -> Command:
     """The request that asks for a group's offset; a broker that may not serve refuses it."""
     return request(
-        RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup=group, topic=queue.topic, queueId=queue.queue_id,
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        consumerGroup=group,
+        topic=queue.topic,
+        queueId=queue.queue_id,
         bname=queue.broker_name,
-    )  # fmt: skip
+    )
 
 
 def committed_offset(kit: Kit, group: str, queue: MessageQueue) -> Steps[int | None]:
@@ -151,6 +154,10 @@ def starting_offset(kit: Kit, options: ConsumerOptions, queue: MessageQueue) -> 
 def commit_request(group: str, queue: MessageQueue, offset: int) -> Command:
     """The request that tells an offset."""
     return request(
-        RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic=queue.topic, queueId=queue.queue_id,
-        commitOffset=offset, bname=queue.broker_name,
-    )  # fmt: skip
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        consumerGroup=group,
+        topic=queue.topic,
+        queueId=queue.queue_id,
+        commitOffset=offset,
+        bname=queue.broker_name,
+    )

@@ -252,9 +252,12 @@ class Shares:
     def _open(self, queue: MessageQueue, now: Now) -> None:
         window = Window(queue, self._options.prefetch_messages, self._options.prefetch_bytes)
         fetch = Fetch(
-            self._kit, self._options, self._subscriptions[queue.topic], window,
+            self._kit,
+            self._options,
+            self._subscriptions[queue.topic],
+            window,
             lambda messages, at: self._on_messages(share, messages, at),
-        )  # fmt: skip
+        )
         fetch.on_refused = self._commit_soon
         fetch.on_moved = partial(self._commits.withdraw, queue)
         share = self._shares[queue] = Share(queue, window, fetch)

@@ -136,8 +136,20 @@ class Decoder:
 def _as_it_lies(data: bytes, start: int, record: Record) -> StoredMessage:
     """What can be said of a record that is not sound."""
     return StoredMessage(
-        topic=record.topic.decode("utf-8", "replace"), queue_id=record.queue_id, queue_offset=record.queue_offset,
-        log_offset=record.log_offset, body=data[start : start + record.size], properties={}, flag=0,
-        sys_flag=record.sys_flag, born_ms=record.born_ms, born_host="", store_ms=record.store_ms, store_host="",
-        reconsume_times=0, prepared_offset=0, size=record.size, offset_message_id="",
-    )  # fmt: skip
+        topic=record.topic.decode("utf-8", "replace"),
+        queue_id=record.queue_id,
+        queue_offset=record.queue_offset,
+        log_offset=record.log_offset,
+        body=data[start : start + record.size],
+        properties={},
+        flag=0,
+        sys_flag=record.sys_flag,
+        born_ms=record.born_ms,
+        born_host="",
+        store_ms=record.store_ms,
+        store_host="",
+        reconsume_times=0,
+        prepared_offset=0,
+        size=record.size,
+        offset_message_id="",
+    )

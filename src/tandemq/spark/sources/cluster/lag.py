@@ -97,6 +97,4 @@ def find_lag(kit: Kit) -> Steps[list[Row]]:
 
 
 def _row(group: str, queue: MessageQueue, one: Progress) -> Row:
-    return (
-        group, queue.topic, queue.broker_name, queue.queue_id, one.broker_offset, one.consumer_offset, one.lag,
-    )  # fmt: skip
+    return (group, queue.topic, queue.broker_name, queue.queue_id, one.broker_offset, one.consumer_offset, one.lag)

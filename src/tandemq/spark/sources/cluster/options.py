@@ -63,10 +63,14 @@ SINK = {
 """Options of the sink, and what they hold."""
 
 OLD_NAMES = {
-    "nameserver.addr": "nameServer", "consumer.topic": "subscribe", "consumer.tag": "subExpression",
-    "consumer.offset.reset.to": "startingOffsets", "pull.max.batch.size": "pullBatchSize",
-    "producer.topic": "topic", "producer.group": "group",
-}  # fmt: skip
+    "nameserver.addr": "nameServer",
+    "consumer.topic": "subscribe",
+    "consumer.tag": "subExpression",
+    "consumer.offset.reset.to": "startingOffsets",
+    "pull.max.batch.size": "pullBatchSize",
+    "producer.topic": "topic",
+    "producer.group": "group",
+}
 """Names of the old connector for the same things."""
 
 REFUSED = dict.fromkeys(("accessKey", "secretKey", "tls"), "ACL and TLS are not spoken by this client")

@@ -150,8 +150,9 @@ def find_ends(layout: Layout, read_from: ReadFrom) -> Steps[dict[MessageQueue, E
             ends[queue] = End(_offset(answer), is_final=True)
             continue
         slaves = [address for id_, address in layout.members[queue.broker_name].items() if id_ != MASTER_ID]
-        edges = yield from find_edges(queue, slaves if answer is None or not isinstance(answer, Command)
-                                      else [*slaves, masters[queue]])  # fmt: skip
+        edges = yield from find_edges(
+            queue, slaves if answer is None or not isinstance(answer, Command) else [*slaves, masters[queue]]
+        )
         offsets = [one[1] for one in edges if isinstance(one, tuple)]
         if not offsets:
             why = next((one for one in [*edges, answer] if isinstance(one, TandemError)), "there is none to ask")
@@ -219,7 +220,7 @@ def _edge(queue: MessageQueue, code: RequestCode) -> Command:
 
 def find_moment(
     kit: Kit, layout: Layout, queue: MessageQueue, wall_ms: int, start: int, end: int, read_from: ReadFrom
-) -> Steps[int]:  # fmt: skip
+) -> Steps[int]:
     """The first offset in [start, end) stored at a calendar time or later, `end` if there is none.
 
     The master is asked first, unless slaves only are read. Slaves that serve no consumers answer replica reads and no
@@ -293,15 +294,30 @@ def _ask_moment(kit: Kit, queue: MessageQueue, wall_ms: int, start: int, end: in
 
 
 def pull_request(
-    queue: MessageQueue, offset: int, count: int, expression: str = "*", kind: str = "TAG", group: str = TOOLS_GROUP,
+    queue: MessageQueue,
+    offset: int,
+    count: int,
+    expression: str = "*",
+    kind: str = "TAG",
+    group: str = TOOLS_GROUP,
     code: RequestCode = RequestCode.PULL_MESSAGE,
-) -> Command:  # fmt: skip
+) -> Command:
     """A pull that is answered at once and belongs to no subscription; TANDEM_REPLICA_PULL: to no group either."""
     return request(
-        code, consumerGroup=group, topic=queue.topic, queueId=queue.queue_id,
-        queueOffset=offset, maxMsgNums=count, sysFlag=SUBSCRIPTION, commitOffset=0, suspendTimeoutMillis=0,
-        subscription=expression, subVersion=0, expressionType=kind, bname=queue.broker_name,
-    )  # fmt: skip
+        code,
+        consumerGroup=group,
+        topic=queue.topic,
+        queueId=queue.queue_id,
+        queueOffset=offset,
+        maxMsgNums=count,
+        sysFlag=SUBSCRIPTION,
+        commitOffset=0,
+        suspendTimeoutMillis=0,
+        subscription=expression,
+        subVersion=0,
+        expressionType=kind,
+        bname=queue.broker_name,
+    )
 
 
 def find_position(kit: Kit, layout: Layout, bound: Bound, read_from: ReadFrom, option: str) -> Steps[Position]:
@@ -390,8 +406,9 @@ def find_epochs(layout: Layout, read_from: ReadFrom) -> Steps[dict[str, Epochs]]
         if members.get(MASTER_ID) in told:
             found[name] = Epochs(_pairs(told[members[MASTER_ID]]), is_final=True)
         else:
-            found[name] = max((Epochs(_pairs(one)) for one in told.values()), key=lambda one: one.epoch,
-                              default=Epochs())  # fmt: skip
+            found[name] = max(
+                (Epochs(_pairs(one)) for one in told.values()), key=lambda one: one.epoch, default=Epochs()
+            )
     return found
 
 

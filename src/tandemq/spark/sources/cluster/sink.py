@@ -175,8 +175,10 @@ def _tell(what: str, messages: list[WriterCommitMessage | None]) -> None:
     if unsafe:
         log.warning(
             "%s: %d of %d messages are stored without the flush or the replica that is configured",
-            what, unsafe, sum(message.count for message in written),
-        )  # fmt: skip
+            what,
+            unsafe,
+            sum(message.count for message in written),
+        )
 
 
 def _rows(batch: Any) -> Iterator[dict[str, Any]]:

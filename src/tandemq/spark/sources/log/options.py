@@ -105,14 +105,20 @@ def read_options(given: Mapping[str, str], *, streams: bool | None = None) -> Lo
             hint="its files hold all columns, and bodies as stored; leave one of them out",
         )
     return LogOptions(
-        path=found["path"], broker_name=found.get("brokerName"),
-        start=start, end=end,
+        path=found["path"],
+        broker_name=found.get("brokerName"),
+        start=start,
+        end=end,
         bytes_max=_number(found, "maxBytesPerTrigger", 1) if "maxBytesPerTrigger" in found else None,
         range_bytes=_number(found, "rangeBytes", RANGE_BYTES_MIN) if "rangeBytes" in found else RANGE_BYTES,
-        fails_on_loss=_flag(found, "failOnDataLoss", default=True), details=details, kafka=kafka, maps_properties=maps,
-        checks=_flag(found, "verify", default=True), inflates=_flag(found, "inflate", default=True),
+        fails_on_loss=_flag(found, "failOnDataLoss", default=True),
+        details=details,
+        kafka=kafka,
+        maps_properties=maps,
+        checks=_flag(found, "verify", default=True),
+        inflates=_flag(found, "inflate", default=True),
         write_to=found.get("writeTo"),
-    )  # fmt: skip
+    )
 
 
 def _check_batch(found: Mapping[str, str], start: int, end: int) -> None:

@@ -268,15 +268,25 @@ class RangeReader:
         head = unpack_head(data, 0)
         properties = record.properties.decode("utf-8", "replace")
         return {
-            "key": _named(record, b"KEYS"), "uniqueKey": _named(record, b"UNIQ_KEY"), "tags": _named(record, b"TAGS"),
+            "key": _named(record, b"KEYS"),
+            "uniqueKey": _named(record, b"UNIQ_KEY"),
+            "tags": _named(record, b"TAGS"),
             "topic": record.topic.decode("utf-8", "replace"),
-            "queueId": record.queue_id, "queueOffset": record.queue_offset, "commitLogOffset": record.log_offset,
-            "bornTimestamp": record.born_ms, "storeTimestamp": record.store_ms, "bornHost": decode_host(head[9]),
+            "queueId": record.queue_id,
+            "queueOffset": record.queue_offset,
+            "commitLogOffset": record.log_offset,
+            "bornTimestamp": record.born_ms,
+            "storeTimestamp": record.store_ms,
+            "bornHost": decode_host(head[9]),
             "reconsumeTimes": head[12],
             "properties": decode_properties(properties) if self._reading.maps_properties else properties,
-            "size": record.size, "flag": head[4], "sysFlag": record.sys_flag, "bodyCrc": head[2] & 0x7FFFFFFF,
-            "storeHost": decode_host(head[11]), "preparedTransactionOffset": head[13],
-        }  # fmt: skip
+            "size": record.size,
+            "flag": head[4],
+            "sysFlag": record.sys_flag,
+            "bodyCrc": head[2] & 0x7FFFFFFF,
+            "storeHost": decode_host(head[11]),
+            "preparedTransactionOffset": head[13],
+        }
 
     def _gathered(self, rows: Sequence[dict[str, Any]]) -> Rows:
         """Rows as columns; each column is given the type Spark asks for where batches are made."""

@@ -97,9 +97,11 @@ class _Query:
 
     def __init__(self, options: LogOptions, schema: StructType) -> None:
         """Judge the columns asked for."""
-        offered = FILES if options.write_to is not None else message_schema(
-            kafka=options.kafka, map_properties=options.maps_properties, details=not options.kafka
-        )  # fmt: skip
+        offered = (
+            FILES
+            if options.write_to is not None
+            else message_schema(kafka=options.kafka, map_properties=options.maps_properties, details=not options.kafka)
+        )
         self._names = check_columns(schema, offered, "rocketmq-log")
         self._options = options
         self._schema = schema
@@ -155,10 +157,13 @@ class _Query:
             return
         columns = _message_columns(self._names) if self._options.kafka else self._names
         reading = Reading(
-            tuple(columns), checks=self._options.checks, inflates=self._options.inflates,
-            keeps_damage="verdict" in columns, fails_on_damage=self._options.fails_on_loss,
+            tuple(columns),
+            checks=self._options.checks,
+            inflates=self._options.inflates,
+            keeps_damage="verdict" in columns,
+            fails_on_damage=self._options.fails_on_loss,
             maps_properties=self._options.maps_properties and "properties" in columns,
-        )  # fmt: skip
+        )
         maker = BatchMaker(files, arrow_schema(self._schema))
         for rows in planned_rows(files, reading, ranges, self._lost_range):
             yield maker.batch(_as_kafka(rows, self._names) if self._options.kafka else rows)
@@ -274,8 +279,10 @@ class LogReaderStream(_Query, DataSourceStreamReader, SupportsTriggerAvailableNo
         begin, stop = parse_place(begin_of(start, end), files.broker_name), parse_place(end, files.broker_name)
         at = begin.log_offset
         if at > files.start and files.epoch_at(at - 1) != begin.epoch:
-            self._rewritten(f"what lies before log offset {at} was of generation {begin.epoch}, and is now of "
-                            f"generation {files.epoch_at(at - 1)}")  # fmt: skip
+            self._rewritten(
+                f"what lies before log offset {at} was of generation {begin.epoch}, and is now of "
+                f"generation {files.epoch_at(at - 1)}"
+            )
         if at < files.start:
             self._lost(f"log offsets [{at}, {files.start}) are gone")
             at = files.start
