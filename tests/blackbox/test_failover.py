@@ -25,9 +25,9 @@ from tandemq.run.children import BrokerChild, ChildCluster, group_name
 from tandemq.run.groups import configure
 from tests.blackbox.programs import QUICK, Caller, wait_until
 from tests.blackbox.traffic import GROUP, TOPIC, Traffic
-from tests.boundary.registries import KINDS
 from tests.interop.zookeeper import ZooKeeper
 from tests.spec import spec
+from tests.unit.boundary.registries import KINDS
 
 pytestmark = pytest.mark.timeout(180)
 OK = ResponseCode.SUCCESS

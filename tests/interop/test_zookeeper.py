@@ -1,6 +1,6 @@
 """An ensemble of real ZooKeeper servers: what a lost leader, and a server that waits too long, do to a session.
 
-The rules that hold for every registry are tested in tests/boundary/test_registry.py, with one ZooKeeper server.
+The rules that hold for every registry are tested in tests/unit/boundary/test_registry.py, with one ZooKeeper server.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,9 +26,9 @@ from tandemq.registry import (
     Unknown,
     Write,
 )
-from tests.boundary.registries import KINDS
 from tests.interop.java import wait_until
 from tests.interop.zookeeper import ZooKeeper, quorum
+from tests.unit.boundary.registries import KINDS
 
 SESSION_MS = 6_000
 

@@ -1,0 +1,350 @@
+"""Brokers of one group on an ideal registry, in one box: replication and peer links are wires, one clock for all.
+
+group = ElectedGroup(tmp_path, Mode.ELECT)        members 0 and 1, in sync, one of them serving
+group.pass_time(5_000)                            clocks, deadlines, sessions, wires
+group.kill(0); group.start(0)                     its session ends by itself
+group.registry_is_up = False                      nobody's requests are answered any more
+group.allow(1, Permission.NONE)                   an administrator changes what a member may do
+"""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tandemq.boundary import Closed, Disk, LinkKind, Now, Turn
+from tandemq.broker.failover.service import Failover
+from tandemq.broker.node import Machine
+from tandemq.config.settings import tiny
+from tandemq.coordination.registry import records
+from tandemq.coordination.registry.records import GroupConfig, GroupState, Mode, Permission, Role
+from tandemq.coordination.registry.tree import Tree
+from tandemq.model.codes import RequestCode
+from tandemq.model.command import Command
+from tandemq.registry import (
+    Answer,
+    Ask,
+    Changed,
+    Confirmed,
+    Create,
+    Delete,
+    Done,
+    Found,
+    Operation,
+    Outcome,
+    Read,
+    RegistryEvent,
+    SessionLost,
+    SessionSuspended,
+    SessionUp,
+    Unknown,
+    Write,
+)
+from tandemq.replication.authentication import Keyring
+from tests.unit.broker.harness import CLIENT, START_WALL_MS, send_fields
+from tests.unit.replication.group import Member, Wire
+
+SESSION_MS = 2_000
+CONFIRM_MS = 300
+STEP_MS = 20
+
+
+class Broker(Member):
+    """A member of the group; asks the registry what its turns ask."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        self.asks: list[Ask] = []
+        self.group: ElectedGroup | None = None
+        super().__init__(*arguments, **named)
+
+    def _take(self, turn: Turn) -> None:
+        self.asks += turn.asks
+        super()._take(turn)
+
+    def ask(
+        self,
+        code: int,
+        fields: Mapping[str, object] | None = None,
+        body: bytes = b"",
+        *,
+        link: int = CLIENT,
+        **header: Any,
+    ) -> Command:
+        """Ask and return the answer, which may wait for the other members for a moment."""
+        opaque = self.tell(code, fields, body, link=link, **header)
+        answer = self.answer_to(opaque, link=link)
+        if answer is None and self.group is not None:
+            self.group.pass_time(STEP_MS)
+            answer = self.answer_to(opaque, link=link)
+        assert answer is not None, f"no answer to {code} yet"
+        return answer
+
+    @property
+    def failover(self) -> Failover:
+        assert self.node.failover is not None
+        return self.node.failover
+
+    @property
+    def may(self) -> str:
+        """What the group lets it do for clients at this moment: "", "R", "W" or "RW"."""
+        if self.node.failover is None:
+            return ""
+        member, now = self.failover.member, self.now.mono_ms
+        return "R" * member.may_read(now) + "W" * member.may_write(now)
+
+    @property
+    def stage(self) -> str:
+        return self.failover.member.stage.value
+
+
+class ElectedGroup:
+    """Members 0, 1, …; 0 is the configured master in `slave-consume`."""
+
+    broker_class = Broker
+
+    def __init__(
+        self,
+        path: Path,
+        mode: Mode,
+        *,
+        members: int = 2,
+        started: Collection[int] | None = None,
+        disks: Mapping[int, Disk] | None = None,
+        settles: bool = True,
+        secret: bytes | None = None,
+        **changes: Any,
+    ) -> None:
+        """`started`: those who are there from the beginning, all unless told; `disks`: what members have instead of
+        directories under `path`; `secret`: what members prove to each other; `changes`: settings of all."""
+        self.secret = secret
+        self.path, self.mode, self.changes = path, mode, changes
+        self.disks = disks or {}
+        slave = Permission.FULL if mode is Mode.ELECT else Permission.READ
+        self.allowed = {number: slave if number else Permission.FULL for number in range(members)}
+        self.now = Now(1_000, START_WALL_MS)
+        self.tree = Tree()
+        self.registry_is_up = True
+        self.cut_off: set[int] = set()
+        """Members that do not reach the registry."""
+        self.apart: set[int] = set()
+        """Members whose links to others break."""
+        self.sessions: dict[int, int] = {}
+        self.confirm_ms: dict[int, int] = {}
+        self.brokers: dict[int, Broker] = {}
+        self.wires: list[Wire] = []
+        self._links = 1_000
+        self.configure()
+        for number in range(members) if started is None else started:
+            self.start(number)
+        if settles:
+            self.pass_time(4_000)
+
+    def allow(self, number: int, permission: Permission) -> None:
+        """An administrator changes what a member may do at most."""
+        self.allowed[number] = permission
+        self.configure()
+
+    def configure(self) -> None:
+        config = GroupConfig(
+            self.mode,
+            tuple(
+                records.Member(number, Role.SLAVE if number else Role.MASTER, permission)
+                for number, permission in self.allowed.items()
+            ),
+        )
+        path = records.config_path("DefaultCluster", "broker-a")
+        found, data = self._do(Read(path)), records.config_to_json(config)
+        wanted = Write(path, data, found.version) if isinstance(found, Found) else Create(path, data)
+        assert isinstance(self._do(wanted), Done)
+
+    @property
+    def record(self) -> GroupState:
+        """What the registry says of the group."""
+        found = self._do(Read(records.state_path("DefaultCluster", "broker-a")))
+        assert isinstance(found, Found), "the group has begun"
+        return records.state_from_json("broker-a", found.data)
+
+    def lose_record(self) -> None:
+        """The registry forgets what the group has agreed on."""
+        path = records.state_path("DefaultCluster", "broker-a")
+        found = self._do(Read(path))
+        assert isinstance(found, Found), "the group has begun"
+        assert isinstance(self._do(Delete(path, found.version)), Done)
+
+    def _do(self, operation: Operation) -> Outcome:
+        """As an operator's tool does, in a session of its own."""
+        tool = self.tree.open_session(SESSION_MS, "tool", self.now.mono_ms)
+        outcome = self.tree.execute(tool, operation)
+        self.tree.close_session(tool)
+        return outcome
+
+    # Members come and go.
+
+    def start(self, number: int, *, boot_id: str = "boot-1", **changes: Any) -> Broker:
+        config = tiny(
+            broker_id=number,
+            role="SLAVE" if number else "SYNC_MASTER",
+            registry_address="zookeeper://box:2181",
+            **(self.changes | changes),
+        )
+        broker = self.broker_class(
+            self.disks.get(number, self.path / f"b{number}"),
+            config,
+            machine=Machine(boot_id, 8 << 30),
+            now=self.now,
+            seed=number,
+            address=f"10.1.0.{number}:10911",
+            ha_address=f"10.1.0.{number}:10912",
+            keyring=self._keyring(number),
+        )
+        broker.group = self
+        self.brokers[number] = broker
+        return broker
+
+    def _keyring(self, number: int) -> Keyring | None:
+        secret = self.secret
+        return None if secret is None else Keyring(lambda: (secret,), Random(1_000 + number))
+
+    def kill(self, number: int) -> None:
+        """Its links break, its session ends by itself later."""
+        broker = self.brokers.pop(number)
+        for wire in [wire for wire in self.wires if broker in (wire.top, wire.bottom)]:
+            wire.end("killed")
+        self.sessions.pop(number, None)
+
+    def let_slave_read(self) -> Broker:
+        """In `slave-consume`: the master is killed, and its slave reads for it; returns the slave."""
+        self.pass_time(1_500)
+        self.kill(0)
+        self.pass_time(4_000)
+        assert self.brokers[1].may == "R"
+        return self.brokers[1]
+
+    # The registry.
+
+    def _serve_registry(self) -> bool:
+        moved = False
+        for number, broker in list(self.brokers.items()):
+            if broker.node.failover is None:
+                continue
+            reachable = self.registry_is_up and number not in self.cut_off
+            if not reachable:
+                asks, broker.asks = broker.asks, []
+                if broker.failover.registry.is_up:
+                    broker.turn([], [SessionSuspended()])
+                if asks:
+                    broker.turn([], [Answer(ask.token, Unknown(), self.now.mono_ms) for ask in asks])
+                continue
+            moved |= self._connect(number, broker)
+            moved |= self._answer(number, broker)
+        for session, path in self.tree.take_fired():
+            for number, mine in self.sessions.items():
+                if mine == session and number in self.brokers:
+                    self.brokers[number].turn([], [Changed(path)])
+                    moved = True
+        return moved
+
+    def _connect(self, number: int, broker: Broker) -> bool:
+        session = self.sessions.get(number)
+        if session is not None and broker.failover.registry.is_up:
+            return False
+        events: list[RegistryEvent] = []
+        if session is not None and not self.tree.resume_session(session, f"b{number}", self.now.mono_ms):
+            events.append(SessionLost())
+            session = None
+        if session is None:
+            session = self.sessions[number] = self.tree.open_session(SESSION_MS, f"b{number}", self.now.mono_ms)
+        broker.turn([], [*events, SessionUp(session, SESSION_MS)])
+        return True
+
+    def _answer(self, number: int, broker: Broker) -> bool:
+        session = self.sessions[number]
+        asks, broker.asks = broker.asks, []
+        for ask in asks:
+            self.tree.touch(session, self.now.mono_ms)
+            outcome = self._execute(broker, session, ask)
+            broker.turn([], [Answer(ask.token, outcome, self.now.mono_ms)])
+        if self.now.mono_ms - self.confirm_ms.get(number, 0) >= CONFIRM_MS:
+            self.confirm_ms[number] = self.now.mono_ms
+            self.tree.touch(session, self.now.mono_ms)
+            broker.turn([], [Confirmed(self.now.mono_ms)])
+            return True
+        return bool(asks)
+
+    def _execute(self, _broker: Broker, session: int, ask: Ask) -> Outcome:
+        return self.tree.execute(session, ask.operation)
+
+    # What travels.
+
+    def settle(self) -> None:
+        """Let everything travel until nothing moves; no time passes."""
+        for _ in range(10_000):
+            moved = sum(self._plug(number, broker) for number, broker in list(self.brokers.items())) > 0
+            moved = sum(wire.carry(None) for wire in self.wires if wire.is_open) > 0 or moved
+            moved = self._serve_registry() or moved
+            self.wires = [wire for wire in self.wires if wire.is_open]
+            if not moved:
+                return
+        raise AssertionError("it never comes to rest")
+
+    def _plug(self, number: int, broker: Broker) -> bool:
+        moved = False
+        while broker.seen_connects < len(broker.connects):
+            connect = broker.connects[broker.seen_connects]
+            broker.seen_connects += 1
+            host, _, port = connect.address.rpartition(":")
+            other = self.brokers.get(int(host.rpartition(".")[2])) if host.startswith("10.1.0.") else None
+            if other is None or self.apart & {number, int(host.rpartition(".")[2])}:
+                broker.turn([], [Closed(connect.link, "connection refused")])
+            else:
+                self._links += 1
+                accepted = LinkKind.HA_MASTER if port == "10912" else LinkKind.REMOTING
+                wire = Wire(other, self._links, broker, connect.link, accepted)
+                self.wires.append(wire)
+                other.wired.add(self._links)
+                broker.wired.add(connect.link)
+                other.open(self._links, accepted, f"10.1.0.{number}:{20_000 + self._links}")
+                broker.open(connect.link, connect.kind, connect.address)
+            moved = True
+        while broker.seen_closes < len(broker.closes):
+            link, reason = broker.closes[broker.seen_closes]
+            broker.seen_closes += 1
+            for wire in [w for w in self.wires if (broker, link) in ((w.top, w.top_link), (w.bottom, w.bottom_link))]:
+                wire.flush(broker)
+                wire.end(reason)
+                moved = True
+        return moved
+
+    def pass_time(self, ms: int) -> None:
+        """Move the clock of all in small steps; checks that never two may read, or write."""
+        end = self.now.mono_ms + ms
+        for wire in self.wires:
+            if any(self.brokers.get(number) in (wire.top, wire.bottom) for number in self.apart):
+                wire.end("cut")
+        self.settle()
+        while self.now.mono_ms < end:
+            step = min(STEP_MS, end - self.now.mono_ms)
+            self.now = Now(self.now.mono_ms + step, self.now.wall_ms + step)
+            self.tree.expire(self.now.mono_ms)
+            for broker in list(self.brokers.values()):
+                broker.now = self.now
+                due = broker.node.deadline_ms()
+                if due is not None and due <= self.now.mono_ms:
+                    broker.turn()
+            self.settle()
+            for what in "RW":
+                holders = [number for number, broker in self.brokers.items() if what in broker.may]
+                assert len(holders) <= 1, f"brokers {holders} have {what} at once"
+
+    @property
+    def serving(self) -> Broker:
+        """The one member that may do anything."""
+        (found,) = [broker for broker in self.brokers.values() if broker.may]
+        return found
+
+    def send(self, broker: Broker, body: bytes = b"body", *, topic: str = "TopicA") -> int | None:
+        """Send; the code of the answer once everything has travelled, None while it waits."""
+        opaque = broker.tell(RequestCode.SEND_MESSAGE_V2, send_fields(topic, 0, {}), body)
+        self.settle()
+        answer = broker.answer_to(opaque)
+        return None if answer is None else answer.code

@@ -1,0 +1,150 @@
+"""Offsets, membership and queue locks of consumers."""
+
+from pathlib import Path
+
+from tandemq.codec.remoting.fastjson import dumps, loads
+from tandemq.config.settings import BrokerConfig
+from tandemq.model.codes import RequestCode, ResponseCode
+from tests.spec import spec
+from tests.unit.broker.harness import Harness
+
+OK = ResponseCode.SUCCESS
+
+
+def offset_of(broker: Harness, group: str = "group", **fields: object) -> tuple[int, str | None]:
+    asked = {"consumerGroup": group, "topic": "TopicA", "queueId": 0} | fields
+    answer = broker.ask(RequestCode.QUERY_CONSUMER_OFFSET, asked)
+    return answer.code, answer.fields.get("offset")
+
+
+def test_offset_never_committed_is_0_on_a_young_queue_and_not_found_otherwise(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    assert offset_of(broker) == (OK, "0")
+    for _ in range(60):
+        broker.send("TopicA", b"x" * 1000)
+    assert offset_of(broker) == (OK, "0")
+    assert offset_of(broker, setZeroIfNotFound=False)[0] == ResponseCode.QUERY_NOT_FOUND
+    broker.node.store.drop_first_segment()
+    assert offset_of(broker)[0] == ResponseCode.QUERY_NOT_FOUND
+
+
+@spec("G12")
+def test_offset_may_go_back_and_survives_a_kill_after_its_period(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    for _ in range(9):
+        broker.send("TopicA")
+    for offset in (5, 9, 3):
+        broker.commit(offset)
+    assert offset_of(broker) == (OK, "3")
+    broker.pass_time(broker.config.offsets_persist_ms)
+    assert offset_of(broker.restart(clean=False)) == (OK, "3")
+
+
+@spec("G12")
+def test_offsets_by_time_and_at_both_ends(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    times = []
+    for _ in range(5):
+        times.append(broker.now.wall_ms)
+        broker.send("TopicA")
+        broker.pass_time(1_000)
+    queue = {"topic": "TopicA", "queueId": 0}
+    assert broker.ask(RequestCode.GET_MAX_OFFSET, queue).fields["offset"] == "5"
+    assert broker.ask(RequestCode.GET_MIN_OFFSET, queue).fields["offset"] == "0"
+    assert broker.ask(RequestCode.GET_EARLIEST_MSG_STORETIME, queue).fields["timestamp"] == str(times[0])
+    for wall_ms, expected in ((0, 0), (times[2], 2), (times[2] + 1, 3), (times[4] + 1, 5)):
+        found = broker.ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue | {"timestamp": wall_ms})
+        assert found.fields["offset"] == str(expected)
+    nothing = {"topic": "TopicA", "queueId": 3}
+    assert broker.ask(RequestCode.GET_MAX_OFFSET, nothing).fields["offset"] == "0"
+    assert broker.ask(RequestCode.GET_EARLIEST_MSG_STORETIME, nothing).fields["timestamp"] == "-1"
+
+
+# Membership.
+
+
+def members(broker: Harness) -> list[str]:
+    answer = broker.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "group"})
+    found: list[str] = loads(answer.body)["consumerIdList"] if answer.code == OK else []
+    return found
+
+
+@spec("G04")
+def test_heartbeat_is_answered_and_creates_the_retry_topic(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    assert broker.heartbeat("group", {"TopicA": "*"}).code == OK
+    config = broker.node.topics.table["%RETRY%group"].config
+    assert (config.read_queue_nums, config.perm) == (1, 6)
+    assert members(broker) == ["client-1"]
+
+
+def test_members_are_told_when_somebody_comes_goes_or_changes_what_it_wants(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.heartbeat("group", {"TopicA": "*"})
+    broker.take_requests(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED)
+    broker.open(5)
+    broker.heartbeat("group", {"TopicA": "*"}, client_id="client-2", link=5)
+    assert len(broker.take_requests(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED)) == 1
+    broker.heartbeat("group", {"TopicA": "*"})
+    assert broker.take_requests(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED) == []
+    broker.pass_time(1)
+    broker.heartbeat("group", {"TopicA": "tag"})
+    assert len(broker.take_requests(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED)) == 1
+    broker.close(5)
+    assert len(broker.take_requests(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED)) == 1
+    assert members(broker) == ["client-1"]
+    leave = {"clientID": "client-1", "consumerGroup": "group", "producerGroup": ""}
+    assert broker.ask(RequestCode.UNREGISTER_CLIENT, leave).code == OK
+    assert members(broker) == []
+
+
+@spec("G03", "G04")
+def test_member_without_heartbeats_is_closed_after_120s_whatever_else_it_sends(tmp_path: Path) -> None:
+    """Other traffic of a link proves that it lives, not that its consumer does."""
+    assert BrokerConfig().client_expiry_ms == 120_000
+    broker = Harness(tmp_path)
+    broker.open(5)
+    broker.heartbeat("group", {"TopicA": "*"}, link=5)
+    for _ in range(14):
+        broker.pass_time(10_000)
+        if not broker.closes:
+            broker.ask(RequestCode.GET_MAX_OFFSET, {"topic": "TopicA", "queueId": 0}, link=5)
+            broker.heartbeat("other")
+    assert {link for link, _ in broker.closes} == {5}
+
+
+# Locks.
+
+
+def lock(broker: Harness, client: str, code: int = RequestCode.LOCK_BATCH_MQ) -> int:
+    queues = [{"brokerName": "broker-a", "queueId": queue_id, "topic": "TopicA"} for queue_id in (0, 1)]
+    body = dumps({"clientId": client, "consumerGroup": "group", "mqSet": queues, "onlyThisBroker": False})
+    answer = broker.ask(code, None, body)
+    assert answer.code == OK
+    return len(loads(answer.body)["lockOKMQSet"]) if answer.body else 0
+
+
+def test_queue_has_one_owner_until_it_lets_go_or_falls_silent_for_60s(tmp_path: Path) -> None:
+    assert BrokerConfig().lock_live_ms == 60_000
+    broker = Harness(tmp_path)
+    broker.create_topic("TopicA")
+    assert lock(broker, "one") == 2
+    assert lock(broker, "two") == 0
+    broker.pass_time(59_999)
+    assert lock(broker, "two") == 0
+    assert lock(broker, "one") == 2
+    broker.pass_time(59_999)
+    assert lock(broker, "two") == 0
+    broker.pass_time(1)
+    assert lock(broker, "two") == 2
+    lock(broker, "one", RequestCode.UNLOCK_BATCH_MQ)
+    assert lock(broker, "one") == 0
+    lock(broker, "two", RequestCode.UNLOCK_BATCH_MQ)
+    assert lock(broker, "one") == 2
+
+
+def test_locks_nobody_renews_are_forgotten(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    lock(broker, "one")
+    broker.pass_time(80_000)
+    assert broker.node.locks._held == {}

@@ -1,0 +1,87 @@
+"""Truth tables of `slave-consume`, asked of real brokers: what each permission allows where the group stands, and when
+a master is lonely. The rules alone: `tests/unit/coordination/test_tables.py`.
+"""
+
+import itertools
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tandemq.coordination.registry.records import GroupMode, Mode, Permission
+from tandemq.model.codes import RequestCode as Code
+from tandemq.model.codes import ResponseCode
+from tandemq.sim.world.disk import SimDisk
+from tests.spec import spec
+from tests.unit.broker.elected import Broker, ElectedGroup
+from tests.unit.broker.harness import send_fields
+
+OFFSET = {"consumerGroup": "group", "topic": "TopicA", "queueId": 0, "commitOffset": 0}
+ASKED = {Permission.FULL: "RWC", Permission.READ: "RC", Permission.WRITE: "W", Permission.NONE: ""}
+"""What is answered under each permission: pulls, sends, commits."""
+LEASE_OVER_MS = 1_700
+"""After this a lease of 1.3 s is over, and nobody has taken over yet."""
+
+
+def group_of(path: Path, members: int, started: list[int]) -> ElectedGroup:
+    disks = {number: SimDisk(Random(number)) for number in range(members)}
+    return ElectedGroup(path, Mode.SLAVE_CONSUME, members=members, started=started, disks=disks)
+
+
+def allowed(group: ElectedGroup, broker: Broker) -> str:
+    """What a member answers, asked as a client does."""
+    pulled = broker.pull("TopicA", 0)
+    assert pulled is not None
+    opaque = broker.tell(Code.SEND_MESSAGE_V2, send_fields("TopicA"), b"body")
+    group.settle()
+    sent = broker.answer_to(opaque)
+    assert sent is not None
+    answers = {"R": pulled, "W": sent, "C": broker.ask(Code.UPDATE_CONSUMER_OFFSET, OFFSET)}
+    for answer in answers.values():
+        assert answer.code != ResponseCode.NO_PERMISSION or "may not serve this" in str(answer.remark)
+    return "".join(what for what, answer in answers.items() if answer.code != ResponseCode.NO_PERMISSION)
+
+
+@spec("F12", "F13", "F06", "F10")
+@pytest.mark.parametrize("slaves", [Permission.FULL, Permission.READ])
+@pytest.mark.parametrize("masters", list(Permission))
+def test_what_is_answered_by_state_and_permission(masters: Permission, slaves: Permission, tmp_path: Path) -> None:
+    group = group_of(tmp_path, 2, [0, 1])
+    group.send(group.brokers[0])
+    group.allow(0, masters)
+    group.allow(1, slaves)
+    group.pass_time(1_000)
+    assert [allowed(group, broker) for broker in group.brokers.values()] == [ASKED[masters], ""]
+    group.kill(0)
+    group.pass_time(5_000)
+    slave = group.brokers[1]
+    assert allowed(group, slave) == ("RC" if masters.may_read else ""), "who may not be read is not replaced"
+    slave.heartbeat("group", {"TopicA": "*"})  # whose commits are waited for
+    master = group.start(0)
+    group.pass_time(500)
+    if masters.may_read:
+        assert group.record.mode is GroupMode.SLAVE_CONSUME
+        assert (allowed(group, master), allowed(group, slave)) == ("", "C"), "handing back"
+    group.pass_time(2_000)
+    assert (allowed(group, master), allowed(group, slave)) == (ASKED[masters], "")
+
+
+def is_there(is_master: bool, is_assigned: bool, was_connected: bool, is_alone: bool, _: bool) -> bool:
+    """Whether there is a broker to be asked: a slave that nobody started, or that was killed, is none."""
+    return is_master or (is_assigned and was_connected and not is_alone)
+
+
+@spec("F31", "F16", "F28", "F29")
+@pytest.mark.parametrize("facts", [facts for facts in itertools.product((False, True), repeat=5) if is_there(*facts)])
+def test_broker_is_lonely_only_if_all_five_hold(facts: tuple[bool, bool, bool, bool, bool], tmp_path: Path) -> None:
+    is_master, is_assigned, was_connected, is_alone, has_no_registry = facts
+    has_slave = is_assigned and was_connected
+    group = group_of(tmp_path, 2 if is_assigned else 1, [0, 1] if has_slave else [0])
+    if has_slave and is_alone:
+        group.kill(1)
+    if has_no_registry:
+        group.cut_off.add(0)
+    group.pass_time(LEASE_OVER_MS)
+    broker = group.brokers[0 if is_master else 1]
+    assert broker.failover.member.status(group.now).is_lonely is all(facts)
+    assert allowed(group, broker) == ("RWC" if is_master and not all(facts) else "")

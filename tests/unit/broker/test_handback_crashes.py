@@ -1,0 +1,242 @@
+"""Crash of real brokers at each step of a hand-back and of a switch: killed, or without power, the one that gives, the
+one that takes, or both; afterwards they start again. Never two serve, no committed offset goes back, nothing that was
+acknowledged is lost, and the group ends in its normal state.
+
+What a power loss may take back of the offsets is what no member had saved, or got; see `Traffic`.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from tandemq.broker.state.consumer_offsets import ConsumerOffsets
+from tandemq.broker.state.persistence import Saver
+from tandemq.coordination.member.machine import Member
+from tandemq.coordination.member.orders import Stage
+from tandemq.coordination.registry.records import GroupMode, Mode
+from tandemq.coordination.slave_consume import HandStep
+from tandemq.model.codes import RequestCode as Code
+from tests.spec import spec
+from tests.unit.broker.mortal import KILL, MASTER, POWER, SLAVE, MortalGroup, Point, Traffic
+
+Moment = Callable[[MortalGroup, Point], bool]
+STRIDE = 10
+BOTH = {"master": [MASTER], "slave": [SLAVE], "both": [MASTER, SLAVE]}
+
+
+def is_at(number: int, what: str, path: str) -> Moment:
+    """A member does something."""
+    return lambda _, at: at.number == number and at.what == what and at.path.endswith(path)
+
+
+def stands(number: int, stage: Stage) -> Moment:
+    """A member has come to a stage."""
+    return lambda group, at: at.number == number and group.brokers[number].failover.member.stage is stage
+
+
+def gives(number: int, step: HandStep) -> Moment:
+    """A member that hands over has come to a step."""
+
+    def is_there(group: MortalGroup, at: Point) -> bool:
+        hand = group.brokers[number].failover.member._giver.hand
+        return at.number == number and hand is not None and hand.step is step
+
+    return is_there
+
+
+def has_taken(group: MortalGroup, _: Point) -> bool:
+    member = group.brokers[MASTER].failover.member
+    return member._giver.taken is not None or member.view.pending is not None
+
+
+HAND_BACK: dict[str, Moment] = {
+    "a: about to register": is_at(MASTER, "asked Create", "/live/0"),
+    "a: registered, unknowing": is_at(MASTER, "answered Create", "/live/0"),
+    "b: the state seen": stands(MASTER, Stage.AWAITING),
+    "c: the slave connected": lambda group, _: group.brokers[SLAVE].failover.member.peer(MASTER).is_linked,
+    "d: pulls refused": gives(SLAVE, HandStep.DRAIN),
+    "d: offsets sent": gives(SLAVE, HandStep.OFFSETS),
+    "e: offsets arrived": is_at(MASTER, "disk replace", "consumerOffset.json"),
+    "e: offsets saved": has_taken,
+    "e: the slave knows": gives(SLAVE, HandStep.WAIT),
+    "f: about to write the record": is_at(MASTER, "asked Write", "/state"),
+    "f: written, unknowing": is_at(MASTER, "answered Write", "/state"),
+    "f: the master serves": lambda group, _: group.brokers[MASTER].may == "RW",
+    "f: the slave follows": stands(SLAVE, Stage.SLAVE),
+}
+SWITCH: dict[str, Moment] = {
+    "pulls refused": gives(MASTER, HandStep.DRAIN),
+    "offsets sent": gives(MASTER, HandStep.OFFSETS),
+    "offsets arrived": is_at(SLAVE, "disk replace", "consumerOffset.json"),
+    "the giver knows": gives(MASTER, HandStep.WAIT),
+    "about to write the record": is_at(MASTER, "asked Write", "/state"),
+    "written, unknowing": is_at(MASTER, "answered Write", "/state"),
+    "the target prepares": stands(SLAVE, Stage.PREPARING),
+    "the epoch is about to be saved": is_at(SLAVE, "disk replace", "epochFileCheckpoint"),
+    "the target serves": lambda group, _: group.brokers[SLAVE].may == "RW",
+}
+
+
+class Prepare(Protocol):
+    """Makes a group before something, and what begins it."""
+
+    def __call__(self, path: Path, *, seed: int) -> tuple[Traffic, Callable[[], object]]: ...
+
+
+def reading_slave(path: Path, *, seed: int) -> Traffic:
+    """The master is down, its slave is read from and ahead with its offsets."""
+    group = MortalGroup(path, Mode.SLAVE_CONSUME, seed=seed, flush_type="SYNC_FLUSH")
+    traffic = Traffic(group)
+    for _ in range(40):
+        traffic.send(group.brokers[MASTER])
+    traffic.is_sending = False
+    traffic.pass_time(1_000)
+    group.end(MASTER, KILL)
+    assert traffic.run_until(lambda: group.brokers[SLAVE].may == "R", 8_000)
+    group.brokers[SLAVE].heartbeat("group", {"TopicA": "*"})  # so that it is waited for
+    traffic.pass_time(300)
+    return traffic
+
+
+def hand_back(path: Path, *, seed: int) -> tuple[Traffic, Callable[[], object]]:
+    """A group before its hand-back, and what begins it."""
+    traffic = reading_slave(path, seed=seed)
+    return traffic, lambda: traffic.group.start(MASTER)
+
+
+def switch(path: Path, *, seed: int) -> tuple[Traffic, Callable[[], object]]:
+    """A group before an operator's switch, and that."""
+    group = MortalGroup(path, Mode.ELECT, seed=seed, flush_type="SYNC_FLUSH")
+    traffic = Traffic(group)
+    traffic.pass_time(1_500)
+    group.brokers[MASTER].heartbeat("group", {"TopicA": "*"})
+    return traffic, lambda: group.brokers[MASTER].tell(Code.TANDEM_SWITCH, {"target": SLAVE})
+
+
+def is_well(group: MortalGroup) -> bool:
+    """One serves, the other has all of its log; in `slave-consume` the one is the master."""
+    record = group.record
+    may = {number: broker.may for number, broker in group.brokers.items()}
+    leader = MASTER if group.mode is Mode.SLAVE_CONSUME else record.master
+    return (
+        record.mode is GroupMode.NORMAL
+        and may == {number: "RW" if number == leader else "" for number in (MASTER, SLAVE)}
+        and record.in_sync == (MASTER, SLAVE)
+        and group.brokers[1 - leader].stage == "slave"
+        and group.brokers[MASTER].log_end == group.brokers[SLAVE].log_end
+    )
+
+
+def crash_at(
+    traffic: Traffic,
+    begin: Callable[[], object],
+    moment: Moment,
+    victims: list[int],
+    how: str,
+    back_ms: int,
+    *,
+    is_over: Callable[[MortalGroup], bool] = lambda _: False,
+) -> bool:
+    """Begin, end the victims at the moment, start them later, and judge; False if the moment never came."""
+    group = traffic.group
+    struck: list[Point] = []
+
+    def strike(at: Point) -> None:
+        if moment(group, at):
+            struck.append(at)
+            traffic.strike(victims, how)
+
+    group.on_point = strike
+    begin()
+    group.settle()
+    traffic.run_until(lambda: bool(struck) or is_over(group), 8_000)
+    if not struck:
+        return False
+    traffic.pass_time(back_ms)
+    for number in victims:
+        group.start(number)
+    traffic.is_sending = True
+    if not traffic.run_until(lambda: is_well(group), 12_000):
+        traffic.help()
+        assert traffic.run_until(lambda: is_well(group), 12_000), (struck, group.record)
+    traffic.pass_time(300)
+    traffic.check(next(broker for broker in group.brokers.values() if broker.may))
+    return True
+
+
+def back_ms(seed: int) -> int:
+    """They come back before anybody could have taken over, or long after."""
+    return 200 if seed % 2 else 5_000
+
+
+def crash_at_step(path: Path, prepare: Prepare, steps: dict[str, Moment], step: str, victims: str, how: str) -> None:
+    seed = list(steps).index(step) + list(BOTH).index(victims) + (how == KILL)
+    traffic, begin = prepare(path, seed=seed)
+    assert crash_at(traffic, begin, steps[step], BOTH[victims], how, back_ms(seed)), "the step is never reached"
+
+
+@spec("F25", "F26", "F09", "F22", "F33", "M07")
+@pytest.mark.parametrize("how", [KILL, POWER])
+@pytest.mark.parametrize("victims", BOTH)
+@pytest.mark.parametrize("step", HAND_BACK)
+def test_crash_at_each_step_of_a_hand_back(step: str, victims: str, how: str, tmp_path: Path) -> None:
+    crash_at_step(tmp_path, hand_back, HAND_BACK, step, victims, how)
+
+
+@spec("V18", "F09", "F33", "M07")
+@pytest.mark.parametrize("how", [KILL, POWER])
+@pytest.mark.parametrize("victims", BOTH)
+@pytest.mark.parametrize("step", SWITCH)
+def test_crash_at_each_step_of_a_switch(step: str, victims: str, how: str, tmp_path: Path) -> None:
+    crash_at_step(tmp_path, switch, SWITCH, step, victims, how)
+
+
+class Nth:
+    """The nth thing that a member does."""
+
+    def __init__(self, number: int, nth: int) -> None:
+        self._number, self._left = number, nth
+
+    def __call__(self, _: MortalGroup, at: Point) -> bool:
+        self._left -= at.number == self._number
+        return self._left <= 0
+
+
+@spec("F25", "F26", "F09", "F33")
+@pytest.mark.parametrize("first", range(1, STRIDE + 1))
+@pytest.mark.parametrize("victim", [MASTER, SLAVE])
+def test_crash_between_any_two_effects_of_a_hand_back(victim: int, first: int, tmp_path: Path) -> None:
+    for nth in range(first, 1_000, STRIDE):
+        traffic, begin = hand_back(tmp_path, seed=nth)
+        how = POWER if nth % 4 < 2 else KILL
+        if not crash_at(traffic, begin, Nth(victim, nth), [victim], how, back_ms(nth), is_over=is_well):
+            assert nth > 30, "fewer effects than a hand-back has"
+            return
+
+
+def forget(_: ConsumerOffsets, raw: dict[str, Any]) -> None:
+    assert raw["offsetTable"], "there is something to merge"
+
+
+def test_checker_sees_offsets_that_were_not_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ConsumerOffsets, "merge_positions", forget)
+    traffic, begin = hand_back(tmp_path, seed=1)
+    with pytest.raises(AssertionError, match="a committed offset went back"):
+        crash_at(traffic, begin, HAND_BACK["f: the master serves"], [SLAVE], KILL, 200)
+
+
+def test_checker_sees_offsets_that_count_before_they_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Saver, "begin", lambda _: None)
+    monkeypatch.setattr(Member, "may_take_offsets", take_at_once)
+    traffic, begin = hand_back(tmp_path, seed=1)
+    with pytest.raises(AssertionError, match="a committed offset went back"):
+        crash_at(traffic, begin, HAND_BACK["f: written, unknowing"], [MASTER], POWER, 200)
+
+
+def take_at_once(member: Member, giver: int, token: int) -> bool:
+    may_take = member._giver.take(giver, token)
+    if may_take:
+        member._giver.taken = token
+    return may_take

@@ -1,0 +1,140 @@
+"""What operators see of queues, groups and counters."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandemq.codec.remoting.fastjson import loads
+from tandemq.model.codes import RequestCode as Code
+from tandemq.model.codes import ResponseCode
+from tests.unit.broker.harness import START_WALL_MS, Harness
+
+
+def key(topic: str, queue_id: int) -> str:
+    return f'{{"brokerName":"broker-a","queueId":{queue_id},"topic":"{topic}"}}'
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Harness:
+    """TopicA with two queues: three messages in queue 0, one second apart, none in queue 1; group has read two."""
+    broker = Harness(tmp_path)
+    fields = {"topic": "TopicA", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}
+    broker.ask(Code.UPDATE_AND_CREATE_TOPIC, fields)
+    for _ in range(3):
+        broker.send("TopicA", b"12345", TAGS="a")
+        broker.pass_time(1_000)
+    commit(broker, "group", 2)
+    return broker
+
+
+def commit(broker: Harness, group: str, offset: int, topic: str = "TopicA") -> None:
+    fields = {"consumerGroup": group, "topic": topic, "queueId": 0, "commitOffset": offset}
+    broker.ask(Code.UPDATE_CONSUMER_OFFSET, fields)
+
+
+def test_topic_status_has_bounds_and_last_time_of_every_queue_in_javas_dialect(broker: Harness) -> None:
+    answer = broker.ask(Code.GET_TOPIC_STATS_INFO, {"topic": "TopicA"})
+    assert answer.body.startswith(b'{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"TopicA"}:{"')
+    assert loads(answer.body)["offsetTable"] == {
+        key("TopicA", 0): {"lastUpdateTimestamp": START_WALL_MS + 2_000, "maxOffset": 3, "minOffset": 0},
+        key("TopicA", 1): {"lastUpdateTimestamp": 0, "maxOffset": 0, "minOffset": 0},
+    }
+    assert broker.ask(Code.GET_TOPIC_STATS_INFO, {"topic": "nobody"}).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def progress(broker: Harness, group: str = "group", **fields: object) -> Any:
+    return broker.json(Code.GET_CONSUME_STATS, {"consumerGroup": group} | fields)["offsetTable"]
+
+
+def test_progress_tells_how_far_a_group_is_in_every_queue(broker: Harness) -> None:
+    assert progress(broker) == {
+        key("TopicA", 0): {
+            "brokerOffset": 3,
+            "consumerOffset": 2,
+            "lastTimestamp": START_WALL_MS + 1_000,
+            "pullOffset": 2,
+        },
+        key("TopicA", 1): {"brokerOffset": 0, "consumerOffset": 0, "lastTimestamp": 0, "pullOffset": 0},
+    }
+    assert progress(broker, "nobody") == {}
+
+
+def test_progress_of_an_online_group_leaves_out_what_it_does_not_subscribe_to(broker: Harness) -> None:
+    broker.send("TopicB")
+    commit(broker, "group", 1, "TopicB")
+    broker.heartbeat("group", {"TopicB": "*"})
+    assert all("TopicB" in queue for queue in progress(broker))
+    assert progress(broker, topic="TopicA") == {}
+    listed = progress(broker, topicList="TopicA;nobody")
+    assert set(listed) == {key("TopicA", 0), key("TopicA", 1)}, "topics that are listed count all the same"
+
+
+def test_progress_of_all_groups_sums_what_is_left(broker: Harness) -> None:
+    commit(broker, "slow", 0)
+    for group in ("group", "slow"):
+        broker.pull("TopicA", group=group)
+    found = broker.json(Code.GET_BROKER_CONSUME_STATS, {"isOrder": False})
+    assert found["totalDiff"] == 1 + 3
+    tables = {group: stats for entry in found["consumeStatsList"] for group, stats in entry.items() if stats}
+    assert set(tables) == {"group", "slow"}
+    assert tables["slow"][0]["offsetTable"][key("TopicA", 0)]["brokerOffset"] == 3
+    ordered = broker.json(Code.GET_BROKER_CONSUME_STATS, {"isOrder": True})
+    assert ordered["totalDiff"] == 0
+
+
+def test_groups_of_a_topic_are_subscribers_and_owners_of_offsets(broker: Harness) -> None:
+    broker.heartbeat("online", {"TopicA": "*"})
+    assert broker.json(Code.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "TopicA"}) == {"groupList": ["group", "online"]}
+
+
+def test_time_span_tells_since_when_messages_wait(broker: Harness) -> None:
+    spans = broker.json(Code.QUERY_CONSUME_TIME_SPAN, {"topic": "TopicA", "group": "group"})["consumeTimeSpanSet"]
+    assert spans[0] == {
+        "consumeTimeStamp": START_WALL_MS + 1_000,
+        "delayTime": 1_000,
+        "maxTimeStamp": START_WALL_MS + 2_000,
+        "messageQueue": {"brokerName": "broker-a", "queueId": 0, "topic": "TopicA"},
+        "minTimeStamp": START_WALL_MS,
+    }
+    assert (spans[1]["minTimeStamp"], spans[1]["delayTime"]) == (-1, 0)
+    commit(broker, "group", 3)
+    read = broker.json(Code.QUERY_CONSUME_TIME_SPAN, {"topic": "TopicA", "group": "group"})["consumeTimeSpanSet"]
+    assert read[0]["delayTime"] == 0
+    unknown = broker.ask(Code.QUERY_CONSUME_TIME_SPAN, {"topic": "nobody", "group": "group"})
+    assert unknown.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def entries(broker: Harness, index: int, count: int = 10, **fields: object) -> Any:
+    wanted = {"topic": "TopicA", "queueId": 0, "index": index, "count": count} | fields
+    return broker.json(Code.QUERY_CONSUME_QUEUE, wanted)
+
+
+def test_entries_of_a_queue_are_shown(broker: Harness) -> None:
+    found = entries(broker, 1, 1)
+    assert (found["minQueueIndex"], found["maxQueueIndex"]) == (0, 3)
+    [entry] = found["queueData"]
+    assert entry["tagsCode"] == ord("a")
+    assert entry["physicOffset"] == entry["physicSize"] > 0
+    assert len(entries(broker, 0, 1 << 30)["queueData"]) == 3
+    assert "queueData" not in entries(broker, 3)
+    assert "not online" in entries(broker, 0, consumerGroup="group")["filterData"]
+    broker.heartbeat("group", {"TopicA": "a || b"})
+    assert entries(broker, 0, consumerGroup="group")["subscriptionData"]["subString"] == "a || b"
+    missing = broker.ask(Code.QUERY_CONSUME_QUEUE, {"topic": "TopicA", "queueId": 9, "index": 0, "count": 1})
+    assert missing.code == ResponseCode.SYSTEM_ERROR
+
+
+@pytest.mark.parametrize(
+    ("code", "fields"),
+    [
+        (Code.GET_TOPIC_STATS_INFO, {}),
+        (Code.GET_CONSUME_STATS, {}),
+        (Code.QUERY_CONSUME_QUEUE, {"topic": "TopicA", "queueId": "x", "index": 0, "count": 1}),
+        (Code.QUERY_CONSUME_QUEUE, {"topic": "TopicA", "queueId": 0, "index": -1, "count": -1}),
+        (Code.VIEW_BROKER_STATS_DATA, {"statsName": "TOPIC_PUT_NUMS"}),
+        (Code.QUERY_CONSUME_TIME_SPAN, {"topic": "TopicA"}),
+    ],
+)
+def test_request_with_wrong_fields_is_answered(broker: Harness, code: Code, fields: dict[str, object]) -> None:
+    assert broker.ask(code, fields).remark

@@ -1,0 +1,173 @@
+"""The node as a whole: what an error of our own costs, what it hands to the loop, and arithmetic of queue entries."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandemq.boundary import Closed, LinkKind, Turn
+from tandemq.codec.remoting.frame import encode_command
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
+from tests.spec import spec
+from tests.unit.broker.harness import CLIENT, Harness, messages_in, send_fields
+from tests.unit.replication.group import Group, Member
+
+OTHER = 2
+
+
+def fail(*_: Any, **__: Any) -> Any:
+    raise RuntimeError("injected")
+
+
+def _in_decoder(broker: Harness) -> None:
+    class Broken:
+        error = None
+        feed = staticmethod(fail)
+
+    broker.node.links[OTHER].decoder = Broken()  # type: ignore[assignment]
+
+
+def _in_send(broker: Harness) -> None:
+    broker.node.send.take = fail  # type: ignore[method-assign]
+
+
+def _in_pull(broker: Harness) -> None:
+    broker.node.pull._take = fail  # type: ignore[method-assign]
+
+
+def _in_handler(broker: Harness) -> None:
+    broker.node.handlers[RequestCode.GET_MAX_OFFSET] = fail
+
+
+STAGES: list[tuple[Callable[[Harness], None], Command]] = [
+    (_in_decoder, Command(RequestCode.GET_MAX_OFFSET, 1)),
+    (_in_send, Command(RequestCode.SEND_MESSAGE_V2, 1, fields={k: str(v) for k, v in send_fields("Fresh").items()})),
+    (
+        _in_pull,
+        Command(
+            RequestCode.PULL_MESSAGE,
+            1,
+            fields={"consumerGroup": "g", "topic": "TopicA", "queueId": "0", "queueOffset": "0", "maxMsgNums": "1"},
+        ),
+    ),
+    (_in_handler, Command(RequestCode.GET_MAX_OFFSET, 1, fields={"topic": "TopicA", "queueId": "0"})),
+]
+
+
+@spec("V09")
+@pytest.mark.parametrize(("inject", "command"), STAGES)
+def test_error_of_ours_is_logged_once_counted_and_ends_its_link_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, inject: Callable[[Harness], None], command: Command
+) -> None:
+    broker = Harness(tmp_path)
+    broker.send("TopicA", b"before")
+    broker.open(OTHER)
+    inject(broker)
+    good = Command(RequestCode.GET_MIN_OFFSET, 77, fields={"topic": "TopicA", "queueId": "0"})
+    with caplog.at_level(logging.ERROR):
+        broker.turn([(OTHER, encode_command(command)), (CLIENT, encode_command(good))])
+    assert [link for link, _ in broker.closes] == [OTHER]
+    assert [record.exc_info is not None for record in caplog.records] == [True]
+    assert broker.node.faults == 1
+    assert broker.answer_to(77) is not None
+    broker.close(OTHER)
+    assert OTHER not in broker.node.links
+
+
+@spec("V09")
+def test_error_on_a_replication_link_ends_it_on_either_side(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for side in ("master", "slave"):
+        group = Group(tmp_path / side, role="ASYNC_MASTER")
+        wire, member = group.wire, getattr(group, side)
+        if side == "master":
+            group.master.node.replication.masters.sessions[wire.top_link].receive_data = fail  # type: ignore[method-assign]
+        else:
+            group.slave.session().receive_data = fail
+        group.send(b"x")
+        with caplog.at_level(logging.ERROR):
+            group.settle()
+        assert not wire.is_open
+        assert member.node.faults == 1
+        group.pass_time(6_000)
+        group.send_many(1)
+        group.assert_same_logs()
+
+
+def test_what_came_before_a_close_in_the_same_turn_is_taken(tmp_path: Path) -> None:
+    """A producer that sends one way and closes at once: its messages were delivered to us."""
+    broker = Harness(tmp_path)
+    broker.send("TopicA")
+    broker.open(OTHER)
+    fields = {key: str(value) for key, value in send_fields("TopicA").items()}
+    frame = encode_command(Command(RequestCode.SEND_MESSAGE_V2, 1, 2, fields=fields, body=b"last words"))
+    broker.turn([(OTHER, frame)], [Closed(OTHER, "closed by the peer")])
+    found = broker.pull("TopicA", 1)
+    assert found is not None
+    assert messages_in(found)[0].body == b"last words"
+
+
+@spec("V10")
+def test_every_buffer_handed_over_is_unchangeable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits to be sent is kept as it is, not copied; so nothing that could still change is ever handed over."""
+    seen: list[bool] = []
+    take = Member._take
+
+    def look(self: Member, turn: Turn) -> None:
+        seen.extend(memoryview(buffer).readonly for buffers in turn.sends.values() for buffer in buffers)
+        take(self, turn)
+
+    monkeypatch.setattr(Member, "_take", look)
+    group = Group(tmp_path)
+    group.send_many(50, 2_000)
+    for offset in range(0, 50, 10):
+        group.master.pull("TopicA", offset)
+    group.master.heartbeat("group", {"TopicA": "*"})
+    group.pass_time(30_000)
+    assert len(seen) > 100
+    assert all(seen)
+
+
+@spec("V16")
+def test_queue_entry_is_found_by_arithmetic(tmp_path: Path) -> None:
+    """Entry n lies at byte 20 n, in the file whose name is the largest multiple of the file size not above that."""
+    broker = Harness(tmp_path, queue_file_bytes=20 * 50)
+    for number in range(130):
+        broker.send("TopicA", b"%d" % number)
+    broker.pass_time(2_000)
+    queue = broker.node.store.queues["TopicA", 0]
+    for number in (0, 1, 49, 50, 99, 100, 129):
+        at = 20 * number
+        file = tmp_path / "consumequeue" / "TopicA" / "0" / f"{at - at % 1000:020d}"
+        entry = file.read_bytes()[at % 1000 : at % 1000 + 20]
+        assert (int.from_bytes(entry[:8]), int.from_bytes(entry[8:12])) == queue.entry(number)[:2]
+        found = broker.pull("TopicA", number, most=1)
+        assert found is not None
+        assert messages_in(found)[0].body == b"%d" % number
+
+
+@spec("R13")
+def test_lag_of_each_slave_can_be_read_at_any_time(tmp_path: Path) -> None:
+    group = Group(tmp_path, role="ASYNC_MASTER")
+    group.send_many(3)
+    group.wire.stalls_down = True
+    group.send(b"x" * 1_000)
+    answer = group.master.ask(RequestCode.GET_BROKER_HA_STATUS)
+    assert answer.code == ResponseCode.SUCCESS
+    status = group.master.json(RequestCode.GET_BROKER_HA_STATUS)
+    (connection,) = status["haConnectionInfo"]
+    assert connection["diff"] == group.master.log_end - group.slave.log_end > 1_000
+    assert status["masterCommitLogMaxOffset"] == group.master.log_end
+
+
+@spec("H13", "H18")
+def test_slave_whose_stream_ends_is_dropped_at_once(tmp_path: Path) -> None:
+    broker = Harness(tmp_path, role="SYNC_MASTER", ha_classic_peers=("10.0.0.66",))
+    broker.open(77, LinkKind.HA_MASTER, "10.0.0.66:5000")
+    broker.turn([(77, bytes(8))])
+    assert broker.node.replication.masters.acked_offsets() == [0]
+    broker.close(77, "closed by the peer")
+    assert broker.node.replication.masters.acked_offsets() == []
+    assert broker.send("TopicA").code == ResponseCode.SLAVE_NOT_AVAILABLE

@@ -1,0 +1,436 @@
+"""Pulling: every status, limits, filters, long polls; and what a pull commits."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tandemq.boundary import Drained, LinkKind, Turn
+from tandemq.broker.node import Machine
+from tandemq.broker.pull import processor
+from tandemq.broker.pull.hold_service import HELD_PER_LINK_MAX
+from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
+from tandemq.config.settings import BrokerConfig
+from tandemq.errors import DiskFailed
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
+from tandemq.model.topic import TopicConfig
+from tests.spec import spec
+from tests.unit.broker.harness import CLIENT, Harness, messages_in
+
+OK = ResponseCode.SUCCESS
+NO_NEW = ResponseCode.PULL_NOT_FOUND
+AGAIN = ResponseCode.PULL_RETRY_IMMEDIATELY
+MOVED = ResponseCode.PULL_OFFSET_MOVED
+
+
+def pulled(broker: Harness, offset: int = 0, **named: object) -> tuple[int, int, list[bytes]]:
+    """Code, next offset and bodies."""
+    answer = broker.pull("TopicA", offset, **named)  # type: ignore[arg-type]
+    assert answer is not None
+    bodies = [message.body for message in messages_in(answer)] if answer.code == OK else []
+    return answer.code, int(answer.fields["nextBeginOffset"]), bodies
+
+
+def asked(broker: Harness, **changes: object) -> int:
+    fields = {
+        "consumerGroup": "group",
+        "topic": "TopicA",
+        "queueId": 0,
+        "queueOffset": 0,
+        "maxMsgNums": 32,
+        "sysFlag": 4,
+        "commitOffset": 0,
+        "suspendTimeoutMillis": 0,
+        "subscription": "*",
+        "subVersion": 0,
+    }
+    return broker.ask(RequestCode.PULL_MESSAGE, fields | changes).code
+
+
+def test_every_place_in_a_queue_has_its_answer(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.send("TopicA", b"0")
+    assert pulled(broker, 0, queue_id=1) == (NO_NEW, 0, [])
+    assert pulled(broker, 7, queue_id=1) == (MOVED, 0, [])
+    assert pulled(broker, 0) == (OK, 1, [b"0"])
+    assert pulled(broker, 1) == (NO_NEW, 1, [])
+    assert pulled(broker, 2) == (MOVED, 1, [])
+    assert pulled(broker, -1) == (MOVED, 0, [])
+
+
+def test_offset_below_what_is_kept_is_moved_to_the_first_message(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    for number in range(60):
+        broker.send("TopicA", bytes([number]) * 1000)
+    broker.node.store.drop_first_segment()
+    first = broker.node.store.queues["TopicA", 0].min_offset
+    assert first > 20
+    assert pulled(broker, first - 1) == (MOVED, first, [])
+    assert pulled(broker, 0) == (MOVED, first, [])
+    code, _, bodies = pulled(broker, first)
+    assert (code, bodies[0]) == (OK, bytes([first]) * 1000)
+
+
+def test_slave_does_not_correct_an_offset_it_has_not_heard_of(tmp_path: Path) -> None:
+    """The master may have it already."""
+    broker = Harness(tmp_path, role="SLAVE", broker_id=1)
+    broker.node.topics.put(TopicConfig("TopicA", 4, 4, 6), 0)
+    code, following, _ = pulled(broker, 50)
+    assert code in (AGAIN, MOVED)
+    assert code == MOVED or following == 50
+
+
+def test_limits_of_a_pull(tmp_path: Path) -> None:
+    assert (BrokerConfig().transfer_messages_max, BrokerConfig().transfer_bytes_max) == (32, 256 * 1024)
+    broker = Harness(tmp_path, transfer_bytes_max=5_000)
+    for _ in range(50):
+        broker.send("TopicA", b"x" * 10)
+    assert len(pulled(broker, most=1000)[2]) == 32
+    assert len(pulled(broker, most=3)[2]) == 3
+    assert len(pulled(broker, most=0)[2]) == 1
+    broker.send("TopicA", b"y" * 4_000)
+    broker.send("TopicA", b"z" * 8_000)
+    assert [len(body) for body in pulled(broker, 50)[2]] == [4_000]
+    assert [len(body) for body in pulled(broker, 51)[2]] == [8_000], "the first message always comes"
+
+
+@pytest.mark.parametrize(
+    ("expression", "matching"),
+    [("*", 6), ("", 6), ("a", 2), ("a || b", 4), (" a||b ||c ", 6), ("z", 0), ("Aa", 0)],
+)
+def test_tags_select_messages(tmp_path: Path, expression: str, matching: int) -> None:
+    broker = Harness(tmp_path)
+    for tag in ("a", "b", "c") * 2:
+        broker.send("TopicA", tag.encode(), TAGS=tag)
+    code, following, bodies = pulled(broker, expression=expression)
+    assert len(bodies) == matching
+    assert (code, following) == (OK if matching else AGAIN, 6)
+
+
+def test_checks_come_in_the_documented_order(tmp_path: Path) -> None:
+    broker = Harness(tmp_path, auto_create_group=False)
+    node = broker.node
+    broker.send("TopicA")
+    node.pull.permission = 2
+    assert asked(broker, consumerGroup="unknown") == ResponseCode.NO_PERMISSION
+    node.pull.permission = 6
+    assert asked(broker, topic="Nothing") == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    node.groups._auto_create = True
+    group = node.groups.find("group", 0)
+    assert group is not None
+    group.consume_enable = False
+    assert asked(broker, topic="Nothing") == ResponseCode.NO_PERMISSION
+    group.consume_enable = True
+    assert asked(broker, topic="Nothing", queueId=99) == ResponseCode.TOPIC_NOT_EXIST
+    node.topics.put(TopicConfig("WriteOnly", 2, 2, 2), 0)
+    assert asked(broker, topic="WriteOnly", queueId=99) == ResponseCode.NO_PERMISSION
+    node.topics.put(TopicConfig("Shrunk", 2, 4, 6), 0)
+    for queue_id in (-1, 2, 99):
+        assert asked(broker, topic="Shrunk", queueId=queue_id, subscription="||") == ResponseCode.SYSTEM_ERROR
+    assert asked(broker, subscription="||") == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    assert asked(broker, expressionType="SQL92") == ResponseCode.SYSTEM_ERROR
+    assert asked(broker, sysFlag=0) == ResponseCode.SUBSCRIPTION_NOT_EXIST
+    broker.heartbeat("group", {"Other": "*"})
+    assert asked(broker, sysFlag=0) == ResponseCode.SUBSCRIPTION_NOT_EXIST
+    broker.now.wall_ms += 1
+    broker.heartbeat("group", {"TopicA": "*"})
+    assert asked(broker, sysFlag=0, subVersion=broker.now.wall_ms + 1) == ResponseCode.SUBSCRIPTION_NOT_LATEST
+    group.consume_broadcast_enable = False
+    node.clients.consumers["group"].message_model = "BROADCASTING"
+    assert asked(broker, sysFlag=0) == ResponseCode.NO_PERMISSION
+    group.consume_broadcast_enable = True
+    assert asked(broker, sysFlag=0) == OK
+
+
+def test_fast_port_does_not_serve_pulls(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.send("TopicA")
+    broker.open(9, LinkKind.FAST)
+    answer = broker.pull("TopicA", link=9)
+    assert answer is not None
+    assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+def test_pull_commits_the_offset_it_carries_on_a_master_only(tmp_path: Path) -> None:
+    broker = Harness(tmp_path / "master")
+    broker.send("TopicA")
+    broker.pull("TopicA", commit=17)
+    assert broker.node.offsets.get("TopicA", "group", 0) == 17
+    slave = Harness(tmp_path / "slave", role="SLAVE", broker_id=1)
+    slave.node.topics.put(TopicConfig("TopicA", 4, 4, 6), 0)
+    slave.pull("TopicA", commit=17)
+    assert slave.node.offsets.get("TopicA", "group", 0) is None
+
+
+def test_disk_that_cannot_be_read_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Harness(tmp_path)
+    broker.send("TopicA")
+    broker.send("TopicB")
+
+    def refuse(*_: object) -> bytes:
+        raise DiskFailed("bad sector")
+
+    monkeypatch.setattr(broker.node.store.log.reader, "read", refuse)
+    answer = broker.pull("TopicA")
+    assert answer is not None
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+
+
+# Reading from the slave.
+
+
+MEMORY = 100_000
+"""Bytes of a machine on which 10 percent are some nine messages of 1,000 bytes."""
+
+
+def suggestions(broker: Harness, queue_offsets: tuple[int, ...]) -> list[str]:
+    """Which broker pulls at these offsets are sent to next."""
+    answers = [broker.pull("TopicA", at, most=1) for at in queue_offsets]
+    return [answer.fields["suggestWhichBrokerId"] for answer in answers if answer is not None]
+
+
+@spec("R10", "V20")
+def test_consumer_further_behind_than_a_share_of_memory_is_sent_to_the_slave_if_that_is_allowed(tmp_path: Path) -> None:
+    assert BrokerConfig().slave_read_enable is False
+    assert BrokerConfig().memory_ratio_max == 40
+    for allowed, suggested in ((True, "1"), (False, "0")):
+        broker = Harness(
+            tmp_path / str(allowed), machine=Machine("boot-1", MEMORY), slave_read_enable=allowed, memory_ratio_max=10
+        )
+        for _ in range(40):
+            broker.send("TopicA", b"x" * 1_000)
+        record_bytes = broker.node.store.log.written_end // 40
+        last_far = 39 - 10_000 // record_bytes - 1
+        assert suggestions(broker, (0, last_far, last_far + 2, 39)) == [suggested, suggested, "0", "0"]
+
+
+@spec("R10", "V20")
+def test_twice_the_share_or_twice_the_memory_lets_a_consumer_be_twice_as_far_behind(tmp_path: Path) -> None:
+    for memory_bytes, ratio in ((MEMORY * 2, 10), (MEMORY, 20)):
+        broker = Harness(
+            tmp_path / str(ratio),
+            machine=Machine("boot-1", memory_bytes),
+            slave_read_enable=True,
+            memory_ratio_max=ratio,
+        )
+        for _ in range(40):
+            broker.send("TopicA", b"x" * 1_000)
+        near = 39 - 20_000 // (broker.node.store.log.written_end // 40)
+        assert suggestions(broker, (near - 2, near + 2)) == ["1", "0"]
+
+
+@spec("R10")
+def test_slave_sends_consumers_away_at_ten_percent_less(tmp_path: Path) -> None:
+    """RocketMQ's brokers lower the ratio by 10 when they start as slaves."""
+    broker = Harness(tmp_path, machine=Machine("boot-1", MEMORY), slave_read_enable=True, memory_ratio_max=20)
+    for _ in range(40):
+        broker.send("TopicA", b"x" * 1_000)
+    broker.node.close()
+    slave = Harness(
+        tmp_path,
+        role="SLAVE",
+        broker_id=1,
+        machine=Machine("boot-1", MEMORY),
+        slave_read_enable=True,
+        memory_ratio_max=20,
+    )
+    near = 39 - 10_000 // (slave.node.store.log.written_end // 40)
+    assert suggestions(slave, (near - 2, near + 2)) == ["1", "0"]
+
+
+@spec("R10")
+def test_group_says_which_broker_serves_it_when_it_is_slow(tmp_path: Path) -> None:
+    broker = Harness(tmp_path, machine=Machine("boot-1", MEMORY), slave_read_enable=True, memory_ratio_max=0)
+    group = broker.node.groups.find("group", 0)
+    assert group is not None
+    assert group.which_broker_when_consume_slowly == 1
+    group.which_broker_when_consume_slowly = 3
+    for _ in range(2):
+        broker.send("TopicA")
+    assert suggestions(broker, (0,)) == ["3"]
+
+
+# Long polls.
+
+
+def held(broker: Harness, offset: int = 1, wait_ms: int = 15_000, **named: object) -> None:
+    assert broker.pull("TopicA", offset, wait_ms=wait_ms, **named) is None  # type: ignore[arg-type]
+
+
+def test_held_pull_is_woken_by_the_next_message_at_once(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.send("TopicA")
+    held(broker)
+    broker.open(5)
+    broker.send("TopicA", b"new", link=5)
+    (answer,) = broker.inbox[CLIENT]
+    assert [message.body for message in messages_in(answer)] == [b"new"]
+    assert broker.node.pull.held.size == 0
+
+
+def test_held_pull_ends_at_its_time_and_not_before(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.send("TopicA")
+    held(broker)
+    broker.pass_time(14_999)
+    assert broker.inbox[CLIENT] == []
+    broker.pass_time(1)
+    (answer,) = broker.inbox[CLIENT]
+    assert (answer.code, answer.fields["nextBeginOffset"]) == (NO_NEW, "1")
+
+
+def test_held_pull_is_not_woken_by_tags_it_does_not_want(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.send("TopicA")
+    held(broker, expression="wanted")
+    broker.open(5)
+    for _ in range(3):
+        broker.send("TopicA", b"no", link=5, TAGS="other")
+    assert broker.inbox[CLIENT] == []
+    broker.send("TopicA", b"yes", link=5, TAGS="wanted")
+    (answer,) = broker.inbox[CLIENT]
+    assert [message.body for message in messages_in(answer)] == [b"yes"]
+    assert answer.fields["nextBeginOffset"] == "5"
+
+
+def test_held_pull_that_saw_only_other_tags_goes_on_behind_them(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.send("TopicA")
+    held(broker, expression="wanted")
+    broker.open(5)
+    broker.send("TopicA", b"no", link=5, TAGS="other")
+    broker.pass_time(15_000)
+    (answer,) = broker.inbox[CLIENT]
+    assert (answer.code, answer.fields["nextBeginOffset"]) == (AGAIN, "2")
+
+
+def test_held_pull_of_a_closed_link_is_forgotten(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.send("TopicA")
+    broker.open(5)
+    held(broker, link=5)
+    broker.close(5)
+    assert broker.node.pull.held.size == 0
+    broker.send("TopicA")
+    broker.pass_time(20_000)
+    assert broker.inbox[5] == []
+
+
+def test_pull_on_an_empty_queue_is_held_and_one_at_a_wrong_offset_is_not(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.send("TopicA")
+    held(broker, 0, queue_id=3)
+    assert broker.pull("TopicA", 5, wait_ms=15_000) is not None
+
+
+def test_short_polls_are_held_a_second(tmp_path: Path) -> None:
+    broker = Harness(tmp_path, long_polling=False)
+    broker.send("TopicA")
+    held(broker)
+    broker.pass_time(1_000)
+    assert len(broker.inbox[CLIENT]) == 1
+
+
+def test_link_may_hold_a_bounded_number_of_pulls_and_answered_ones_are_forgotten(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.send("TopicA")
+    processor = broker.node.pull
+    for _ in range(HELD_PER_LINK_MAX):
+        held(broker)
+    answer = broker.pull("TopicA", 1, wait_ms=15_000)
+    assert answer is not None
+    assert answer.code == ResponseCode.SYSTEM_BUSY
+    assert "too many pulls are held" in str(answer.remark)
+    broker.send("TopicA")
+    while processor.held.size:
+        broker.turn()
+    broker.inbox[CLIENT].clear()
+    for offset in range(2, 3_000):
+        held(broker, offset, wait_ms=100_000)
+        broker.send("TopicA", b"")
+        broker.inbox[CLIENT].clear()
+    assert len(processor.held._deadlines) < 2_500
+
+
+PULL = {
+    "consumerGroup": "group",
+    "topic": "TopicA",
+    "queueId": 0,
+    "queueOffset": 0,
+    "maxMsgNums": 32,
+    "sysFlag": 4,
+    "commitOffset": 0,
+    "suspendTimeoutMillis": 0,
+    "subscription": "*",
+    "subVersion": 0,
+}
+
+
+@pytest.fixture
+def narrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Harness:
+    """A broker with one message of some 1,000 bytes and room for two of them a turn, three on a link."""
+    monkeypatch.setattr(processor, "TURN_BYTES_MAX", 2_000)
+    monkeypatch.setattr(processor, "LINK_BYTES_MAX", 3_000)
+    monkeypatch.setattr(processor, "WAITING_PER_LINK_MAX", 5)
+    broker = Harness(tmp_path)
+    broker.send("TopicA", bytes(900))
+    broker.pull("TopicA")  # creates the group, whose saving would take a turn of its own
+    return broker
+
+
+def ask_at_once(
+    broker: Harness, count: int, link: int = CLIENT, code: RequestCode = RequestCode.PULL_MESSAGE
+) -> list[int]:
+    """Codes of what was answered in the turn that brought so many pulls."""
+    frames = [
+        encode_command(Command(code, 1_000 + n, fields={k: str(v) for k, v in PULL.items()})) for n in range(count)
+    ]
+    return answered_by(broker, lambda: broker.turn([(link, b"".join(frames))]), link)
+
+
+def answered_by(broker: Harness, act: Callable[[], object], link: int = CLIENT) -> list[int]:
+    broker.inbox[link].clear()
+    act()
+    return [answer.code for answer in broker.inbox[link]]
+
+
+def test_turn_builds_so_many_bytes_of_answers_and_the_next_goes_on(narrow: Harness) -> None:
+    assert ask_at_once(narrow, 5) == [OK] * 2
+    assert narrow.node.deadline_ms() == 0
+    assert answered_by(narrow, narrow.turn) == [OK] * 2
+    assert answered_by(narrow, narrow.turn) == [OK]
+    assert narrow.node.deadline_ms() != 0
+    assert answered_by(narrow, narrow.turn) == []
+
+
+def test_link_that_takes_nothing_gets_nothing_more_until_it_drains(narrow: Harness) -> None:
+    narrow.open(2)
+    narrow.outbox.waiting[CLIENT] = 3_000
+    assert ask_at_once(narrow, 2) == []
+    assert narrow.node.deadline_ms() != 0
+    assert ask_at_once(narrow, 2, link=2) == [OK] * 2
+    narrow.outbox.waiting[CLIENT] = 0
+    assert answered_by(narrow, lambda: narrow.turn([], [Drained(CLIENT)])) == [OK] * 2
+
+
+def test_replica_reads_that_wait_are_answered_when_consumers_may_read_no_more(narrow: Harness) -> None:
+    narrow.outbox.waiting[CLIENT] = 3_000
+    assert ask_at_once(narrow, 1) + ask_at_once(narrow, 1, code=RequestCode.TANDEM_REPLICA_PULL) == []
+    turn = Turn()
+    narrow.node.pull.refuse("another member serves", turn)
+    (refused,) = FrameDecoder().feed(b"".join(turn.sends[CLIENT]))
+    assert decode_command(refused).code == ResponseCode.NO_PERMISSION
+    narrow.outbox.waiting[CLIENT] = 0
+    assert answered_by(narrow, lambda: narrow.turn([], [Drained(CLIENT)])) == [OK]
+
+
+def test_link_that_asks_for_far_too_much_is_told_to_ask_again(narrow: Harness) -> None:
+    assert ask_at_once(narrow, 10) == [OK] * 2 + [AGAIN] * 3
+
+
+def test_waiting_pulls_of_a_closed_link_are_forgotten(narrow: Harness) -> None:
+    assert ask_at_once(narrow, 5) == [OK] * 2
+    narrow.close(CLIENT)
+    assert narrow.node.deadline_ms() != 0
+    assert answered_by(narrow, narrow.turn) == []

@@ -1,0 +1,167 @@
+"""Requests passed on to clients: the answer, no answer in time, and everybody who may be gone meanwhile."""
+
+from pathlib import Path
+
+import pytest
+
+from tandemq.broker.connections.client_requests import WAITING_MAX
+from tandemq.codec.remoting.fastjson import loads
+from tandemq.model.codes import RequestCode as Code
+from tandemq.model.codes import ResponseCode
+from tests.unit.broker.harness import CLIENT, Harness, messages_in
+
+CONSUMER = 7
+ASK = {"consumerGroup": "group", "clientId": "client-7", "jstackEnable": True}
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Harness:
+    broker = Harness(tmp_path)
+    broker.open(CONSUMER)
+    broker.heartbeat("group", {"TopicA": "*"}, link=CONSUMER, client_id="client-7")
+    return broker
+
+
+def test_running_info_is_asked_of_the_client_and_brought_back(broker: Harness) -> None:
+    asked = broker.tell(Code.GET_CONSUMER_RUNNING_INFO, ASK)
+    assert broker.answer_to(asked) is None
+    [request] = broker.take_requests(Code.GET_CONSUMER_RUNNING_INFO, link=CONSUMER)
+    assert not request.is_oneway
+    assert request.fields == {"consumerGroup": "group", "clientId": "client-7", "jstackEnable": "true"}
+    broker.reply(request, link=CONSUMER, body=b'{"jstack":"all well"}')
+    answer = broker.answer_to(asked)
+    assert answer is not None
+    assert (answer.code, answer.body) == (ResponseCode.SUCCESS, b'{"jstack":"all well"}')
+
+
+def test_refusal_of_a_client_is_brought_back(broker: Harness) -> None:
+    asked = broker.tell(Code.GET_CONSUMER_RUNNING_INFO, ASK)
+    [request] = broker.take_requests(Code.GET_CONSUMER_RUNNING_INFO, link=CONSUMER)
+    broker.reply(request, link=CONSUMER, code=ResponseCode.SYSTEM_ERROR, remark="not mine")
+    answer = broker.answer_to(asked)
+    assert answer is not None
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "not mine")
+
+
+def test_client_that_is_offline_is_told_at_once(broker: Harness) -> None:
+    answer = broker.ask(Code.GET_CONSUMER_RUNNING_INFO, ASK | {"clientId": "somebody"})
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "not online" in (answer.remark or "")
+
+
+def test_client_that_does_not_answer_is_given_up_after_ten_seconds(broker: Harness) -> None:
+    broker.pass_time(37)  # so that nothing else is due in the same millisecond
+    asked = broker.tell(Code.GET_CONSUMER_RUNNING_INFO, ASK)
+    broker.pass_time(9_999)
+    assert broker.answer_to(asked) is None
+    broker.pass_time(1)
+    answer = broker.answer_to(asked)
+    assert answer is not None
+    assert answer.code == ResponseCode.CONSUME_MSG_TIMEOUT
+    [request] = broker.take_requests(Code.GET_CONSUMER_RUNNING_INFO, link=CONSUMER)
+    broker.reply(request, link=CONSUMER)
+    assert broker.answer_to(asked) is None, "too late"
+    assert (CONSUMER, "no answer in time") not in broker.closes
+
+
+def test_client_that_goes_meanwhile_is_told(broker: Harness) -> None:
+    asked = broker.tell(Code.GET_CONSUMER_RUNNING_INFO, ASK)
+    broker.close(CONSUMER)
+    answer = broker.answer_to(asked)
+    assert answer is not None
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert not len(broker.node.client_calls)
+
+
+def test_answer_for_somebody_who_has_gone_is_dropped(broker: Harness) -> None:
+    broker.tell(Code.GET_CONSUMER_RUNNING_INFO, ASK)
+    [request] = broker.take_requests(Code.GET_CONSUMER_RUNNING_INFO, link=CONSUMER)
+    broker.close(CLIENT)
+    turn = broker.reply(request, link=CONSUMER)
+    assert CLIENT not in turn.sends
+
+
+def test_answer_of_another_client_does_not_count(broker: Harness) -> None:
+    broker.open(8)
+    asked = broker.tell(Code.GET_CONSUMER_RUNNING_INFO, ASK)
+    [request] = broker.take_requests(Code.GET_CONSUMER_RUNNING_INFO, link=CONSUMER)
+    broker.reply(request, link=8, body=b"forged")
+    assert broker.answer_to(asked) is None
+
+
+def test_waiting_requests_are_limited(broker: Harness) -> None:
+    for _ in range(WAITING_MAX):
+        broker.tell(Code.GET_CONSUMER_RUNNING_INFO, ASK)
+    answer = broker.ask(Code.GET_CONSUMER_RUNNING_INFO, ASK)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert str(WAITING_MAX) in (answer.remark or "")
+    broker.pass_time(10_000)
+    assert not len(broker.node.client_calls)
+
+
+# Consume this.
+
+
+def test_message_is_given_to_a_client_to_consume(broker: Harness) -> None:
+    sent = broker.send("TopicA", b"again", TAGS="a")
+    fields = {"consumerGroup": "group", "clientId": "client-7", "msgId": sent.fields["msgId"], "topic": "TopicA"}
+    asked = broker.tell(Code.CONSUME_MESSAGE_DIRECTLY, fields)
+    [request] = broker.take_requests(Code.CONSUME_MESSAGE_DIRECTLY, link=CONSUMER)
+    assert [message.body for message in messages_in(request)] == [b"again"]
+    assert request.fields["brokerName"] == "broker-a"
+    assert (request.fields["topicSysFlag"], request.fields["groupSysFlag"]) == ("0", "0")
+    broker.reply(request, link=CONSUMER, body=b'{"consumeResult":"CR_SUCCESS"}')
+    answer = broker.answer_to(asked)
+    assert answer is not None
+    assert answer.body == b'{"consumeResult":"CR_SUCCESS"}'
+
+
+@pytest.mark.parametrize(
+    "message_id", ["", "zz", "7F00000100002A9F00000000000F0000", "7F00000100002A9FFFFFFFFFFFFFFFFF"]
+)
+def test_message_that_is_not_there_is_not_given(broker: Harness, message_id: str) -> None:
+    broker.send("TopicA")
+    fields = {"consumerGroup": "group", "clientId": "client-7", "msgId": message_id}
+    answer = broker.ask(Code.CONSUME_MESSAGE_DIRECTLY, fields)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert broker.take_requests(Code.CONSUME_MESSAGE_DIRECTLY, link=CONSUMER) == []
+
+
+# What clients say they have.
+
+QUEUE = '{"brokerName":"broker-a","queueId":0,"topic":"TopicA"}'
+
+
+def test_offsets_of_all_members_are_gathered(broker: Harness) -> None:
+    broker.open(8)
+    broker.open(9)
+    for link in (8, 9):
+        broker.heartbeat("group", {"TopicA": "*"}, link=link, client_id=f"client-{link}")
+    asked = broker.tell(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": "TopicA", "group": "group"})
+    bodies = {7: f'{{"messageQueueTable":{{{QUEUE}:12}}}}', 8: "garbage"}
+    for link, body in bodies.items():
+        [request] = broker.take_requests(Code.GET_CONSUMER_STATUS_FROM_CLIENT, link=link)
+        assert request.fields == {"topic": "TopicA", "group": "group"}
+        broker.reply(request, link=link, body=body.encode())
+    assert broker.answer_to(asked) is None, "one has yet to answer"
+    broker.pass_time(5_000)
+    answer = broker.answer_to(asked)
+    assert answer is not None
+    assert answer.body == f'{{"consumerTable":{{"client-7":{{{QUEUE}:12}}}}}}'.encode()
+    assert loads(answer.body)["consumerTable"] == {"client-7": {QUEUE: 12}}
+
+
+def test_offsets_of_one_member_are_asked_of_it_alone(broker: Harness) -> None:
+    broker.open(8)
+    broker.heartbeat("group", {"TopicA": "*"}, link=8, client_id="client-8")
+    fields = {"topic": "TopicA", "group": "group", "clientAddr": "client-8"}
+    broker.tell(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, fields)
+    assert broker.take_requests(Code.GET_CONSUMER_STATUS_FROM_CLIENT, link=CONSUMER) == []
+    assert len(broker.take_requests(Code.GET_CONSUMER_STATUS_FROM_CLIENT, link=8)) == 1
+    nobody = broker.json(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, fields | {"clientAddr": "nobody"})
+    assert nobody == {"consumerTable": {}}
+
+
+def test_offsets_of_an_offline_group_cannot_be_had(broker: Harness) -> None:
+    answer = broker.ask(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": "TopicA", "group": "nobody"})
+    assert answer.code == ResponseCode.SYSTEM_ERROR

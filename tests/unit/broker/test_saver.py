@@ -1,0 +1,127 @@
+"""Tables are written by a worker, and what depends on them waits."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tandemq.boundary import JobDone
+from tandemq.errors import DiskFailed
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.real.disk import RealDisk
+from tests.spec import spec
+from tests.unit.broker.harness import Harness, run_job, send_fields
+
+OK = ResponseCode.SUCCESS
+TOPIC = {
+    "topic": "TopicB",
+    "defaultTopic": "TBW102",
+    "readQueueNums": 4,
+    "writeQueueNums": 4,
+    "perm": 6,
+    "topicFilterType": "SINGLE_TAG",
+    "topicSysFlag": 0,
+    "order": "false",
+}
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Harness:
+    found = Harness(tmp_path)
+    found.run_jobs = False
+    return found
+
+
+def end_jobs(broker: Harness) -> None:
+    while broker.jobs:
+        broker.turn([], [run_job(broker.jobs.pop(0))])
+
+
+def topics_on_disk(path: Path) -> set[str]:
+    file = path / "config" / "topics.json"
+    return set(json.loads(file.read_text())["topicConfigTable"]) if file.exists() else set()
+
+
+@spec("V11")
+def test_no_turn_waits_for_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broker: Harness) -> None:
+    monkeypatch.setattr(RealDisk, "replace", lambda *_: pytest.fail("a turn wrote and synced a file"))
+    broker.tell(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"x")
+    broker.tell(
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        {"consumerGroup": "group", "topic": "TopicA", "queueId": 0, "commitOffset": 1},
+    )
+    broker.pass_time(30_000)
+    assert {job.name for job in broker.jobs} == {"save tables", "flush", "sync queues"}
+
+
+def test_answer_to_a_change_waits_until_it_is_saved(tmp_path: Path, broker: Harness) -> None:
+    asked = broker.tell(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)
+    again = broker.tell(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)
+    assert broker.answer_to(asked) is None
+    assert broker.answer_to(again) is None
+    assert "TopicB" not in topics_on_disk(tmp_path)
+    end_jobs(broker)
+    for opaque in (asked, again):
+        answer = broker.answer_to(opaque)
+        assert answer is not None
+        assert answer.code == OK
+    assert "TopicB" in topics_on_disk(tmp_path)
+
+
+def test_message_of_a_new_topic_is_acknowledged_once_the_topic_is_saved(tmp_path: Path, broker: Harness) -> None:
+    opaques = [broker.tell(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"x") for _ in range(3)]
+    assert [broker.answer_to(opaque) for opaque in opaques] == [None] * 3
+    end_jobs(broker)
+    answers = [broker.answer_to(opaque) for opaque in opaques]
+    assert [answer.code for answer in answers if answer is not None] == [OK] * 3
+    assert "TopicA" in topics_on_disk(tmp_path)
+    known = broker.tell(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"x")
+    assert broker.answer_to(known) is not None
+
+
+def test_failed_save_is_answered_and_tried_again(tmp_path: Path, broker: Harness) -> None:
+    asked = broker.tell(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)
+    broker.turn([], [JobDone(broker.jobs.pop(0), error=DiskFailed("no luck"))])
+    answer = broker.answer_to(asked)
+    assert answer is not None
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "not saved yet: no luck" in (answer.remark or "")
+    assert not broker.jobs
+    broker.pass_time(5_000)
+    end_jobs(broker)
+    assert "TopicB" in topics_on_disk(tmp_path)
+
+
+def test_changes_while_a_save_is_under_way_share_the_next_and_the_last_state_wins(
+    tmp_path: Path, broker: Harness
+) -> None:
+    for number in range(5):
+        broker.tell(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC | {"topic": f"Topic{number}"})
+    first, *others = broker.jobs
+    assert not others
+    broker.jobs.clear()
+    broker.turn([], [run_job(first)])
+    assert topics_on_disk(tmp_path) >= {"Topic0"}
+    assert len(broker.jobs) == 1
+    end_jobs(broker)
+    assert topics_on_disk(tmp_path) >= {f"Topic{number}" for number in range(5)}
+
+
+def test_clean_stop_saves_what_no_job_has_saved(tmp_path: Path, broker: Harness) -> None:
+    broker.tell(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)
+    broker.tell(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC | {"topic": "TopicC"})
+    broker.node.close()
+    assert topics_on_disk(tmp_path) >= {"TopicB", "TopicC"}
+
+
+def test_message_of_a_new_topic_whose_sync_fails_meanwhile_is_not_acknowledged(tmp_path: Path) -> None:
+    broker = Harness(tmp_path, flush_type="SYNC_FLUSH")
+    broker.run_jobs = False
+    opaque = broker.tell(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"x")
+    saving, flush = sorted(broker.jobs, key=lambda job: job.name != "save tables")
+    broker.turn([], [JobDone(flush, error=DiskFailed("the device is gone"))])
+    answer = broker.answer_to(opaque)
+    assert answer is not None
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    broker.turn([], [run_job(saving)])
+    assert broker.answer_to(opaque) is None

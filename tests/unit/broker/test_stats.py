@@ -1,0 +1,121 @@
+"""Counters by name and key: what grew, how fast, in how many steps."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandemq.broker.state import stats
+from tandemq.model.codes import RequestCode as Code
+from tandemq.model.codes import ResponseCode
+from tests.unit.broker.harness import Harness, messages_in
+
+
+def counter(broker: Harness, name: str, key: str) -> Any:
+    return broker.json(Code.VIEW_BROKER_STATS_DATA, {"statsName": name, "statsKey": key})
+
+
+def test_puts_of_a_topic_are_counted_with_their_bytes(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.send("TopicA")
+    broker = broker.restart()
+    for queue_id in (0, 1, 1):
+        broker.send("TopicA", queue_id=queue_id)
+    size = broker.node.store.log.written_end // 4
+    broker.pass_time(10_000)
+    minute = counter(broker, "TOPIC_PUT_NUMS", "TopicA")["statsMinute"]
+    assert (minute["sum"], minute["avgpt"]) == (3, 1.0), "what was there before the start does not count"
+    assert abs(minute["tps"] - 0.3) < 0.01
+    assert abs(counter(broker, "TOPIC_PUT_SIZE", "TopicA")["statsMinute"]["sum"] - 3 * size) < 3
+    assert counter(broker, "BROKER_PUT_NUMS", "DefaultCluster")["statsMinute"]["sum"] == 3
+
+
+def test_gets_of_a_group_are_counted_by_topic(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    for _ in range(4):
+        broker.send("TopicA")
+    answer = broker.pull("TopicA", most=3)
+    assert answer is not None
+    broker.pull("TopicA", 3)
+    broker.pass_time(10_000)
+    nums = counter(broker, "GROUP_GET_NUMS", "TopicA@group")["statsMinute"]
+    assert (nums["sum"], nums["avgpt"]) == (4, 2.0)
+    assert counter(broker, "GROUP_GET_SIZE", "TopicA@group")["statsMinute"]["sum"] > len(answer.body)
+    assert counter(broker, "BROKER_GET_NUMS", "DefaultCluster")["statsMinute"]["sum"] == 4
+    rate = broker.json(Code.GET_CONSUME_STATS, {"consumerGroup": "group", "topic": "TopicA"})["consumeTps"]
+    assert abs(rate - 0.4) < 0.01
+
+
+def test_messages_sent_back_are_counted(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.send("TopicA")
+    answer = broker.pull("TopicA")
+    assert answer is not None
+    [message] = messages_in(answer)
+    fields = {
+        "offset": message.log_offset,
+        "group": "group",
+        "delayLevel": 0,
+        "originMsgId": "",
+        "originTopic": "TopicA",
+    }
+    assert broker.ask(Code.CONSUMER_SEND_MSG_BACK, fields).code == ResponseCode.SUCCESS
+    broker.pass_time(10_000)
+    assert counter(broker, "SNDBCK_PUT_NUMS", "TopicA@group")["statsMinute"]["sum"] == 1
+
+
+def test_minute_hour_and_day_are_spans_of_their_own(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.send("TopicA")
+    broker.pass_time(10_000)
+    first = counter(broker, "TOPIC_PUT_NUMS", "TopicA")
+    assert [first[span]["sum"] for span in ("statsMinute", "statsHour", "statsDay")] == [1, 0, 0]
+    broker.pass_time(600_000)
+    broker.send("TopicA")
+    broker.pass_time(10_000)
+    later = counter(broker, "TOPIC_PUT_NUMS", "TopicA")
+    assert [later[span]["sum"] for span in ("statsMinute", "statsHour", "statsDay")] == [1, 1, 0]
+
+
+def test_unknown_counter_is_told(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    answer = broker.ask(Code.VIEW_BROKER_STATS_DATA, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "nobody"})
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+
+
+def test_counters_of_deleted_topics_and_groups_go(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.send("TopicA")
+    broker.pull("TopicA")
+    broker.pass_time(10_000)
+    broker.ask(Code.DELETE_SUBSCRIPTIONGROUP, {"groupName": "group"})
+    assert broker.node.stats.summaries("GROUP_GET_NUMS", "TopicA@group") is None
+    broker.ask(Code.DELETE_TOPIC_IN_BROKER, {"topic": "TopicA"})
+    assert broker.node.stats.summaries("TOPIC_PUT_NUMS", "TopicA") is None
+    broker.send("TopicA")
+    broker.pass_time(10_000)
+    assert counter(broker, "TOPIC_PUT_NUMS", "TopicA")["statsMinute"]["sum"] == 1
+
+
+def test_sizes_beyond_the_newest_entries_are_taken_from_their_mean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stats, "SIZES_READ_MAX", 2)
+    broker = Harness(tmp_path)
+    sizes = []
+    for length in (500, 100, 300):
+        before = broker.node.store.log.written_end
+        broker.send("TopicA", bytes(length))
+        sizes.append(broker.node.store.log.written_end - before)
+    broker.pass_time(10_000)
+    assert counter(broker, "TOPIC_PUT_SIZE", "TopicA")["statsMinute"]["sum"] == sum(sizes[1:]) * 3 // 2
+
+
+def test_slave_does_not_count_what_it_copies(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.send("TopicA")
+    broker.node.close()
+    slave = Harness(broker.disk, role="SLAVE", broker_id=1)
+    slave.node.store.queues["TopicA", 0].max_offset += 1
+    slave.pass_time(10_000)
+    assert slave.node.stats.summaries("TOPIC_PUT_NUMS", "TopicA") is None

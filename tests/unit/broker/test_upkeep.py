@@ -1,0 +1,154 @@
+"""What runs by the clock: retention, and a disk that takes nothing."""
+
+import logging
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from tandemq.boundary import DiskUsage, Now
+from tandemq.broker.state.failure_log import Failures
+from tandemq.errors import DiskFailed, DiskFull
+from tandemq.model.codes import ResponseCode
+from tandemq.sim.world.disk import SimDisk
+from tandemq.storage.recovery import set_aside_tail
+from tests.unit.broker.harness import Harness, run_job
+
+HOUR_MS = 3_600_000
+LATER_MS = 100 * HOUR_MS
+CALM: dict[str, Any] = {"delete_when": "23", "disk_used_ratio_max": 95, "disk_force_ratio": 1.0, "disk_full_ratio": 1.0}
+
+
+def fill(broker: Harness) -> None:
+    """Two log files and a beginning of the third, flushed."""
+    for _ in range(300):
+        broker.send("TopicA", bytes(200))
+    broker.pass_time(1_000)
+    assert broker.node.store.log.written_end > 2 * broker.config.segment_bytes
+
+
+def clean(broker: Harness) -> None:
+    """An operator has expired files deleted, a hundred hours later; what that finds to sync is synced."""
+    changed_ms = broker.disk.modified_ms(broker.node.store.log.segment_path(broker.node.store.log.start))
+    for _ in range(2):
+        broker.node.upkeep.delete_expired()
+        broker.node.schedule.at(0, lambda now: broker.node.upkeep.clean(Now(now.mono_ms, changed_ms + LATER_MS)))
+        broker.turn()
+
+
+def lines(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno == level]
+
+
+def test_open_delay_keeps_its_file_until_it_is_delivered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    broker = Harness(tmp_path, **CALM)
+    broker.send("TopicA", b"later", DELAY="4")
+    fill(broker)
+    clean(broker)
+    clean(broker)
+    assert broker.node.store.log.start == 0
+    assert lines(caplog, logging.WARNING) == ["retention: an expired file stays, it is needed by delayed messages"]
+    broker.pass_time(31_000)
+    with caplog.at_level(logging.INFO):
+        clean(broker)
+    size = broker.config.segment_bytes
+    gone = range(0, broker.node.store.log.start, size)
+    said = [line for line in lines(caplog, logging.INFO) if "retention" in line]
+    assert said == [f"retention: deleted log=[{start},{start + size})" for start in gone]
+    assert len(said) > 1
+
+
+def test_open_delay_goes_when_the_disk_limit_forces_it_which_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Harness(tmp_path, delete_when="23", disk_full_ratio=1.0)
+    broker.send("TopicA", b"later", DELAY="18")
+    fill(broker)
+    monkeypatch.setattr(broker.disk, "usage", lambda: DiskUsage(100, 13))
+    clean(broker)
+    size = broker.config.segment_bytes
+    assert broker.node.store.log.start > 0
+    assert lines(caplog, logging.WARNING)[0] == (
+        f"retention: deleted log=[0,{size}) although needed by delayed messages: the disk is too full"
+    )
+
+
+def test_what_was_synced_before_a_cut_of_the_log_is_not_noted_after_it() -> None:
+    disk = SimDisk(Random(1))
+    broker = Harness(disk)
+    for _ in range(20):
+        broker.send("TopicA")
+    broker.pass_time(5_000)
+    broker.run_jobs = False
+    broker.pass_time(6_000)
+    [sync] = [job for job in broker.jobs if job.name == "sync queues"]
+    store = broker.node.store
+    cut_at = store.queue("TopicA", 0).entry(0).log_offset
+    set_aside_tail(store, cut_at)
+    broker.turn([], [run_job(sync)])
+    assert store.marks.synced <= cut_at
+    disk.kill()
+    store = Harness(disk).node.store
+    assert store.log.written_end == cut_at
+
+
+def lines_of_store(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was said of the store since the last time."""
+    found = [record.getMessage() for record in caplog.records if record.getMessage().startswith("store: ")]
+    caplog.clear()
+    return found
+
+
+def send_each_second(broker: Harness, seconds: int, code: int) -> None:
+    for _ in range(seconds):
+        assert broker.send("TopicA").code == code
+        broker.pass_time(1_000)
+
+
+def test_full_disk_is_told_of_once_then_once_a_minute_and_at_its_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise DiskFull("no space")
+
+    broker = Harness(tmp_path)
+    broker.send("TopicA")
+    monkeypatch.setattr(broker.node.store.log, "_write_pieces", refuse)
+    for _ in range(500):
+        assert broker.send("TopicA").code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert lines_of_store(caplog) == ["store: a write failed, nothing of it was acknowledged: no space"]
+    send_each_second(broker, 60, ResponseCode.SERVICE_NOT_AVAILABLE)
+    assert lines_of_store(caplog) == []
+    send_each_second(broker, 60, ResponseCode.SERVICE_NOT_AVAILABLE)
+    again = "store: a write failed, nothing of it was acknowledged (560 since the last line): no space"
+    assert lines_of_store(caplog) == [again]
+    monkeypatch.undo()
+    broker.pass_time(1_000)
+    assert lines_of_store(caplog) == [], "nothing was written yet"
+    send_each_second(broker, 2, ResponseCode.SUCCESS)
+    assert lines_of_store(caplog) == ["store: writes succeed again, after 620 failures in 121.0 s"]
+    monkeypatch.setattr(broker.node.store.log, "_write_pieces", refuse)
+    broker.send("TopicA")
+    assert len(lines_of_store(caplog)) == 1, "a new one is told of at once"
+
+
+def test_another_kind_of_failure_is_told_of_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    failures = Failures(logging.ERROR, "it failed", "it works")
+    for error in (DiskFull("full"), DiskFull("full"), DiskFailed("broken"), DiskFailed("broken")):
+        failures.note(error, Now(5, 5))
+    assert lines_of_store(caplog) == ["store: it failed: full", "store: it failed (2 since the last line): broken"]
+
+
+def test_queue_entries_that_cannot_be_written_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    disk = SimDisk(Random(1))
+    broker = Harness(disk)
+    disk.fail("pwrite", times=-1, error=DiskFull, prefix="consumequeue")
+    broker.send("TopicA")
+    broker.pass_time(20_000)
+    [told] = lines_of_store(caplog)
+    assert told.startswith("store: queue entries stay in memory for now: consumequeue/")
+    disk.heal()
+    broker.pass_time(2_000)
+    [told] = lines_of_store(caplog)
+    assert told.startswith("store: queue entries are written again, after ")

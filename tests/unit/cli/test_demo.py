@@ -1,0 +1,23 @@
+"""`tandemq demo`: what it exits with. The story itself is tested in tests/unit/demo."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tandemq.demo import scenario
+from tandemq.demo.narration import Tale
+from tests.unit.cli.conftest import Run
+
+
+@pytest.mark.parametrize(("faults", "code"), [([], 0), (["1 acknowledged messages are missing"], 3)])
+def test_exit_code_tells_whether_all_held(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults: list[str], code: int
+) -> None:
+    def end_at_once(stage: scenario.Stage, tale: Tale) -> scenario.Reckoning:
+        return scenario.Reckoning(stage.mode.value, faults=faults)
+
+    monkeypatch.setattr(scenario, "run", end_at_once)
+    (tmp_path / "rows.csv").write_text("tag,delay\nT,1\n")
+    told = run("demo", "--input", tmp_path / "rows.csv", "--json", code=code)
+    assert json.loads(told.stdout)["faults"] == faults

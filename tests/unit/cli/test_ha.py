@@ -1,0 +1,146 @@
+"""Replication is shown; twins are compared while they run, and a twin that differs is found to the byte."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandemq import Message
+from tandemq.cli.ha import commands
+from tandemq.client.blocking import BlockingProducer
+from tandemq.run.local import LocalCluster
+from tests.unit.cli.conftest import Run
+
+Ask = Callable[..., Any]
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[LocalCluster]:
+    """A pair of its own, with some messages, to be damaged."""
+    with LocalCluster(tmp_path, slaves=1) as running:
+        with BlockingProducer(running.name_servers, group="g") as producer:
+            producer.send_batch([Message("T", bytes(5_000)) for _ in range(500)])
+        running.wait_in_sync()
+        yield running
+
+
+def rows_of(run: Run, pair: LocalCluster, command: str, code: int = 0) -> Any:
+    return json.loads(run("ha", command, "--json", "-n", pair.name_servers, code=code).stdout)
+
+
+def test_status_shows_roles_lag_and_ages(run: Run, pair: LocalCluster) -> None:
+    master, slave = rows_of(run, pair, "status")
+    assert (master["role"], master["slavesInSync"], master["lagBytes"]) == ("SYNC_MASTER", 1, None)
+    assert (slave["role"], slave["state"], slave["lagBytes"]) == ("SLAVE", "copies", 0)
+    assert slave["logEnd"] == master["logEnd"] > 500 * 5_000
+    assert 0 <= slave["lastReadS"] < 20
+    assert 0 <= slave["lastWriteS"] < 20
+    (link,) = master["slaves"]
+    assert (link["slave"], link["behindBytes"], link["inSync"]) == (1, 0, True)
+    assert (link["secured"], slave["secured"]) == ("secret", "secret")
+    assert link["ackedOffset"] == master["logEnd"]
+    assert 0 <= link["lastReadS"] < 20
+    assert 0 <= link["lastWriteS"] < 20
+    text = run("ha", "status", "-n", pair.name_servers).stdout
+    assert "As the masters see their slaves" in text
+    assert link["address"] in text
+
+
+def test_status_of_a_slave_without_its_master(run: Run, pair: LocalCluster) -> None:
+    pair.broker().kill()
+    slave_node = pair.broker(broker_id=1).node
+    pair.wait_until(lambda: slave_node.replication.slave is not None and slave_node.replication.slave.session is None)
+    rows = {row["id"]: row for row in rows_of(run, pair, "status")}
+    assert rows[1]["state"] == "has no link to its master"
+    assert rows[1]["lagBytes"] is None
+
+
+def test_equal_twins_are_equal(run: Run, pair: LocalCluster) -> None:
+    [found] = rows_of(run, pair, "verify")
+    assert (found["equal"], found["differsAt"]) == (True, None)
+    assert found["bytes"] == pair.broker().node.store.log.written_end
+
+
+@pytest.mark.parametrize("at", [0, 1, 1_234_567, 2_500_000])
+def test_twin_that_differs_is_found_to_the_byte(run: Run, pair: LocalCluster, at: int) -> None:
+    path = pair.broker(broker_id=1).store / "commitlog" / f"{0:020d}"
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+    [found] = rows_of(run, pair, "verify", code=3)
+    assert (found["equal"], found["differsAt"]) == (False, at)
+
+
+def test_comparison_can_begin_behind_a_difference(run: Run, pair: LocalCluster) -> None:
+    path = pair.broker(broker_id=1).store / "commitlog" / f"{0:020d}"
+    with path.open("r+b") as file:
+        file.write(b"X")
+    found = commands.compare(pair.address, pair.broker(broker_id=1).address, 1)
+    assert (found.start, found.differs_at) == (1, None)
+
+
+def flip(path: Path, at: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+
+
+@pytest.mark.parametrize("broker_id", [0, 1])
+def test_scrub_finds_damage_and_repairs_it_from_the_twin(run: Run, pair: LocalCluster, broker_id: int) -> None:
+    flip(pair.broker(broker_id=broker_id).store / "commitlog" / f"{0:020d}", 1_234_567)
+    assert rows_of(run, pair, "verify", code=3)[0]["equal"] is False
+    rows = {row["id"]: row for row in rows_of(run, pair, "scrub")}
+    assert [(rows[number]["state"], rows[number]["records"] + rows[number]["found"]) for number in (0, 1)] == [
+        ("verified", 500)
+    ] * 2
+    assert (rows[broker_id]["found"], rows[broker_id]["damaged"], rows[broker_id]["repaired"]) == (1, 0, 1)
+    assert rows[1 - broker_id]["found"] == 0
+    [verified] = rows_of(run, pair, "verify")
+    assert (verified["equal"], verified["damaged"]) == (True, 0)
+    status = {row["id"]: row for row in rows_of(run, pair, "status")}
+    assert (status[broker_id]["repaired"], status[broker_id]["damaged"], status[broker_id]["verifiedH"]) == (1, 0, 0.0)
+    assert "verified" in run("ha", "scrub", "--rate", "1000", "-n", pair.name_servers).stdout
+
+
+@pytest.mark.parametrize("broker_id", [0, 1])
+def test_scrub_rebuilds_damaged_queue_entries(run: Run, pair: LocalCluster, broker_id: int) -> None:
+    queues = pair.broker(broker_id=broker_id).store / "consumequeue"
+
+    def written() -> list[Path]:
+        return [path for path in queues.rglob("0" * 20) if path.read_bytes()[40:80].strip(b"\0")]
+
+    pair.wait_until(lambda: bool(written()))
+    [path, *_] = written()
+    before = path.read_bytes()[:80]
+    for at in (1, 20 + 8, 40 + 19):  # log offset, sign of the size, tags code
+        flip(path, at)
+    rows = {row["id"]: row for row in rows_of(run, pair, "scrub")}
+    assert [rows[number]["rebuiltEntries"] for number in (broker_id, 1 - broker_id)] == [3, 0]
+    assert path.read_bytes()[:80] == before
+
+
+def test_damage_that_both_have_is_shown_and_ends_with_3(run: Run, pair: LocalCluster) -> None:
+    for number in (0, 1):
+        flip(pair.broker(broker_id=number).store / "commitlog" / f"{0:020d}", 1_234_567)
+    rows = rows_of(run, pair, "scrub", code=3)
+    assert [row["damaged"] for row in rows] == [1, 1]
+    assert rows[0]["ranges"][0]["start"] <= 1_234_567 < rows[0]["ranges"][0]["end"]
+    text = run("ha", "status", "-n", pair.name_servers).stdout
+    assert "Damaged ranges of logs" in text
+    assert "damaged at" in text
+    [verified] = rows_of(run, pair, "verify", code=3)
+    assert (verified["equal"], verified["damaged"]) == (True, 2)
+    pair.broker().stop()
+    offline = json.loads(run("log", "verify", pair.broker().store, "--json", code=3).stdout)
+    assert (offline["damages"], offline["knownDamages"], offline["repaired"]) == (1, 1, 0)
+
+
+def test_group_without_a_slave_is_neither_equal_nor_different(run: Run, tandemq_broker: LocalCluster) -> None:
+    [found] = rows_of(run, tandemq_broker, "verify")
+    assert found["equal"] is None

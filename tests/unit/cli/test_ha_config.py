@@ -1,0 +1,241 @@
+"""Groups are configured, refused where they contradict themselves, and carried to a real registry, come what may."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandemq.coordination.registry.records import (
+    GroupState,
+    Mode,
+    Permission,
+    config_from_json,
+    config_path,
+    state_path,
+    state_to_json,
+)
+from tandemq.registry import Create, Found, Missing, Outcome, Read, parse_address
+from tandemq.run.registry_session import RegistryClient
+from tests.blackbox.programs import wait_until
+from tests.spec import spec
+from tests.unit.boundary.registries import NameServerPlace
+from tests.unit.cli.conftest import Run
+
+Config = Callable[..., Any]
+PAIR = ("--mode", "slave-consume", "--member", "0,role=master", "--member", "1,role=slave,permission=read,weight=50")
+
+
+@pytest.fixture
+def config(run: Run, tmp_path: Path) -> Config:
+    """Run `ha config …` on a database of this test's own; what it printed as JSON, or the whole result."""
+
+    def command(*words: object, code: int = 0, text: bool = False) -> Any:
+        options = () if text else ("--json",)
+        done = run("ha", "config", *words, *options, "--database", f"sqlite:///{tmp_path / 'g.db'}", code=code)
+        return done if text or code in (1, 2) else json.loads(done.stdout)
+
+    return command
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NameServerPlace]:
+    opened = NameServerPlace(tmp_path_factory.mktemp("namesrv"))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest) -> str:
+    """A cluster of this test's own, in the registry of all."""
+    return f"c-{request.node.name[:60]}"
+
+
+def address(place: NameServerPlace) -> str:
+    return f"namesrv://127.0.0.1:{place.port}"
+
+
+def read(place: NameServerPlace, path: str) -> Outcome:
+    with RegistryClient(parse_address(address(place))) as client:
+        return client.do(Read(path))
+
+
+def test_a_group_is_set_shown_listed_changed_and_removed(config: Config) -> None:
+    assert config("list") == []
+    made = config("set", "broker-a", *PAIR)
+    assert (made["mode"], made["revision"], made["applied"]) == ("slave-consume", 1, False)
+    assert made["members"][1] == {"id": 1, "role": "slave", "permission": "READ", "weight": 50, "priority": 0}
+    assert config("show", "broker-a") == made
+    changed = config("set", "broker-a", "--member", "1,priority=7", "--mode", "elect")
+    assert changed["members"][1] == {"id": 1, "role": "slave", "permission": "READ", "weight": 50, "priority": 7}
+    assert [member["id"] for member in config("set", "broker-a", "--drop", 1)["members"]] == [0]
+    (row,) = config("list")
+    assert (row["group"], row["mode"], row["members"], row["revision"]) == ("broker-a", "elect", 1, 3)
+    assert config("list", "--cluster", "other") == []
+    assert "broker-a: elect, revision 3, not applied yet" in config("show", "broker-a", text=True).output
+    config("remove", "broker-a", "--yes")
+    assert config("list")[0]["mode"] == "removed"
+    assert "there is no group broker-a" in config("show", "broker-a", code=2).stderr
+
+
+@spec("F02")
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--member", "1,role=master"), "brokers 0, 1 are all master"),
+        (("--member", "1,permission=WRITE"), "cannot take over reading in slave-consume"),
+        (("--drop", "7"), "broker 7 is unknown in group broker-a"),
+        (("--member", "7,weight=1"), "broker 7 is unknown in group broker-a"),
+        (("--drop", "0"), "it has no master"),
+        (("--member", "1,colour=red"), "colour is unknown"),
+        (("--member", "1,weight=1,weight=2"), "there twice"),
+        (("--member", "x,role=slave"), "--member x,role=slave: the broker id must be a whole number, not 'x' (write"),
+        (("--member", "1,weight=much"), "weight must be a whole number, not 'much'"),
+        (("--member", "1,priority=1.5"), "priority must be a whole number, not '1.5'"),
+        (("--member", "1,role=boss"), "role must be one of master, slave, not 'boss'"),
+        (("--member", "1,permission=all"), "permission must be one of FULL, WRITE, READ, NONE, not 'ALL'"),
+        (("--member", "1,weight=-3"), "weight -3 is outside"),
+    ],
+)
+def test_a_contradiction_is_refused_where_it_is_entered(config: Config, words: tuple[str, ...], reason: str) -> None:
+    config("set", "broker-a", *PAIR)
+    assert reason in config("set", "broker-a", *words, code=2).stderr
+    assert config("show", "broker-a")["revision"] == 1
+
+
+@spec("F02")
+def test_what_is_stored_is_carried_and_carried_again_does_nothing(
+    config: Config, place: NameServerPlace, cluster: str
+) -> None:
+    def apply(code: int = 0) -> Any:
+        return config("apply", "--registry", address(place), code=code)
+
+    assert apply() == []
+    config("set", "broker-a", *PAIR, "--cluster", cluster)
+    assert apply() == [{"cluster": cluster, "group": "broker-a", "done": "created", "reason": ""}]
+    assert config("list")[0]["applied"] is True
+    found = read(place, config_path(cluster, "broker-a"))
+    assert isinstance(found, Found)
+    carried = config_from_json("broker-a", found.data)
+    assert carried.mode is Mode.SLAVE_CONSUME
+    assert [member.permission for member in carried.members] == [Permission.FULL, Permission.READ]
+    assert [row["done"] for row in apply()] == ["unchanged"]
+    config("remove", "broker-a", "--yes", "--cluster", cluster)
+    assert [row["done"] for row in apply()] == ["removed"]
+    assert read(place, config_path(cluster, "broker-a")) == Missing()
+    assert config("list") == []
+
+
+def test_a_broker_that_serves_cannot_be_taken_out(config: Config, place: NameServerPlace, cluster: str) -> None:
+    config("set", "broker-a", *PAIR, "--cluster", cluster)
+    with RegistryClient(parse_address(address(place))) as client:
+        state = state_to_json(GroupState(3, 0, (0, 1), reader=1))
+        client.do(Create(state_path(cluster, "broker-a"), state))
+    config("set", "broker-a", "--drop", 1, "--cluster", cluster)
+    (row,) = config("apply", "--registry", address(place), code=3)
+    assert row["done"] == "refused"
+    assert "broker 1 serves reads at present" in row["reason"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "reason"),
+    [
+        (("apply", "--registry", "nonsense"), 2, "'nonsense' is no registry"),
+        (("apply", "--database", "nonsense"), 2, "the database URL cannot be used"),
+        (("list", "--database", "sqlite:////nonexistent/g.db"), 1, "cannot be used: unable to open database file"),
+        (("show", "nobody"), 2, "there is no group nobody"),
+        (("remove", "nobody", "--yes"), 2, "there is no group nobody"),
+    ],
+)
+def test_trouble_is_one_line_and_an_exit_code(
+    run: Run, tmp_path: Path, words: tuple[str, ...], code: int, reason: str
+) -> None:
+    done = run(
+        "ha", "config", *words, *(() if "--database" in words else ("--database", f"sqlite:///{tmp_path}/g")), code=code
+    )
+    assert len(done.stderr.splitlines()) == 1
+    assert reason in done.stderr
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_zookeeper_that_is_away_is_one_line_and_more_only_if_asked_for(tmp_path: Path, verbose: bool) -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "tandemq",
+            *(["-v"] if verbose else []),
+            "ha",
+            "config",
+            "apply",
+            "--registry",
+            "zookeeper://127.0.0.1:1",
+        ],
+        env={**os.environ, "TANDEMQ_DATABASE": f"sqlite:///{tmp_path / 'g.db'}"},
+        capture_output=True,
+        text=True,
+    )
+    lines = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "the registry zookeeper://127.0.0.1:1 does not answer within 10 s" in lines[-1], done.stderr
+    assert (len(lines) > 1) is verbose, done.stderr
+
+
+def test_the_default_database_is_in_the_home_directory(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tandemq", "ha", "config", "set", "broker-a", "--member", "0,role=master"],
+        env={**os.environ, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / ".tandemq" / "groups.db").is_file()
+
+
+class Follower:
+    """`ha config apply --follow` as a process."""
+
+    def __init__(self, database: str, registry: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tandemq", "ha", "config", "apply", "--follow", "--registry", registry],
+            env={**os.environ, "TANDEMQ_DATABASE": database},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            # Ctrl-C counts also where the tests themselves run in the background, with it ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509  # no threads
+        )
+
+    def end(self, number: int) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(30)
+
+
+@spec("F02")
+def test_a_task_that_follows_is_killed_again_and_again_and_the_registry_ends_up_right(
+    config: Config, place: NameServerPlace, cluster: str, tmp_path: Path
+) -> None:
+    def carried_weight() -> int:
+        found = read(place, config_path(cluster, "broker-a"))
+        return config_from_json("broker-a", found.data).members[0].weight if isinstance(found, Found) else -1
+
+    def wait_carried(weight: int) -> None:
+        wait_until(lambda: carried_weight() == weight, f"weight {weight} is carried")
+
+    database, registry = f"sqlite:///{tmp_path / 'g.db'}", address(place)
+    config("set", "broker-a", *PAIR, "--cluster", cluster)
+    for weight in range(1, 4):
+        follower = Follower(database, registry)
+        config("set", "broker-a", "--member", f"0,weight={weight}", "--cluster", cluster)
+        wait_carried(weight)
+        follower.end(signal.SIGKILL)
+    follower = Follower(database, registry)
+    place.restart()
+    config("set", "broker-a", "--member", "0,weight=9", "--cluster", cluster)
+    wait_carried(9)
+    wait_until(lambda: config("list")[0]["applied"], "noted")
+    assert follower.end(signal.SIGINT) == 130

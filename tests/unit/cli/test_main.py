@@ -1,0 +1,79 @@
+"""The root command: help for everything, errors as one line with an exit code."""
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from tandemq.cli import main
+from tandemq.cli.main import COMMANDS, LINE_CHARACTERS_MAX, BoundedFormatter
+from tests.unit.cli.conftest import Run
+
+
+def commands(command: click.Command, words: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    found = [words]
+    if isinstance(command, click.Group):
+        for name, child in command.commands.items():
+            found += commands(child, (*words, name))
+    return found
+
+
+@pytest.mark.parametrize("words", commands(main), ids=" ".join)
+def test_every_command_helps(run: Run, words: tuple[str, ...]) -> None:
+    assert "Usage:" in run(*words, "--help").output
+
+
+def test_list_of_commands_says_what_each_command_says_of_itself() -> None:
+    assert isinstance(main, click.Group)
+    for name, (_, summary) in COMMANDS.items():
+        assert (main.commands[name].help or "").splitlines()[0] == summary
+
+
+def test_every_command_that_prints_data_has_json() -> None:
+    for words in commands(main):
+        command: click.Command = main
+        for word in words:
+            assert isinstance(command, click.Group)
+            command = command.commands[word]
+        if not isinstance(command, click.Group):
+            assert "--json" in [option for parameter in command.params for option in parameter.opts], words
+
+
+def test_help_loads_neither_numpy_nor_rich_nor_the_client() -> None:
+    code = (
+        "import sys; from tandemq.cli import main; main(['--help'], standalone_mode=False); "
+        "print([m for m in ('numpy', 'rich', 'asyncio', 'tandemq.client') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_unknown_command_is_wrong_usage(run: Run) -> None:
+    run("fly", code=2)
+
+
+def test_name_server_that_is_not_there_is_one_line_and_exit_code_1(run: Run) -> None:
+    result = run("topic", "list", "--namesrv", "127.0.0.1:1", code=1)
+    assert result.stderr.startswith("tandemq: ")
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_address_that_is_none_is_wrong_configuration(run: Run) -> None:
+    assert "host:port" in run("topic", "list", "--namesrv", "nonsense", code=2).stderr
+
+
+def test_reader_who_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+    words = f"{sys.executable} -m tandemq --help | head -c 10"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", words], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_log_line_is_bounded_whatever_text_of_a_client_is_in_it() -> None:
+    record = logging.makeLogRecord({"msg": "topic=%s", "args": ("x" * 1_000_000,), "levelname": "INFO"})
+    line = BoundedFormatter("%(levelname)s %(message)s").format(record)
+    assert line.startswith("INFO topic=xxx")
+    assert line.endswith("more characters)")
+    assert len(line) < LINE_CHARACTERS_MAX + 50

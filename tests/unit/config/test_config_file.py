@@ -1,0 +1,367 @@
+"""Settings as text: files in both syntaxes, properties out, changes while running."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandemq.config.files import (
+    _MISSING,
+    _NOT_HERE,
+    LIVE_KEYS,
+    as_properties,
+    changed,
+    load_broker_config,
+    load_name_server_config,
+)
+from tandemq.config.rocketmq_keys import BROKER_KEYS, NAME_SERVER_KEYS
+from tandemq.config.settings import BrokerConfig, NameServerConfig
+from tandemq.errors import ConfigError
+from tests.spec import spec
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Loaded:
+    """A configuration and the warnings on the way."""
+
+    def __init__(self, text: str, path: str = "broker.conf", overrides: Mapping[str, str] | None = None) -> None:
+        self.warnings: list[str] = []
+        self.config = load_broker_config(text, path=path, warn=self.warnings.append, overrides=overrides)
+
+
+def refused(text: str, path: str = "broker.conf") -> str:
+    with pytest.raises(ConfigError) as caught:
+        Loaded(text, path)
+    return str(caught.value)
+
+
+# --- both syntaxes
+
+
+def test_rocketmq_broker_conf_is_taken_as_it_is() -> None:
+    loaded = Loaded(
+        "# a comment\r\nbrokerClusterName = DefaultCluster\r\nbrokerName=broker-b\r\nbrokerId = 1\r\n"
+        "deleteWhen = 04\r\n"
+        "fileReservedTime = 48\r\nbrokerRole=SLAVE\r\nflushDiskType = ASYNC_FLUSH\r\nnamesrvAddr=a:9876;b:9876;\r\n"
+        "listenPort=10921 \r\nslaveReadEnable=TRUE\r\nstorePathRootDir=/data/store\r\n"
+        "storePathCommitLog=/data/store/commitlog\r\n"
+    )
+    config = loaded.config
+    assert (config.broker_name, config.broker_id, config.role) == ("broker-b", 1, "SLAVE")
+    assert config.name_servers == ("a:9876", "b:9876")
+    assert (config.listen_port, config.reserved_hours, config.slave_read_enable) == (10_921, 48, True)
+    assert config.delete_when == "04"
+    assert loaded.warnings == [
+        "broker.conf: RocketMQ knows these settings, TandemQ does not need them: storePathCommitLog"
+    ]
+
+
+def test_toml_takes_its_own_types_and_texts_and_field_names() -> None:
+    config = Loaded(
+        'brokerName = "b"\nlistenPort = 10921\nha_port = "10930"\nnamesrvAddr = ["a:1", "b:2"]\n'
+        'slaveReadEnable = true\ndisk_force_ratio = 0.5\nhaClassicPeers = "10.0.0.1;10.0.0.2"\n',
+        "broker.toml",
+    ).config
+    assert (config.broker_name, config.listen_port, config.ha_port) == ("b", 10_921, 10_930)
+    assert config.name_servers == ("a:1", "b:2")
+    assert config.slave_read_enable
+    assert config.disk_force_ratio == 0.5
+    assert config.ha_classic_peers == ("10.0.0.1", "10.0.0.2")
+
+
+def test_name_server_settings_are_read_and_java_s_path_is_its_directory() -> None:
+    warnings: list[str] = []
+    config = load_name_server_config(
+        "listenPort=9877\nkvConfigPath=/srv/namesrv/kvConfig.json\norderMessageEnable=true\nclusterTest=false\n",
+        path="namesrv.conf",
+        warn=warnings.append,
+        overrides={"listenPort": "0"},
+    )
+    assert (config.listen_port, config.data_path, config.order_message_enable) == (0, "/srv/namesrv", True)
+    assert len(warnings) == 1
+    assert "clusterTest" in warnings[0]
+
+
+def test_command_line_wins_over_the_file_without_a_warning() -> None:
+    loaded = Loaded("listenPort=10921\nbrokerName=file\n", overrides={"listenPort": "0", "broker_name": "line"})
+    assert (loaded.config.listen_port, loaded.config.broker_name) == (0, "line")
+    assert not loaded.warnings
+    with pytest.raises(ConfigError, match="command line: listenPort: 'x' is no whole number"):
+        Loaded("", overrides={"listenPort": "x"})
+
+
+# --- keys
+
+
+def test_keys_only_rocketmq_needs_give_one_warning() -> None:
+    loaded = Loaded(
+        "sendMessageThreadPoolNums=16\nuseReentrantLockWhenPutMessage=true\ntransientStorePoolEnable=false\n"
+    )
+    assert loaded.config == BrokerConfig()
+    assert len(loaded.warnings) == 1
+    for key in ("sendMessageThreadPoolNums", "useReentrantLockWhenPutMessage", "transientStorePoolEnable"):
+        assert key in loaded.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("brokerNmae", "brokerName"),
+        ("listenport", "listenPort"),
+        ("fileReservedTimes", "fileReservedTime"),
+        ("sendMessageThreadPoolNum", "sendMessageThreadPoolNums"),
+    ],
+)
+def test_key_nobody_knows_is_an_error_that_names_the_nearest(key: str, nearest: str) -> None:
+    assert refused(f"\n{key}=1\n") == f"broker.conf:2: {key}: nobody knows this setting (did you mean {nearest}?)"
+
+
+def test_key_that_cannot_be_printed_is_told_all_the_same() -> None:
+    assert refused("\\ud800\\u0007=1").isprintable()
+
+
+def test_key_like_nothing_points_to_the_list() -> None:
+    assert "docs/settings.md" in refused("zzzzzzzz=1")
+
+
+@pytest.mark.parametrize(
+    ("line", "missing"),
+    [
+        ("enablePropertyFilter=TRUE", "SQL filters are not part of this release"),
+        ("transactionTimeOut=6000", "transactions are not part of this release"),
+        ("timerWheelEnable=true", "timed messages are not part of this release"),
+        ("metricsExporterType=PROM", "metrics are not exported"),
+        ("defaultMessageRequestMode=POP", "POP consumption is not part of this release"),
+        ("fetchNamesrvAddrByAddressServer=true", "set namesrvAddr"),
+        ("messageStorePlugIn=org.example.Store", "plug-ins"),
+    ],
+)
+def test_setting_that_asks_for_what_is_not_here_gets_a_warning_of_its_own(line: str, missing: str) -> None:
+    loaded = Loaded(f"{line}\nsendMessageThreadPoolNums=16\n")
+    assert loaded.config == BrokerConfig()
+    assert len(loaded.warnings) == 2
+    assert loaded.warnings[0].startswith(f"broker.conf: {line.partition('=')[0]} = ")
+    assert missing in loaded.warnings[0]
+    assert loaded.warnings[1].endswith(" TandemQ does not need them: sendMessageThreadPoolNums")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "enablePropertyFilter=false",
+        "metricsExporterType=DISABLE",
+        "defaultMessageRequestMode=PULL",
+        "filterServerNums=0",
+        "messageStorePlugIn=",
+        "readOnlyCommitLogStorePaths=",
+        "socksProxyConfig={}",
+        "rejectTransactionMessage=true",
+    ],
+)
+def test_setting_that_asks_for_nothing_is_one_that_is_not_needed(line: str) -> None:
+    assert [text.partition(": ")[2] for text in Loaded(line).warnings] == [
+        f"RocketMQ knows these settings, TandemQ does not need them: {line.partition('=')[0]}"
+    ]
+
+
+def test_settings_of_what_is_not_here_are_rocketmq_s_and_documented() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    ours = {item.metadata["key"] for kind in (BrokerConfig, NameServerConfig) for item in fields(kind)}
+    for key in (*_MISSING, *_NOT_HERE):
+        assert key in BROKER_KEYS | NAME_SERVER_KEYS
+        assert key not in ours
+        assert f"`{key}" in page, key
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "aclEnable=true",
+        "authenticationEnabled=TRUE",
+        "enableDLegerCommitLog=true",
+        "enableControllerMode=true",
+        "useTLS=true",
+        "storeType=defaultRocksDB",
+        "enableConsumeQueueExt=true",
+        "readOnlyCommitLogStorePaths=/older",
+        "storePathCommitLog=/elsewhere",
+    ],
+)
+def test_setting_whose_loss_would_deceive_is_an_error(line: str) -> None:
+    key, _, _ = line.partition("=")
+    assert refused(line).startswith(f"broker.conf:1: {key}: ")
+    if line.lower().endswith("=true"):
+        assert Loaded(f"{key}=false").config == BrokerConfig()
+
+
+def test_key_set_twice_is_warned_about_and_the_last_counts() -> None:
+    loaded = Loaded("brokerName=a\nbroker_name=b\n")
+    assert loaded.config.broker_name == "b"
+    assert len(loaded.warnings) == 1
+    assert "broker.conf:1" in loaded.warnings[0]
+
+
+def test_rocketmq_keys_in_another_unit_are_converted() -> None:
+    config = Loaded("serverChannelMaxIdleTimeSeconds=60\nchannelExpiredTimeout=90000\n").config
+    assert (config.connection_idle_ms, config.client_expiry_ms) == (60_000, 90_000)
+
+
+def test_all_our_keys_are_apart_from_what_is_not_needed() -> None:
+    # Spot checks that the lists are those of both versions, and that a broker's and a name server's are apart.
+    assert {"haListenPort", "timerWheelEnable", "dLegerGroup", "enableControllerMode", "abortFile"} <= BROKER_KEYS
+    assert {"supportActingMaster", "scanNotActiveBrokerInterval", "listenPort", "useTLS"} <= NAME_SERVER_KEYS
+    assert "supportActingMaster" not in BROKER_KEYS
+
+
+# --- values
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("listenPort=ten", "no whole number"),
+        ("listenPort=10911 # the port", "a comment stands on a line of its own"),
+        ("listenPort=1_0", "no whole number"),
+        ("brokerId=99999999999999999999", "no whole number"),
+        ("slaveReadEnable=yes", "neither true nor false"),
+        ("diskSpaceWarningLevelRatio=much", "no share"),
+        ("diskSpaceWarningLevelRatio=nan", "no share"),
+        ("diskSpaceWarningLevelRatio=150", "no share"),
+        ("brokerName=a\\u0000b", "cannot be printed"),
+        ("brokerName=\\u12", "four hexadecimal digits"),
+    ],
+)
+def test_value_that_is_none_is_told_with_file_line_and_key(line: str, what: str) -> None:
+    text = refused(f"# first\n{line}\n")
+    assert what in text
+    assert re.match(r"broker\.conf(:2: |: line 2: )", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("brokerName = b", "no TOML"),
+        ("[broker]\nname = 1", "nobody knows"),
+        ("[brokerName]\nx = 1", "tables are not used"),
+        ("\n\nlistenPort = 1.5", "broker.toml:3: listenPort"),
+        ("brokerName = 5", "put it in quotes"),
+        ("namesrvAddr = [5]", "put it in quotes"),
+        ("slaveReadEnable = 1", "neither true nor false"),
+        ("listenPort = true", "no whole number"),
+        ("diskSpaceWarningLevelRatio = true", "no share"),
+    ],
+)
+def test_bad_toml_is_told(text: str, what: str) -> None:
+    assert what in refused(text, "broker.toml")
+
+
+@spec("R02")
+@pytest.mark.parametrize("text", ["brokerId=1", "brokerRole=SLAVE", "brokerId=1\nbrokerRole=SYNC_MASTER"])
+def test_role_that_contradicts_the_id_stops_the_start_with_its_line(text: str) -> None:
+    assert "contradicts brokerId" in refused(text)
+
+
+def test_everything_wrong_is_told_at_once_with_its_line() -> None:
+    lines = refused("brokerRole=SLAVE\nlistenPort=x\nflushDiskType=NEVER\nunknownKey=1\n").splitlines()
+    assert {line.split(": ")[0] for line in lines} == {f"broker.conf:{number}" for number in (1, 2, 3, 4)}
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "value"),
+    [
+        ("registerNameServerPeriod=1000", "register_ms", 10_000),
+        ("registerNameServerPeriod=90000", "register_ms", 60_000),
+        ("diskMaxUsedSpaceRatio=100", "disk_used_ratio_max", 95),
+        ("mappedFileSizeConsumeQueue=6000001", "queue_file_bytes", 6_000_020),
+    ],
+)
+def test_value_rocketmq_makes_fit_is_made_to_fit_and_said(line: str, name: str, value: int) -> None:
+    loaded = Loaded(line)
+    assert getattr(loaded.config, name) == value
+    assert len(loaded.warnings) == 1
+    assert f"becomes {value}" in loaded.warnings[0]
+
+
+def test_shorter_registration_period_needs_its_own_setting() -> None:
+    loaded = Loaded("registerNameServerPeriod=50\nregisterNameServerPeriodMin=20\n")
+    assert loaded.config.register_ms == 50
+    assert not loaded.warnings
+
+
+def test_ratios_are_shares_or_percent() -> None:
+    config = Loaded("diskSpaceCleanForciblyRatio=80\ndiskSpaceWarningLevelRatio=0.95\n").config
+    assert (config.disk_force_ratio, config.disk_full_ratio) == (0.8, 0.95)
+
+
+# --- properties out, changes while running
+
+
+@pytest.mark.parametrize("config", [BrokerConfig(name_servers=("a:1", "b:2"), slave_read_enable=True), BrokerConfig()])
+def test_properties_are_read_back_as_they_were(config: BrokerConfig) -> None:
+    text = as_properties(config)
+    assert load_broker_config(text, path="x.conf", warn=pytest.fail) == config
+    assert text.count("\n") == len(fields(config))
+    assert "listenPort=10911\n" in text
+
+
+def test_name_server_properties_are_read_back() -> None:
+    text = as_properties(NameServerConfig(order_message_enable=True))
+    assert load_name_server_config(text, path="x", warn=pytest.fail) == NameServerConfig(order_message_enable=True)
+
+
+def test_live_settings_change_at_once() -> None:
+    after, applied = changed(BrokerConfig(), "brokerPermission=4\nfileReservedTime=24\nlistenPort=10911\n")
+    assert (after.permission, after.reserved_hours) == (4, 24)
+    assert applied == ("brokerPermission", "fileReservedTime")
+    assert changed(after, as_properties(after)) == (after, ())
+
+
+def test_settings_rocketmq_alone_needs_are_refused_in_a_change() -> None:
+    with pytest.raises(ConfigError, match="sendMessageThreadPoolNums is not changed: it has no effect on TandemQ"):
+        changed(BrokerConfig(), "sendMessageThreadPoolNums=4\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("listenPort=1234", "read at the start only"),
+        ("brokerRole=SYNC_MASTER", "read at the start only"),
+        ("brokerPermision=4", "did you mean brokerPermission"),
+        ("brokerPermission=x", "no whole number"),
+        ("brokerPermission=4\nfileReservedTime=0", "fileReservedTime: 0 is too small"),
+        ("configBlackList=x", "read at the start only"),
+        ("brokerConfigPath=x", "never changes"),
+        ("aclEnable=true", "access control"),
+        ("registerNameServerPeriod=5", "outside 10000 to 60000"),
+    ],
+)
+def test_change_that_cannot_be_made_is_refused_whole(text: str, what: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(what)):
+        changed(BrokerConfig(), text)
+
+
+def test_every_live_key_is_a_setting() -> None:
+    ours = {item.metadata["key"] for config in (BrokerConfig, NameServerConfig) for item in fields(config)}
+    assert ours >= LIVE_KEYS
+
+
+def test_page_tells_what_changes_while_running_and_what_is_refused() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    changes = page.split("## Changes while running")[1]
+    assert set(re.findall(r"`([a-z]\w+)`", "\n".join(re.findall(r"^[* ] .*", changes, re.MULTILINE)))) == LIVE_KEYS
+
+
+@given(st.text(max_size=120), st.sampled_from(["broker.conf", "broker.toml"]))
+def test_any_text_is_read_or_refused(text: str, path: str) -> None:
+    try:
+        Loaded(text, path)
+    except ConfigError as error:
+        told = str(error)
+    else:
+        told = path
+    assert path in told

@@ -1,0 +1,195 @@
+"""The hand-back of reading, step by step: a crash, a cut or a delay at each step, and what the other one may not do."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tandemq.coordination.member.machine import Member
+from tandemq.coordination.member.orders import Stage
+from tandemq.coordination.registry.records import GroupMode, Mode
+from tandemq.coordination.slave_consume import HandStep
+from tests.spec import spec
+from tests.unit.coordination.mutations import claim_by_reading
+from tests.unit.coordination.world import Violation, World
+
+MASTER, SLAVE = 0, 1
+Moment = Callable[[World], bool]
+
+
+def reading_slave(seed: int, **settings: Any) -> World:
+    """The master is down, its slave is read from and ahead with its offsets."""
+    world = World(seed, Mode.SLAVE_CONSUME, **settings)
+    world.run(2_500)
+    for message in range(60):
+        world.nodes[MASTER].take_message(message)
+    world.nodes[MASTER].consume(2)
+    world.run(world.now + 1_000)
+    world.nodes[MASTER].crash()
+    assert world.run_until(lambda: world.readers() == [SLAVE], 8_000)
+    for _ in range(4):
+        world.nodes[SLAVE].consume(3)
+    return world
+
+
+def step_of(world: World) -> HandStep | None:
+    member = world.nodes[SLAVE].member
+    hand = None if member is None else member._giver.hand
+    return None if hand is None else hand.step
+
+
+def has_taken(world: World) -> bool:
+    member = world.nodes[MASTER].member
+    return member is not None and member._giver.taken is not None
+
+
+def is_proposed(world: World) -> bool:
+    member = world.nodes[MASTER].member
+    return member is not None and member.view.pending is not None
+
+
+def is_live(world: World) -> bool:
+    member = world.nodes[MASTER].member
+    return member is not None and member.view.is_live
+
+
+STEPS: dict[str, Moment] = {
+    "a: the master has registered": is_live,
+    "b: it has seen the state": lambda world: world.stage(MASTER) is Stage.AWAITING,
+    "c: the slave is connected": lambda world: bool(world.nodes[SLAVE].links),
+    "d: the slave refuses pulls": lambda world: step_of(world) is HandStep.DRAIN,
+    "d: the offsets are on their way": lambda world: step_of(world) is HandStep.OFFSETS,
+    "e: the master has stored them": lambda world: has_taken(world) or is_proposed(world),
+    "e: the slave knows it": lambda world: step_of(world) is HandStep.WAIT,
+    "f: the record says normal": lambda world: world.record.mode is GroupMode.NORMAL,
+    "f: the master serves": lambda world: world.readers() == [MASTER],
+}
+
+
+def is_well(world: World) -> bool:
+    return (
+        world.record.mode is GroupMode.NORMAL
+        and world.readers() == world.writers() == [MASTER]
+        and world.stage(SLAVE) is Stage.SLAVE
+    )
+
+
+@spec("F25", "F26", "F09", "M07")
+@pytest.mark.parametrize("back_ms", [200, 6_000])
+@pytest.mark.parametrize("victim", [MASTER, SLAVE])
+@pytest.mark.parametrize("step", STEPS)
+def test_crash_at_each_step_loses_no_offset_and_ends_normal(step: str, victim: int, back_ms: int) -> None:
+    world = reading_slave(3)
+    read_to = world.nodes[SLAVE].offset
+    assert read_to > world.nodes[MASTER].offset
+    world.nodes[MASTER].start()
+    assert world.step_until(lambda: STEPS[step](world), 12_000), "the step is never reached"
+    world.nodes[victim].crash()
+    world.after(back_ms, world.nodes[victim].start)
+    world.run(world.now + back_ms)
+    assert world.run_until(lambda: is_well(world), 15_000), world.record
+    assert world.nodes[MASTER].offset >= read_to
+
+
+@spec("F25", "F26")
+@pytest.mark.parametrize("what", ["link", "master's registry", "slave's registry", "both registries"])
+@pytest.mark.parametrize("step", STEPS)
+def test_cut_at_each_step_gives_reading_to_one_at_a_time(step: str, what: str) -> None:
+    world = reading_slave(4)
+    world.nodes[MASTER].start()
+    assert world.step_until(lambda: STEPS[step](world), 12_000), "the step is never reached"
+    if what == "link":
+        world.cut_link(MASTER, SLAVE)
+    if what in ("master's registry", "both registries"):
+        world.cut_registry(MASTER)
+    if what in ("slave's registry", "both registries"):
+        world.cut_registry(SLAVE)
+    for _ in range(60):
+        world.traffic()
+        world.run(world.now + 100)
+    world.heal()
+    assert world.run_until(lambda: is_well(world), 15_000), world.record
+
+
+@spec("F26")
+def test_master_does_not_read_on_the_records_word_alone() -> None:
+    """The offsets never arrive: whatever the registry says, the master refuses, and the slave reads again."""
+    world = reading_slave(5)
+    world.nodes[MASTER].start()
+    assert world.step_until(lambda: step_of(world) is HandStep.DRAIN, 12_000)
+    world.cut_links.add(frozenset((MASTER, SLAVE)))  # calls are lost, the open link stays
+    assert world.run_until(lambda: world.readers() == [SLAVE], 6_000)
+    assert world.stage(MASTER) is Stage.AWAITING
+
+
+def hand_over_with_a_late_master(seed: int) -> World:
+    """The master's write is on its way for longer than the slave waits for it."""
+    world = reading_slave(seed, hand_over_ms=400, drain_ms=100, hand_back_wait_ms=3_000)
+    world.nodes[MASTER].start()
+    assert world.step_until(lambda: step_of(world) is HandStep.OFFSETS, 12_000)
+    world.registry_delay_ms[MASTER] = 900
+    for _ in range(40):
+        world.traffic()
+        world.run(world.now + 50)
+    world.registry_delay_ms.clear()
+    return world
+
+
+@spec("F26", "F09")
+def test_slave_that_gave_up_waiting_writes_the_record_before_it_reads_again() -> None:
+    world = hand_over_with_a_late_master(6)
+    assert world.run_until(lambda: is_well(world), 12_000)
+
+
+def test_without_that_write_both_would_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Member, "reclaim", claim_by_reading)
+    with pytest.raises(Violation):
+        hand_over_with_a_late_master(6)
+
+
+def hand_over_while_master_has_no_registry(seed: int) -> World:
+    """The master stores the offsets and cannot write; meanwhile the slave reads on."""
+    world = reading_slave(seed, hand_over_ms=2_500, drain_ms=1_500, hand_back_wait_ms=60_000)
+    world.nodes[MASTER].start()
+    assert world.step_until(lambda: step_of(world) is HandStep.DRAIN, 12_000)
+    world.cut_registry(MASTER)
+    assert world.step_until(lambda: has_taken(world), 2_000)
+    assert world.run_until(lambda: world.readers() == [SLAVE], 6_000)
+    world.nodes[SLAVE].consume(3)
+    world.join_registry(MASTER)
+    world.run(world.now + 5_000)
+    return world
+
+
+@spec("F26", "M07")
+def test_offsets_of_a_hand_over_that_was_given_up_end_nothing() -> None:
+    world = hand_over_while_master_has_no_registry(7)
+    assert world.record.mode is GroupMode.SLAVE_CONSUME
+    assert world.readers() == [SLAVE]
+
+
+@spec("F26")
+def test_slave_reads_on_if_the_registry_goes_away_before_it_sends_its_offsets() -> None:
+    world = reading_slave(9, hand_over_ms=4_000, drain_ms=2_500)
+    world.nodes[MASTER].start()
+    assert world.step_until(lambda: step_of(world) is HandStep.DRAIN, 12_000)
+    world.cut_registry(MASTER)
+    world.cut_registry(SLAVE)
+    assert world.run_until(lambda: world.readers() == [SLAVE], 3_000)
+    world.run(world.now + 5_000)
+    assert world.readers() == [SLAVE]
+    world.heal()
+    assert world.run_until(lambda: is_well(world), 15_000), world.record
+
+
+@spec("F10", "F25")
+def test_commits_are_taken_until_the_offsets_leave() -> None:
+    world = reading_slave(8)
+    world.nodes[MASTER].start()
+    slave = world.nodes[SLAVE]
+    assert slave.member is not None
+    assert world.step_until(lambda: step_of(world) is HandStep.DRAIN, 12_000)
+    now_ms = slave.clock().mono_ms
+    assert not slave.member.may_read(now_ms) and slave.member.may_commit(now_ms)
+    assert world.step_until(lambda: step_of(world) is HandStep.OFFSETS, 2_000)
+    assert not slave.member.may_commit(slave.clock().mono_ms)

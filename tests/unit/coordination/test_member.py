@@ -1,0 +1,406 @@
+"""A member's own rules: what it promises, what it refuses to do and says, what it does after a start."""
+
+from dataclasses import replace
+
+import pytest
+
+from tandemq.boundary import Now
+from tandemq.codec.ha import Heartbeat
+from tandemq.coordination.lease import timing
+from tandemq.coordination.member import takeover
+from tandemq.coordination.member.machine import Member
+from tandemq.coordination.member.orders import PermissionChanged, Stage
+from tandemq.coordination.registry.records import (
+    GroupMode,
+    GroupState,
+    Mode,
+    Permission,
+    Role,
+    with_member,
+)
+from tandemq.coordination.registry.records import (
+    Member as Configured,
+)
+from tests.spec import spec
+from tests.unit.coordination.faults import Schedule
+from tests.unit.coordination.node import Node
+from tests.unit.coordination.world import Violation, World
+
+
+def group(mode: Mode, size: int = 2, **settings: int) -> World:
+    """A group in sync that serves, its clocks exact."""
+    world = World(11, mode, size=size, drift_scale=0, say=True, **settings)  # type: ignore[arg-type]
+    world.run(3_000)
+    assert len(world.record.in_sync) == size and world.readers() == [world.record.master]
+    return world
+
+
+def member_of(world: World, number: int) -> Member:
+    found = world.nodes[number].member
+    assert found is not None, "it lives"
+    return found
+
+
+def beat(world: World, number: int, sender: int, epoch: int) -> int:
+    """What a member answers to a heartbeat of another."""
+    node = world.nodes[number]
+    return member_of(world, number).on_heartbeat(sender, Heartbeat(epoch, 77, 1_300, 0, 0), node.clock())
+
+
+# Promises.
+
+
+@spec("F09")
+def test_member_promises_only_the_one_who_serves_in_the_epoch_it_knows() -> None:
+    world = group(Mode.ELECT, 3)
+    assert beat(world, 2, 1, epoch=1) == 77
+    assert beat(world, 2, 3, epoch=1) == 0, "another slave"
+    assert beat(world, 2, 1, epoch=2) == beat(world, 2, 1, epoch=0) == 0
+
+
+@spec("F09")
+def test_member_that_is_taking_over_promises_nothing() -> None:
+    world = group(Mode.ELECT)
+    world.cut_registry(1)
+    world.cut_link(1, 2)
+    assert world.step_until(lambda: member_of(world, 2).view.pending is not None, 8_000)
+    assert beat(world, 2, 1, epoch=1) == 0
+
+
+def test_member_that_has_read_nothing_promises_nothing_and_serves_nothing() -> None:
+    world = World(1, Mode.ELECT, started=False)
+    world.stop_registry()
+    world.nodes[1].start()
+    world.run(60_000)
+    assert member_of(world, 1).stage is Stage.UNREAD
+    assert beat(world, 1, 2, epoch=1) == 0 and world.readers() == world.writers() == []
+    assert member_of(world, 1).heartbeat(world.nodes[1].clock()) is None
+
+
+# Times.
+
+
+def test_longer_session_of_the_registry_makes_a_longer_lease() -> None:
+    world = group(Mode.ELECT)
+    status = member_of(world, 1).status(world.nodes[1].clock())
+    assert (status.session_ms, status.lease_ms, status.checks) == (2_000, 1_300, 2)
+    assert timing(4_000).lease_ms == 2_600
+
+
+@spec("F14")
+@pytest.mark.parametrize("mode", [Mode.ELECT, Mode.SLAVE_CONSUME])
+def test_reading_goes_on_within_4_seconds_of_a_kill(mode: Mode) -> None:
+    world = group(mode)
+    world.nodes[world.record.master].crash()
+    killed = world.now
+    assert world.run_until(lambda: bool(world.readers()), 10_000)
+    assert world.now - killed <= 4_000
+
+
+def test_right_that_ended_unnoticed_is_told_with_the_end_of_its_lease() -> None:
+    member = member_of(group(Mode.ELECT), 1)
+    until = member.lease_until()
+    member.permit(Now(until + 4_000, 0))
+    (change,) = (effect for effect in member.next_effects() if isinstance(effect, PermissionChanged))
+    assert change[:2] == (False, False)
+    assert change.at_ms == until
+
+
+@spec("V18")
+def test_switch_writes_again_within_half_a_second() -> None:
+    world = group(Mode.ELECT)
+    node = world.nodes[1]
+    assert member_of(world, 1).switch(2, node.clock()).is_accepted
+    node.after_input()
+    began = world.now
+    assert world.run_until(lambda: world.writers() == [2], 5_000)
+    assert world.now - began <= 500
+
+
+@spec("F25")
+def test_hand_back_takes_at_most_3_seconds() -> None:
+    world = group(Mode.SLAVE_CONSUME)
+    world.nodes[0].crash()
+    assert world.run_until(lambda: world.readers() == [1], 10_000)
+    world.nodes[0].start()
+    began = world.now
+    assert world.run_until(lambda: world.readers() == [0], 10_000)
+    assert world.now - began <= 3_000
+
+
+# Operators.
+
+
+def refusal_of_switch(world: World, asked: int, target: int) -> str:
+    verdict = member_of(world, asked).switch(target, world.nodes[asked].clock())
+    assert not verdict.is_accepted
+    return verdict.text
+
+
+@spec("V18")
+def test_switch_is_refused_with_the_reason() -> None:
+    world = group(Mode.ELECT, switch_lag_bytes_max=10)
+    assert "broker 1 is the master already" in member_of(world, 2).switch(1, world.nodes[2].clock()).text
+    assert "not the serving master" in refusal_of_switch(world, 2, 2)
+    assert "no member" in refusal_of_switch(world, 1, 9)
+    world.stalled.add((1, 2))
+    world.nodes[1].log += range(100, 130)
+    member_of(world, 1).on_log(len(world.nodes[1].log), 1)
+    assert "lags by" in refusal_of_switch(world, 1, 2)
+
+
+@spec("V18")
+def test_switch_that_comes_to_nothing_leaves_the_master_as_it_was() -> None:
+    world = group(Mode.ELECT)
+    world.stalled.add((1, 2))
+    world.nodes[1].log += [1, 2, 3]
+    node = world.nodes[1]
+    member_of(world, 1).on_log(len(node.log), 1)
+    assert member_of(world, 1).switch(2, node.clock()).is_accepted
+    node.after_input()
+    assert world.writers() == []
+    assert world.run_until(lambda: bool(node.done), 5_000)
+    assert not node.done[0].is_done and "not switched" in node.done[0].text
+    assert world.run_until(lambda: world.writers() == [1], 1_000)
+    assert world.record.epoch == 1
+
+
+@spec("V18")
+def test_switch_that_was_not_written_ends_with_the_master_serving_also_without_a_registry() -> None:
+    world = group(Mode.ELECT)
+    world.cut_links.add(frozenset((1, 2)))  # calls are lost, the open link stays
+    node = world.nodes[1]
+    assert member_of(world, 1).switch(2, node.clock()).is_accepted
+    node.after_input()
+    for number in world.nodes:
+        world.cut_registry(number)
+    assert world.run_until(lambda: bool(node.done), 5_000)
+    assert not node.done[0].is_done
+    assert world.writers() == [1]
+    world.run(world.now + 5_000)
+    assert world.writers() == [1]
+
+
+def test_roles_of_slave_consume_are_not_switched() -> None:
+    world = group(Mode.SLAVE_CONSUME)
+    assert "roles are fixed" in refusal_of_switch(world, 0, 1)
+
+
+@spec("F30")
+def test_force_is_refused_while_the_other_lives_or_nothing_is_to_be_forced() -> None:
+    world = group(Mode.ELECT)
+    verdict = member_of(world, 2).force_master(world.nodes[2].clock())
+    assert not verdict.is_accepted and "broker 1 lives" in verdict.text
+    assert member_of(world, 1).force_master(world.nodes[1].clock()).is_done
+    other = group(Mode.SLAVE_CONSUME)
+    verdict = member_of(other, 1).force_master(other.nodes[1].clock())
+    assert not verdict.is_accepted and "only the master can be forced" in verdict.text
+
+
+@spec("F30")
+@pytest.mark.parametrize(("after_ms", "expected"), [(0, []), (5_000, [0])])
+def test_master_takes_reading_back_by_itself_only_if_told_to(after_ms: int, expected: list[int]) -> None:
+    world = group(Mode.SLAVE_CONSUME, unclean_hand_back_after_ms=after_ms)
+    world.nodes[0].crash()
+    assert world.run_until(lambda: world.readers() == [1], 10_000)
+    world.nodes[1].crash()
+    world.nodes[0].start()
+    world.run(world.now + 30_000)
+    assert world.readers() == expected
+    status = member_of(world, 0).status(world.nodes[0].clock())
+    assert expected or (status.stage is Stage.AWAITING and "force-master" in status.why)
+
+
+# A log that may have lost something.
+
+
+def lose(node: Node, keep: int) -> None:
+    node.crash()
+    del node.log[keep:]
+    node.is_whole = False
+
+
+@spec("R11")
+def test_master_that_lost_the_end_of_its_log_leaves_the_mastership_to_one_in_sync() -> None:
+    world = group(Mode.ELECT)
+    for message in range(5):
+        world.nodes[1].take_message(message)
+    world.run(world.now + 200)
+    lose(world.nodes[1], 2)
+    world.nodes[1].start()
+    assert world.run_until(lambda: world.writers() == [2], 6_000)
+    assert world.record.epoch == 2
+    assert world.run_until(lambda: world.nodes[1].log == world.nodes[2].log == [0, 1, 2, 3, 4], 3_000)
+    assert world.run_until(lambda: member_of(world, 1).is_log_whole, 3_000)
+
+
+def emptied_slave_alone() -> World:
+    """The slave lost its store, and then its master died."""
+    world = group(Mode.ELECT)
+    for message in range(5):
+        world.nodes[1].take_message(message)
+    world.run(world.now + 200)
+    lose(world.nodes[2], 0)
+    world.cut_links.add(frozenset((1, 2)))
+    world.nodes[2].start()
+    world.nodes[1].crash()
+    return world
+
+
+def test_without_that_rule_a_slave_with_an_emptied_store_would_lose_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(takeover, "may_stand", lambda **facts: facts["is_in_sync"])
+    monkeypatch.setattr(Member, "_may_lead", lambda _: True)
+    world = emptied_slave_alone()
+    with pytest.raises(Violation):
+        world.run(world.now + 20_000)
+
+
+@spec("R11")
+def test_slave_with_an_emptied_store_is_not_elected() -> None:
+    world = emptied_slave_alone()
+    world.run(world.now + 20_000)
+    assert world.writers() == [] and world.record.master == 1
+    world.nodes[1].start()
+    world.heal()
+    assert world.run_until(lambda: world.nodes[2].log == [0, 1, 2, 3, 4], 6_000)
+
+
+@spec("R11")
+def test_master_whose_flush_failed_leaves_the_mastership_to_one_in_sync() -> None:
+    world = group(Mode.ELECT)
+    node = world.nodes[1]
+    member_of(world, 1).doubt_log("fdatasync failed", node.clock())
+    assert world.writers() == [], "at once"
+    node.after_input()
+    assert world.run_until(lambda: world.writers() == [2], 1_000)
+    assert world.run_until(lambda: member_of(world, 1).is_log_whole, 3_000)
+
+
+@spec("R11")
+def test_member_that_may_not_be_written_to_is_not_elected() -> None:
+    world = group(Mode.ELECT)
+    world.configure(with_member(world.config, Configured(2, Role.SLAVE, Permission.READ)))
+    world.run(world.now + 500)
+    assert "may not be written to" in refusal_of_switch(world, 1, 2)
+    world.nodes[1].crash()
+    world.run(world.now + 10_000)
+    assert world.record.master == 1
+
+
+def test_only_an_operator_accepts_the_loss_when_nobody_else_is_in_sync() -> None:
+    world = group(Mode.ELECT)
+    world.nodes[2].crash()
+    assert world.run_until(lambda: world.record.in_sync == (1,), 20_000)
+    lose(world.nodes[1], 0)
+    world.nodes[1].start()
+    world.run(world.now + 10_000)
+    assert world.writers() == [] and "may be lost" in member_of(world, 1).why
+    node = world.nodes[1]
+    assert member_of(world, 1).force_master(node.clock()).is_accepted
+    node.after_input()
+    assert world.run_until(lambda: world.writers() == [1], 3_000)
+    assert world.record.epoch == 2, "what is written now is another history"
+
+
+# Configuration and start.
+
+
+@spec("F02", "V17")
+def test_role_comes_from_the_registry_at_the_start_and_on_change() -> None:
+    world = group(Mode.ELECT, 3)
+    assert (world.stage(1), world.stage(2), world.stage(3)) == (Stage.SERVING, Stage.SLAVE, Stage.SLAVE)
+    world.nodes[2].crash()
+    world.nodes[2].start()
+    assert world.run_until(lambda: world.stage(2) is Stage.SLAVE, 5_000)
+    state: GroupState = world.record
+    world.write_state(replace(state, epoch=state.epoch + 1, master=3, reader=3))
+    assert world.run_until(lambda: world.writers() == [3] and world.stage(1) is Stage.SLAVE, 5_000)
+
+
+@spec("F10")
+def test_permission_that_is_taken_away_ends_at_once() -> None:
+    world = group(Mode.SLAVE_CONSUME)
+    world.configure(with_member(world.config, Configured(0, Role.MASTER, Permission.NONE)))
+    assert world.run_until(lambda: world.readers() == world.writers() == [], 500)
+    assert not member_of(world, 0).may_commit(world.nodes[0].clock().mono_ms)
+    world.run(world.now + 10_000)
+    assert world.readers() == [] and world.record.mode is GroupMode.NORMAL
+
+
+def test_changed_mode_waits_for_the_next_start_and_is_told() -> None:
+    world = group(Mode.ELECT)
+    members = (Configured(0, Role.MASTER), Configured(1, Role.SLAVE), Configured(2, Role.SLAVE))
+    world.configure(replace(world.config, mode=Mode.SLAVE_CONSUME, members=members))
+    world.run(world.now + 1_000)
+    status = member_of(world, 1).status(world.nodes[1].clock())
+    assert status.mode is Mode.ELECT and "until the brokers are restarted" in status.trouble
+
+
+def test_broker_that_is_not_configured_serves_nothing_and_says_so() -> None:
+    world = group(Mode.ELECT)
+    world.configure(replace(world.config, members=tuple(m for m in world.config.members if m.broker_id != 1)))
+    assert world.run_until(lambda: world.stage(1) is Stage.UNREAD, 1_000)
+    assert 1 not in world.readers() and "configuration" in member_of(world, 1).why
+
+
+@spec("F30")
+def test_both_dead_and_only_the_slave_returns() -> None:
+    world = group(Mode.ELECT)
+    world.nodes[1].crash()
+    world.nodes[2].crash()
+    world.run(world.now + 30_000)
+    world.nodes[2].start()
+    assert world.run_until(lambda: world.writers() == [2], 6_000)
+    assert world.record.epoch == 2
+
+
+def dropped(world: World, number: int) -> None:
+    """The configuration without one member."""
+    world.configure(replace(world.config, members=tuple(m for m in world.config.members if m.broker_id != number)))
+
+
+@spec("R11", "V18")
+def test_member_that_is_dropped_from_the_configuration_leaves_the_set_in_sync() -> None:
+    world = group(Mode.ELECT, size=3)
+    assert world.run_until(lambda: world.record.in_sync == (1, 2, 3), 5_000)
+    dropped(world, 3)
+    assert world.run_until(lambda: world.record.in_sync == (1, 2), 3_000)
+    world.run(world.now + 3_000)
+    assert world.record.in_sync == (1, 2)
+    assert member_of(world, 1).must_ack == {1, 2}
+
+
+@spec("R11")
+def test_mastership_is_left_to_a_member_that_may_be_written_to() -> None:
+    world = group(Mode.ELECT, size=3)
+    assert world.run_until(lambda: world.record.in_sync == (1, 2, 3), 5_000)
+    rights = {1: Permission.FULL, 2: Permission.READ, 3: Permission.FULL}
+    members = tuple(replace(one, permission=rights[one.broker_id]) for one in world.config.members)
+    world.configure(replace(world.config, members=members))
+    world.run(world.now + 500)
+    world.nodes[1].input(lambda m, now: m.doubt_log("a flush failed", now, is_final=True))
+    assert world.run_until(lambda: world.writers() == [3], 6_000)
+    assert 2 in world.record.in_sync
+
+
+@spec("R11")
+def test_members_that_may_not_be_written_to_let_nobody_wait_in_an_election() -> None:
+    world = group(Mode.ELECT, size=3)
+    members = tuple(
+        replace(
+            one, permission=Permission.READ if one.broker_id == 2 else Permission.FULL, priority=int(one.broker_id == 2)
+        )
+        for one in world.config.members
+    )
+    world.configure(replace(world.config, members=members))
+    assert world.run_until(lambda: world.record.in_sync == (1, 2, 3), 5_000)
+    world.run(world.now + 500)
+    candidate = member_of(world, 3)
+    assert candidate._taker._place(1) == 0
+    world.nodes[1].crash()
+    assert world.run_until(lambda: world.writers() == [3], 6_000)
+
+
+def test_write_of_the_record_as_it_stood_is_no_claim_of_a_master_that_lost_the_end_of_its_log() -> None:
+    """A schedule that once was: its proposal of an heir had an unknown outcome, and the record was written again."""
+    Schedule(2109).run()

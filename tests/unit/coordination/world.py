@@ -1,0 +1,282 @@
+"""A broker group in a box: members, a registry, links between them, clients, faults, and what must never happen.
+
+Time is one virtual clock in milliseconds; each member has its own, which begins elsewhere and is up to 2 % off.
+Logs are lists of numbers; a number is one message. The members are the real ones, all else is as small as it can be.
+"""
+
+import heapq
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from tandemq.coordination.member.orders import Stage
+from tandemq.coordination.registry.interface import Changed, Create, Found, Read, Write
+from tandemq.coordination.registry.records import (
+    GroupConfig,
+    GroupState,
+    Mode,
+    Permission,
+    Role,
+    config_path,
+    config_to_json,
+    state_from_json,
+    state_path,
+    state_to_json,
+)
+from tandemq.coordination.registry.records import Member as Configured
+from tandemq.coordination.registry.tree import Tree
+from tests.unit.coordination.node import CLUSTER, GROUP, Node
+
+
+class Violation(AssertionError):
+    """Something happened that must never happen."""
+
+
+class World:
+    """Everything, and the one clock."""
+
+    def __init__(
+        self,
+        seed: int,
+        mode: Mode,
+        *,
+        size: int = 2,
+        drift_scale: float = 1.0,
+        say: bool = False,
+        started: bool = True,
+        **settings: Any,
+    ) -> None:
+        self.random = Random(seed)
+        self.mode, self.settings, self.drift_scale = mode, settings, drift_scale
+        self.now = 0.0
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+        self.tree = Tree()
+        self.is_registry_up = True
+        self.cut_from_registry: set[int] = set()
+        self.cut_links: set[frozenset[int]] = set()
+        self.stalled: set[tuple[int, int]] = set()
+        self.watch_delay_ms = 0.0
+        self.link_delay_ms: dict[frozenset[int], float] = {}
+        """Of replication links of some pairs, each way."""
+        self.registry_delay_ms: dict[int, float] = {}
+        """Of requests of some members, beyond what all have."""
+        self.delay_ms_max = 12.0
+        self.acked: dict[int, int] = {}
+        self.seen: dict[int, int] = {}
+        self.epochs: dict[int, int] = {}
+        self.is_unclean = False
+        self.loses_disks = False
+        """What one member alone acknowledged may be lost then."""
+        self.last_reader = -1
+        self.says = say
+        self.said: list[str] = []
+        self.message = 0
+        ids = range(size) if mode is Mode.SLAVE_CONSUME else range(1, size + 1)
+        self.nodes = {number: Node(self, number) for number in ids}
+        members = tuple(
+            Configured(number, Role.MASTER if number == ids[0] else Role.SLAVE, Permission.FULL) for number in ids
+        )
+        self.config = GroupConfig(mode, members)
+        self.admin = self.tree.open_session(60_000, "admin", 0)
+        self.tree.execute(self.admin, Create(config_path(CLUSTER, GROUP), config_to_json(self.config)))
+        if started:
+            for node in self.nodes.values():
+                node.start()
+        self.after(50, self._expire)
+
+    # Time.
+
+    @property
+    def clock_ms(self) -> int:
+        """The registry's clock."""
+        return int(self.now)
+
+    def at(self, time: float, call: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._heap, (max(time, self.now), self._count, call))
+
+    def after(self, delay: float, call: Callable[[], None]) -> None:
+        self.at(self.now + delay, call)
+
+    def run(self, until: float) -> None:
+        while self._heap and self._heap[0][0] <= until:
+            self.now, _, call = heapq.heappop(self._heap)
+            call()
+        self.now = until
+        self.check()
+
+    def step_until(self, condition: Callable[[], bool], within: float) -> bool:
+        """Like `run_until`, one event at a time: stops at the very moment."""
+        end = self.now + within
+        while not condition():
+            if not self._heap or self._heap[0][0] > end:
+                return False
+            self.now, _, call = heapq.heappop(self._heap)
+            call()
+        return True
+
+    def run_until(self, condition: Callable[[], bool], within: float) -> bool:
+        """Let time pass until something is so; whether it was in time."""
+        end = self.now + within
+        while not condition():
+            if self.now >= end:
+                return False
+            self.run(self.now + 20)
+        return True
+
+    def delay(self) -> float:
+        return self.random.uniform(0.2, self.delay_ms_max)
+
+    def _expire(self) -> None:
+        self.tree.touch(self.admin, self.clock_ms)
+        if self.is_registry_up:
+            self.tree.expire(self.clock_ms)
+            self.fire_watches()
+        self.after(50, self._expire)
+
+    def fire_watches(self) -> None:
+        for session, path in self.tree.take_fired():
+            for node in self.nodes.values():
+                client = node.registry
+                if client is not None and client.session == session and client.connection is not None:
+                    extra = self.random.uniform(0, self.watch_delay_ms)
+                    client._tell(client.connection, Changed(path), extra)
+
+    # Who reaches whom.
+
+    def registry_reachable(self, node: int) -> bool:
+        return self.is_registry_up and node not in self.cut_from_registry
+
+    def reachable(self, one: int, other: int) -> bool:
+        return frozenset((one, other)) not in self.cut_links
+
+    def is_paused(self, node: Node) -> bool:
+        return node.paused_until > self.now
+
+    # Faults.
+
+    def cut_registry(self, node: int) -> None:
+        self.cut_from_registry.add(node)
+        client = self.nodes[node].registry
+        if client is not None:
+            client.cut()
+
+    def join_registry(self, node: int) -> None:
+        self.cut_from_registry.discard(node)
+
+    def stop_registry(self) -> None:
+        self.is_registry_up = False
+        for node in self.nodes.values():
+            if node.registry is not None:
+                node.registry.cut()
+
+    def start_registry(self) -> None:
+        self.is_registry_up = True
+        for node in self.nodes.values():
+            if node.registry is not None and node.registry.session:
+                self.tree.touch(node.registry.session, self.clock_ms)
+
+    def lose_registry(self, *, state: GroupState | None = None) -> None:
+        """All it had is gone but the configuration, which an operator brought; or an older `state`, too."""
+        self.stop_registry()
+        self.tree = Tree()
+        self.admin = self.tree.open_session(60_000, "admin", self.clock_ms)
+        self.tree.execute(self.admin, Create(config_path(CLUSTER, GROUP), config_to_json(self.config)))
+        if state is not None:
+            self.tree.execute(self.admin, Create(state_path(CLUSTER, GROUP), state_to_json(state)))
+        self.start_registry()
+
+    def cut_link(self, one: int, other: int) -> None:
+        self.cut_links.add(frozenset((one, other)))
+        for link in list(self.nodes[one].links):
+            if other in (link.master.id, link.slave.id):
+                link.close()
+
+    def pause(self, node: int, ms: float) -> None:
+        self.nodes[node].paused_until = max(self.nodes[node].paused_until, self.now + ms)
+
+    def configure(self, config: GroupConfig) -> None:
+        path = config_path(CLUSTER, GROUP)
+        found = self.tree.execute(self.admin, Read(path))
+        assert isinstance(found, Found)
+        self.tree.execute(self.admin, Write(path, config_to_json(config), found.version))
+        self.fire_watches()
+
+    def write_state(self, state: GroupState) -> None:
+        """As an operator's tool does."""
+        found = self.tree.execute(self.admin, Read(state_path(CLUSTER, GROUP)))
+        assert isinstance(found, Found)
+        self.tree.execute(self.admin, Write(state_path(CLUSTER, GROUP), state_to_json(state), found.version))
+        self.fire_watches()
+
+    def heal(self) -> None:
+        self.cut_from_registry.clear()
+        self.cut_links.clear()
+        self.stalled.clear()
+        self.link_delay_ms.clear()
+        self.registry_delay_ms.clear()
+        self.watch_delay_ms, self.delay_ms_max = 0.0, 12.0
+        if not self.is_registry_up:
+            self.start_registry()
+        for node in self.nodes.values():
+            if node.member is None:
+                node.start()
+
+    # What is so.
+
+    @property
+    def record(self) -> Any:
+        found = self.tree.execute(self.admin, Read(state_path(CLUSTER, GROUP)))
+        return state_from_json(GROUP, found.data) if isinstance(found, Found) else None
+
+    def readers(self) -> list[int]:
+        return [n.id for n in self.nodes.values() if n.member is not None and n.member.may_read(n.clock().mono_ms)]
+
+    def writers(self) -> list[int]:
+        return [n.id for n in self.nodes.values() if n.member is not None and n.member.may_write(n.clock().mono_ms)]
+
+    def say(self, text: str) -> None:
+        if self.says:
+            self.said.append(f"{self.now:9.0f} {text}")
+
+    # What must hold.
+
+    def check(self) -> None:
+        """After every event; between events permissions only end."""
+        readers, writers = self.readers(), self.writers()
+        if readers and readers[0] != self.last_reader:
+            before = self.nodes.get(self.last_reader)
+            self.last_reader = readers[0]
+            is_return = before is not None and self.mode is Mode.SLAVE_CONSUME and readers[0] == 0
+            if before is not None and is_return and not self.is_unclean and self.nodes[0].offset < before.offset:
+                raise Violation(f"at {self.now:.0f} offset {before.offset} goes back to {self.nodes[0].offset}")
+        if len(readers) > 1 or len(writers) > 1:
+            raise Violation(f"at {self.now:.0f} readers {readers}, writers {writers}")
+
+    def began(self, node: Node, epoch: int) -> None:
+        """A master begins, or goes on with, an epoch."""
+        if self.epochs.setdefault(epoch, node.id) != node.id:
+            raise Violation(f"epoch {epoch} has masters {self.epochs[epoch]} and {node.id}")
+        if self.mode is Mode.ELECT:
+            self.check_history(node)
+
+    def check_history(self, node: Node) -> None:
+        if self.is_unclean:
+            return
+        for name, known in (("acknowledged", self.acked), ("seen", self.seen)):
+            for offset, message in known.items():
+                if offset >= len(node.log) or node.log[offset] != message:
+                    raise Violation(f"at {self.now:.0f} message {message} was {name} at {offset}; not so on {node.id}")
+
+    def traffic(self) -> None:
+        """One message offered to all, one consumer's turn."""
+        for node in self.nodes.values():
+            if node.take_message(self.message):
+                self.message += 1
+        for node in self.nodes.values():
+            node.consume(1)
+
+    def stage(self, node: int) -> Stage | None:
+        member = self.nodes[node].member
+        return None if member is None else member.stage

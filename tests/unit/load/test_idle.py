@@ -1,0 +1,15 @@
+"""Connections that do nothing."""
+
+from __future__ import annotations
+
+from tandemq.load import IdleOptions, idle
+from tests.unit.load.fake_broker import FakeBroker, running
+
+
+def test_connections_are_open_together_and_asked_once() -> None:
+    seen: list[int] = []
+    with running(FakeBroker(keep_requests=True)) as broker:
+        options = IdleOptions(broker.address, 50, seconds=0.0, topic="t")
+        result = idle(options, when_open=lambda: seen.append(len(broker.requests)))
+    assert seen == [50]
+    assert (result.connections, result.alive_at_end) == (50, 50)

@@ -1,0 +1,30 @@
+"""End to end through a broker in memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from tandemq.load import LatencyOptions, LoadError, measure_latency
+from tests.unit.load.fake_broker import FakeBroker, running
+
+
+def test_every_message_sent_is_received_and_its_age_recorded() -> None:
+    with running(FakeBroker(queue_count=4)) as broker:
+        result = measure_latency(LatencyOptions(broker.address, "t", rate=500, seconds=0.6, warmup_s=0.2))
+    assert result.sent == result.received == 400
+    assert result.latency.count == 300
+    assert 0 < result.latency.p50_ms <= result.latency.p99_ms <= result.latency.p999_ms
+    assert result.acknowledged.count > 0
+
+
+def test_messages_due_in_the_warm_up_and_sent_late_are_not_measured() -> None:
+    with running(FakeBroker(queue_count=4)) as broker:
+        options = LatencyOptions(broker.address, "t", rate=50_000, seconds=0.02, warmup_s=0.02)
+        result = measure_latency(options)
+    assert result.sent == result.received == 2000
+    assert result.latency.count == 1000
+
+
+def test_refused_send_ends_the_run() -> None:
+    with running(FakeBroker(code=14)) as broker, pytest.raises(LoadError, match="code 14"):
+        measure_latency(LatencyOptions(broker.address, "t", rate=100, seconds=0.1))

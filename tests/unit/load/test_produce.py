@@ -1,0 +1,98 @@
+"""Sending: counts, refusals, and what a frame costs the generator itself."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tandemq.load import LoadError, ProduceOptions, SendShape, produce
+from tandemq.load.results.report import Progress
+from tandemq.load.wire.frames import SendFrames
+from tandemq.load.wire.responses import AnswerCounter
+from tests.unit.load.echo_server import answers, take_opaques
+from tests.unit.load.fake_broker import FakeBroker, running
+
+
+@contextlib.contextmanager
+def echo_server(code: int = 0) -> Iterator[str]:
+    command = [sys.executable, str(Path(__file__).with_name("echo_server.py")), str(code)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield f"127.0.0.1:{process.stdout.readline().strip()}"
+        finally:
+            process.kill()
+
+
+def test_count_sends_exactly_that_many_and_waits_for_all_answers() -> None:
+    with running(FakeBroker(queue_count=4)) as broker:
+        result = produce(ProduceOptions(broker.address, SendShape("t", 16, 4), 3, 5, count=1000))
+    assert (result.messages, result.unanswered, result.refused) == (1000, 0, {})
+    assert sum(map(len, broker.queues)) == 1000
+    assert {len(queue) for queue in broker.queues} == {250}
+
+
+def test_every_request_of_a_run_has_its_own_key_over_all_connections() -> None:
+    with running(FakeBroker(queue_count=2, keep_requests=True)) as broker:
+        produce(ProduceOptions(broker.address, SendShape("t", 16, 2), 4, 8, count=2000))
+    keys = {request["extFields"]["i"] for request in broker.requests}
+    assert len(keys) == len(broker.requests) == 2000
+
+
+def test_timed_run_measures_rate_latency_and_its_own_share() -> None:
+    seen: list[Progress] = []
+    with echo_server() as address:
+        result = produce(ProduceOptions(address, SendShape("t"), 4, 8, seconds=0.8, warmup_s=0.2), seen.append)
+    assert result.messages > 0
+    assert result.messages_per_s == pytest.approx(result.messages / result.seconds, rel=0.01)
+    assert 0 < result.latency.p50_ms <= result.latency.p99_ms <= result.latency.max_ms
+    assert 0 < result.cpu_share <= 1.1
+    assert result.unanswered == 0
+    assert seen
+    assert seen[-1].done > 0
+
+
+def test_run_of_nothing_but_refusals_ends_with_their_reason() -> None:
+    with echo_server(14) as address, pytest.raises(LoadError, match="every send is refused; code 14"):
+        produce(ProduceOptions(address, SendShape("t"), 4, 32, seconds=30))
+
+
+def test_refused_messages_are_counted_by_code_and_not_as_sent() -> None:
+    with running(FakeBroker(code=11)) as broker:
+        result = produce(ProduceOptions(broker.address, SendShape("t"), 1, 4, count=100))
+    assert (result.messages, result.refused) == (0, {11: 100})
+    assert "code 11" in result.first_refusal
+
+
+def test_nobody_listening_is_said_so() -> None:
+    with FakeBroker().listener as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    with pytest.raises(LoadError, match="cannot connect"):
+        produce(ProduceOptions(address, SendShape("t"), 1, 1, seconds=0.1))
+
+
+def test_batch_counts_messages_not_frames() -> None:
+    with echo_server() as address:
+        result = produce(ProduceOptions(address, SendShape("t", batch=32), 2, 2, count=3200))
+    assert result.messages == 3200
+
+
+def test_frame_and_its_answer_cost_the_generator_less_than_two_microseconds() -> None:
+    """Frames joined and answers counted as at 16 × 32, sockets left out: CPU time of the best of several rounds."""
+    frames = SendFrames(SendShape("t", 128), identity=1, slots=128, wall_ms=0)
+    reply = answers(take_opaques(frames.take(32, 0))[0])
+    counter = AnswerCounter()
+    best = float("inf")
+    for _ in range(20):
+        started = time.process_time()
+        for _ in range(100):
+            frames.take(32, 0)
+            assert counter.feed(reply) == (32, 32)
+        best = min(best, time.process_time() - started)
+    assert best / 3200 < 2e-6

@@ -1,0 +1,106 @@
+"""Who answers which request: as docs/requests.md says, and what is not there says so.
+
+Asked are a broker, a name server and a client; with nothing in a request, so most answer what they miss in it.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tandemq.boundary import Now
+from tandemq.client.core.node import ClientNode
+from tandemq.client.core.settings import ClientConfig
+from tandemq.codec.remoting.frame import encode_command
+from tandemq.config.settings import NameServerConfig
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
+from tests.unit.broker.harness import Harness
+from tests.unit.nameserver.driver import Driver
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+NOT_SUPPORTED = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+Asked = Callable[[int], Command | None]
+"""Code to its answer; None: it is not answered, or later."""
+
+
+def rows_of(page: str, row: str) -> list[tuple[str, ...]]:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    return [found.groups() for found in re.finditer(row, text, re.MULTILINE)]
+
+
+ANSWERED_BY = {
+    int(code): set(who.split(", ")) for code, who in rows_of("requests.md", r"^\| (\d+) \| \w+ \| (\w[^|]*) \| .*\|$")
+}
+
+
+def missing() -> Iterator[int]:
+    """Codes of what is no part of this release."""
+    for (codes,) in rows_of("compatibility.md", r"^\| [A-Z][^|]* \|[^|]*\| ([\d, –]+) \|$"):
+        for piece in codes.split(", "):
+            first, _, last = piece.partition("–")
+            yield from range(int(first), int(last or first) + 1)
+
+
+def broker(path: Path) -> Asked:
+    node = Harness(path)
+    return lambda code: node.answer_to(node.tell(code))
+
+
+def name_server(path: Path, *, has_registry: bool = False) -> Asked:
+    server = Driver(path, NameServerConfig(registry_enable=has_registry))
+    server.open(1)
+
+    def ask(code: int) -> Command | None:
+        found, _ = server.raw(1, encode_command(Command(code, code)))
+        return found[0] if found else None
+
+    return ask
+
+
+def registry(path: Path) -> Asked:
+    return name_server(path, has_registry=True)
+
+
+def client(_path: Path) -> Asked:
+    asked = ClientNode(
+        ClientConfig(name_servers=("127.0.0.1:9876",), client_id="c"), Random(1), Now(0, 0)
+    ).kit.links.on_request
+    assert asked is not None
+    return lambda code: asked("127.0.0.1:10911", Command(code), Now(0, 0))
+
+
+WHO = {"broker": broker, "name server": name_server, "registry": registry, "client": client}
+
+
+@pytest.mark.parametrize("who", WHO)
+def test_code_is_answered_by_whom_the_page_names_and_refused_with_a_remark_by_others(tmp_path: Path, who: str) -> None:
+    ask = WHO[who](tmp_path)
+    names = {who, "name server"} if who == "registry" else {who}
+    for code in RequestCode:
+        answer = ask(code)
+        is_refused = answer is not None and answer.code == NOT_SUPPORTED
+        assert is_refused == (not names & ANSWERED_BY[code]), f"{who} answers {code.name} with {answer}"
+        if answer is not None and is_refused:
+            assert str(int(code)) in (answer.remark or "")
+
+
+def test_page_names_nobody_but_those_who_are_asked_here() -> None:
+    named = set.union(*ANSWERED_BY.values())
+    assert named == {*WHO, "nobody"}
+    assert all(who == {"nobody"} for who in ANSWERED_BY.values() if "nobody" in who)
+
+
+@pytest.mark.parametrize("who", WHO)
+def test_what_is_no_part_of_this_release_is_refused_with_a_remark(tmp_path: Path, who: str) -> None:
+    ask, codes = WHO[who](tmp_path), list(missing())
+    assert {37, 39, 60, 61, 324, 325, 353, 370, 906, 908, 200050} <= set(codes)
+    for code in codes:
+        answer = ask(code)
+        assert answer is not None, f"{who} does not answer {code}"
+        assert answer.code == NOT_SUPPORTED, f"{who} answers {code} with {answer}"
+        assert str(code) in (answer.remark or "")
+    known = {int(code) for code in RequestCode}
+    assert all(ANSWERED_BY[code] == {"nobody"} for code in codes if code in known)

@@ -1,0 +1,120 @@
+"""Registrations in several pieces, as RocketMQ 5 sends them with enableSplitRegistration, and registrations that are
+refused: what was good before stays, and the broker hears what was not taken."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandemq.model.codes import RequestCode as Code
+from tandemq.model.codes import ResponseCode
+from tandemq.nameserver import routes
+from tests.unit.nameserver.driver import Driver, registration, topic
+
+MAPPING = {
+    "topic": "b1",
+    "bname": "broker-a",
+    "scope": "__global__",
+    "totalQueues": 4,
+    "epoch": 1,
+    "currIdMap": {"0": 0},
+}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Driver:
+    driver = Driver(tmp_path)
+    driver.open(1)
+    return driver
+
+
+def pieces(server: Driver, *, counter: int, queues: int = 4, **fields: Any) -> None:
+    """Four topics in two pieces of one version."""
+    for names in (("a1", "a2"), ("b1", "b2")):
+        told = tuple(topic(name, queues) for name in names)
+        assert server.register(1, topics=told, counter=counter, **fields).code == ResponseCode.SUCCESS
+
+
+def permission(server: Driver, name: str) -> Any:
+    return server.route(1, name)["queueDatas"][0]["perm"]
+
+
+def test_pieces_of_one_version_are_all_taken(server: Driver) -> None:
+    pieces(server, counter=1)
+    assert all(server.route(1, name) for name in ("a1", "a2", "b1", "b2"))
+    pieces(server, counter=2, queues=7)
+    assert {server.route(1, name)["queueDatas"][0]["writeQueueNums"] for name in ("a1", "b2")} == {7}
+
+
+def test_permission_wiped_by_an_operator_comes_back_with_all_pieces_of_a_new_version(server: Driver) -> None:
+    pieces(server, counter=1)
+    server.call(1, Code.WIPE_WRITE_PERM_OF_BROKER, brokerName="broker-a")
+    pieces(server, counter=1)
+    assert [permission(server, name) for name in ("a1", "b1")] == [4, 4]
+    pieces(server, counter=2)
+    assert [permission(server, name) for name in ("a1", "b1")] == [6, 6]
+
+
+def test_master_that_comes_back_in_pieces_takes_messages_again_in_all_of_its_topics(server: Driver) -> None:
+    server.open(2)
+    pieces(server, counter=1, enableActingMaster="true")
+    slave = registration(broker_id=1, address="10.0.0.2:10911", counter=1, enableActingMaster="true")
+    assert server.ask(2, slave).code == ResponseCode.SUCCESS
+    server.close(1)
+    server.open(1)
+    assert permission(server, "b1") == 4
+    pieces(server, counter=1, enableActingMaster="true")
+    assert [permission(server, name) for name in ("a1", "b1")] == [6, 6]
+
+
+def test_mappings_that_come_with_the_last_piece_are_taken(server: Driver) -> None:
+    server.register(1, topics=(topic("a1"), topic("a2")))
+    server.register(1, topics=(topic("b1"),), mappings={"b1": MAPPING})
+    assert server.route(1, "b1")["topicQueueMappingByBroker"]["broker-a"]["totalQueues"] == 4
+
+
+def test_registration_that_cannot_be_read_leaves_the_one_before_in_place(
+    server: Driver, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.register(1)
+    for _ in range(10):
+        server.pass_time(30_000)
+        bad = registration(counter=2)
+        bad.body, bad.fields["bodyCrc32"] = b'{"topicConfigSerializeWrapper":[' + b"x" * 100_000, "0"
+        answer = server.ask(1, bad)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert answer.remark
+    assert server.route(1, "TopicA") is not None
+    lines = [line for line in caplog.messages if "request refused" in line]
+    assert 5 <= len(lines) <= 6, "once a minute"
+    assert max(map(len, lines)) < 1_500
+    server.pass_time(130_000)
+    server.open(2)
+    assert server.route(2, "TopicA") is None
+
+
+def test_broker_with_too_many_topics_has_its_place_with_those_known_before(
+    server: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "GROUP_TOPICS_MAX", 3)
+    server.register(1, topics=(topic("a"), topic("b")))
+    for _ in range(10):
+        server.pass_time(30_000)
+        answer = server.register(1, topics=(topic("a", 9), topic("c"), topic("d")), counter=2)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "has 2 topics here and tells of 2 more, at most 3" in (answer.remark or "")
+        assert "registered with the topics known before" in (answer.remark or "")
+    assert server.route(1, "a")["queueDatas"][0]["writeQueueNums"] == 9
+    assert server.route(1, "c") is None
+    assert server.register(1, topics=(topic("c"),), counter=3).code == ResponseCode.SUCCESS
+    assert server.route(1, "c") is not None
+
+
+def test_new_broker_with_too_many_topics_is_in_the_cluster_all_the_same(
+    server: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "TOPIC_PLACES_MAX", 1)
+    assert server.register(1).code == ResponseCode.SYSTEM_ERROR
+    info = json.loads(server.call(1, Code.GET_BROKER_CLUSTER_INFO).body.replace(b"{0:", b'{"0":'))
+    assert list(info["brokerAddrTable"]) == ["broker-a"]

@@ -1,0 +1,333 @@
+"""The registry inside a name server: nothing is told before it is safe, and what a disk can do to that."""
+
+import json
+from random import Random
+from struct import pack
+
+import pytest
+
+from tandemq.boundary import Closed, Job, JobDone, LinkKind, Now, Opened, Turn
+from tandemq.codec.proofs import Keyring
+from tandemq.codec.registry import encode_operation
+from tandemq.codec.remoting.frame import encode_command
+from tandemq.config.settings import tiny_name_server
+from tandemq.coordination.registry.interface import Create, Operation, Read, Write
+from tandemq.errors import DiskFailed, DiskFull
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
+from tandemq.nameserver import NameServer
+from tandemq.nameserver import registry_service as module
+from tandemq.sim.world.disk import SimDisk
+from tests.unit.nameserver.driver import answers_in
+
+TIMEOUT_MS = 1_000
+
+
+class Host:
+    """A name server that hosts a registry; its fdatasync jobs run when told."""
+
+    def __init__(self, disk: SimDisk | None = None, *secrets: bytes) -> None:
+        self.disk = disk or SimDisk(Random(1))
+        self.now = Now(10_000, 0)
+        keyring = Keyring(lambda: secrets, Random(3)) if secrets else None
+        self.node = NameServer(tiny_name_server(registry_enable=True), self.disk, keyring=keyring)
+        self.jobs: list[Job] = []
+        self.answers: dict[int, list[Command]] = {}
+        self._opaque = 0
+
+    def turn(self, received: list[tuple[int, bytes]] | None = None, *events: Opened | Closed | JobDone) -> Turn:
+        turn = self.node.turn(received or [], list(events), self.now)
+        self.jobs += turn.jobs
+        for link in turn.sends:
+            self.answers.setdefault(link, []).extend(answers_in(turn, link))
+        return turn
+
+    def tell(self, link: int, command: Command) -> None:
+        self._opaque += 1
+        command.opaque = self._opaque
+        self.turn([(link, encode_command(command))])
+
+    def sync(self) -> None:
+        """Run the jobs there are, as a worker would."""
+        while self.jobs:
+            job = self.jobs.pop(0)
+            error: Exception | None = None
+            try:
+                job.run()
+            except DiskFailed as failed:
+                error = failed
+            self.turn([], JobDone(job, error=error))
+
+    def heard(self, link: int) -> list[dict[str, str]]:
+        """What was answered on a link since the last call: fields, and the remark of what was refused."""
+        return [{"remark": a.remark or ""} if a.code else a.fields for a in self.answers.pop(link, [])]
+
+    def outcomes(self, link: int) -> list[str]:
+        return [fields.get("outcome", "refused: " + fields.get("remark", "")) for fields in self.heard(link)]
+
+    def connect(self, link: int, client: str = "me", session: int = 0) -> int:
+        self.turn([], Opened(link, LinkKind.REMOTING, "10.0.0.1:1"))
+        self.ask_session(link, client, session)
+        self.sync()
+        (fields,) = self.heard(link)
+        return int(fields["sessionId"])
+
+    def ask_session(self, link: int, client: str, session: int) -> None:
+        fields = {"client": client, "timeoutMs": str(TIMEOUT_MS), "sessionId": str(session)}
+        self.tell(link, Command(RequestCode.TANDEM_REGISTRY_CONNECT, fields=fields))
+
+    def do(self, link: int, session: int, operation: Operation) -> None:
+        self.tell(link, encode_operation(session, operation))
+
+    def say(self, link: int, session: int, code: RequestCode) -> None:
+        self.tell(link, Command(code, fields={"sessionId": str(session)}))
+
+
+def test_nothing_is_told_before_it_is_on_the_device() -> None:
+    host = Host()
+    one, other = host.connect(1), host.connect(2, "other")
+    host.do(2, other, Read("/a", watch=True))
+    host.say(2, other, RequestCode.TANDEM_REGISTRY_EVENTS)
+    assert host.outcomes(2) == ["missing"]
+    host.do(1, one, Create("/a", b"x"))
+    host.do(2, other, Read("/a"))
+    host.say(1, one, RequestCode.TANDEM_REGISTRY_PING)
+    assert host.outcomes(1) == ["alive"], "a ping tells nothing that could be lost"
+    assert host.outcomes(2) == []
+    host.sync()
+    assert host.outcomes(1) == ["done"]
+    assert host.outcomes(2) == ["events", "found"]
+
+
+def test_what_arrives_during_one_sync_shares_the_next() -> None:
+    host = Host()
+    session = host.connect(1)
+    for number in range(20):
+        host.do(1, session, Create(f"/{number}", b""))
+    assert len(host.jobs) == 1
+    job = host.jobs.pop()
+    job.run()
+    host.turn([], JobDone(job))
+    assert host.outcomes(1) == ["done"]
+    assert len(host.jobs) == 1
+    host.sync()
+    assert host.outcomes(1) == ["done"] * 19
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_was_told_is_there_after_a_power_loss(seed: int) -> None:
+    host = Host(SimDisk(Random(seed)))
+    session = host.connect(1)
+    host.do(1, session, Create("/told", b"1"))
+    host.sync()
+    host.do(1, session, Write("/told", b"2", 0))
+    host.do(1, session, Create("/untold", b""))
+    assert host.outcomes(1) == ["done"]
+    host.disk.crash()
+    again = Host(host.disk)
+    assert again.connect(1, session=session) == session, "it lives on"
+    again.do(1, session, Read("/told"))
+    (found,) = again.heard(1)
+    assert found["outcome"] == "found"
+    assert found["version"] in ("0", "1")
+
+
+def test_after_a_failed_sync_nothing_is_told_any_more() -> None:
+    host = Host()
+    session = host.connect(1)
+    host.disk.fail("datasync")
+    host.do(1, session, Create("/a", b""))
+    host.sync()
+    host.disk.heal()
+    assert host.outcomes(1) == []
+    host.do(1, session, Read("/a"))
+    host.say(1, session, RequestCode.TANDEM_REGISTRY_PING)
+    assert all("refused: the registry takes no requests" in told for told in host.outcomes(1))
+    assert host.node.registry is not None
+    assert host.node.registry.deadline_ms() is None
+    host.tell(1, Command(RequestCode.GET_BROKER_CLUSTER_INFO))
+    (routes,) = host.answers.pop(1)
+    assert routes.code == ResponseCode.SUCCESS, "routes are no matter of the registry"
+
+
+def test_changes_wait_while_the_disk_is_full() -> None:
+    host = Host()
+    session = host.connect(1)
+    host.disk.fail("pwrite", times=2, error=DiskFull)
+    host.do(1, session, Create("/a", b""))
+    assert not host.jobs
+    assert host.outcomes(1) == []
+    for _ in range(2):
+        host.say(1, session, RequestCode.TANDEM_REGISTRY_PING)
+        host.now.mono_ms += module.FULL_RETRY_MS
+        host.turn()
+    host.sync()
+    assert host.outcomes(1) == ["alive", "alive", "done"]
+    host.do(1, session, Read("/a"))
+    assert host.outcomes(1) == ["found"]
+    assert Host(host.disk).connect(1, session=session) == session
+
+
+def test_a_session_moves_to_the_link_it_was_last_connected_on() -> None:
+    host = Host()
+    session = host.connect(1)
+    assert host.connect(2, session=session) == session
+    host.do(1, session, Create("/late", b""))
+    assert host.outcomes(1) == ["over"]
+    host.do(2, session, Read("/late"))
+    assert host.outcomes(2) == ["missing"]
+    host.turn([], Closed(1, "gone"))
+    host.say(2, session, RequestCode.TANDEM_REGISTRY_PING)
+    assert host.outcomes(2) == ["alive"]
+
+
+def test_nobody_else_resumes_a_session() -> None:
+    host = Host()
+    session = host.connect(1)
+    assert host.connect(2, "stranger", session) != session
+
+
+def test_session_at_a_registry_whose_data_are_lost_is_told_to_be_another() -> None:
+    before = Host().connect(1)
+    emptied = Host()
+    assert emptied.connect(1, session=before) != before
+    assert emptied.connect(2, "other", session=before) != before
+
+
+def test_a_silent_session_ends_and_who_listens_hears_of_it() -> None:
+    host = Host()
+    silent, listening = host.connect(1), host.connect(2, "other")
+    host.do(1, silent, Create("/live", b"", ephemeral=True))
+    host.sync()
+    host.do(2, listening, Read("/live", watch=True))
+    host.say(1, silent, RequestCode.TANDEM_REGISTRY_EVENTS)
+    host.say(2, listening, RequestCode.TANDEM_REGISTRY_EVENTS)
+    host.outcomes(1), host.outcomes(2)
+    host.now.mono_ms += TIMEOUT_MS
+    host.say(2, listening, RequestCode.TANDEM_REGISTRY_PING)
+    assert host.node.deadline_ms() == host.now.mono_ms + 1
+    host.now.mono_ms += 1
+    host.turn()
+    host.sync()
+    assert host.outcomes(1) == ["over"]
+    assert host.outcomes(2) == ["alive", "events"]
+    host.say(1, silent, RequestCode.TANDEM_REGISTRY_PING)
+    assert host.outcomes(1) == ["over"]
+    assert host.node.registry is not None
+    assert host.node.registry.session_count == 1
+
+
+def test_a_session_that_is_closed_takes_its_nodes_along() -> None:
+    host = Host()
+    closing, other = host.connect(1), host.connect(2, "other")
+    host.do(1, closing, Create("/live", b"", ephemeral=True))
+    host.say(1, closing, RequestCode.TANDEM_REGISTRY_CLOSE)
+    host.do(2, other, Read("/live"))
+    host.sync()
+    assert host.outcomes(1) == ["done", "over"]
+    assert host.outcomes(2) == ["missing"]
+
+
+def test_a_long_journal_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "JOURNAL_BYTES_MAX", 2_000)
+    host = Host()
+    session = host.connect(1)
+    host.do(1, session, Create("/a", b"0"))
+    host.sync()
+    for version in range(60):
+        host.do(1, session, Write("/a", bytes(100), version))
+        host.sync()
+    assert host.outcomes(1) == ["done"] * 61
+    journal, snapshot = host.disk.list("")
+    assert (journal, snapshot) == ("registry.journal-6", "registry.snapshot"), "60 batches, folded five times"
+    again = Host(host.disk)
+    again.connect(1, session=session)
+    again.do(1, session, Read("/a"))
+    assert again.heard(1)[0]["version"] == "60"
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({}, "sessionId"),
+        ({"sessionId": "x", "op": "read", "path": "/a"}, "sessionId"),
+        ({"sessionId": "1", "op": "steal", "path": "/a"}, "'steal' is no registry operation"),
+    ],
+)
+def test_malformed_requests_are_refused_with_the_reason(fields: dict[str, str], reason: str) -> None:
+    host = Host()
+    host.connect(1)
+    host.tell(1, Command(RequestCode.TANDEM_REGISTRY_OPERATE, fields=fields))
+    (told,) = host.outcomes(1)
+    assert reason in told
+
+
+@pytest.mark.parametrize("client", ["", "x" * 256, "a\nb"])
+def test_a_client_without_a_proper_name_is_refused(client: str) -> None:
+    host = Host()
+    host.turn([], Opened(1, LinkKind.REMOTING, "10.0.0.1:1"))
+    header = json.dumps(
+        {"code": 7310, "opaque": 1, "extFields": {"client": client, "timeoutMs": "1000"}}, ensure_ascii=True
+    ).encode()
+    host.turn([(1, pack(">II", 4 + len(header), len(header)) + header)])
+    assert "printable characters" in host.outcomes(1)[0]
+    assert not host.jobs
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_whatever_strangers_ask_is_answered_and_the_journal_can_be_read(seed: int) -> None:
+    random, host = Random(seed), Host()
+    host.connect(1)
+    values = (
+        "1",
+        "0",
+        "-1",
+        "9" * 30,
+        "x",
+        "",
+        "true",
+        "/a",
+        "/a/b",
+        "/",
+        "//",
+        "é",
+        "read",
+        "create",
+        "delete",
+    )
+    names = ("sessionId", "op", "path", "version", "watch", "ephemeral", "timeoutMs", "client")
+    for _ in range(2_000):
+        fields = {name: random.choice(values) for name in names if random.random() < 0.9}
+        if random.random() < 0.7:
+            session = str(host.node.registry.last_session) if host.node.registry is not None else ""
+            fields |= {"sessionId": session, "op": random.choice(("read", "children", "create", "write", "delete"))}
+        header = {"code": random.randrange(7310, 7315), "opaque": 1, "extFields": fields}
+        data = json.dumps(header).encode()
+        body = random.randbytes(random.choice((0, 3, 1_000)))
+        host.turn([(1, pack(">II", 4 + len(data) + len(body), len(data)) + data + body)])
+        host.now.mono_ms += 1
+        host.sync()
+    assert len(host.outcomes(1)) > 1_000
+    assert host.node.registry is not None
+    assert host.node.registry.failed is None
+    assert Host(host.disk).node.registry is not None
+
+
+def test_answers_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WAITING_MAX", 5)
+    host = Host()
+    session = host.connect(1)
+    for number in range(6):
+        host.do(1, session, Create(f"/{number}", b""))
+    (told,) = host.outcomes(1)
+    assert "wait for the disk" in told
+    host.sync()
+    assert host.outcomes(1) == ["done"] * 5
+
+
+def test_a_name_server_without_the_registry_says_so() -> None:
+    node = NameServer(tiny_name_server(), SimDisk(Random(1)))
+    now = Now(0, 0)
+    node.turn([], [Opened(1, LinkKind.REMOTING, "a:1")], now)
+    turn = node.turn([(1, encode_command(Command(RequestCode.TANDEM_REGISTRY_PING, 7)))], [], now)
+    assert answers_in(turn, 1)[0].code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED

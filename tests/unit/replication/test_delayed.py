@@ -1,0 +1,129 @@
+"""Delayed messages in damage: they wait for their repair from a twin, as other messages do, and are delivered whole."""
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from tandemq.broker.send.delay import DOUBT_MS
+from tandemq.model.codes import RequestCode
+from tandemq.model.topic import SCHEDULE_TOPIC
+from tandemq.sim.world.disk import SimDisk
+from tests.spec import spec
+from tests.unit.broker.harness import Harness, messages_in
+from tests.unit.replication.group import Group
+from tests.unit.replication.test_repair import SEGMENT, flip, paths, state
+
+LEVEL_2_MS = 5_000
+
+
+def delayed(path: Path, **changes: Any) -> Group:
+    """Ten delayed messages, a second before they are due."""
+    group = Group(path, role="SYNC_MASTER", segment_bytes=SEGMENT, **changes)
+    for number in range(10):
+        group.send(bytes([number]) * 700, DELAY="2")
+    group.settle()
+    group.pass_time(LEVEL_2_MS - 1_000)
+    group.assert_same_logs()
+    return group
+
+
+def place(member: Harness, number: int) -> tuple[int, int]:
+    """(log offset, size) of a delayed message."""
+    entry = member.node.store.queues[SCHEDULE_TOPIC, 1].entry(number)
+    return entry.log_offset, entry.size
+
+
+def bodies(member: Harness) -> list[bytes]:
+    """What was delivered, in order."""
+    answer = member.pull("TopicA")
+    assert answer is not None
+    return [message.body for message in messages_in(answer)] if answer.code == 0 else []
+
+
+def wanted(*numbers: int) -> list[bytes]:
+    return [bytes([number]) * 700 for number in numbers]
+
+
+@spec("T19")
+@pytest.mark.parametrize("where", [0, 4, 28, 36, 88, 300, -3])
+def test_delayed_message_that_is_damaged_when_due_is_repaired_and_delivered_in_order(
+    tmp_path: Path, where: int
+) -> None:
+    group = delayed(tmp_path)
+    at, size = place(group.master, 3)
+    flip(paths(group)["master"], at + (where if where >= 0 else size + where))
+    group.pass_time(10_000)
+    assert bodies(group.master) == wanted(*range(10))
+    assert [(one["start"], one["end"]) for one in state(group.master)["repaired"]] == [(at, at + size)]
+    group.assert_same_logs()
+
+
+def test_level_waits_while_the_twin_that_may_help_is_away_and_other_levels_go_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    group = delayed(tmp_path, in_sync_replicas=1)
+    group.refuses = True
+    group.cut()
+    at, _ = place(group.master, 3)
+    flip(paths(group)["master"], at + 300)
+    group.pass_time(3 * DOUBT_MS)
+    assert bodies(group.master) == wanted(0, 1, 2)
+    group.send(b"retried", DELAY="1")
+    group.pass_time(3_000)
+    assert bodies(group.master) == [*wanted(0, 1, 2), b"retried"]
+    said = [record for record in caplog.records if "delay: level 2 waits" in record.getMessage()]
+    assert 3 <= len(said) <= 5, "once a minute"
+    group.refuses = False
+    group.pass_time(30_000)
+    assert bodies(group.master) == [*wanted(0, 1, 2), b"retried", *wanted(*range(3, 10))]
+    group.assert_same_logs()
+
+
+def test_twin_that_becomes_the_master_delivers_what_the_old_one_could_not(tmp_path: Path) -> None:
+    group = delayed(tmp_path, in_sync_replicas=1)
+    group.refuses = True
+    group.cut()
+    at, _ = place(group.master, 3)
+    flip(paths(group)["master"], at + 300)
+    group.pass_time(5_000)
+    assert group.master.node.delay.progress[2] == 3
+    for member in group.members:
+        group.stop(member)
+    heir = Harness(group.path / "slave1", segment_bytes=SEGMENT, now=group.now)
+    heir.pass_time(5_000)
+    assert bodies(heir) == wanted(*range(10)), "and 0 to 2, which it had not got as delivered yet"
+
+
+def test_delayed_message_nobody_has_is_told_and_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    group = delayed(tmp_path)
+    at, _ = place(group.master, 3)
+    for path in paths(group).values():
+        flip(path, at + 300)
+    group.pass_time(DOUBT_MS)
+    assert bodies(group.master) == wanted(0, 1, 2, *range(4, 10))
+    said = [record for record in caplog.records if f"log offset {at} is lost in damage" in record.getMessage()]
+    assert len(said) == 1
+
+
+def test_delayed_message_the_device_cannot_read_waits_until_it_can() -> None:
+    disk = SimDisk.__new__(SimDisk)
+    disk = SimDisk(Random(1))
+    broker = Harness(disk)
+    broker.send("TopicA", b"late", DELAY="1")
+    disk.fail("pread", times=-1, prefix="commitlog/")
+    broker.pass_time(2 * DOUBT_MS)
+    disk.heal()
+    broker.ask(RequestCode.TANDEM_SCRUB, {"begin": "true"})
+    broker.pass_time(10_000)
+    assert bodies(broker) == [b"late"]
+
+
+def test_wrong_queue_entry_of_a_delayed_message_is_corrected_and_the_message_delivered(tmp_path: Path) -> None:
+    group = delayed(tmp_path)
+    queue = group.master.node.store.queues[SCHEDULE_TOPIC, 1]
+    at, size = place(group.master, 3)
+    queue.correct(3, at, size - 5, queue.entry(3).tags_code)
+    group.pass_time(DOUBT_MS - 10_000)
+    assert bodies(group.master) == wanted(*range(10))

@@ -1,0 +1,229 @@
+"""A slave copies its master's tables: topics, groups, offsets, delay progress."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tandemq.boundary import LinkKind
+from tandemq.config.settings import BrokerConfig
+from tandemq.model.codes import RequestCode, ResponseCode
+from tests.spec import spec
+from tests.unit.replication.group import Group, delete_files
+
+OK = ResponseCode.SUCCESS
+DEFAULTS = BrokerConfig()
+
+
+def learn_master(group: Group) -> None:
+    for slave in group.slaves:
+        group.tell_master(slave)
+
+
+@spec("M01")
+def test_topic_of_the_master_is_known_to_the_slave_within_10s(tmp_path: Path) -> None:
+    assert DEFAULTS.metadata_sync_ms == 10_000
+    group = Group(tmp_path)
+    learn_master(group)
+    group.send(topic="Fresh")
+    group.pass_time(10_000)
+    body = group.slave.json(RequestCode.GET_ALL_TOPIC_CONFIG)
+    assert "Fresh" in body["topicConfigTable"]
+
+
+@spec("M01")
+def test_period_of_configuration_is_a_setting(tmp_path: Path) -> None:
+    group = Group(tmp_path, metadata_sync_ms=500)
+    learn_master(group)
+    group.send(topic="Fresh")
+    group.pass_time(500)
+    assert "Fresh" in group.slave.json(RequestCode.GET_ALL_TOPIC_CONFIG)["topicConfigTable"]
+
+
+@spec("M02")
+def test_topics_file_is_written_only_when_the_version_changed(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    learn_master(group)
+    group.send(topic="First")
+    group.pass_time(10_000)
+    file = tmp_path / "slave1" / "config" / "topics.json"
+    file = file if file.exists() else next((tmp_path / "slave1").rglob("topics.json"))
+    written = file.stat().st_mtime_ns
+    group.pass_time(60_000)
+    assert file.stat().st_mtime_ns == written
+    group.send(topic="Second")
+    group.pass_time(10_000)
+    assert file.stat().st_mtime_ns > written
+    ours = json.loads(next((tmp_path / "master").rglob("topics.json")).read_bytes())
+    theirs = json.loads(file.read_bytes())
+    assert theirs["dataVersion"] == ours["dataVersion"]
+    assert "Second" in theirs["topicConfigTable"]
+
+
+@spec("M03", "F03")
+def test_consumer_offsets_are_merged_and_saved(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    learn_master(group)
+    group.send_many(1)
+    group.slave.commit(3, group="only-here")
+    group.master.commit(42)
+    group.pass_time(10_000)
+    assert group.slave.node.offsets.get("TopicA", "group", 0) == 42
+    assert group.slave.node.offsets.get("TopicA", "only-here", 0) == 3
+    saved = json.loads(next((tmp_path / "slave1").rglob("consumerOffset.json")).read_bytes())
+    assert saved["offsetTable"]["TopicA@group"] == {"0": 42}
+
+
+@spec("M03")
+def test_offset_of_a_deleted_group_stays_on_the_slave_every_time(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    learn_master(group)
+    group.send_many(1)
+    group.master.commit(42)
+    group.pass_time(10_000)
+    group.master.node.offsets.remove_group("group")
+    for _ in range(3):
+        group.pass_time(10_000)
+        assert group.slave.node.offsets.get("TopicA", "group", 0) == 42
+
+
+@spec("M02", "M03")
+def test_offsets_of_a_topic_deleted_while_the_slave_was_away_go_when_it_is_back(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    learn_master(group)
+    for topic in ("Gone", "Kept"):
+        group.send_many(1, topic=topic)
+        group.master.commit(1, topic=topic)
+    group.pass_time(10_000)
+    group.slave.commit(1, topic="Kept", group="only-here")
+    assert set(group.slave.node.offsets.table) == {"Gone@group", "Kept@group", "Kept@only-here"}
+    group.stop(group.slave, clean=True)
+    assert group.master.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Gone"}).code == OK
+    group.restart_slave()
+    learn_master(group)
+    group.pass_time(10_000)
+    assert set(group.slave.node.offsets.table) == {"Kept@group", "Kept@only-here"}
+    assert group.slave.node.topics.get("Gone") is None
+    saved = json.loads(next((tmp_path / "slave1").rglob("consumerOffset.json")).read_bytes())
+    assert set(saved["offsetTable"]) == {"Kept@group", "Kept@only-here"}
+
+
+@spec("M03")
+def test_master_that_does_not_take_our_log_for_its_own_takes_no_offsets_away(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    learn_master(group)
+    group.send_many(1, topic="Kept")
+    group.master.commit(1, topic="Kept")
+    group.pass_time(10_000)
+    group.stop(group.master)
+    delete_files(tmp_path / "master")
+    group.start_master()
+    group.settle()
+    learn_master(group)
+    group.pass_time(30_000)
+    assert group.slave.node.topics.get("Kept") is None, "as it always was: topics follow the version"
+    assert group.slave.node.offsets.get("Kept", "group", 0) == 1
+
+
+@spec("M03")
+def test_offsets_of_a_topic_that_is_younger_than_the_list_of_topics_stay(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    learn_master(group)
+    group.pass_time(10_000)
+    group.pass_time(9_000)
+    sync = group.slave.node.replication.slave
+    assert sync is not None
+    metadata = sync.metadata
+    metadata._told = ("127.0.0.1:10911", frozenset({"TBW102"}))
+    metadata._offsets("127.0.0.1:10911", b'{"offsetTable":{"Young@group":{"0":3}}}')
+    assert group.slave.node.offsets.get("Young", "group", 0) == 3
+    metadata._offsets("127.0.0.1:10911", b'{"offsetTable":{}}')
+    assert group.slave.node.offsets.get("Young", "group", 0) == 3, "no topics were told since"
+    metadata._told = ("127.0.0.1:10911", frozenset({"Young"}))
+    metadata._offsets("127.0.0.1:10911", b'{"offsetTable":{}}')
+    assert group.slave.node.offsets.get("Young", "group", 0) == 3
+    metadata._told = ("127.0.0.1:10911", frozenset({"TBW102"}))
+    metadata._offsets("127.0.0.1:10911", b'{"offsetTable":{}}')
+    assert group.slave.node.offsets.get("Young", "group", 0) is None
+
+
+@spec("M04")
+def test_progress_of_delayed_messages_is_equal_on_both(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    learn_master(group)
+    for level in ("1", "1", "2"):
+        group.send(DELAY=level)
+    group.settle()
+    group.pass_time(20_000)
+    assert group.slave.node.delay.progress == group.master.node.delay.progress == {1: 2, 2: 1}
+    assert list((tmp_path / "slave1").rglob("delayOffset.json"))
+    assert group.slave.node.delay.delivered == 0
+
+
+@spec("M05")
+def test_group_that_may_not_consume_is_obeyed_by_the_slave(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    learn_master(group)
+    group.send_many(1)
+    config = group.master.node.groups.find("group", 0)
+    assert config is not None
+    group.pass_time(10_000)
+    found = group.slave.pull("TopicA")
+    assert found is not None
+    assert found.code == OK
+    config.consume_enable = False
+    group.master.node.groups.put(config, 1)
+    group.pass_time(10_000)
+    refused = group.slave.pull("TopicA")
+    assert refused is not None
+    assert refused.code == ResponseCode.NO_PERMISSION
+    assert list((tmp_path / "slave1").rglob("subscriptionGroup.json"))
+
+
+@spec("M06")
+def test_configuration_arrives_while_the_replication_link_is_stalled(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    learn_master(group)
+    group.wire.stalls_down = True
+    end = group.slave.log_end
+    group.send(topic="Fresh")
+    group.pass_time(10_000)
+    assert "Fresh" in group.slave.json(RequestCode.GET_ALL_TOPIC_CONFIG)["topicConfigTable"]
+    assert group.slave.log_end == end
+
+
+@spec("M06")
+def test_messages_arrive_while_the_configuration_link_is_stalled(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    learn_master(group)
+    for wire in group.all_wires:
+        wire.stalls_up = wire.kind is not LinkKind.HA_MASTER
+    group.send(topic="Fresh")
+    group.settle()
+    group.assert_same_logs()
+    assert "Fresh" not in group.slave.json(RequestCode.GET_ALL_TOPIC_CONFIG)["topicConfigTable"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b"{",
+        b'{"offsetTable":5}',
+        b'{"topicConfigTable":{"a":1}}',
+        b'{"offsetTable":{"a":{"b":"c"}}}',
+        b'{"dataVersion":7}',
+        b"\xff",
+    ],
+)
+def test_unusable_tables_of_a_master_are_left_alone(tmp_path: Path, body: bytes) -> None:
+    group = Group(tmp_path)
+    side = group.slave.node.replication.slave
+    assert side is not None
+    for take in side.metadata._takers.values():
+        answer = group.master.ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+        answer.body = body
+        side.metadata._on_answer("m", RequestCode.GET_ALL_TOPIC_CONFIG, take)(answer, group.now)
+    assert group.send_and_settle() == OK

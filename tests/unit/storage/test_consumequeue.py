@@ -1,0 +1,177 @@
+"""Queues that begin late, have holes, lose their beginning, or are told nonsense."""
+
+from random import Random
+
+import pytest
+
+from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from tandemq.codec.record.record import Record
+from tandemq.sim.world.disk import SimDisk
+from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue, QueueFiles
+from tests.unit.storage.harness import new_disk, put, start
+
+FILE_BYTES = 200
+SIZE = 200
+
+
+def make(disk: SimDisk) -> ConsumeQueue:
+    return ConsumeQueue(disk, QueueFiles(disk, 2), "T", 0, FILE_BYTES)
+
+
+def enter(queue: ConsumeQueue, number: int) -> bool:
+    return queue.enter(number, number * 1000, SIZE, number)
+
+
+def test_queue_that_begins_late_is_prefilled_as_java_does() -> None:
+    disk = new_disk()
+    queue = make(disk)
+    assert enter(queue, 34)
+    assert enter(queue, 35)
+    queue.flush()
+    raw = disk.read("consumequeue/T/0/00000000000000000600")
+    assert raw is not None
+    assert raw[:80] == (bytes(8) + bytes.fromhex("7FFFFFFF") + bytes(8)) * 4
+    assert (queue.min_offset, queue.max_offset) == (34, 36)
+    again = make(disk)
+    again.correct_min(0)
+    assert (again.min_offset, again.max_offset, again.entry(34).log_offset) == (34, 36, 34_000)
+
+
+@pytest.mark.parametrize("hole", range(1, 24))
+def test_holes_hide_nothing_on_either_side(hole: int) -> None:
+    disk = new_disk()
+    queue = make(disk)
+    for number in [*range(hole), *range(hole + 3, 30)]:
+        assert enter(queue, number)
+    queue.flush()
+    queue = make(disk)
+    queue.correct_min(0)
+    assert (queue.min_offset, queue.max_offset) == (0, 30)
+    assert [queue.entry(n).size == PREFILL_SIZE for n in range(30)] == [hole <= n < hole + 3 for n in range(30)]
+    for log_end in range(30_000, 0, -1000):
+        queue.truncate_behind(log_end)
+        held = [queue.entry(n) for n in range(queue.max_offset)]
+        assert all(entry.log_offset < log_end for entry in held)
+        numbers = [n for n in range(log_end // 1000) if not hole <= n < hole + 3]
+        assert [entry.log_offset for entry in held if entry.size == SIZE] == [n * 1000 for n in numbers]
+    for log_start in range(0, 30_000, 1500):
+        copy = new_disk()
+        rest = make(copy)
+        for number in [*range(hole), *range(hole + 3, 30)]:
+            enter(rest, number)
+        rest.flush()
+        rest.correct_min(log_start)
+        assert all(rest.entry(n).log_offset >= log_start for n in range(rest.min_offset, 30))
+
+
+def test_entries_in_memory_and_in_files_are_read_alike() -> None:
+    disk = new_disk()
+    queue = make(disk)
+    for number in range(37):
+        enter(queue, number)
+        if number == 20:
+            queue.flush()
+    for number in range(37):
+        assert queue.entry(number) == (number * 1000, SIZE, number)
+        expected = [(at * 1000, SIZE, at) for at in range(number, 37)]
+        assert list(QUEUE_ENTRY.iter_unpack(queue.read(number, 100))) == expected
+    assert queue.read(37, 5) == b""
+
+
+@pytest.mark.parametrize("synced", range(1, 25))
+def test_queue_ends_with_its_synced_entries_whatever_a_power_loss_left_behind_them(synced: int) -> None:
+    """Found by simulation seed 6: an entry that is missing or torn seemed to lie before the offset to cut at.
+
+    Whole entries behind a torn one are no better: what is between would stay torn.
+    """
+    dice = Random(synced)
+    disk = new_disk()
+    queue = make(disk)
+    for number in range(25):
+        enter(queue, number)
+    queue.flush()
+    for number in range(synced, 25):
+        position = number * QUEUE_ENTRY_BYTES
+        file = disk.open(f"consumequeue/T/0/{position - position % FILE_BYTES:020d}")
+        file.pwrite(bytes(dice.choice((0, 4, 8, 12, 20))), position % FILE_BYTES)
+    again = make(disk)
+    again.truncate_behind(synced * 1000, wipes=True)
+    assert (again.max_offset, again.last_log_end) == (synced, (synced - 1) * 1000 + SIZE)
+    assert enter(again, synced)
+    assert [again.entry(number).log_offset for number in range(synced + 1)] == [n * 1000 for n in range(synced + 1)]
+
+
+def test_entry_that_is_there_already_is_not_entered_again() -> None:
+    queue = make(new_disk())
+    assert enter(queue, 0)
+    assert enter(queue, 1)
+    assert not enter(queue, 0)
+    assert not enter(queue, 1)
+    assert not enter(queue, -5)
+    assert queue.max_offset == 2
+
+
+@pytest.mark.parametrize("queue_offset", [1 << 40, (1 << 63) - 1, 100])
+def test_queue_offset_that_cannot_be_is_entered_nowhere(queue_offset: int) -> None:
+    queue = make(new_disk())
+    assert not queue.enter(queue_offset, 5000, SIZE, 0)
+    assert enter(queue, 0)
+    assert not queue.enter(queue_offset, 5000, SIZE, 0)
+    assert not queue.stage(queue_offset, 5000, SIZE, 0)
+    assert queue.max_offset == 1
+
+
+def test_files_wholly_before_the_log_are_deleted_but_the_last() -> None:
+    disk = new_disk()
+    queue = make(disk)
+    for number in range(30):
+        enter(queue, number)
+    queue.flush()
+    queue.correct_min(15_000)
+    assert queue.min_offset == 15
+    assert disk.list("consumequeue/T/0") == ["00000000000000000200", "00000000000000000400"]
+    queue.correct_min(1 << 40)
+    assert (queue.min_offset, queue.max_offset) == (30, 30)
+    assert disk.list("consumequeue/T/0") == ["00000000000000000400"]
+    assert make(disk).max_offset == 30
+
+
+@pytest.mark.parametrize("topic", [b"../../escape", b"a/b", b"a\0b", b"", b"\xff", b"t" * 300])
+def test_record_of_a_topic_that_cannot_be_named_makes_no_file(topic: bytes) -> None:
+    disk = new_disk()
+    store = start(disk)
+    before = disk.paths()
+    store.dispatch_found(Record(200, 0, 0, 0, 0, 0, 0, topic, b"", 0, 0, 0))
+    store.dispatch_found(Record(200, -1, 0, 0, 0, 0, 0, b"fine", b"", 0, 0, 0))
+    store.flush_queues()
+    assert not store.queues
+    assert disk.paths() == before
+
+
+def test_queue_begins_anew_when_its_topic_was_created_again() -> None:
+    queue = make(new_disk())
+    for number in range(250):
+        assert enter(queue, number)
+    queue.flush()
+    behind = queue.last_log_end
+    assert not queue.enter(0, behind - 1, 100, 7), "an old record"
+    assert queue.enter(0, behind, 100, 7)
+    assert (queue.min_offset, queue.max_offset, queue.entry(0)) == (0, 1, (behind, 100, 7))
+    assert queue.stage(0, behind + 100, 100, 8)
+    queue.enter_staged()
+    assert (queue.max_offset, queue.entry(0)) == (1, (behind + 100, 100, 8))
+
+
+def test_queues_are_written_in_the_order_in_which_they_got_entries() -> None:
+    disk = new_disk()
+    store = start(disk)
+    order = [7, 2, 11, 0, 5, 9, 1, 10, 3, 8, 6, 4]
+    for number, queue_id in enumerate(order * 2):
+        put(store, number, queue_id=queue_id)
+    store.commit()
+    written: list[str] = []
+    disk.on_call = lambda operation, path: written.append(path) if operation == "pwrite" else None
+    store.flush_queues()
+    assert [path.split("/")[2] for path in written if path.startswith("consumequeue/")] == [
+        str(queue_id) for queue_id in order
+    ]

@@ -1,0 +1,127 @@
+"""Copies of a master's log: dispatched many records at once, they make the queues and index of one record at a time."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tandemq.codec.record.record import encode_record, parse_record
+from tandemq.codec.record.record_run import Run, scan_run
+from tandemq.storage.store import ALIKE_MIN, Store, StoreConfig
+from tests.unit.storage.harness import HOST, NOW_MS, derived, new_disk, queue_entries, start
+
+CONFIG = StoreConfig(64 * 1024, 2000, True, 16, 64, (1000, 5000), "boot-1")
+COUNT = ALIKE_MIN + 8
+Fields = dict[str, int | bytes]
+
+
+def alike(number: int) -> Fields:
+    """Messages over three queues, the queues taking turns."""
+    properties = b"UNIQ_KEY\x01k%05d\x02TAGS\x01t\x02" % number
+    return {"queue_id": number % 3, "queue_offset": number // 3, "properties": properties, "topic": b"T", "sys_flag": 0}
+
+
+def log_of(messages: list[Fields], base: int = 0) -> bytes:
+    log = b""
+    for number, fields in enumerate(messages):
+        one = dict(fields)
+        body = b"x" * int(one.pop("size", 20))
+        log += encode_record(
+            log_offset=base + len(log),
+            body=body,
+            flag=number,
+            born_ms=1,
+            born_host=HOST,
+            store_ms=NOW_MS + number,
+            store_host=HOST,
+            **one,  # type: ignore[arg-type]
+        )
+    return log
+
+
+def copy(store: Store, log: bytes, base: int, *, at_once: bool) -> None:
+    run = Run()
+    if at_once:
+        assert scan_run(log, 0, len(log), base, run, at_least=1) == len(log)
+        assert run.columns is not None
+    else:
+        at = 0
+        while at < len(log):
+            record = parse_record(log, at, len(log))
+            assert not isinstance(record, str)
+            run.add(record, at)
+            at += record.size
+        assert run.columns is None
+    assert run.last_store_ms > 0
+    store.append_copy(memoryview(log + b"?")[:-1] if at_once else log, run)
+    store.commit()
+
+
+def same(pieces: list[list[Fields]]) -> Store:
+    disk, twin = new_disk(), new_disk()
+    many, single = start(disk, CONFIG), start(twin, CONFIG)
+    base = 0
+    for messages in pieces:
+        log = log_of(messages, base)
+        copy(many, log, base, at_once=True)
+        copy(single, log, base, at_once=False)
+        base += len(log)
+    assert queue_entries(many) == queue_entries(single)
+    assert many.last_store_ms == single.last_store_ms
+    assert many.log.read(0, base) == single.log.read(0, base)
+    many.close()
+    single.close()
+    assert derived(disk) == derived(twin)
+    return many
+
+
+def test_records_that_are_alike_are_staged_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[bool] = []
+    stage = Store._stage_alike
+
+    def noting(*args: Any) -> bool:
+        taken.append(stage(*args))
+        return taken[-1]
+
+    monkeypatch.setattr(Store, "_stage_alike", noting)
+    messages = [alike(number) for number in range(4 * COUNT)]
+    same([messages[:COUNT], messages[COUNT : 3 * COUNT], messages[3 * COUNT :]])
+    assert taken == [False, True, True], "the first finds no queues yet"
+
+
+CHANGES: list[Fields] = [
+    {"queue_id": 7},
+    {"queue_offset": 0},
+    {"queue_offset": 3},
+    {"queue_offset": 100},
+    {"topic": b"U"},
+    {"topic": b"../x"},
+    {"properties": b"TAGS\x01t\x02"},
+    {"properties": b""},
+    {"sys_flag": 4},
+    {"sys_flag": 8},
+    {"sys_flag": 12},
+    {"size": 33},
+    {"topic": b"SCHEDULE_TOPIC_XXXX"},
+    {"properties": b"UNIQ_KEY\x01k99999\x02TAGS\x01u\x02"},
+    {"properties": b"UNIQ_KEY\x01k9999\xff\x02TAGS\x01t\x02"},
+    {"properties": b"UNIQ_KEY\x01\x02\x02\x02\x02\x02\x02TAGS\x01t\x02"},
+    {"properties": b"KEYS\x01a b\x02UNIQ_KEY\x01k1\x02TAG"},
+    {"queue_id": -1},
+    {"queue_offset": -1},
+]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3 * COUNT - 1), st.sampled_from(CHANGES)), max_size=4))
+@settings(max_examples=80)
+def test_whatever_a_master_sends_is_dispatched_as_record_by_record(changes: list[tuple[int, Fields]]) -> None:
+    messages = [alike(number) for number in range(3 * COUNT)]
+    for at, change in changes:
+        messages[at] |= change
+    same([messages[:COUNT], messages[COUNT : 2 * COUNT], messages[2 * COUNT :]])
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_change_of_all_records_is_dispatched_as_record_by_record(change: Fields) -> None:
+    same([[alike(number) | change for number in range(COUNT)]] * 2)
