@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from tandemq import Admin, ConsumeFrom, Message, Producer, PullConsumer, PushConsumer, ReceivedMessage, SendStatus
 from tandemq.cli import main
-from tandemq.client.admin.groups import Target
+from tandemq.client.admin.groups import ResetTarget
 from tandemq.client.core.settings import MessageModel
 from tandemq.errors import NoRoute, RemoteError
 from tests.interop.java import SERVER_VERSIONS, JavaBroker, JavaNameServer
@@ -212,9 +212,9 @@ def test_operators_requests_are_understood(namesrv: str) -> None:
                 assert connections is not None
                 info = await admin.running_info("OpsG", connections.connections[0].client_id)
                 assert len(info["mqTable"]) >= 2
-                await admin.reset_offsets("OpsG", "Ops", Target(time_ms=0))
+                await admin.reset_offsets("OpsG", "Ops", ResetTarget(time_ms=0))
                 assert len(await take(consumer, 6)) == 6
-            await admin.reset_offsets("OpsG", "Ops", Target(offset=1, queue=sent[0].queue))
+            await admin.reset_offsets("OpsG", "Ops", ResetTarget(offset=1, queue=sent[0].queue))
             assert await admin.offset("OpsG", sent[0].queue) == 1
             assert sum(progress.lag for progress in (await admin.progress("OpsG", "Ops")).values()) >= 2
             runtime = await _runtime(admin, (await admin.cluster_info()).masters()[0])

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from tandemq.client.aio.admin import Admin
 from tandemq.client.aio.producer import Producer
-from tandemq.client.producer.encoder import Outgoing
+from tandemq.client.producer.encoder import SendRequest
 from tandemq.model.codes import ResponseCode
 from tandemq.model.message import Message, MessageQueue, SendResult
 from tandemq.run.request import try_ask
@@ -28,7 +28,7 @@ def numbered(topic: str, start: int, end: int, tags: str = "") -> list[Message]:
 
 def send_without_key(address: str, queue: MessageQueue) -> None:
     """A message as other clients may send it: without a unique key, or any other property."""
-    bare = Outgoing(queue.topic, b"the same", properties="", sys_flag=0, flag=0, unique_keys=())
+    bare = SendRequest(queue.topic, b"the same", properties="", sys_flag=0, flag=0, unique_keys=())
     answer = try_ask(address, bare.command("tests", queue.broker_name, queue.queue_id, wall_ms=0, queue_nums=4))
     assert answer is not None
     assert answer.code == ResponseCode.SUCCESS

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tandemq.client.core.operations import Ask, AskAll, Steps
+from tandemq.client.core.operations import Invoke, InvokeAll, Steps
 from tandemq.codec.record.record import encode_record
 from tandemq.errors import NotConnected
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -38,9 +38,9 @@ class Members:
         try:
             step = next(steps)
             while True:
-                asks = step.asks if isinstance(step, AskAll) else [step]
-                answers = [self.answer(ask) for ask in asks if isinstance(ask, Ask)]
-                if isinstance(step, AskAll):
+                asks = step.asks if isinstance(step, InvokeAll) else [step]
+                answers = [self.answer(ask) for ask in asks if isinstance(ask, Invoke)]
+                if isinstance(step, InvokeAll):
                     step = steps.send(answers)
                 elif isinstance(answers[0], NotConnected):
                     step = steps.throw(answers[0])
@@ -49,7 +49,7 @@ class Members:
         except StopIteration as over:
             return over.value
 
-    def answer(self, ask: Ask) -> Command | NotConnected:
+    def answer(self, ask: Invoke) -> Command | NotConnected:
         self.asked.add(ask.address)
         if ask.address in self.dead:
             return NotConnected(f"{ask.address} is dead")

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from tandemq.client.core.context import Kit
-from tandemq.client.core.operations import Ask
+from tandemq.client.core.operations import Invoke
 from tandemq.codec.record.record import encode_record
 from tandemq.errors import NotConnected
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -41,7 +41,7 @@ def record(offset: int, store_ms: int) -> bytes:
     )
 
 
-def answer(ask: Ask, times: list[int]) -> Command:
+def answer(ask: Invoke, times: list[int]) -> Command:
     """As a slave that lags gives it, or one of a group with a registry that has everything."""
     if ask.address == "slave" and ask.command.code == RequestCode.PULL_MESSAGE:
         return Command(ResponseCode.NO_PERMISSION)
@@ -61,7 +61,7 @@ def found(wall_ms: int, start: int, end: int, times: list[int], addresses: dict[
     try:
         step = next(steps)
         while True:
-            assert isinstance(step, Ask)
+            assert isinstance(step, Invoke)
             if step.address == "dead":
                 step = steps.throw(NotConnected("dead"))
             else:

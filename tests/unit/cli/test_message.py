@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tandemq.client.producer.encoder import Outgoing
+from tandemq.client.producer.encoder import SendRequest
 from tandemq.model.codes import ResponseCode
 from tandemq.run.local import LocalCluster
 from tandemq.run.request import line
@@ -105,7 +105,7 @@ def test_message_that_cannot_be_decompressed_hides_no_other(
     ask("topic", "create", "Garbled", "--queues", 1, "--broker", "broker-a")
     ask("message", "send", "Garbled", "before", "--key", "k")
     key = "0" * 32
-    garbled = Outgoing("Garbled", b"no zlib", f"UNIQ_KEY\x01{key}\x02KEYS\x01k\x02", 1, 0, (key,))
+    garbled = SendRequest("Garbled", b"no zlib", f"UNIQ_KEY\x01{key}\x02KEYS\x01k\x02", 1, 0, (key,))
     with line(cluster.broker("broker-a").address) as opened:
         answer = opened.ask(garbled.command("g", "broker-a", 0, 0, 1))
     assert answer.code == ResponseCode.SUCCESS

@@ -3,7 +3,8 @@
 import pytest
 
 from tandemq import Admin, ConsumeFrom, Message, Producer, PushConsumer, SendResult
-from tandemq.client.admin.groups import Target
+from tandemq.client.admin import groups
+from tandemq.client.admin.groups import ResetTarget
 from tandemq.errors import LocalError, NoRoute, ProtocolError, RemoteError
 from tandemq.model.group import SubscriptionGroupConfig
 from tandemq.model.message import MessageQueue
@@ -123,21 +124,25 @@ async def test_offline_group_is_moved_by_offset_and_time_whole_and_by_queue(tand
         sent = await send(tandemq_broker, 10)
         assert sorted(await consume(tandemq_broker, 10)) == list(range(10))
         stored = [(await admin.message_by_id(result.offset_message_id)).store_ms for result in sent]
-        plan = await admin.plan_reset("T", Target(time_ms=stored[5]))
-        assert await admin.reset_offsets("g", "T", Target(time_ms=stored[5])) == plan
+        plan = await admin.plan_reset("T", ResetTarget(time_ms=stored[5]))
+        assert await admin.reset_offsets("g", "T", ResetTarget(time_ms=stored[5])) == plan
         since = [number for number in range(10) if stored[number] >= stored[5]]  # several may be of one millisecond
         assert sorted(await consume(tandemq_broker, len(since))) == since
-        await admin.reset_offsets("g", "T", Target(offset=3))
+        await admin.reset_offsets("g", "T", ResetTarget(offset=3))
         assert len(await consume(tandemq_broker, 4)) == 4
         queue = MessageQueue("T", "broker-a", 1)
-        await admin.reset_offsets("g", "T", Target(offset=4, queue=queue))
+        await admin.reset_offsets("g", "T", ResetTarget(offset=4, queue=queue))
         assert await admin.offset("g", queue) == 4
-        await admin.reset_offsets("g", "T", Target(time_ms=0, queue=queue))
+        await admin.reset_offsets("g", "T", ResetTarget(time_ms=0, queue=queue))
         assert await admin.offset("g", queue) == 0
         assert await admin.offset("g", MessageQueue("T", "broker-a", 0)) == 5
-        await admin.reset_offsets("g", "T", Target(offset=1_000_000, queue=queue))
+        await admin.reset_offsets("g", "T", ResetTarget(offset=1_000_000, queue=queue))
         assert await admin.offset("g", queue) == 5
-        for wrong in (Target(), Target(time_ms=1, offset=1), Target(offset=1, queue=MessageQueue("T", "broker-a", 9))):
+        for wrong in (
+            ResetTarget(),
+            ResetTarget(time_ms=1, offset=1),
+            ResetTarget(offset=1, queue=MessageQueue("T", "broker-a", 9)),
+        ):
             with pytest.raises(LocalError):
                 await admin.reset_offsets("g", "T", wrong)
 
@@ -152,7 +157,7 @@ async def test_online_group_is_moved_back_in_time_and_consumes_again(tandemq_bro
     ):
         for message in await take(consumer, 6):
             await message.ack()
-        await admin.reset_offsets("g", "T", Target(time_ms=0))
+        await admin.reset_offsets("g", "T", ResetTarget(time_ms=0))
         assert len(await take(consumer, 6)) == 6
 
 
@@ -191,3 +196,13 @@ async def test_settings_are_changed_while_running(tandemq_broker: LocalCluster) 
             with pytest.raises(RemoteError) as refused:
                 await producer.send(Message("T", bytes(3_000)))
         assert refused.value.code == 13
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("Progress", "ConsumeProgress"), ("Connection", "ClientConnection"), ("Target", "ResetTarget")]
+)
+def test_renamed_classes_keep_their_old_names_with_a_warning(old: str, new: str) -> None:
+    with pytest.warns(DeprecationWarning, match=new):
+        assert getattr(groups, old) is getattr(groups, new)
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = groups.nothing

@@ -1,7 +1,7 @@
 """Offsets told to brokers that handle the requests of one link on several threads, as RocketMQ's do."""
 
-from tandemq.client.consumer.offsets.commits import Commits, Overtaken
-from tandemq.client.consumer.push_machine import PushCore
+from tandemq.client.consumer.offsets.commits import OffsetCommitter, Superseded
+from tandemq.client.consumer.push_machine import PushConsumerCore
 from tandemq.client.core.calls import Ticket
 from tandemq.client.core.settings import ConsumeFrom, ConsumerOptions
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -61,11 +61,11 @@ def world_of(queues: int) -> tuple[World, Broker, Threads]:
     return world, broker, Threads(world, broker)
 
 
-def commits_in(world: World) -> Commits:
-    return Commits(world.node.kit.links, "billing")
+def commits_in(world: World) -> OffsetCommitter:
+    return OffsetCommitter(world.node.kit.links, "billing")
 
 
-def consumed(world: World, broker: Broker, queues: int, *, orderly: bool = False) -> PushCore:
+def consumed(world: World, broker: Broker, queues: int, *, orderly: bool = False) -> PushConsumerCore:
     """A consumer that has acknowledged one message of each queue, of which no broker knows yet."""
     for queue_id in range(queues):
         broker.store("T", queue_id, b"x")
@@ -116,7 +116,7 @@ def test_first_offset_of_a_topic_goes_alone_and_the_others_at_once() -> None:
 def test_broker_that_comes_back_without_offsets_hears_of_all_queues() -> None:
     world, broker, threads = world_of(2)
     consumer = consumed(world, broker, 2)
-    consumer.shares.commit(world.now)
+    consumer.rebalance_service.commit(world.now)
     for _ in range(3):
         threads.work()
     broker.refuse()
@@ -173,13 +173,13 @@ def test_all_that_waits_fails_with_the_broker() -> None:
 def test_queue_given_back_is_unlocked_when_its_offset_is_told_and_asked_for_again_after_that() -> None:
     world, broker, threads = world_of(1)
     consumer = consumed(world, broker, 1, orderly=True)
-    share = consumer.shares.get(queue(0))
+    share = consumer.rebalance_service.get(queue(0))
     assert share is not None
     asked = len(broker.of(RequestCode.QUERY_CONSUMER_OFFSET))
-    consumer.shares.drop(share, world.now)
-    consumer.shares.rebalance(world.now)
+    consumer.rebalance_service.drop(share, world.now)
+    consumer.rebalance_service.rebalance(world.now)
     world.settle()
-    assert consumer.shares.queues()
+    assert consumer.rebalance_service.queues()
     assert not broker.of(RequestCode.UNLOCK_BATCH_MQ)
     assert len(broker.of(RequestCode.QUERY_CONSUMER_OFFSET)) == asked
     threads.work()
@@ -200,7 +200,7 @@ def test_what_waits_for_a_broker_goes_with_a_newer_offset_to_the_next_one() -> N
     world.settle()
     newest = commits.tell(queue(0), 76, other.address, world.now)
     threads.work(ResponseCode.NO_PERMISSION)
-    assert isinstance(waits.error, Overtaken) and newest.done and newest.error is None
+    assert isinstance(waits.error, Superseded) and newest.done and newest.error is None
     assert threads.commands == []
     assert [command.fields["commitOffset"] for command in other.of(RequestCode.UPDATE_CONSUMER_OFFSET)] == ["76"]
 
@@ -215,7 +215,7 @@ def test_what_waits_for_a_link_goes_with_a_newer_offset_to_the_next_broker() -> 
     beside = commits.tell(queue(1), 9, broker.address, world.now)
     newest = commits.tell(queue(0), 127, other.address, world.now)
     threads.work()
-    assert isinstance(waits.error, Overtaken)
+    assert isinstance(waits.error, Superseded)
     assert newest.error is None and newest.done and beside.done
     assert threads.tables["billing", "T"] == {1: 9}
     assert [command.fields["commitOffset"] for command in other.of(RequestCode.UPDATE_CONSUMER_OFFSET)] == ["127"]
@@ -228,7 +228,7 @@ def test_offset_that_waits_for_a_link_does_not_leave_once_the_queue_has_moved() 
     withdrawn, other = (commits.tell(queue(queue_id), 9, ADDRESS, world.now) for queue_id in range(2))
     commits.withdraw(queue(0), world.now)
     threads.work()
-    assert isinstance(withdrawn.error, Overtaken) and other.error is None and other.done
+    assert isinstance(withdrawn.error, Superseded) and other.error is None and other.done
     assert threads.tables["billing", "T"] == {1: 9}
     alone = commits.tell(queue(0, "U"), 9, "nowhere:1", world.now)
     idle = commits.idle()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tandemq.client.consumer.push_machine import Delivery, PushCore
+from tandemq.client.consumer.push_machine import Delivery, PushConsumerCore
 from tandemq.client.core.settings import ConsumeFrom, ConsumerOptions, MessageModel
 from tandemq.errors import ConfigError
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -11,7 +11,7 @@ from tests.spec import spec
 from tests.unit.client.world import Broker, World
 
 
-def consumer_in(world: World, expression: str = "*", **options: object) -> PushCore:
+def consumer_in(world: World, expression: str = "*", **options: object) -> PushConsumerCore:
     settings = {"group": "billing", "consume_from": ConsumeFrom.FIRST, **options}
     consumer = world.node.push_consumer(ConsumerOptions(**settings), world.now)  # type: ignore[arg-type]
     consumer.subscribe("T", expression, world.now)
@@ -25,7 +25,7 @@ def one_broker(queues: int = 1) -> tuple[World, Broker]:
     return world, broker
 
 
-def take(world: World, consumer: PushCore, count: int = 1, within_ms: int = 10_000) -> list[Delivery]:
+def take(world: World, consumer: PushConsumerCore, count: int = 1, within_ms: int = 10_000) -> list[Delivery]:
     found: list[Delivery] = []
 
     def enough() -> bool:
@@ -195,7 +195,7 @@ def share(world: World, ids: list[str], queues: int) -> list[MessageQueue]:
     broker.clients["billing"] = set(ids)
     consumer = consumer_in(world)
     world.run(100)
-    return [queue for queue in consumer.shares.queues() if queue.topic == "T"]
+    return [queue for queue in consumer.rebalance_service.queues() if queue.topic == "T"]
 
 
 def test_queues_are_shared_as_java_members_share_them() -> None:
@@ -210,10 +210,10 @@ def test_members_change_is_followed_at_once() -> None:
     broker.clients["billing"].add("client-2")
     broker.ask(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, oneway=True, consumerGroup="billing")
     world.run(10)
-    assert [q.queue_id for q in consumer.shares.queues() if q.topic == "T"] == [0, 1]
+    assert [q.queue_id for q in consumer.rebalance_service.queues() if q.topic == "T"] == [0, 1]
     broker.clients["billing"].discard("client-2")
     world.run(21_000)
-    assert [q.queue_id for q in consumer.shares.queues() if q.topic == "T"] == [0, 1, 2, 3]
+    assert [q.queue_id for q in consumer.rebalance_service.queues() if q.topic == "T"] == [0, 1, 2, 3]
 
 
 def test_lost_queue_is_committed_and_its_deliveries_end_without_effect() -> None:
@@ -313,13 +313,13 @@ def test_offset_that_has_not_left_does_not_outlive_a_move_of_its_queue() -> None
     take(world, consumer, 1)
     world.until(lambda: broker.held)
     queue = MessageQueue("T", "a", 0)
-    unsent = consumer.shares._commits.tell(queue, 1, "a:10999", world.now)
+    unsent = consumer.rebalance_service._commits.tell(queue, 1, "a:10999", world.now)
     consumer.reset_offsets({queue: 0}, world.now)
     assert unsent.done and unsent.error is not None
     take(world, consumer, 1)
     world.until(lambda: broker.held)
     link, pull = broker.held[-1]
-    unsent = consumer.shares._commits.tell(queue, 1, "a:10999", world.now)
+    unsent = consumer.rebalance_service._commits.tell(queue, 1, "a:10999", world.now)
     broker.say(link, pull.answer(ResponseCode.PULL_OFFSET_MOVED, fields={"nextBeginOffset": "0"}))
     world.turn()
     assert unsent.done and "moved" in str(unsent.error)
@@ -398,7 +398,7 @@ def test_orderly_queue_stops_when_its_lock_cannot_be_renewed() -> None:
     take(world, consumer)
     broker.handlers[RequestCode.LOCK_BATCH_MQ] = lambda command: command.answer(0, body=b'{"lockOKMQSet":[]}')
     world.run(41_000)
-    assert consumer.shares.active() == []
+    assert consumer.rebalance_service.active() == []
 
 
 def test_locks_are_given_back_at_the_end() -> None:
@@ -409,4 +409,4 @@ def test_locks_are_given_back_at_the_end() -> None:
     world.until(lambda: ticket.done)
     world.run(10)
     assert broker.locks == {}
-    assert consumer.shares.active() == []
+    assert consumer.rebalance_service.active() == []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tandemq.client.consumer.push_machine import PushCore
+from tandemq.client.consumer.push_machine import PushConsumerCore
 from tandemq.client.core.settings import ConsumeFrom, ConsumerOptions
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
@@ -11,7 +11,7 @@ from tests.unit.client.test_consuming import take
 from tests.unit.client.world import Broker, Health, World
 
 
-def pair(queues: int = 1) -> tuple[World, Broker, Broker, PushCore]:
+def pair(queues: int = 1) -> tuple[World, Broker, Broker, PushConsumerCore]:
     world = World()
     master, slave = world.broker("a"), world.broker("a", 1)
     slave.suggested = 0

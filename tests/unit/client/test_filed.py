@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.client.consumer.offsets.local_store import FileOffsets
+from tandemq.client.consumer.offsets.local_store import FileOffsetStorage
 from tandemq.errors import DiskFailed
 from tandemq.model.message import MessageQueue
 
@@ -12,18 +12,18 @@ OFFSETS = {MessageQueue("T", "a", 0): 5, MessageQueue("%RETRY%g", "b/c", 3): 0}
 
 
 def test_offsets_are_found_again(tmp_path: Path) -> None:
-    FileOffsets("me", tmp_path).write("a/group", OFFSETS)
-    assert FileOffsets("me", tmp_path).read("a/group") == OFFSETS
-    assert FileOffsets("you", tmp_path).read("a/group") == {}
+    FileOffsetStorage("me", tmp_path).write("a/group", OFFSETS)
+    assert FileOffsetStorage("me", tmp_path).read("a/group") == OFFSETS
+    assert FileOffsetStorage("you", tmp_path).read("a/group") == {}
 
 
 def test_generated_client_ids_share_the_machines_file(tmp_path: Path) -> None:
-    FileOffsets("10.0.0.1@123#abc", tmp_path).write("g", OFFSETS)
-    assert FileOffsets("10.0.0.1@456#def", tmp_path).read("g") == OFFSETS
+    FileOffsetStorage("10.0.0.1@123#abc", tmp_path).write("g", OFFSETS)
+    assert FileOffsetStorage("10.0.0.1@456#def", tmp_path).read("g") == OFFSETS
 
 
 def test_damaged_file_is_said_to_be(tmp_path: Path) -> None:
-    offsets = FileOffsets("me", tmp_path)
+    offsets = FileOffsetStorage("me", tmp_path)
     offsets.write("g", OFFSETS)
     (path,) = tmp_path.rglob("*.json")
     path.write_bytes(b"{")
@@ -34,4 +34,4 @@ def test_damaged_file_is_said_to_be(tmp_path: Path) -> None:
 def test_directory_that_cannot_be_is_said_to_be(tmp_path: Path) -> None:
     (tmp_path / "me").write_bytes(b"")
     with pytest.raises(DiskFailed):
-        FileOffsets("me", tmp_path).write("g", OFFSETS)
+        FileOffsetStorage("me", tmp_path).write("g", OFFSETS)

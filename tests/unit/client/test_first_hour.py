@@ -14,7 +14,7 @@ from tandemq.client.aio.pull_consumer import PullConsumer
 from tandemq.client.aio.push_consumer import PushConsumer
 from tandemq.client.blocking import BlockingConsumer
 from tandemq.client.consumer.queues import rebalance
-from tandemq.client.core.node import ClientNode
+from tandemq.client.node import ClientNode
 from tandemq.errors import ClosedError, ConfigError, NetworkError, RemoteError
 from tandemq.model.message import Message
 from tandemq.run.local import LocalCluster

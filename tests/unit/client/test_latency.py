@@ -2,19 +2,19 @@
 
 import pytest
 
-from tandemq.client.core.fault_strategy import FAILURE_MS, Latency
+from tandemq.client.producer.latency import FAILURE_MS, LatencyFaultTolerance
 
 
 @pytest.mark.parametrize(("took", "isolated"), [(0, 0), (549, 0), (550, 10_000), (1_000, 30_000), (5_000, 60_000)])
 def test_slow_answer_isolates_for_longer_the_slower_it_was(took: int, isolated: int) -> None:
-    latency = Latency()
+    latency = LatencyFaultTolerance()
     latency.answered("a", took, 1_000)
     assert latency.is_available("a", 1_000 + isolated)
     assert latency.is_available("a", 1_000 + isolated - 1) == (isolated == 0)
 
 
 def test_failure_isolates_until_the_broker_speaks_again() -> None:
-    latency = Latency()
+    latency = LatencyFaultTolerance()
     latency.failed("a", 0)
     assert not latency.is_available("a", FAILURE_MS - 1)
     latency.lift("a")
@@ -22,14 +22,14 @@ def test_failure_isolates_until_the_broker_speaks_again() -> None:
 
 
 def test_speaking_again_does_not_lift_slowness() -> None:
-    latency = Latency()
+    latency = LatencyFaultTolerance()
     latency.answered("a", 1_000, 0)
     latency.lift("a")
     assert not latency.is_available("a", 1)
 
 
 def test_of_several_the_one_that_is_free_first_is_told() -> None:
-    latency = Latency()
+    latency = LatencyFaultTolerance()
     latency.failed("a", 0)
     latency.answered("b", 600, 0)
     assert latency.free_ms("c") < latency.free_ms("b") < latency.free_ms("a")

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandemq.boundary import Now
-from tandemq.client.core.connections import DEADLINE_STEP_MS, Answer, Links
+from tandemq.client.core.connections import DEADLINE_STEP_MS, Answer, RemotingClient
 from tandemq.errors import NotConnected, OutcomeUnknown
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
@@ -13,14 +13,16 @@ from tests.spec import spec
 from tests.unit.client.world import Broker, Health, World
 
 
-def one() -> tuple[World, Broker, Links]:
+def one() -> tuple[World, Broker, RemotingClient]:
     world = World()
     broker = world.broker("a")
     broker.handlers[RequestCode.GET_BROKER_CONFIG] = lambda command: command.answer(0, remark="here")
     return world, broker, world.node.kit.links
 
 
-def ask(world: World, links: Links, address: str, code: RequestCode = RequestCode.GET_BROKER_CONFIG) -> list[Answer]:
+def ask(
+    world: World, links: RemotingClient, address: str, code: RequestCode = RequestCode.GET_BROKER_CONFIG
+) -> list[Answer]:
     heard: list[Answer] = []
     links.request(address, Command(code), world.now, lambda answer, _now: heard.append(answer))
     return heard

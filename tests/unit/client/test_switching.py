@@ -1,7 +1,7 @@
 """Consumers in broker groups that fail over: one member serves, the others refuse, and which one it is changes."""
 
 from tandemq.boundary import Closed
-from tandemq.client.consumer.push_machine import PushCore
+from tandemq.client.consumer.push_machine import PushConsumerCore
 from tandemq.client.core.settings import ConsumeFrom, ConsumerOptions, ProducerOptions
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
@@ -14,7 +14,7 @@ PULL, COMMIT, QUERY = RequestCode.PULL_MESSAGE, RequestCode.UPDATE_CONSUMER_OFFS
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 
 
-def elected(queues: int = 1, members: int = 2, **options: object) -> tuple[World, list[Broker], PushCore]:
+def elected(queues: int = 1, members: int = 2, **options: object) -> tuple[World, list[Broker], PushConsumerCore]:
     """A group whose member 0 serves, a consumer that has nothing left to read."""
     world = World()
     brokers = [world.broker("a", broker_id) for broker_id in range(members)]
@@ -291,7 +291,7 @@ def test_first_to_reach_a_returned_broker_does_not_take_the_queues_of_the_others
     old.clients["g"].add("client-2")
     old.ask(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, oneway=True, consumerGroup="g")
     world.settle()
-    mine = [queue for queue in consumer.shares.queues() if queue.topic == "T"]
+    mine = [queue for queue in consumer.rebalance_service.queues() if queue.topic == "T"]
     assert len(mine) == 2
     new.clients.clear()
     for link in list(new.links):
@@ -302,9 +302,11 @@ def test_first_to_reach_a_returned_broker_does_not_take_the_queues_of_the_others
     new.ask(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, oneway=True, consumerGroup="g")
     world.run(4_000)
     assert new.of(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
-    assert [queue for queue in consumer.shares.queues() if queue.topic == "T"] == mine
+    assert [queue for queue in consumer.rebalance_service.queues() if queue.topic == "T"] == mine
     world.run(1_500)
-    assert len([queue for queue in consumer.shares.queues() if queue.topic == "T"]) == 4  # The other never came.
+    assert (
+        len([queue for queue in consumer.rebalance_service.queues() if queue.topic == "T"]) == 4
+    )  # The other never came.
 
 
 # --- orderly

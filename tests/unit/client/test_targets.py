@@ -7,7 +7,7 @@ import pytest
 
 from tandemq.client.core.routes import WEIGHT_DEFAULT, WEIGHT_MAX, decode_route, weight_of
 from tandemq.client.core.settings import ProducerOptions
-from tandemq.client.producer.queue_selector import spin
+from tandemq.client.producer.fault_strategy import spin
 from tandemq.model.codes import RequestCode
 from tandemq.model.message import Message
 from tests.spec import spec

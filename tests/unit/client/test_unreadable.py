@@ -7,7 +7,7 @@ from typing import TypeVar
 import pytest
 
 from tandemq.client.admin import queries
-from tandemq.client.consumer.push_machine import PushCore
+from tandemq.client.consumer.push_machine import PushConsumerCore
 from tandemq.client.core.operations import Steps
 from tandemq.client.core.settings import ConsumeFrom, ConsumerOptions, MessageModel
 from tandemq.codec.record.record import INFLATED_BYTES_MAX, decode_pulled
@@ -39,7 +39,7 @@ def store_around(broker: Broker, body: bytes = NO_ZLIB, sys_flag: int = COMPRESS
     broker.store("T", 0, b"behind")
 
 
-def take_all(world: World, consumer: PushCore, count: int) -> list[bytes]:
+def take_all(world: World, consumer: PushConsumerCore, count: int) -> list[bytes]:
     bodies = []
     for _ in range(count):
         (delivery,) = take(world, consumer)
@@ -217,7 +217,7 @@ def test_answer_whose_bodies_are_large_together_is_taken_in_parts() -> None:
     for _ in range(5):
         world.run(500)
         (delivery,) = take(world, consumer)
-        held = sum(share.window.bytes_held for share in consumer.shares.active())
+        held = sum(share.process_queue.bytes_held for share in consumer.rebalance_service.active())
         assert held <= INFLATED_BYTES_MAX
         assert len(delivery.message.body) == len(body)
         consumer.ack(delivery, world.now)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemq.client.consumer.queues.process_queue import Window
+from tandemq.client.consumer.queues.process_queue import ProcessQueue
 from tandemq.codec.record.record import decode_message
 from tandemq.model.message import MessageQueue, StoredMessage
 from tests.unit.client.world import World
@@ -27,7 +27,7 @@ MESSAGE = make_message()
 @given(st.integers(1, 30).flatmap(lambda n: st.tuples(st.just(n), st.permutations(range(n)))))
 def test_committable_is_the_lowest_not_acknowledged_in_any_order(case: tuple[int, list[int]]) -> None:
     count, order = case
-    window = Window(QUEUE, 1_000, 1 << 20)
+    window = ProcessQueue(QUEUE, 1_000, 1 << 20)
     for offset in range(count):
         window.add(replace(MESSAGE, queue_offset=offset))
     window.next_offset = count
@@ -41,7 +41,7 @@ def test_committable_is_the_lowest_not_acknowledged_in_any_order(case: tuple[int
 
 
 def test_window_is_full_by_count_or_bytes() -> None:
-    by_count, by_bytes = Window(QUEUE, 2, 1 << 20), Window(QUEUE, 100, MESSAGE.size * 2)
+    by_count, by_bytes = ProcessQueue(QUEUE, 2, 1 << 20), ProcessQueue(QUEUE, 100, MESSAGE.size * 2)
     for window in (by_count, by_bytes):
         for offset in range(2):
             assert window.has_room
@@ -52,7 +52,7 @@ def test_window_is_full_by_count_or_bytes() -> None:
 
 
 def test_second_acknowledgement_is_harmless() -> None:
-    window = Window(QUEUE, 10, 1 << 20)
+    window = ProcessQueue(QUEUE, 10, 1 << 20)
     window.add(MESSAGE)
     window.ack(0)
     window.ack(0)
@@ -60,7 +60,7 @@ def test_second_acknowledgement_is_harmless() -> None:
 
 
 def test_reset_forgets_and_begins_a_new_generation() -> None:
-    window = Window(QUEUE, 10, 1 << 20)
+    window = ProcessQueue(QUEUE, 10, 1 << 20)
     window.add(MESSAGE)
     before = window.generation
     window.reset(7)

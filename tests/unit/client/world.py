@@ -15,8 +15,8 @@ from enum import Enum
 from random import Random
 
 from tandemq.boundary import Closed, Event, LinkKind, Now, Opened, Turn
-from tandemq.client.core.node import ClientNode
 from tandemq.client.core.settings import ClientConfig
+from tandemq.client.node import ClientNode
 from tandemq.codec.record.record import decode_batch, encode_host, encode_record
 from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command

@@ -11,8 +11,8 @@ from random import Random
 import pytest
 
 from tandemq.boundary import Now
-from tandemq.client.core.node import ClientNode
 from tandemq.client.core.settings import ClientConfig
+from tandemq.client.node import ClientNode
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.config.settings import NameServerConfig
 from tandemq.model.codes import RequestCode, ResponseCode

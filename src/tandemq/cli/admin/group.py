@@ -10,7 +10,7 @@ from tandemq.errors import LocalError, NoRoute
 from tandemq.model.topic import is_system_group
 
 if TYPE_CHECKING:
-    from tandemq.client.admin.groups import GroupConnections, Progress
+    from tandemq.client.admin.groups import ConsumeProgress, GroupConnections
     from tandemq.client.aio.admin import Admin
     from tandemq.model.message import MessageQueue
 
@@ -80,7 +80,7 @@ def delete(name: str, cluster: str | None, clean: bool, yes: bool, name_servers:
         click.echo("nothing was deleted; --yes does it")
 
 
-async def offsets_of(admin: "Admin", name: str, *, hint: str = "") -> "dict[MessageQueue, Progress]":
+async def offsets_of(admin: "Admin", name: str, *, hint: str = "") -> "dict[MessageQueue, ConsumeProgress]":
     """How far a consumer group is, in the topics that it has offsets of; `hint`: what to do if there is no such group.
 
     Raises:

@@ -10,7 +10,7 @@ from tandemq.cli.support.client_session import ask, namesrv_option
 from tandemq.cli.support.output import json_option, show_json, show_rows, time_text
 
 if TYPE_CHECKING:
-    from tandemq.client.admin.groups import Progress, Target
+    from tandemq.client.admin.groups import ConsumeProgress, ResetTarget
     from tandemq.client.aio.admin import Admin
     from tandemq.model.message import MessageQueue
 
@@ -30,7 +30,7 @@ def offset() -> None:
 def show(group: str, topic: str | None, name_servers: str, as_json: bool) -> None:
     """Show the offsets of GROUP."""
 
-    async def story(admin: "Admin") -> "dict[MessageQueue, Progress]":
+    async def story(admin: "Admin") -> "dict[MessageQueue, ConsumeProgress]":
         if topic is not None:
             await admin.topic_route(topic)  # which says so if it is not there
         progress = await offsets_of(admin, group)
@@ -106,18 +106,18 @@ def reset(
         click.echo("\nnothing was changed; --yes does it")
 
 
-def _target(text: str, topic: str, broker_name: str | None, queue_id: int | None) -> "Target":
-    from tandemq.client.admin.groups import Target  # noqa: PLC0415
+def _target(text: str, topic: str, broker_name: str | None, queue_id: int | None) -> "ResetTarget":
+    from tandemq.client.admin.groups import ResetTarget  # noqa: PLC0415
     from tandemq.model.message import MessageQueue  # noqa: PLC0415
 
     queue = MessageQueue(topic, broker_name, queue_id) if broker_name is not None and queue_id is not None else None
     if text == "earliest":
-        return Target(time_ms=0, queue=queue)
+        return ResetTarget(time_ms=0, queue=queue)
     if text == "latest":
-        return Target(time_ms=FAR_FUTURE_MS, queue=queue)
+        return ResetTarget(time_ms=FAR_FUTURE_MS, queue=queue)
     if text.isdigit():
-        return Target(offset=int(text), queue=queue)
-    return Target(time_ms=parse_time(text), queue=queue)
+        return ResetTarget(offset=int(text), queue=queue)
+    return ResetTarget(time_ms=parse_time(text), queue=queue)
 
 
 def parse_time(text: str) -> int:

@@ -11,15 +11,15 @@ from tandemq.client.consumer.offsets.store import ask_member
 from tandemq.client.consumer.queues.queue_locks import queue_of
 from tandemq.client.core.context import Kit
 from tandemq.client.core.operations import (
-    Ask,
+    Invoke,
     Steps,
     ask,
     ask_all,
     checked,
+    current_time,
     json_object,
     number,
     request,
-    tell_now,
     wait,
 )
 from tandemq.client.core.routes import MASTER_ID, BrokerGroup, TopicRoute, decode_group
@@ -89,7 +89,7 @@ def topic_route(kit: Kit, topic: str) -> Steps[TopicRoute]:
     Raises:
         NoRoute, NetworkError: it cannot be learnt.
     """
-    now = yield from tell_now()
+    now = yield from current_time()
     return (yield from wait(kit.routes.fetch(topic, now)))
 
 
@@ -164,7 +164,7 @@ def each_name_server(kit: Kit, command: Command) -> Steps[list[Command]]:
         NetworkError, RemoteError: of the first that did not do it; others may have.
     """
     servers = kit.config.name_servers
-    asks = [Ask(address, Command(command.code, fields=command.fields, body=command.body)) for address in servers]
+    asks = [Invoke(address, Command(command.code, fields=command.fields, body=command.body)) for address in servers]
     answers = yield from ask_all(asks)
     for answer in answers:
         if isinstance(answer, TandemError):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+from warnings import warn
 
 import msgspec
 
@@ -29,10 +30,20 @@ from tandemq.model.topic import dead_letter_topic, group_name_error, retry_topic
 VERSION_5 = 413
 MOVE_TIMEOUT_MS = 10_000
 _OURS = "PYTHON"
+_RENAMED = {"Progress": "ConsumeProgress", "Connection": "ClientConnection", "Target": "ResetTarget"}
+
+
+def __getattr__(name: str) -> Any:
+    """Return a class by its name of release 0.1, which is deprecated."""
+    renamed = _RENAMED.get(name)
+    if renamed is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warn(f"{__name__}.{name} is called {renamed}", DeprecationWarning, stacklevel=2)
+    return globals()[renamed]
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ConsumeProgress:
     """How far a group is in a queue: its end, the group's offset, when the last consumed message was stored."""
 
     broker_offset: int
@@ -46,7 +57,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class ClientConnection:
     """One client of a group."""
 
     client_id: str
@@ -62,12 +73,12 @@ class GroupConnections:
     consume_type: str
     message_model: str
     consume_from: str
-    connections: list[Connection] = field(default_factory=list)
+    connections: list[ClientConnection] = field(default_factory=list)
     subscriptions: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ResetTarget:
     """Where a group shall go on: one of `time_ms` and `offset`; `queue` None for all queues of the topic."""
 
     time_ms: int | None = None
@@ -141,17 +152,17 @@ def group_brokers(kit: Kit, group: str, topic: str | None) -> Steps[list[str]]:
     return list(route.brokers)
 
 
-def progress(kit: Kit, group: str, topic: str | None) -> Steps[dict[MessageQueue, Progress]]:
+def progress(kit: Kit, group: str, topic: str | None) -> Steps[dict[MessageQueue, ConsumeProgress]]:
     """How far a group is, by queue; sorted.
 
     Raises:
         NoRoute, NetworkError, RemoteError: it cannot be learnt.
     """
-    found: dict[MessageQueue, Progress] = {}
+    found: dict[MessageQueue, ConsumeProgress] = {}
     question = partial(request, RequestCode.GET_CONSUME_STATS, consumerGroup=group, topic=topic)
     for answer in (yield from _ask_brokers(kit, group, topic, question)):
         for queue, item in queue_table(json_object(checked(answer)), "offsetTable").items():
-            found[queue] = Progress(*numbers(item, "brokerOffset", "consumerOffset", "lastTimestamp"))
+            found[queue] = ConsumeProgress(*numbers(item, "brokerOffset", "consumerOffset", "lastTimestamp"))
     return dict(sorted(found.items()))
 
 
@@ -197,8 +208,8 @@ def connections(kit: Kit, group: str, topic: str | None) -> Steps[GroupConnectio
     return None
 
 
-def _connection(item: dict[str, Any]) -> Connection:
-    return Connection(
+def _connection(item: dict[str, Any]) -> ClientConnection:
+    return ClientConnection(
         str(item.get("clientId", "")),
         str(item.get("clientAddr", "")),
         str(item.get("language", "")),
@@ -206,13 +217,13 @@ def _connection(item: dict[str, Any]) -> Connection:
     )
 
 
-def producer_connections(kit: Kit, group: str, topic: str) -> Steps[list[Connection]]:
+def producer_connections(kit: Kit, group: str, topic: str) -> Steps[list[ClientConnection]]:
     """Who is in a producer group, as the brokers of a topic know.
 
     Raises:
         NoRoute, NetworkError: it cannot be learnt.
     """
-    found: dict[str, Connection] = {}
+    found: dict[str, ClientConnection] = {}
     for name in (yield from group_brokers(kit, group, topic)):
         answer = yield from ask_member(
             kit, name, lambda: request(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup=group)
@@ -257,7 +268,7 @@ def topic_groups(kit: Kit, topic: str) -> Steps[list[str]]:
     return sorted(found)
 
 
-def plan_reset(kit: Kit, topic: str, target: Target) -> Steps[dict[MessageQueue, int]]:
+def plan_reset(kit: Kit, topic: str, target: ResetTarget) -> Steps[dict[MessageQueue, int]]:
     """The offsets a group would have afterwards; nothing is changed. Offsets are kept within what the queue holds.
 
     Raises:
@@ -283,7 +294,7 @@ def plan_reset(kit: Kit, topic: str, target: Target) -> Steps[dict[MessageQueue,
     return plan
 
 
-def reset_offsets(kit: Kit, group: str, topic: str, target: Target) -> Steps[dict[MessageQueue, int]]:
+def reset_offsets(kit: Kit, group: str, topic: str, target: ResetTarget) -> Steps[dict[MessageQueue, int]]:
     """Have a group go on elsewhere, backwards or forwards, whether it is online or not; returns the new offsets.
 
     Raises:
@@ -307,7 +318,7 @@ def reset_offsets(kit: Kit, group: str, topic: str, target: Target) -> Steps[dic
 
 
 def _move_online(
-    address: str, group: str, topic: str, target: Target, plan: dict[MessageQueue, int], *, understands: bool
+    address: str, group: str, topic: str, target: ResetTarget, plan: dict[MessageQueue, int], *, understands: bool
 ) -> Steps[None]:
     code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
     if target.queue is None and target.time_ms is not None:

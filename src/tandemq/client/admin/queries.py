@@ -11,7 +11,7 @@ from dataclasses import replace
 from tandemq.client.admin.cluster import topic_route
 from tandemq.client.consumer.offsets.store import ask_member
 from tandemq.client.core.context import Kit
-from tandemq.client.core.operations import Ask, Steps, ask, ask_all, checked, request, text_of
+from tandemq.client.core.operations import Invoke, Steps, ask, ask_all, checked, request, text_of
 from tandemq.codec.record.record import decode_messages, decode_pulled, parse_message_id, read_message
 from tandemq.errors import ProtocolError, TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -66,7 +66,7 @@ def messages_by_key(
     if unique:
         fields["_UNIQUE_KEY_QUERY"] = True
     addresses = [address for group in route.brokers.values() for address in group.members.values()]
-    asks = [Ask(address, _command(fields), 10_000) for address in addresses]
+    asks = [Invoke(address, _command(fields), 10_000) for address in addresses]
     answers = yield from ask_all(asks)
     found: dict[tuple[str, int, int], StoredMessage] = {}
     names = {address: name for name, group in route.brokers.items() for address in group.members.values()}

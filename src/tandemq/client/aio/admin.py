@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 from tandemq.client.admin import cluster as administration
 from tandemq.client.admin import groups, queries
 from tandemq.client.admin.cluster import ClusterInfo, QueueStats
-from tandemq.client.admin.groups import Connection, GroupConnections, Progress, Target
+from tandemq.client.admin.groups import ClientConnection, ConsumeProgress, GroupConnections, ResetTarget
 from tandemq.client.aio.transport import Shell, make_config
 from tandemq.client.consumer.offsets.store import (
     ask_member,
@@ -183,7 +183,7 @@ class Admin:
         """Delete a consumer group; `clean` takes its offsets, retry and dead letter topics along."""
         await self._tell(groups.delete_group(self._kit, group, cluster, clean=clean))
 
-    async def progress(self, group: str, topic: str | None = None) -> dict[MessageQueue, Progress]:
+    async def progress(self, group: str, topic: str | None = None) -> dict[MessageQueue, ConsumeProgress]:
         """How far a group is, by queue; sorted."""
         return await self._tell(groups.progress(self._kit, group, topic))
 
@@ -191,7 +191,7 @@ class Admin:
         """Who is in a consumer group; None if nobody is."""
         return await self._tell(groups.connections(self._kit, group, topic))
 
-    async def producer_connections(self, group: str, topic: str) -> list[Connection]:
+    async def producer_connections(self, group: str, topic: str) -> list[ClientConnection]:
         """Who is in a producer group, as the brokers of a topic know."""
         return await self._tell(groups.producer_connections(self._kit, group, topic))
 
@@ -222,7 +222,7 @@ class Admin:
         await self._know(queue)
         return await self._tell(time_offset(self._kit, queue, wall_ms))
 
-    async def plan_reset(self, topic: str, target: Target) -> dict[MessageQueue, int]:
+    async def plan_reset(self, topic: str, target: ResetTarget) -> dict[MessageQueue, int]:
         """The offsets `reset_offsets` would set; nothing is changed.
 
         Raises:
@@ -230,7 +230,7 @@ class Admin:
         """
         return await self._tell(groups.plan_reset(self._kit, topic, target))
 
-    async def reset_offsets(self, group: str, topic: str, target: Target) -> dict[MessageQueue, int]:
+    async def reset_offsets(self, group: str, topic: str, target: ResetTarget) -> dict[MessageQueue, int]:
         """Have a group go on elsewhere, backwards or forwards, online or not; returns the new offsets.
 
         Raises:

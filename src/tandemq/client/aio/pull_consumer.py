@@ -15,7 +15,7 @@ from typing import Self, TypeVar, Unpack
 from tandemq.client.aio.options import ConsumerKeywords
 from tandemq.client.aio.transport import Shell, make_config
 from tandemq.client.consumer.offsets.store import committed_offset, queue_offset, time_offset
-from tandemq.client.consumer.pull_machine import PullCore
+from tandemq.client.consumer.pull_machine import PullConsumerCore
 from tandemq.client.core.operations import Steps
 from tandemq.client.core.settings import ConsumerOptions
 from tandemq.errors import ClosedError
@@ -46,7 +46,7 @@ class PullConsumer:
         self._name_servers = name_servers
         self._client_id = client_id
         self._shell: Shell | None = None
-        self._core: PullCore | None = None
+        self._core: PullConsumerCore | None = None
         self._arrival: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
@@ -84,7 +84,7 @@ class PullConsumer:
     ) -> None:
         await self._close(after_error=error is not None)
 
-    def _running(self) -> tuple[Shell, PullCore]:
+    def _running(self) -> tuple[Shell, PullConsumerCore]:
         if self._shell is None or self._core is None:
             raise ClosedError("the consumer is not started", hint="use it with `async with`")
         self._shell.check_open()

@@ -22,7 +22,7 @@ from typing import Self, Unpack
 
 from tandemq.client.aio.options import ConsumerKeywords
 from tandemq.client.aio.transport import Shell, make_config
-from tandemq.client.consumer.push_machine import Delivery, PushCore, make_subscription
+from tandemq.client.consumer.push_machine import Delivery, PushConsumerCore, make_subscription
 from tandemq.client.consumer.received_message import ReceivedMessage
 from tandemq.client.core.settings import ConsumerOptions
 from tandemq.errors import ClosedError
@@ -65,7 +65,7 @@ class PushConsumer:
         for topic, expression in self._topics.items():
             make_subscription(topic, expression, 0)
         self._shell: Shell | None = None
-        self._core: PushCore | None = None
+        self._core: PushConsumerCore | None = None
         self._takers: deque[asyncio.Future[None]] = deque()
         self._last: ReceivedMessage | None = None
         self._taken = 0
@@ -124,7 +124,7 @@ class PushConsumer:
     def _is_over(self) -> bool:
         return self._shell is None or self._shell.is_closed
 
-    def _running(self) -> tuple[Shell, PushCore]:
+    def _running(self) -> tuple[Shell, PushConsumerCore]:
         if self._shell is None or self._core is None:
             raise ClosedError("the consumer is not started", hint="use it with `async with`")
         self._shell.check_open()
@@ -231,15 +231,15 @@ class PushConsumer:
     async def commit(self) -> None:
         """Tell offsets now; otherwise every `commit_ms` and at the end."""
         shell, core = self._running()
-        core.shares.commit(shell.now)
+        core.rebalance_service.commit(shell.now)
         shell.wake()
 
     def assigned(self) -> list[MessageQueue]:
         """The queues that are this member's share now, sorted; read from or about to be."""
         _, core = self._running()
-        return core.shares.queues()
+        return core.rebalance_service.queues()
 
     def reading_from(self) -> dict[MessageQueue, str]:
         """The broker address from which each queue was pulled last."""
         _, core = self._running()
-        return {share.queue: share.fetch.read_from for share in core.shares.active()}
+        return {share.queue: share.puller.read_from for share in core.rebalance_service.active()}

@@ -20,11 +20,11 @@ from random import Random, SystemRandom
 from typing import TypeVar
 
 from tandemq.boundary import Closed, Event, LinkKind, Now, Opened, Turn
-from tandemq.client.consumer.offsets.local_store import FileOffsets
+from tandemq.client.consumer.offsets.local_store import FileOffsetStorage
 from tandemq.client.core.calls import Ticket
-from tandemq.client.core.node import ClientNode
 from tandemq.client.core.routes import WHERE
 from tandemq.client.core.settings import ClientConfig, split_addresses
+from tandemq.client.node import ClientNode
 from tandemq.errors import ClosedError, NetworkError, NoRoute, NotConnected
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,9 @@ class Shell:
     def __init__(self, config: ClientConfig) -> None:
         """Call within a running loop."""
         self._loop = asyncio.get_running_loop()
-        self.node = ClientNode(config, Random(SystemRandom().getrandbits(64)), self.now, FileOffsets(config.client_id))
+        self.node = ClientNode(
+            config, Random(SystemRandom().getrandbits(64)), self.now, FileOffsetStorage(config.client_id)
+        )
         self._received: list[tuple[int, bytes]] = []
         self._events: list[Event] = []
         self._links: dict[int, _Link] = {}

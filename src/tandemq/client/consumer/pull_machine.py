@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable
 
 from tandemq.boundary import Now
 from tandemq.client.consumer import unreadable
-from tandemq.client.consumer.fetch import Fetch, Subscription
 from tandemq.client.consumer.offsets.store import ask_member, commit_request, offset_question, starting_offset
 from tandemq.client.consumer.push_machine import make_subscription
-from tandemq.client.consumer.queues.process_queue import Window
+from tandemq.client.consumer.queues.process_queue import ProcessQueue
+from tandemq.client.consumer.queues.queue_puller import QueuePuller, Subscription
 from tandemq.client.core.calls import Ticket
 from tandemq.client.core.context import Kit
-from tandemq.client.core.operations import Steps, checked, pause, tell_now, wait
+from tandemq.client.core.operations import Steps, checked, current_time, pause, wait
 from tandemq.client.core.settings import ConsumerOptions
 from tandemq.errors import LocalError, TandemError
 from tandemq.model.group import ConsumerData
@@ -34,16 +34,16 @@ OPEN_RETRY_MS = 500
 class _Reading:
     """One assigned queue."""
 
-    __slots__ = ("fetch", "is_placed", "told", "window")
+    __slots__ = ("is_placed", "process_queue", "puller", "told")
 
-    def __init__(self, window: Window, fetch: Fetch) -> None:
-        self.window = window
-        self.fetch = fetch
+    def __init__(self, process_queue: ProcessQueue, puller: QueuePuller) -> None:
+        self.process_queue = process_queue
+        self.puller = puller
         self.is_placed = False
         self.told = -1
 
 
-class PullCore:
+class PullConsumerCore:
     """A pull consumer as a plain object."""
 
     def __init__(self, kit: Kit, options: ConsumerOptions) -> None:
@@ -63,7 +63,7 @@ class PullCore:
         Raises:
             NoRoute, NetworkError: they cannot be learnt.
         """
-        now = yield from tell_now()
+        now = yield from current_time()
         self._kit.routes.want(topic)
         route = yield from wait(self._kit.routes.fetch(topic, now))
         return sorted(route.subscribe_queues())
@@ -80,7 +80,7 @@ class PullCore:
         """Read these queues and no others; new ones from the group's committed offset, else by `consume_from`."""
         wanted = list(dict.fromkeys(queues))
         for queue in [queue for queue in self._readings if queue not in set(wanted)]:
-            self._readings.pop(queue).fetch.stop()
+            self._readings.pop(queue).puller.stop()
         for queue in wanted:
             if queue not in self._readings:
                 self._open(queue, now)
@@ -93,15 +93,15 @@ class PullCore:
         self._kit.routes.want(queue.topic)
         if queue.topic not in self._subscriptions:
             self.subscribe(queue.topic, "*", now)
-        window = Window(queue, self.options.prefetch_messages, self.options.prefetch_bytes)
-        fetch = Fetch(
+        process_queue = ProcessQueue(queue, self.options.prefetch_messages, self.options.prefetch_bytes)
+        puller = QueuePuller(
             self._kit,
             self.options,
             self._subscriptions[queue.topic],
-            window,
+            process_queue,
             lambda messages, _at: self._arrived(reading, messages),
         )
-        reading = self._readings[queue] = _Reading(window, fetch)
+        reading = self._readings[queue] = _Reading(process_queue, puller)
         self._kit.runner.start(self._begin(queue, reading), now)
 
     def _begin(self, queue: MessageQueue, reading: _Reading) -> Steps[None]:
@@ -115,12 +115,12 @@ class PullCore:
                 yield from pause(OPEN_RETRY_MS)
                 continue
             if not reading.is_placed:
-                self._place(reading, offset, (yield from tell_now()))
+                self._place(reading, offset, (yield from current_time()))
 
     def _place(self, reading: _Reading, offset: int, now: Now) -> None:
         reading.is_placed = True
-        reading.window.reset(offset)
-        reading.fetch.restart(now)
+        reading.process_queue.reset(offset)
+        reading.puller.restart(now)
 
     def seek(self, queue: MessageQueue, offset: int, now: Now) -> None:
         """Go on from an offset of an assigned queue.
@@ -136,7 +136,7 @@ class PullCore:
     def position(self, queue: MessageQueue) -> int | None:
         """The offset of the next message to take; None while it is not known, or if the queue is not assigned."""
         reading = self._readings.get(queue)
-        return reading.window.committable if reading is not None and reading.is_placed else None
+        return reading.process_queue.committable if reading is not None and reading.is_placed else None
 
     def take(self, count_max: int, now: Now) -> list[tuple[MessageQueue, StoredMessage]]:
         """Messages that are there, at most `count_max`; in order within a queue."""
@@ -144,22 +144,22 @@ class PullCore:
         drained: dict[_Reading, None] = {}
         while self._ready and len(taken) < count_max:
             reading, generation, message = self._ready.popleft()
-            queue = reading.window.queue
-            if generation == reading.window.generation and self._readings.get(queue) is reading:
-                reading.window.ack(message.queue_offset)
+            queue = reading.process_queue.queue
+            if generation == reading.process_queue.generation and self._readings.get(queue) is reading:
+                reading.process_queue.ack(message.queue_offset)
                 taken.append((queue, message))
                 drained[reading] = None
         for reading in drained:
-            reading.fetch.pull(now)
+            reading.puller.pull(now)
         return taken
 
     def _arrived(self, reading: _Reading, messages: list[StoredMessage]) -> None:
         for message in messages:
-            if unreadable.is_rejected(reading.window.queue, message):
-                unreadable.warn(self.options.group, reading.window.queue, message, "passed over")
-                reading.window.ack(message.queue_offset)
+            if unreadable.is_rejected(reading.process_queue.queue, message):
+                unreadable.warn(self.options.group, reading.process_queue.queue, message, "passed over")
+                reading.process_queue.ack(message.queue_offset)
             else:
-                self._ready.append((reading, reading.window.generation, message))
+                self._ready.append((reading, reading.process_queue.generation, message))
         self.on_ready()
 
     def commit(self) -> Steps[None]:
@@ -169,7 +169,7 @@ class PullCore:
             NetworkError, RemoteError: one could not be told; others may have been.
         """
         for queue, reading in list(self._readings.items()):
-            offset = reading.window.committable
+            offset = reading.process_queue.committable
             if reading.is_placed and offset != reading.told:
                 yield from self._tell(queue, offset)
                 reading.told = offset

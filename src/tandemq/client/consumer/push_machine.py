@@ -21,9 +21,9 @@ from dataclasses import replace
 
 from tandemq.boundary import Now
 from tandemq.client.consumer import unreadable
-from tandemq.client.consumer.fetch import Subscription
-from tandemq.client.consumer.offsets.store import LocalOffsets
-from tandemq.client.consumer.queues.rebalance import Share, Shares, ShareState
+from tandemq.client.consumer.offsets.store import OffsetStorage
+from tandemq.client.consumer.queues.queue_puller import Subscription
+from tandemq.client.consumer.queues.rebalance import AssignedQueue, AssignmentState, RebalanceService
 from tandemq.client.consumer.send_back import DEAD_LETTER_LEVEL, send_back
 from tandemq.client.core.calls import Ticket
 from tandemq.client.core.context import Kit
@@ -46,7 +46,7 @@ class Delivery:
 
     __slots__ = ("_generation", "is_ended", "message", "on_end", "queue", "share")
 
-    def __init__(self, message: StoredMessage, queue: MessageQueue, share: Share | None) -> None:
+    def __init__(self, message: StoredMessage, queue: MessageQueue, share: AssignedQueue | None) -> None:
         """Of a share; without one it was handed in from outside and has no offset."""
         self.message = message
         self.queue = queue
@@ -54,13 +54,17 @@ class Delivery:
         self.is_ended = False
         self.on_end: Callable[[bool, Now], None] | None = None
         """Told whether it was acknowledged: for messages handed in from outside."""
-        self._generation = share.window.generation if share is not None else 0
+        self._generation = share.process_queue.generation if share is not None else 0
 
     @property
     def is_ours(self) -> bool:
         """Whether its queue is still this consumer's, and was not set to another offset."""
         share = self.share
-        return share is not None and share.state is ShareState.ACTIVE and share.window.generation == self._generation
+        return (
+            share is not None
+            and share.state is AssignmentState.ACTIVE
+            and share.process_queue.generation == self._generation
+        )
 
 
 def make_subscription(topic: str, expression: str, version: int) -> Subscription:
@@ -86,29 +90,29 @@ def make_subscription(topic: str, expression: str, version: int) -> Subscription
     return Subscription(data, None if tags is None else frozenset(tags))
 
 
-class PushCore:
+class PushConsumerCore:
     """A push consumer as a plain object."""
 
     def __init__(
-        self, kit: Kit, options: ConsumerOptions, producer: ProducerCore, local: LocalOffsets, now: Now
+        self, kit: Kit, options: ConsumerOptions, producer: ProducerCore, local: OffsetStorage, now: Now
     ) -> None:
         """Subscribed to nothing but its retry topic. `producer` sends what cannot be sent back."""
         self.options = options
         self._kit = kit
         self._producer = producer
         self._ready: deque[Delivery] = deque()
-        self._waiting: dict[Share, deque[Delivery]] = {}
-        self._current: dict[Share, Delivery] = {}
+        self._waiting: dict[AssignedQueue, deque[Delivery]] = {}
+        self._current: dict[AssignedQueue, Delivery] = {}
         self._is_closed = False
         self.on_ready: Callable[[], None] = lambda: None
         """Called when there may be a next delivery."""
         self.on_subscribed: Callable[[Now], None] = lambda _now: None
         """Called when brokers should hear of a new subscription."""
-        self.shares = Shares(kit, options, local, self._arrived, self._dropped)
-        self.shares.on_locked = self._offer
+        self.rebalance_service = RebalanceService(kit, options, local, self._arrived, self._dropped)
+        self.rebalance_service.on_locked = self._offer
         kit.routes.on_change.append(self._route_changed)
         timers, mono_ms = kit.timers, now.mono_ms
-        timers.every(options.rebalance_ms, self.shares.rebalance, first_ms=mono_ms + options.rebalance_ms)
+        timers.every(options.rebalance_ms, self.rebalance_service.rebalance, first_ms=mono_ms + options.rebalance_ms)
         timers.every(options.commit_ms, self._commit, first_ms=mono_ms + options.commit_ms)
         if options.orderly:
             timers.every(options.lock_renew_ms, self._renew_locks, first_ms=mono_ms + options.lock_renew_ms)
@@ -121,11 +125,11 @@ class PushCore:
         Raises:
             ConfigError: topic or expression cannot be.
         """
-        self.shares.subscribe(make_subscription(topic, expression, now.wall_ms), now)
+        self.rebalance_service.subscribe(make_subscription(topic, expression, now.wall_ms), now)
         retries = retry_topic(self.options.group)
         is_clustering = self.options.model is MessageModel.CLUSTERING
-        if is_clustering and all(known.data.topic != retries for known in self.shares.subscriptions):
-            self.shares.subscribe(make_subscription(retries, "*", now.wall_ms), now)
+        if is_clustering and all(known.data.topic != retries for known in self.rebalance_service.subscriptions):
+            self.rebalance_service.subscribe(make_subscription(retries, "*", now.wall_ms), now)
         self.on_subscribed(now)
 
     def next_delivery(self) -> Delivery | None:
@@ -210,11 +214,11 @@ class PushCore:
         share = delivery.share
         if share is None or not delivery.is_ours:
             return
-        share.window.ack(delivery.message.queue_offset)
+        share.process_queue.ack(delivery.message.queue_offset)
         if self.options.orderly:
             self._current.pop(share, None)
             self._offer(share, now)
-        share.fetch.pull(now)
+        share.puller.pull(now)
 
     def hand_in(self, delivery: Delivery) -> None:
         """Deliver a message that came from outside; its `on_end` hears what became of it."""
@@ -226,11 +230,11 @@ class PushCore:
         self._is_closed = True
         self._ready.clear()
         self._waiting.clear()
-        return self.shares.close(now)
+        return self.rebalance_service.close(now)
 
     # What the shares bring.
 
-    def _arrived(self, share: Share, messages: list[StoredMessage], now: Now) -> None:
+    def _arrived(self, share: AssignedQueue, messages: list[StoredMessage], now: Now) -> None:
         if self._is_closed:
             return
         queue = share.queue
@@ -270,54 +274,54 @@ class PushCore:
         else:
             self.retry(delivery, now, DEAD_LETTER_LEVEL if self.options.orderly else 0)
 
-    def _offer(self, share: Share, now: Now) -> None:
+    def _offer(self, share: AssignedQueue, now: Now) -> None:
         """Hand out an orderly queue's next message, if none is out and the lock holds."""
         waiting = self._waiting.get(share)
-        assert self.shares.locks is not None
+        assert self.rebalance_service.locks is not None
         if self._current.get(share) is not None and not self._current[share].is_ours:
             del self._current[share]
         while waiting and not waiting[0].is_ours:
             waiting.popleft()
         if not waiting or share in self._current:
             return
-        if not self.shares.may_consume(share, now):
+        if not self.rebalance_service.may_consume(share, now):
             return
         self._hand_out(waiting.popleft(), now)
 
-    def _dropped(self, share: Share) -> None:
+    def _dropped(self, share: AssignedQueue) -> None:
         self._waiting.pop(share, None)
         self._current.pop(share, None)
 
     def _renew_locks(self, now: Now) -> None:
-        locks = self.shares.locks
+        locks = self.rebalance_service.locks
         assert locks is not None
         if self._is_closed:
             return
-        for share in self.shares.active():
-            self.shares.may_consume(share, now)
-        locks.renew([share.queue for share in self.shares.active()], now)
+        for share in self.rebalance_service.active():
+            self.rebalance_service.may_consume(share, now)
+        locks.renew([share.queue for share in self.rebalance_service.active()], now)
 
     # What the node brings.
 
     def _route_changed(self, route: TopicRoute, now: Now) -> None:
-        if any(known.data.topic == route.topic for known in self.shares.subscriptions):
-            self.shares.rebalance(now)
+        if any(known.data.topic == route.topic for known in self.rebalance_service.subscriptions):
+            self.rebalance_service.rebalance(now)
 
     def _commit(self, now: Now) -> None:
         if not self._is_closed:
-            self.shares.commit(now)
+            self.rebalance_service.commit(now)
 
     def reset_offsets(self, offsets: dict[MessageQueue, int], now: Now) -> None:
         """Go on from other offsets: what was pulled and not acknowledged is forgotten, and the new offsets are told."""
         for queue, offset in offsets.items():
-            self.shares.withdraw(queue, now)
-            share = self.shares.get(queue)
-            if share is not None and share.state is ShareState.ACTIVE:
+            self.rebalance_service.withdraw(queue, now)
+            share = self.rebalance_service.get(queue)
+            if share is not None and share.state is AssignmentState.ACTIVE:
                 log.info("offset reset group=%s queue=%s offset=%d", self.options.group, queue, offset)
-                share.window.reset(offset)
+                share.process_queue.reset(offset)
                 self._dropped(share)
-                share.fetch.restart(now)
-        self.shares.commit(now)
+                share.puller.restart(now)
+        self.rebalance_service.commit(now)
 
     def heartbeat_data(self) -> list[ConsumerData]:
         """What a heartbeat says of this consumer."""
@@ -329,6 +333,6 @@ class PushCore:
                 "CONSUME_PASSIVELY",
                 self.options.model.value,
                 self.options.consume_from.value,
-                [known.data for known in self.shares.subscriptions],
+                [known.data for known in self.rebalance_service.subscriptions],
             )
         ]

@@ -7,7 +7,7 @@ from tandemq.client.consumer.push_machine import Delivery
 from tandemq.model.message import MessageQueue, StoredMessage
 
 
-class Ender(Protocol):
+class AckHandler(Protocol):
     """Who hears that a message is ended."""
 
     def ack(self, delivery: Delivery) -> None:
@@ -102,7 +102,7 @@ class ReceivedMessage(MessageView):
 
     __slots__ = ("_delivery", "_ender")
 
-    def __init__(self, delivery: Delivery, ender: Ender) -> None:
+    def __init__(self, delivery: Delivery, ender: AckHandler) -> None:
         """Of a delivery."""
         super().__init__(delivery.message, delivery.queue)
         self._delivery = delivery

@@ -10,9 +10,9 @@ Source: docs/requests.md, "retry"; docs/ha.md; RocketMQ DefaultMQPushConsumerImp
 import logging
 
 from tandemq.client.core.context import Kit
-from tandemq.client.core.operations import Steps, ask, request, tell_now, wait
+from tandemq.client.core.operations import Steps, ask, current_time, request, wait
 from tandemq.client.core.settings import ConsumerOptions
-from tandemq.client.producer.encoder import Outgoing
+from tandemq.client.producer.encoder import SendRequest
 from tandemq.client.producer.machine import ProducerCore
 from tandemq.errors import TandemError
 from tandemq.model.codes import RequestCode
@@ -75,7 +75,7 @@ def send_back(
         else:
             return True
     try:
-        now = yield from tell_now()
+        now = yield from current_time()
         stored = yield from wait(producer.send_prepared(_again(kit, options, message, level, now.wall_ms), now))
     except TandemError as error:
         log.warning("retry failed group=%s queue=%s reason=%s", options.group, queue, error)
@@ -83,7 +83,7 @@ def send_back(
     return stored.status is SendStatus.SEND_OK or not kit.routes.is_elected(stored.queue.broker_name)
 
 
-def _again(kit: Kit, options: ConsumerOptions, message: StoredMessage, level: int, wall_ms: int) -> Outgoing:
+def _again(kit: Kit, options: ConsumerOptions, message: StoredMessage, level: int, wall_ms: int) -> SendRequest:
     """The message as a new one for the retry topic; which brokers make a dead letter when its times are over. A body
     that could not be decompressed goes as it is stored, with its flags.
 
@@ -98,7 +98,7 @@ def _again(kit: Kit, options: ConsumerOptions, message: StoredMessage, level: in
     properties.setdefault(ORIGIN_MESSAGE_ID, message.offset_message_id)
     properties[DELAY] = str(level if level > 0 else FIRST_RETRY_LEVEL + message.reconsume_times)
     properties["WAIT"] = "true"
-    return Outgoing(
+    return SendRequest(
         retry_topic(options.group),
         message.body,
         encode_properties(properties),

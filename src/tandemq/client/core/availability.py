@@ -20,7 +20,7 @@ from random import Random
 
 from tandemq.boundary import Now
 from tandemq.client.core.calls import Timers
-from tandemq.client.core.connections import Answer, Links
+from tandemq.client.core.connections import Answer, RemotingClient
 from tandemq.errors import TandemError
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
@@ -52,10 +52,10 @@ class _Doubt:
         self.wanted_ms = now_ms
 
 
-class Standing:
+class BrokerAvailability:
     """All brokers that said no, by address."""
 
-    def __init__(self, links: Links, timers: Timers, random: Random) -> None:
+    def __init__(self, links: RemotingClient, timers: Timers, random: Random) -> None:
         """Everybody serves."""
         self._links = links
         self._timers = timers

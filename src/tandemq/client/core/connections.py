@@ -38,7 +38,7 @@ DOWN_FORGOTTEN_MS = 600_000
 """An address that nobody asked for during this time is not tried any more."""
 
 
-class PeerState(Enum):
+class _PeerState(Enum):
     """What there is of a link."""
 
     IDLE = "idle"
@@ -47,30 +47,30 @@ class PeerState(Enum):
     OPEN = "open"
 
 
-class _Waiting:
+class _PendingRequest:
     """A request that waits for its answer."""
 
     __slots__ = ("closes", "on_answer", "sent_ms", "together")
 
-    def __init__(self, on_answer: OnAnswer, together: "_Together", *, closes: bool) -> None:
+    def __init__(self, on_answer: OnAnswer, together: "_DeadlineBucket", *, closes: bool) -> None:
         self.on_answer = on_answer
         self.together = together
         self.closes = closes
         self.sent_ms = -1
 
 
-class _Together:
+class _DeadlineBucket:
     """Requests whose time is up in the same step."""
 
     __slots__ = ("left", "requests")
 
     def __init__(self) -> None:
-        self.requests: list[tuple[Peer, int]] = []
+        self.requests: list[tuple[_Peer, int]] = []
         self.left = 0
         """How many of them wait for their answer."""
 
 
-class Peer:
+class _Peer:
     """An address, and the link to it if there is one."""
 
     __slots__ = (
@@ -92,10 +92,10 @@ class Peer:
     def __init__(self, address: str) -> None:
         """Nothing is known of it."""
         self.address = address
-        self.state = PeerState.IDLE
+        self.state = _PeerState.IDLE
         self.link = 0
         self.decoder = FrameDecoder()
-        self.waiting: dict[int, _Waiting] = {}
+        self.waiting: dict[int, _PendingRequest] = {}
         self.kept: list[tuple[int, bytes]] = []
         self.opened_ms = 0
         self.read_ms = -1
@@ -106,16 +106,16 @@ class Peer:
         self.wanted_ms = 0
 
 
-class Links:
+class RemotingClient:
     """All links of one client."""
 
     def __init__(self, config: ClientConfig, timers: Timers) -> None:
         """No link is open. Set the three hooks before the first turn."""
         self._config = config
         self._timers = timers
-        self._by_address: dict[str, Peer] = {}
-        self._by_link: dict[int, Peer] = {}
-        self._due: dict[int, _Together] = {}
+        self._by_address: dict[str, _Peer] = {}
+        self._by_link: dict[int, _Peer] = {}
+        self._due: dict[int, _DeadlineBucket] = {}
         self._due_ms: list[int] = []
         """The steps of `_due`, a heap."""
         self._opaque = 0
@@ -141,16 +141,16 @@ class Links:
     def is_open(self, address: str) -> bool:
         """Whether a link to an address is open."""
         peer = self._by_address.get(address)
-        return peer is not None and peer.state is PeerState.OPEN
+        return peer is not None and peer.state is _PeerState.OPEN
 
     def open_ms(self, address: str, now: Now) -> int:
         """How long the link to an address has been open, milliseconds; 0 if it is not."""
         peer = self._by_address.get(address)
-        return now.mono_ms - peer.opened_ms if peer is not None and peer.state is PeerState.OPEN else 0
+        return now.mono_ms - peer.opened_ms if peer is not None and peer.state is _PeerState.OPEN else 0
 
     def open_addresses(self) -> list[str]:
         """Addresses with an open link."""
-        return [peer.address for peer in self._by_address.values() if peer.state is PeerState.OPEN]
+        return [peer.address for peer in self._by_address.values() if peer.state is _PeerState.OPEN]
 
     # Asking.
 
@@ -178,8 +178,8 @@ class Links:
         together = self._due_at(now.mono_ms + (timeout_ms or self._config.request_timeout_ms))
         together.requests.append((peer, opaque))
         together.left += 1
-        waiting = peer.waiting[opaque] = _Waiting(on_answer, together, closes=closes)
-        if peer.state is PeerState.OPEN:
+        waiting = peer.waiting[opaque] = _PendingRequest(on_answer, together, closes=closes)
+        if peer.state is _PeerState.OPEN:
             waiting.sent_ms = now.mono_ms
             self._turn.send(peer.link, encode_command(command))
         else:
@@ -196,11 +196,11 @@ class Links:
         waiting.together.left -= 1
         return True
 
-    def _due_at(self, deadline_ms: int) -> _Together:
+    def _due_at(self, deadline_ms: int) -> _DeadlineBucket:
         step = -(-deadline_ms // DEADLINE_STEP_MS) * DEADLINE_STEP_MS
         together = self._due.get(step)
         if together is None:
-            together = self._due[step] = _Together()
+            together = self._due[step] = _DeadlineBucket()
             heappush(self._due_ms, step)
         return together
 
@@ -209,31 +209,31 @@ class Links:
         command.flag |= FLAG_ONEWAY
         command.opaque = self._opaque = self._opaque + 1 & 0x7FFFFFFF
         peer = self._peer(address, now)
-        if peer.state is PeerState.OPEN:
+        if peer.state is _PeerState.OPEN:
             self._turn.send(peer.link, encode_command(command))
         else:
             peer.kept.append((-1, encode_command(command)))
 
-    def _peer(self, address: str, now: Now) -> Peer:
+    def _peer(self, address: str, now: Now) -> _Peer:
         peer = self._by_address.get(address)
         if peer is None:
-            peer = self._by_address[address] = Peer(address)
+            peer = self._by_address[address] = _Peer(address)
         peer.wanted_ms = now.mono_ms
-        if peer.state is PeerState.IDLE:
+        if peer.state is _PeerState.IDLE:
             self._connect(peer, now)
         return peer
 
-    def _connect(self, peer: Peer, now: Now) -> None:
+    def _connect(self, peer: _Peer, now: Now) -> None:
         self._link_count -= 1
         link = peer.link = self._link_count
-        peer.state = PeerState.CONNECTING
+        peer.state = _PeerState.CONNECTING
         peer.decoder = FrameDecoder(self._config.frame_bytes_max)
         self._by_link[link] = peer
         self._turn.connects.append(Connect(link, LinkKind.PEER, peer.address))
         self._timers.at(now.mono_ms + self._config.connect_timeout_ms, lambda at: self._give_up(peer, link, at))
 
-    def _give_up(self, peer: Peer, link: int, now: Now) -> None:
-        if peer.link == link and peer.state is PeerState.CONNECTING:
+    def _give_up(self, peer: _Peer, link: int, now: Now) -> None:
+        if peer.link == link and peer.state is _PeerState.CONNECTING:
             self.drop(peer, f"not connected within {self._config.connect_timeout_ms} ms", now)
 
     def want(self, address: str, now: Now) -> None:
@@ -256,8 +256,8 @@ class Links:
             if peer is not None:
                 self._lost(peer, event.reason, now)
 
-    def _opened(self, peer: Peer, now: Now) -> None:
-        peer.state = PeerState.OPEN
+    def _opened(self, peer: _Peer, now: Now) -> None:
+        peer.state = _PeerState.OPEN
         peer.opened_ms = peer.read_ms = now.mono_ms
         kept, peer.kept = peer.kept, []
         self.on_open(peer.address, now)
@@ -298,13 +298,13 @@ class Links:
         elif peer.is_leaving and not peer.waiting:
             self._part(peer, "nothing is under way any more")
 
-    def _up(self, peer: Peer, now: Now) -> None:
+    def _up(self, peer: _Peer, now: Now) -> None:
         log.info("up address=%s", peer.address)
         peer.is_down = False
         peer.failures = 0
         self.on_up(peer.address, now)
 
-    def _asked(self, peer: Peer, command: Command, now: Now) -> None:
+    def _asked(self, peer: _Peer, command: Command, now: Now) -> None:
         answer = self.on_request(peer.address, command, now)
         if answer is not None:
             self.answer(peer.address, command, answer)
@@ -312,7 +312,7 @@ class Links:
     def answer(self, address: str, request: Command, answer: Command) -> None:
         """Answer a peer's request, now or later; dropped if it wants none or its link is gone."""
         peer = self._by_address.get(address)
-        if peer is not None and peer.state is PeerState.OPEN and not request.is_oneway:
+        if peer is not None and peer.state is _PeerState.OPEN and not request.is_oneway:
             self._turn.send(peer.link, encode_command(answer))
 
     # What goes wrong.
@@ -328,8 +328,8 @@ class Links:
         while self._due_ms and self._due_ms[0] <= now.mono_ms:
             self._expire(self._due.pop(heappop(self._due_ms)), now)
 
-    def _expire(self, together: _Together, now: Now) -> None:
-        silent: dict[str, Peer] = {}
+    def _expire(self, together: _DeadlineBucket, now: Now) -> None:
+        silent: dict[str, _Peer] = {}
         for peer, opaque in together.requests:
             waiting = peer.waiting.get(opaque)
             if waiting is None:
@@ -341,38 +341,38 @@ class Links:
             del peer.waiting[opaque]
             waiting.on_answer(_failure(peer, sent_ms, "no answer in time"), now)
         for peer in silent.values():
-            if peer.state is PeerState.OPEN:
+            if peer.state is _PeerState.OPEN:
                 self.drop(peer, "it owes an answer and is silent", now)
 
     def leave(self, address: str, reason: str) -> None:
         """Close a link, if there is one, after what is under way has ended. The address is not down: it is connected
         again when it is needed."""
         peer = self._by_address.get(address)
-        if peer is None or peer.state is not PeerState.OPEN:
+        if peer is None or peer.state is not _PeerState.OPEN:
             return
         if peer.waiting:
             peer.is_leaving = True
         else:
             self._part(peer, reason)
 
-    def _part(self, peer: Peer, reason: str) -> None:
+    def _part(self, peer: _Peer, reason: str) -> None:
         log.info("left address=%s reason=%s", peer.address, reason)
         self._turn.closes.append((peer.link, reason))
         del self._by_link[peer.link]
-        peer.state = PeerState.IDLE
+        peer.state = _PeerState.IDLE
         peer.link = 0
         peer.is_leaving = False
 
-    def drop(self, peer: Peer, reason: str, now: Now) -> None:
+    def drop(self, peer: _Peer, reason: str, now: Now) -> None:
         """Close a link; everybody who waits on it hears that nobody answered."""
         self._turn.closes.append((peer.link, reason))
         self._lost(peer, reason, now)
 
-    def _lost(self, peer: Peer, reason: str, now: Now) -> None:
+    def _lost(self, peer: _Peer, reason: str, now: Now) -> None:
         log.info("down address=%s reason=%s waiting=%d", peer.address, reason, len(peer.waiting))
         del self._by_link[peer.link]
         self._turn.sends.pop(peer.link, None)
-        peer.state = PeerState.IDLE
+        peer.state = _PeerState.IDLE
         peer.link = 0
         peer.kept.clear()
         peer.is_leaving = False
@@ -386,8 +386,8 @@ class Links:
             entry.together.left -= 1
             entry.on_answer(_failure(peer, entry.sent_ms, reason), now)
 
-    def _probe(self, peer: Peer, now: Now) -> None:
-        is_due = peer.is_down and peer.state is PeerState.IDLE and peer.probe_ms <= now.mono_ms
+    def _probe(self, peer: _Peer, now: Now) -> None:
+        is_due = peer.is_down and peer.state is _PeerState.IDLE and peer.probe_ms <= now.mono_ms
         if is_due and now.mono_ms - peer.wanted_ms < DOWN_FORGOTTEN_MS:
             self._connect(peer, now)
 
@@ -396,7 +396,7 @@ class Links:
         return [
             peer.address
             for peer in self._by_link.values()
-            if peer.state is PeerState.OPEN and peer.waiting and now.mono_ms - peer.read_ms >= silence_ms
+            if peer.state is _PeerState.OPEN and peer.waiting and now.mono_ms - peer.read_ms >= silence_ms
         ]
 
     def close(self, now: Now) -> None:
@@ -406,7 +406,7 @@ class Links:
             peer.wanted_ms = -DOWN_FORGOTTEN_MS
 
 
-def _failure(peer: Peer, sent_ms: int, reason: str) -> NetworkError:
+def _failure(peer: _Peer, sent_ms: int, reason: str) -> NetworkError:
     if sent_ms < 0:
         return NotConnected(f"{peer.address} cannot be reached: {reason}")
     return OutcomeUnknown(f"no answer from {peer.address}: {reason}", hint="what was asked for may have been done")

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from random import Random
 
-from tandemq.client.core.availability import Standing
+from tandemq.client.core.availability import BrokerAvailability
 from tandemq.client.core.calls import Timers
-from tandemq.client.core.connections import Links
-from tandemq.client.core.operations import Runner
+from tandemq.client.core.connections import RemotingClient
+from tandemq.client.core.operations import OperationRunner
 from tandemq.client.core.routes import Routes
 from tandemq.client.core.settings import ClientConfig
 from tandemq.client.producer.unique_keys import UniqueKeys
@@ -17,10 +17,10 @@ class Kit:
     """One per node; machines get it whole."""
 
     config: ClientConfig
-    links: Links
+    links: RemotingClient
     timers: Timers
-    runner: Runner
+    runner: OperationRunner
     routes: Routes
-    standing: Standing
+    standing: BrokerAvailability
     keys: UniqueKeys
     random: Random

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from tandemq.boundary import Now
 from tandemq.client.core.calls import Ticket, Timers
-from tandemq.client.core.connections import Answer, Links
+from tandemq.client.core.connections import Answer, RemotingClient
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.errors import ProtocolError, RemoteError, TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -30,7 +30,7 @@ STALE_ROUTE_CODES = frozenset({14, 16, 17, 1500})
 
 
 @dataclass(slots=True)
-class Ask:
+class Invoke:
     """Wait for the answer to one request; errors are thrown."""
 
     address: str
@@ -39,10 +39,10 @@ class Ask:
 
 
 @dataclass(slots=True)
-class AskAll:
+class InvokeAll:
     """Wait for the answers to all of these; errors are among the answers."""
 
-    asks: list[Ask]
+    asks: list[Invoke]
     answers: list[Answer | None] = field(default_factory=list)
 
 
@@ -54,18 +54,18 @@ class Pause:
 
 
 @dataclass(slots=True)
-class Wait:
+class Await:
     """Wait for a ticket; its error is thrown."""
 
     ticket: Ticket[Any]
 
 
 @dataclass(slots=True)
-class TellNow:
+class GetTime:
     """Do not wait; the runner answers with the time it is."""
 
 
-Step = Ask | AskAll | Pause | Wait | TellNow
+Step = Invoke | InvokeAll | Pause | Await | GetTime
 Steps = Generator[Step, Any, T]
 
 
@@ -76,7 +76,7 @@ def ask(address: str, command: Command, timeout_ms: int = 0) -> Steps[Command]:
         NetworkError: nobody answered.
         RemoteError: the answer is another than SUCCESS.
     """
-    return checked((yield Ask(address, command, timeout_ms)))
+    return checked((yield Invoke(address, command, timeout_ms)))
 
 
 def ask_any_code(address: str, command: Command, timeout_ms: int = 0) -> Steps[Command]:
@@ -85,15 +85,15 @@ def ask_any_code(address: str, command: Command, timeout_ms: int = 0) -> Steps[C
     Raises:
         NetworkError: nobody answered.
     """
-    answer: Command = yield Ask(address, command, timeout_ms)
+    answer: Command = yield Invoke(address, command, timeout_ms)
     return answer
 
 
-def ask_all(asks: list[Ask]) -> Steps[list[Answer]]:
+def ask_all(asks: list[Invoke]) -> Steps[list[Answer]]:
     """The answers to several requests sent at once, in their order; an error stands where no answer came."""
     if not asks:
         return []
-    answers: list[Answer] = yield AskAll(asks)
+    answers: list[Answer] = yield InvokeAll(asks)
     return answers
 
 
@@ -104,13 +104,13 @@ def pause(ms: int) -> Steps[None]:
 
 def wait(ticket: Ticket[T]) -> Steps[T]:
     """The result of another operation."""
-    value: T = yield Wait(ticket)
+    value: T = yield Await(ticket)
     return value
 
 
-def tell_now() -> Steps[Now]:
+def current_time() -> Steps[Now]:
     """The time it is."""
-    now: Now = yield TellNow()
+    now: Now = yield GetTime()
     return now
 
 
@@ -174,10 +174,10 @@ def text_of(value: object) -> str:
     return str(value)
 
 
-class Runner:
+class OperationRunner:
     """Runs stories: as many at once as there are."""
 
-    def __init__(self, links: Links, timers: Timers) -> None:
+    def __init__(self, links: RemotingClient, timers: Timers) -> None:
         """Over these links."""
         self._links = links
         self._timers = timers
@@ -198,7 +198,7 @@ class Runner:
             except TandemError as error:
                 ticket.fail(error)
                 return
-            if not isinstance(step, TellNow):
+            if not isinstance(step, GetTime):
                 self._wait(steps, ticket, step, now)
                 return
             go_on = lambda: steps.send(now)  # noqa: E731
@@ -210,20 +210,20 @@ class Runner:
             else:
                 self._resume(steps, ticket, lambda: steps.send(answer), at)
 
-        if isinstance(step, Ask):
+        if isinstance(step, Invoke):
             self._links.request(step.address, step.command, now, heard, timeout_ms=step.timeout_ms)
-        elif isinstance(step, AskAll):
+        elif isinstance(step, InvokeAll):
             self._ask_all(steps, ticket, step, now)
         elif isinstance(step, Pause):
             self._timers.at(now.mono_ms + step.ms, lambda at: self._resume(steps, ticket, lambda: steps.send(None), at))
         else:
-            assert isinstance(step, Wait)
+            assert isinstance(step, Await)
             # A settled ticket does not know the time; a timer that is due at once does.
             step.ticket.then(
                 lambda done: void(self._timers.at(0, lambda at: self._resume(steps, ticket, _outcome(steps, done), at)))
             )
 
-    def _ask_all(self, steps: Steps[T], ticket: Ticket[T], step: AskAll, now: Now) -> None:
+    def _ask_all(self, steps: Steps[T], ticket: Ticket[T], step: InvokeAll, now: Now) -> None:
         step.answers = [None] * len(step.asks)
         left = len(step.asks)
 

@@ -21,10 +21,10 @@ from random import Random
 from typing import Any
 
 from tandemq.boundary import Now
-from tandemq.client.core.availability import Standing
+from tandemq.client.core.availability import BrokerAvailability
 from tandemq.client.core.calls import Ticket, Timers
-from tandemq.client.core.connections import Links
-from tandemq.client.core.operations import Runner, Steps, ask_any_code, refusal, request, tell_now
+from tandemq.client.core.connections import RemotingClient
+from tandemq.client.core.operations import OperationRunner, Steps, ask_any_code, current_time, refusal, request
 from tandemq.client.core.settings import ClientConfig
 from tandemq.codec.remoting.bodies import integer
 from tandemq.codec.remoting.fastjson import loads
@@ -68,7 +68,7 @@ class BrokerGroup:
     """Its failover mode, if it is another than static and a TandemQ name server tells."""
 
 
-class _Known:
+class _KnownGroup:
     """All addresses of a broker group: listed now by id, and listed before with their last id."""
 
     __slots__ = ("group", "listed", "past")
@@ -196,10 +196,10 @@ class Routes:
     def __init__(
         self,
         config: ClientConfig,
-        links: Links,
+        links: RemotingClient,
         timers: Timers,
-        runner: Runner,
-        standing: Standing,
+        runner: OperationRunner,
+        standing: BrokerAvailability,
         random: Random,
         now: Now,
     ) -> None:
@@ -213,7 +213,7 @@ class Routes:
         self._routes: dict[str, TopicRoute] = {}
         self._wanted: dict[str, None] = {}
         self._underway: dict[str, Ticket[TopicRoute]] = {}
-        self._groups: dict[str, _Known] = {}
+        self._groups: dict[str, _KnownGroup] = {}
         self._masters: set[str] = set()
         self._stale: dict[str, None] = {}
         self._is_refreshing = False
@@ -307,7 +307,7 @@ class Routes:
             )
         return [address for _, address, _ in entries]
 
-    def _rank(self, known: _Known, broker_id: int, topic: str) -> int:
+    def _rank(self, known: _KnownGroup, broker_id: int, topic: str) -> int:
         route = self._routes.get(topic)
         perm = _READ | _WRITE
         if route is not None:
@@ -389,7 +389,7 @@ class Routes:
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer)
         route = decode_route(topic, answer.body)
-        self._learn(route, (yield from tell_now()))
+        self._learn(route, (yield from current_time()))
         return route
 
     def ask_name_server(self, make: Callable[[], Command]) -> Steps[Command]:
@@ -415,7 +415,7 @@ class Routes:
         known = self._routes.get(route.topic)
         better: list[str] = []
         for name, group in route.brokers.items():
-            of_group = self._groups.setdefault(name, _Known())
+            of_group = self._groups.setdefault(name, _KnownGroup())
             if of_group.group != group:
                 self.version += 1
                 better += of_group.learn(group)

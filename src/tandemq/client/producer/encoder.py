@@ -33,7 +33,7 @@ _PART_OVERHEAD = 22
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
+class SendRequest:
     """One request's worth of messages, encoded; `unique_keys` in the order of the messages."""
 
     topic: str
@@ -69,7 +69,7 @@ class Outgoing:
         return Command(code, fields=fields, body=self.body)
 
 
-def prepare(message: Message, unique_key: str, options: ProducerOptions) -> Outgoing:
+def prepare(message: Message, unique_key: str, options: ProducerOptions) -> SendRequest:
     """One message.
 
     Raises:
@@ -85,7 +85,7 @@ def prepare(message: Message, unique_key: str, options: ProducerOptions) -> Outg
         packed = zlib.compress(body, options.compress_level)
         if len(packed) < len(body):
             body, sys_flag = packed, int(SysFlag.COMPRESSED)
-    return Outgoing(message.topic, body, properties, sys_flag, message.flag, (unique_key,))
+    return SendRequest(message.topic, body, properties, sys_flag, message.flag, (unique_key,))
 
 
 def _properties(message: Message, unique_key: str, options: ProducerOptions) -> str:
@@ -129,7 +129,7 @@ def _properties(message: Message, unique_key: str, options: ProducerOptions) -> 
 
 def prepare_batches(
     messages: Sequence[Message], unique_keys: Sequence[str], options: ProducerOptions
-) -> list[Outgoing]:
+) -> list[SendRequest]:
     """Several messages of one topic, cut into requests of at most `batch_bytes_max`.
 
     Raises:
@@ -141,7 +141,7 @@ def prepare_batches(
     topic, wait_store_ok = messages[0].topic, messages[0].wait_store_ok
     if topic.startswith(RETRY_PREFIX):
         raise LocalError("retry topics take no batches")
-    batches: list[Outgoing] = []
+    batches: list[SendRequest] = []
     parts: list[BatchPart] = []
     keys: list[str] = []
     size = 0
@@ -160,6 +160,6 @@ def prepare_batches(
     return batches
 
 
-def _batch(topic: str, parts: list[BatchPart], keys: list[str], *, wait_store_ok: bool) -> Outgoing:
+def _batch(topic: str, parts: list[BatchPart], keys: list[str], *, wait_store_ok: bool) -> SendRequest:
     properties = encode_properties({WAIT: "true" if wait_store_ok else "false"})
-    return Outgoing(topic, encode_batch(parts), properties, 0, 0, tuple(keys), is_batch=True)
+    return SendRequest(topic, encode_batch(parts), properties, 0, 0, tuple(keys), is_batch=True)

@@ -24,11 +24,11 @@ from tandemq.boundary import Now
 from tandemq.client.core.calls import Ticket, Timer
 from tandemq.client.core.connections import Answer
 from tandemq.client.core.context import Kit
-from tandemq.client.core.operations import Steps, refusal, tell_now, void, wait
+from tandemq.client.core.operations import Steps, current_time, refusal, void, wait
 from tandemq.client.core.routes import TEMPLATE_TOPIC, TopicRoute, new_topic_route
 from tandemq.client.core.settings import ProducerOptions
-from tandemq.client.producer.encoder import Outgoing, prepare, prepare_batches
-from tandemq.client.producer.queue_selector import Publishing, Targets
+from tandemq.client.producer.encoder import SendRequest, prepare, prepare_batches
+from tandemq.client.producer.fault_strategy import MQFaultStrategy, TopicPublishInfo
 from tandemq.errors import ClosedError, LocalError, NoRoute, OutcomeUnknown, TandemError
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
@@ -73,7 +73,7 @@ class _Sending:
         "unknown",
     )
 
-    def __init__(self, message: Outgoing, ticket: Ticket[Any], select: Select | None) -> None:
+    def __init__(self, message: SendRequest, ticket: Ticket[Any], select: Select | None) -> None:
         self.message = message
         self.ticket = ticket
         self.attempts_left = 1
@@ -107,8 +107,8 @@ class ProducerCore:
         """Nothing is sent yet."""
         self.options = options
         self._kit = kit
-        self._targets = Targets(kit, options)
-        self._topics: dict[str, Publishing] = {}
+        self._targets = MQFaultStrategy(kit, options)
+        self._topics: dict[str, TopicPublishInfo] = {}
         self._waiting: list[_Sending] = []
         self._look_timer: Timer | None = None
         self._parked: dict[str, list[_Sending]] = {}
@@ -131,7 +131,7 @@ class ProducerCore:
         outgoing = prepare(message, unique_key or self._kit.keys.next(now.wall_ms), self.options)
         return self.send_prepared(outgoing, now, select=select)
 
-    def send_prepared(self, outgoing: Outgoing, now: Now, *, select: Select | None = None) -> Ticket[SendResult]:
+    def send_prepared(self, outgoing: SendRequest, now: Now, *, select: Select | None = None) -> Ticket[SendResult]:
         """Send what is encoded already, as one message."""
         ticket: Ticket[SendResult] = Ticket()
         self._begin(_Sending(outgoing, ticket, select), now)
@@ -202,7 +202,7 @@ class ProducerCore:
             sending.give_up_ms += self.options.retry_ms
         self._try(sending, now)
 
-    def _publishing(self, topic: str) -> Publishing | None:
+    def _publishing(self, topic: str) -> TopicPublishInfo | None:
         known = self._topics.get(topic)
         routes = self._kit.routes
         if known is not None and known.version == routes.version:
@@ -211,7 +211,7 @@ class ProducerCore:
         if route is None:
             return known
         position = known.position if known is not None else self._kit.random.randrange(1 << 16)
-        fresh = self._topics[topic] = Publishing(route, routes, position)
+        fresh = self._topics[topic] = TopicPublishInfo(route, routes, position)
         return fresh
 
     def _park(self, sending: _Sending, now: Now) -> None:
@@ -237,11 +237,11 @@ class ProducerCore:
         route = new_topic_route(topic, template, self.options.queues_per_new_topic)
         if not route.publish_queues():
             raise NoRoute(f"no broker creates the topic {topic}", hint="create it with `tandemq topic create`")
-        self._topics[topic] = Publishing(route, kit.routes, kit.random.randrange(1 << 16))
+        self._topics[topic] = TopicPublishInfo(route, kit.routes, kit.random.randrange(1 << 16))
         return route
 
     def _fetched(self, topic: str) -> Steps[TopicRoute]:
-        now = yield from tell_now()
+        now = yield from current_time()
         return (yield from wait(self._kit.routes.fetch(topic, now)))
 
     def _unpark(self, topic: str, found: Ticket[TopicRoute], now: Now) -> None:
@@ -273,7 +273,7 @@ class ProducerCore:
         else:
             self._send(sending, *target, now)
 
-    def _target(self, sending: _Sending, publishing: Publishing, now: Now) -> tuple[MessageQueue, str] | None:
+    def _target(self, sending: _Sending, publishing: TopicPublishInfo, now: Now) -> tuple[MessageQueue, str] | None:
         if not publishing.queues:
             return None
         is_late = sending.is_late(now)
@@ -399,7 +399,7 @@ def _nobody(topic: str) -> NoRoute:
     return NoRoute(f"no broker takes messages for {topic} now")
 
 
-def _results(answer: Command, status: SendStatus, queue: MessageQueue, message: Outgoing) -> list[SendResult]:
+def _results(answer: Command, status: SendStatus, queue: MessageQueue, message: SendRequest) -> list[SendResult]:
     queue_id = int(answer.fields["queueId"])
     first = int(answer.fields["queueOffset"])
     if queue_id != queue.queue_id:

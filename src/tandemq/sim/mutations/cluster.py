@@ -23,11 +23,11 @@ from tandemq.broker.send import send_back as retry
 from tandemq.broker.send.response import recode
 from tandemq.broker.state import consumer_offsets as offsets
 from tandemq.client.consumer import push_machine as consuming
-from tandemq.client.consumer.queues import process_queue as window
+from tandemq.client.consumer.queues import process_queue
 from tandemq.client.core import connections as links
 from tandemq.client.core import routes
+from tandemq.client.producer import fault_strategy as targets
 from tandemq.client.producer import machine as sending
-from tandemq.client.producer import queue_selector as targets
 from tandemq.codec.record.record_run import Row
 from tandemq.errors import NotConnected, ProtocolError
 from tandemq.model.codes import ResponseCode
@@ -393,35 +393,35 @@ def client_sends_to_one_broker() -> AbstractContextManager[Any]:
         queue = of_last[publishing.position % len(of_last)]
         return queue, self._kit.routes.members(queue.broker_name)[0]
 
-    return patched(targets.Targets, "choose", stubborn)
+    return patched(targets.MQFaultStrategy, "choose", stubborn)
 
 
 def client_commits_ahead() -> AbstractContextManager[Any]:
     """The client tells offsets up to what it pulled, finished or not."""
-    return patched(window.Window, "committable", property(lambda self: self.next_offset))
+    return patched(process_queue.ProcessQueue, "committable", property(lambda self: self.next_offset))
 
 
 def client_drops_rejected() -> AbstractContextManager[Any]:
     """The client passes over what its application gives back."""
 
-    def drop(self: consuming.PushCore, delivery: Any, _level: int, ticket: Any, now: Any) -> None:
+    def drop(self: consuming.PushConsumerCore, delivery: Any, _level: int, ticket: Any, now: Any) -> None:
         self._pass(delivery, now)
         ticket.settle(None)
 
-    return patched(consuming.PushCore, "_send_back", drop)
+    return patched(consuming.PushConsumerCore, "_send_back", drop)
 
 
 def client_skips_messages() -> AbstractContextManager[Any]:
     """The client drops every seventh message it pulls."""
-    arrived = consuming.PushCore._arrived
+    arrived = consuming.PushConsumerCore._arrived
 
-    def skip(self: consuming.PushCore, share: Any, messages: Any, now: Any) -> None:
+    def skip(self: consuming.PushConsumerCore, share: Any, messages: Any, now: Any) -> None:
         for message in messages:
             if message.queue_offset % 7 == 6:
-                share.window.ack(message.queue_offset)
+                share.process_queue.ack(message.queue_offset)
         arrived(self, share, [message for message in messages if message.queue_offset % 7 != 6], now)
 
-    return patched(consuming.PushCore, "_arrived", skip)
+    return patched(consuming.PushConsumerCore, "_arrived", skip)
 
 
 def client_waits_for_its_master() -> AbstractContextManager[Any]:

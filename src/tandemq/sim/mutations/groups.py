@@ -18,9 +18,8 @@ from tandemq.broker.ha import slave as slaveside
 from tandemq.broker.pull import processor as pull
 from tandemq.broker.send import processor as send
 from tandemq.broker.state import consumer_offsets as offsets
-from tandemq.client.core import availability as standing
-from tandemq.client.core import routes
-from tandemq.client.producer import queue_selector as targets
+from tandemq.client.core import availability, routes
+from tandemq.client.producer import fault_strategy as targets
 from tandemq.coordination import in_sync as insync
 from tandemq.coordination import lease
 from tandemq.coordination.member import handover, takeover
@@ -263,21 +262,21 @@ def too_few_are_enough() -> AbstractContextManager[Any]:
 def refusal_never_forgotten() -> AbstractContextManager[Any]:
     """The real client takes whoever refused it once for one that refuses for ever."""
     return both(
-        patched(standing.Standing, "trust", lambda self, address, now: None),
-        patched(standing.Standing, "_check_later", lambda self, doubt, now: None),
+        patched(availability.BrokerAvailability, "trust", lambda self, address, now: None),
+        patched(availability.BrokerAvailability, "_check_later", lambda self, doubt, now: None),
     )
 
 
 def master_not_looked_for() -> AbstractContextManager[Any]:
     """The real client sends to the master it knows, and asks for another one when it is time to ask anyway."""
 
-    def known(self: targets.Targets, broker_name: str, *_: Any) -> list[str]:
+    def known(self: targets.MQFaultStrategy, broker_name: str, *_: Any) -> list[str]:
         master = self._kit.routes.group(broker_name).members.get(routes.MASTER_ID)
         return [] if master is None else [master]
 
     return both(
-        patched(targets.Targets, "_may_become_master", known),
-        patched(targets.Targets, "_best", lambda self, name, *_: next(iter(known(self, name)), None)),
+        patched(targets.MQFaultStrategy, "_may_become_master", known),
+        patched(targets.MQFaultStrategy, "_best", lambda self, name, *_: next(iter(known(self, name)), None)),
         patched(routes.Routes, "refresh", lambda self, topic, now: None),
         patched(routes.Routes, "_look_for_masters", lambda self, now: None),
     )

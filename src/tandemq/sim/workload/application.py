@@ -15,8 +15,8 @@ from random import Random
 
 from tandemq.boundary import Event, Now, Turn
 from tandemq.client.core.calls import Ticket, Timers
-from tandemq.client.core.node import ClientNode
 from tandemq.client.core.settings import ClientConfig
+from tandemq.client.node import ClientNode
 from tandemq.sim.checkers.model import Shadow
 from tandemq.sim.checkers.wire_monitor import Member, Witness
 from tandemq.sim.world.world import World

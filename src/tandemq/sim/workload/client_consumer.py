@@ -12,9 +12,9 @@ from random import Random
 
 from tandemq.boundary import Event, Now, Turn
 from tandemq.client.consumer.push_machine import Delivery
-from tandemq.client.consumer.queues.rebalance import Share, ShareState
-from tandemq.client.core.node import ClientNode
+from tandemq.client.consumer.queues.rebalance import AssignedQueue, AssignmentState
 from tandemq.client.core.settings import ConsumeFrom, ConsumerOptions
+from tandemq.client.node import ClientNode
 from tandemq.model.message import MessageQueue
 from tandemq.sim.checkers.deliveries import RECONSUME_MAX, Deliveries
 from tandemq.sim.checkers.wire_monitor import Queue
@@ -61,11 +61,11 @@ class ConsumingApplication(Application):
             error_pause_ms=500,
         )
         self._deliveries = Deliveries(around.world, around.shadow, name, group)
-        self._highest: dict[Share, tuple[int, int]] = {}
+        self._highest: dict[AssignedQueue, tuple[int, int]] = {}
         """Share to its window's generation and the highest offset delivered."""
-        self._told: dict[Share, tuple[int, int]] = {}
+        self._told: dict[AssignedQueue, tuple[int, int]] = {}
         """Share to its window's generation, and the offset told last in it."""
-        self._generations: dict[Share, int] = {}
+        self._generations: dict[AssignedQueue, int] = {}
         """Share to its window's generation, as the last turn left it."""
         self._open: dict[MessageQueue, dict[int, Delivery]] = {}
         """Deliveries that are not finished."""
@@ -87,7 +87,9 @@ class ConsumingApplication(Application):
     def turn(self, received: Sequence[tuple[int, bytes]], events: Sequence[Event], now: Now) -> Turn:
         """See `boundary.Node`."""
         turn = super().turn(received, events, now)
-        self._generations = {share: share.window.generation for share in self._consumer.shares.active()}
+        self._generations = {
+            share: share.process_queue.generation for share in self._consumer.rebalance_service.active()
+        }
         return turn
 
     def act(self, now: Now) -> bool:
@@ -102,7 +104,7 @@ class ConsumingApplication(Application):
         message, queue, share = delivery.message, delivery.queue, delivery.share
         assert share is not None, "nobody hands messages in"
         place = (queue.broker_name, queue.topic, queue.queue_id, message.queue_offset)
-        address = self.witness.gave.get(place, share.fetch.read_from)
+        address = self.witness.gave.get(place, share.puller.read_from)
         wanted = self._deliveries.given(address, queue.broker_name, queue.topic, message)
         self._judge_order(share, queue, message.queue_offset)
         self._open.setdefault(queue, {})[message.queue_offset] = delivery
@@ -127,13 +129,13 @@ class ConsumingApplication(Application):
 
     # What must hold.
 
-    def _judge_order(self, share: Share, queue: MessageQueue, queue_offset: int) -> None:
+    def _judge_order(self, share: AssignedQueue, queue: MessageQueue, queue_offset: int) -> None:
         generation, highest = self._highest.get(share, (-1, -1))
-        if generation == share.window.generation and queue_offset <= highest:
+        if generation == share.process_queue.generation and queue_offset <= highest:
             if (queue, queue_offset) not in self._given_back:
                 raise Violation("I4", f"{self.name} was given {queue}@{queue_offset} after {highest}")
         else:
-            self._highest[share] = (share.window.generation, queue_offset)
+            self._highest[share] = (share.process_queue.generation, queue_offset)
         if self._options.orderly and self._unfinished(queue):
             raise Violation("I4", f"{self.name} consumes {queue} in order, and was given @{queue_offset} too early")
 
@@ -143,20 +145,20 @@ class ConsumingApplication(Application):
     def _committed(self, place: Queue, offset: int) -> None:
         group, topic, queue_id = place
         queue = MessageQueue(topic, group, queue_id)
-        share = self._consumer.shares.get(queue)
-        if share is None or share.state is not ShareState.ACTIVE:
+        share = self._consumer.rebalance_service.get(queue)
+        if share is None or share.state is not AssignmentState.ACTIVE:
             return
-        if self._generations.get(share) not in (None, share.window.generation):
+        if self._generations.get(share) not in (None, share.process_queue.generation):
             return  # it left in the turn in which the queue moved, and before that
         generation, told = self._told.get(share, (-1, -1))
-        if generation != share.window.generation:
+        if generation != share.process_queue.generation:
             told = -1
         unfinished = self._unfinished(queue)
         if unfinished and min(unfinished) < offset:
             raise Violation("I7", f"{self.name} tells {offset} for {queue}, and has not finished @{min(unfinished)}")
         if offset < told:
             raise Violation("I7", f"{self.name} tells {offset} for {queue} after {told}")
-        self._told[share] = (share.window.generation, offset)
+        self._told[share] = (share.process_queue.generation, offset)
 
     def lost(self, address: str, now: Now) -> None:
         """See `Application`: if it was a master, its queues must be read from a slave soon."""
@@ -167,18 +169,18 @@ class ConsumingApplication(Application):
             for slave, link in self.witness.open_links.items()
             if self.around.members[slave][0] == group and not links.is_down(slave)
         }
-        shares = [share for share in self._consumer.shares.active() if share.queue.broker_name == group]
+        shares = [share for share in self._consumer.rebalance_service.active() if share.queue.broker_name == group]
         if broker_id == 0 and shares and slaves and not self.is_ending:
             self.after(MOVE_MS, now, partial(self._judge_move, address, shares, slaves))
 
-    def _judge_move(self, master: str, shares: list[Share], slaves: dict[str, int], _now: Now) -> None:
+    def _judge_move(self, master: str, shares: list[AssignedQueue], slaves: dict[str, int], _now: Now) -> None:
         there = [slave for slave, link in slaves.items() if self.witness.open_links.get(slave) == link]
         if master in self.witness.open_links or not there or self.is_ending:
             return
         for share in shares:
             queue = share.queue
             asked = self.witness.asked.get((queue.broker_name, queue.topic, queue.queue_id), 0)
-            if share.state is ShareState.ACTIVE and share.window.has_room:
+            if share.state is AssignmentState.ACTIVE and share.process_queue.has_room:
                 self.moves += 1
                 if asked == 0:
                     raise Violation(

@@ -12,9 +12,9 @@ from typing import Any
 
 from tandemq.boundary import Now
 from tandemq.client.core.calls import Ticket
-from tandemq.client.core.node import ClientNode
 from tandemq.client.core.routes import TopicRoute
 from tandemq.client.core.settings import ProducerOptions
+from tandemq.client.node import ClientNode
 from tandemq.client.producer.machine import by_hash
 from tandemq.errors import OutcomeUnknown, TandemError
 from tandemq.model.codes import ResponseCode

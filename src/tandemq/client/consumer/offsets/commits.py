@@ -18,7 +18,7 @@ Owner: the shares of one consumer. Source: docs/requests.md, "offsets"; RocketMQ
 from tandemq.boundary import Now
 from tandemq.client.consumer.offsets.store import commit_request
 from tandemq.client.core.calls import Ticket
-from tandemq.client.core.connections import Answer, Links
+from tandemq.client.core.connections import Answer, RemotingClient
 from tandemq.client.core.operations import Steps, refusal, wait
 from tandemq.errors import TandemError
 from tandemq.model.codes import ResponseCode
@@ -37,7 +37,7 @@ class _Commit:
         self.ticket: Ticket[None] = Ticket()
 
 
-class Overtaken(TandemError):
+class Superseded(TandemError):
     """An offset does not hold any more, and did not leave: a newer one was told, or its queue was moved."""
 
 
@@ -54,10 +54,10 @@ class _Lane:
         self.waiting: dict[MessageQueue, _Commit] = {}
 
 
-class Commits:
+class OffsetCommitter:
     """Tells brokers the offsets of one group."""
 
-    def __init__(self, links: Links, group: str) -> None:
+    def __init__(self, links: RemotingClient, group: str) -> None:
         """Nothing is told."""
         self._links = links
         self._group = group
@@ -68,7 +68,7 @@ class Commits:
         """Tell a broker an offset, unless a newer one of the same queue is told before this one leaves.
 
         Returns:
-            a ticket, settled when the broker has it; it fails with a NetworkError or RemoteError, or is `Overtaken`.
+            a ticket, settled when the broker has it; it fails with a NetworkError or RemoteError, or is `Superseded`.
         """
         lane = self._lanes.setdefault((address, queue.topic), _Lane(address))
         overtaken = self._take_back(queue)
@@ -76,7 +76,7 @@ class Commits:
         for other in self._lanes.values():
             self._go_on(other, now)
         if overtaken is not None:
-            overtaken.ticket.fail(Overtaken(f"{queue}: {offset} was told before {overtaken.offset} had left"))
+            overtaken.ticket.fail(Superseded(f"{queue}: {offset} was told before {overtaken.offset} had left"))
         return commit.ticket
 
     def withdraw(self, queue: MessageQueue, now: Now) -> None:
@@ -85,7 +85,7 @@ class Commits:
         if overtaken is not None:
             for lane in self._lanes.values():
                 self._go_on(lane, now)
-            overtaken.ticket.fail(Overtaken(f"{queue} was moved before {overtaken.offset} had left"))
+            overtaken.ticket.fail(Superseded(f"{queue} was moved before {overtaken.offset} had left"))
             self._tell_if_idle()
 
     def _take_back(self, queue: MessageQueue) -> _Commit | None:

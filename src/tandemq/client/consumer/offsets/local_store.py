@@ -18,8 +18,8 @@ from tandemq.model.message import MessageQueue
 DIRECTORY_VARIABLE = "TANDEMQ_OFFSETS"
 
 
-class FileOffsets:
-    """See `client.consumer.offsets.store.LocalOffsets`."""
+class FileOffsetStorage:
+    """See `client.consumer.offsets.store.OffsetStorage`."""
 
     def __init__(self, client_id: str, directory: Path | None = None) -> None:
         """For one client; nothing is read or written yet."""

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Protocol
 
 from tandemq.client.core.context import Kit
-from tandemq.client.core.operations import Steps, ask_any_code, number, refusal, request, tell_now
+from tandemq.client.core.operations import Steps, ask_any_code, current_time, number, refusal, request
 from tandemq.client.core.settings import ConsumeFrom, ConsumerOptions
 from tandemq.errors import NetworkError, NotConnected
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -21,7 +21,7 @@ from tandemq.model.message import MessageQueue
 from tandemq.model.topic import RETRY_PREFIX
 
 
-class LocalOffsets(Protocol):
+class OffsetStorage(Protocol):
     """Where a broadcasting group's member keeps its own offsets."""
 
     def read(self, group: str) -> dict[MessageQueue, int]:
@@ -31,7 +31,7 @@ class LocalOffsets(Protocol):
         """Replace all offsets of a group, in one piece."""
 
 
-class MemoryOffsets:
+class MemoryOffsetStorage:
     """Offsets that last as long as the object."""
 
     def __init__(self) -> None:
@@ -39,11 +39,11 @@ class MemoryOffsets:
         self.groups: dict[str, dict[MessageQueue, int]] = {}
 
     def read(self, group: str) -> dict[MessageQueue, int]:
-        """See `LocalOffsets`."""
+        """See `OffsetStorage`."""
         return dict(self.groups.get(group, {}))
 
     def write(self, group: str, offsets: dict[MessageQueue, int]) -> None:
-        """See `LocalOffsets`."""
+        """See `OffsetStorage`."""
         self.groups[group] = dict(offsets)
 
 
@@ -69,7 +69,7 @@ def ask_member(
         if check is None or answer.code != ResponseCode.NO_PERMISSION:
             return answer
         refused = answer
-        kit.standing.shut(address, check, (yield from tell_now()))
+        kit.standing.shut(address, check, (yield from current_time()))
     if refused is not None:
         return refused
     raise last or NotConnected(f"no address of {broker_name} is known")

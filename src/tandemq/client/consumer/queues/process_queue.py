@@ -9,7 +9,7 @@ What always holds: `committable` never passes a message that was not acknowledge
 from tandemq.model.message import MessageQueue, StoredMessage
 
 
-class Window:
+class ProcessQueue:
     """The messages of one queue between pulled and acknowledged."""
 
     __slots__ = ("_bytes", "_bytes_max", "_count_max", "_unacked", "generation", "next_offset", "queue")

@@ -16,7 +16,7 @@ from tandemq.boundary import Now
 from tandemq.client.consumer.offsets.store import offset_question
 from tandemq.client.core.connections import Answer
 from tandemq.client.core.context import Kit
-from tandemq.client.core.operations import Steps, ask_any_code, checked, json_object, tell_now
+from tandemq.client.core.operations import Steps, ask_any_code, checked, current_time, json_object
 from tandemq.client.core.settings import ConsumerOptions
 from tandemq.codec.remoting.bodies import integer
 from tandemq.codec.remoting.fastjson import dumps
@@ -36,7 +36,7 @@ def queue_of(item: dict[str, Any]) -> MessageQueue:
     return MessageQueue(str(item["topic"]), str(item["brokerName"]), integer(item.get("queueId"), "queueId"))
 
 
-class QueueLocks:
+class QueueLockClient:
     """The locks one consumer holds."""
 
     def __init__(self, kit: Kit, options: ConsumerOptions) -> None:
@@ -66,11 +66,11 @@ class QueueLocks:
         address = self._kit.routes.leader(queue.broker_name)
         if address is None:
             raise NotConnected(f"no broker of {queue.broker_name} that gives locks is known")
-        asked = yield from tell_now()
+        asked = yield from current_time()
         answer = yield from ask_any_code(address, self._command(RequestCode.LOCK_BATCH_MQ, [queue]))
         if answer.code == ResponseCode.NO_PERMISSION:
             check = partial(offset_question, self._options.group, queue)
-            self._kit.standing.refused(address, check, (yield from tell_now()))
+            self._kit.standing.refused(address, check, (yield from current_time()))
         return queue in self._take([queue], checked(answer), asked.mono_ms, address)
 
     def renew(self, queues: Iterable[MessageQueue], now: Now) -> None:

@@ -23,15 +23,15 @@ from enum import Enum
 from functools import partial
 
 from tandemq.boundary import Now
-from tandemq.client.consumer.fetch import Fetch, Subscription
-from tandemq.client.consumer.offsets.commits import Commits, Overtaken
-from tandemq.client.consumer.offsets.store import LocalOffsets, first_offset, offset_question, starting_offset
+from tandemq.client.consumer.offsets.commits import OffsetCommitter, Superseded
+from tandemq.client.consumer.offsets.store import OffsetStorage, first_offset, offset_question, starting_offset
 from tandemq.client.consumer.queues.allocate import allocate
-from tandemq.client.consumer.queues.process_queue import Window
-from tandemq.client.consumer.queues.queue_locks import QueueLocks
+from tandemq.client.consumer.queues.process_queue import ProcessQueue
+from tandemq.client.consumer.queues.queue_locks import QueueLockClient
+from tandemq.client.consumer.queues.queue_puller import QueuePuller, Subscription
 from tandemq.client.core.calls import Ticket
 from tandemq.client.core.context import Kit
-from tandemq.client.core.operations import Steps, ask_any_code, json_object, pause, request, tell_now, wait
+from tandemq.client.core.operations import Steps, ask_any_code, current_time, json_object, pause, request, wait
 from tandemq.client.core.routes import TopicRoute
 from tandemq.client.core.settings import ConsumerOptions, MessageModel
 from tandemq.errors import NetworkError, NoRoute, ProtocolError, StoreError, TandemError
@@ -50,7 +50,7 @@ CLOSE_ATTEMPTS = 3
 """How often offsets are told that nobody took, before a consumer closes without."""
 
 
-class ShareState(Enum):
+class AssignmentState(Enum):
     """Where a queue stands."""
 
     OPENING = "opening"
@@ -60,32 +60,32 @@ class ShareState(Enum):
     """Another member's, or nobody's."""
 
 
-class Share:
+class AssignedQueue:
     """One queue that this consumer reads."""
 
-    __slots__ = ("fetch", "is_locking", "queue", "state", "told", "window")
+    __slots__ = ("is_locking", "process_queue", "puller", "queue", "state", "told")
 
-    def __init__(self, queue: MessageQueue, window: Window, fetch: Fetch) -> None:
+    def __init__(self, queue: MessageQueue, process_queue: ProcessQueue, puller: QueuePuller) -> None:
         """Not pulled yet."""
         self.queue = queue
-        self.window = window
-        self.fetch = fetch
-        self.state = ShareState.OPENING
+        self.process_queue = process_queue
+        self.puller = puller
+        self.state = AssignmentState.OPENING
         self.is_locking = False
         self.told: tuple[int, str] | None = None
         """The offset last told and the address it was told to."""
 
 
-class Shares:
+class RebalanceService:
     """All queues of one consumer."""
 
     def __init__(
         self,
         kit: Kit,
         options: ConsumerOptions,
-        local: LocalOffsets,
-        on_messages: Callable[[Share, list[StoredMessage], Now], None],
-        on_dropped: Callable[[Share], None],
+        local: OffsetStorage,
+        on_messages: Callable[[AssignedQueue, list[StoredMessage], Now], None],
+        on_dropped: Callable[[AssignedQueue], None],
     ) -> None:
         """None yet."""
         self._kit = kit
@@ -93,7 +93,7 @@ class Shares:
         self._local = local
         self._on_messages = on_messages
         self._on_dropped = on_dropped
-        self._shares: dict[MessageQueue, Share] = {}
+        self._shares: dict[MessageQueue, AssignedQueue] = {}
         self._subscriptions: dict[str, Subscription] = {}
         self._is_asking = False
         self._is_wanted_again = False
@@ -104,9 +104,9 @@ class Shares:
         self._is_committing = False
         self._members: set[str] = set()
         self._is_looking_again = False
-        self._commits = Commits(kit.links, options.group)
-        self.locks = QueueLocks(kit, options) if options.orderly else None
-        self.on_locked: Callable[[Share, Now], None] = lambda _share, _now: None
+        self._commits = OffsetCommitter(kit.links, options.group)
+        self.locks = QueueLockClient(kit, options) if options.orderly else None
+        self.on_locked: Callable[[AssignedQueue, Now], None] = lambda _share, _now: None
         """Called when a queue's lock was taken again."""
 
     # What is read.
@@ -118,7 +118,7 @@ class Shares:
         self._kit.routes.want(topic)
         for share in self._shares.values():
             if share.queue.topic == topic:
-                share.fetch.subscription = subscription
+                share.puller.subscription = subscription
         self.rebalance(now)
 
     @property
@@ -126,15 +126,15 @@ class Shares:
         """All of them."""
         return list(self._subscriptions.values())
 
-    def active(self) -> list[Share]:
+    def active(self) -> list[AssignedQueue]:
         """Shares that are being read."""
-        return [share for share in self._shares.values() if share.state is ShareState.ACTIVE]
+        return [share for share in self._shares.values() if share.state is AssignmentState.ACTIVE]
 
     def queues(self) -> list[MessageQueue]:
         """Queues that are this consumer's, sorted."""
         return sorted(self._shares)
 
-    def get(self, queue: MessageQueue) -> Share | None:
+    def get(self, queue: MessageQueue) -> AssignedQueue | None:
         """One of them."""
         return self._shares.get(queue)
 
@@ -177,7 +177,7 @@ class Shares:
         """One pass over all topics; False if something could not be asked."""
         complete = True
         for topic in list(self._subscriptions):
-            now = yield from tell_now()
+            now = yield from current_time()
             route = self._kit.routes.get(topic)
             try:
                 if route is None:
@@ -190,7 +190,7 @@ class Shares:
             if mine is None:
                 complete = False
             elif not self._is_closed:
-                self._assign(topic, mine, (yield from tell_now()))
+                self._assign(topic, mine, (yield from current_time()))
         return complete
 
     def _share_of(self, route: TopicRoute) -> Steps[list[MessageQueue] | None]:
@@ -213,7 +213,7 @@ class Shares:
                 continue
             if answer.code == ResponseCode.SUCCESS:
                 told = {str(client_id) for client_id in json_object(answer).get("consumerIdList") or ()}
-                return self._with_remembered(told, address, (yield from tell_now()))
+                return self._with_remembered(told, address, (yield from current_time()))
         return None
 
     def _with_remembered(self, told: set[str], address: str, now: Now) -> list[str]:
@@ -250,27 +250,27 @@ class Shares:
                 self._open(queue, now)
 
     def _open(self, queue: MessageQueue, now: Now) -> None:
-        window = Window(queue, self._options.prefetch_messages, self._options.prefetch_bytes)
-        fetch = Fetch(
+        process_queue = ProcessQueue(queue, self._options.prefetch_messages, self._options.prefetch_bytes)
+        puller = QueuePuller(
             self._kit,
             self._options,
             self._subscriptions[queue.topic],
-            window,
+            process_queue,
             lambda messages, at: self._on_messages(share, messages, at),
         )
-        fetch.on_refused = self._commit_soon
-        fetch.on_moved = partial(self._commits.withdraw, queue)
-        share = self._shares[queue] = Share(queue, window, fetch)
+        puller.on_refused = self._commit_soon
+        puller.on_moved = partial(self._commits.withdraw, queue)
+        share = self._shares[queue] = AssignedQueue(queue, process_queue, puller)
         log.info("share taken group=%s queue=%s", self._options.group, queue)
         self._kit.runner.start(self._begin(share), now)
 
-    def _begin(self, share: Share) -> Steps[None]:
+    def _begin(self, share: AssignedQueue) -> Steps[None]:
         """Lock if need be, learn the offset, begin to pull; tried until it works or the queue is not ours any more.
 
         First of all the broker hears how far the queue was read when it was ours before.
         """
         yield from self._commits.settled(share.queue)
-        while share.state is ShareState.OPENING:
+        while share.state is AssignmentState.OPENING:
             try:
                 if self.locks is not None and not (yield from self.locks.acquire(share.queue)):
                     yield from pause(OPEN_RETRY_MS)
@@ -280,11 +280,11 @@ class Shares:
                 log.info("share waits group=%s queue=%s reason=%s", self._options.group, share.queue, error)
                 yield from pause(OPEN_RETRY_MS)
                 continue
-            if share.state is ShareState.OPENING:
-                share.window.reset(offset)
-                share.state = ShareState.ACTIVE
+            if share.state is AssignmentState.OPENING:
+                share.process_queue.reset(offset)
+                share.state = AssignmentState.ACTIVE
                 log.info("share active group=%s queue=%s offset=%d", self._options.group, share.queue, offset)
-                share.fetch.pull((yield from tell_now()))
+                share.puller.pull((yield from current_time()))
 
     def _offset(self, queue: MessageQueue) -> Steps[int]:
         if self._options.model is MessageModel.CLUSTERING:
@@ -298,27 +298,27 @@ class Shares:
         """Somebody else decides where a queue goes on: an offset that has not left yet does not hold any more."""
         self._commits.withdraw(queue, now)
 
-    def drop(self, share: Share, now: Now) -> None:
+    def drop(self, share: AssignedQueue, now: Now) -> None:
         """Give a queue back: tell its offset, unlock it."""
         log.info("share dropped group=%s queue=%s", self._options.group, share.queue)
-        if share.state is ShareState.ACTIVE:
+        if share.state is AssignmentState.ACTIVE:
             self._tell(share, now)
         self._let_go(share)
         if self.locks is not None:
             self._kit.runner.start(self._unlocking(self.locks, share.queue), now)
 
-    def _unlocking(self, locks: QueueLocks, queue: MessageQueue) -> Steps[None]:
+    def _unlocking(self, locks: QueueLockClient, queue: MessageQueue) -> Steps[None]:
         """The next member may ask for the offset as soon as it has the lock."""
         yield from self._commits.settled(queue)
-        locks.release([queue], (yield from tell_now()))
+        locks.release([queue], (yield from current_time()))
 
-    def _let_go(self, share: Share) -> None:
-        share.state = ShareState.DROPPED
-        share.fetch.stop()
+    def _let_go(self, share: AssignedQueue) -> None:
+        share.state = AssignmentState.DROPPED
+        share.puller.stop()
         del self._shares[share.queue]
         self._on_dropped(share)
 
-    def may_consume(self, share: Share, now: Now) -> bool:
+    def may_consume(self, share: AssignedQueue, now: Now) -> bool:
         """Whether an orderly queue's lock holds. One that a broker gave which does not serve any more is taken again at
         the next; if it is another member's there, or has expired, what was pulled is forgotten and the queue gets in
         line again."""
@@ -332,10 +332,10 @@ class Shares:
             self._kit.runner.start(self._lock_again(share), now)
         return False
 
-    def _lock_again(self, share: Share) -> Steps[None]:
+    def _lock_again(self, share: AssignedQueue) -> Steps[None]:
         assert self.locks is not None
-        while share.state is ShareState.ACTIVE:
-            now = yield from tell_now()
+        while share.state is AssignmentState.ACTIVE:
+            now = yield from current_time()
             if self.locks.holds(share.queue, now):
                 break
             if not self.locks.is_moved(share.queue, now):
@@ -348,13 +348,13 @@ class Shares:
                 self._kit.routes.refresh(share.queue.topic, now)
                 yield from pause(RETRY_MS)
                 continue
-            if not granted and share.state is ShareState.ACTIVE:
-                self._lock_lost(share, (yield from tell_now()))
+            if not granted and share.state is AssignmentState.ACTIVE:
+                self._lock_lost(share, (yield from current_time()))
         share.is_locking = False
-        if share.state is ShareState.ACTIVE:
-            self.on_locked(share, (yield from tell_now()))
+        if share.state is AssignmentState.ACTIVE:
+            self.on_locked(share, (yield from current_time()))
 
-    def _lock_lost(self, share: Share, now: Now) -> None:
+    def _lock_lost(self, share: AssignedQueue, now: Now) -> None:
         self._let_go(share)
         if not self._is_closed:
             self._open(share.queue, now)
@@ -370,7 +370,7 @@ class Shares:
             self._tell(share, now)
 
     def _save_local(self) -> None:
-        found = {share.queue: share.window.committable for share in self.active()}
+        found = {share.queue: share.process_queue.committable for share in self.active()}
         try:
             offsets = self._local.read(self._options.group)
             if any(offsets.get(queue) != offset for queue, offset in found.items()):
@@ -390,22 +390,22 @@ class Shares:
         if self._options.model is MessageModel.CLUSTERING:
             self.commit(now)
 
-    def _tell(self, share: Share, now: Now) -> None:
+    def _tell(self, share: AssignedQueue, now: Now) -> None:
         news = self._news(share)
         if news is not None:
             self._tell_to(share, news, now)
 
-    def _tell_to(self, share: Share, news: tuple[int, str], now: Now) -> None:
+    def _tell_to(self, share: AssignedQueue, news: tuple[int, str], now: Now) -> None:
         def heard(ticket: Ticket[None]) -> None:
             error = ticket.error
             if error is None:
                 share.told = news
-            elif not isinstance(error, Overtaken):
+            elif not isinstance(error, Superseded):
                 self._kit.timers.at(0, lambda at: self._not_told(share, news, error, at))
 
         self._commits.tell(share.queue, *news, now).then(heard)
 
-    def _not_told(self, share: Share, news: tuple[int, str], error: TandemError, now: Now) -> None:
+    def _not_told(self, share: AssignedQueue, news: tuple[int, str], error: TandemError, now: Now) -> None:
         """Tell the next holder, if there is one: who failed is down or shut now, so that this ends. Of a queue that was
         given back only what was refused is told again: later its next reader may have told more."""
         if error.code == ResponseCode.NO_PERMISSION:
@@ -413,7 +413,7 @@ class Shares:
             self._kit.standing.shut(news[1], check, now)
             self._kit.routes.refresh(share.queue.topic, now)
         following: tuple[int, str] | None = None
-        if share.state is ShareState.ACTIVE:
+        if share.state is AssignmentState.ACTIVE:
             following = self._news(share)
         elif error.code == ResponseCode.NO_PERMISSION:
             addresses = self._kit.routes.read_addresses(share.queue.broker_name)
@@ -421,23 +421,23 @@ class Shares:
         if following is not None and following[1] != news[1] and not self._kit.standing.is_shut(following[1]):
             self._tell_to(share, following, now)
 
-    def _news(self, share: Share) -> tuple[int, str] | None:
+    def _news(self, share: AssignedQueue) -> tuple[int, str] | None:
         addresses = self._kit.routes.read_addresses(share.queue.broker_name)
         if self._options.model is MessageModel.BROADCASTING or not addresses:
             return None
-        news = (share.window.committable, addresses[0])
+        news = (share.process_queue.committable, addresses[0])
         return None if share.told == news else news
 
     def close(self, now: Now) -> Ticket[None]:
         """Stop reading, tell offsets, unlock; settled when the brokers have answered or did not."""
         self._is_closed = True
         for share in self._shares.values():
-            share.fetch.stop()
+            share.puller.stop()
         return self._kit.runner.start(self._closing(), now)
 
     def _closing(self) -> Steps[None]:
         for _ in range(CLOSE_ATTEMPTS):
-            self.commit((yield from tell_now()))
+            self.commit((yield from current_time()))
             yield from wait(self._commits.idle())
             # What was refused may be on its way to the next holder by now.
             yield from pause(0)
@@ -450,4 +450,4 @@ class Shares:
         for share in list(self._shares.values()):
             self._let_go(share)
         if self.locks is not None:
-            self.locks.release(queues, (yield from tell_now()))
+            self.locks.release(queues, (yield from current_time()))

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from tandemq.client.admin.cluster import topic_names
-from tandemq.client.admin.groups import Progress, progress, topic_groups
+from tandemq.client.admin.groups import ConsumeProgress, progress, topic_groups
 from tandemq.client.core.context import Kit
 from tandemq.client.core.operations import Steps
 from tandemq.errors import ConfigError, RemoteError
@@ -96,5 +96,5 @@ def find_lag(kit: Kit) -> Steps[list[Row]]:
     return rows
 
 
-def _row(group: str, queue: MessageQueue, one: Progress) -> Row:
+def _row(group: str, queue: MessageQueue, one: ConsumeProgress) -> Row:
     return (group, queue.topic, queue.broker_name, queue.queue_id, one.broker_offset, one.consumer_offset, one.lag)

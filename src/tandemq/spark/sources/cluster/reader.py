@@ -21,7 +21,7 @@ from struct import Struct
 
 from tandemq.client.admin.cluster import topic_route
 from tandemq.client.core.context import Kit
-from tandemq.client.core.operations import Ask, Steps, number, pause, refusal, tell_now
+from tandemq.client.core.operations import Invoke, Steps, current_time, number, pause, refusal
 from tandemq.client.core.routes import MASTER_ID
 from tandemq.codec.record.record import RECORD_BYTES_MIN, parse_record, property_value
 from tandemq.errors import NetworkError, OffsetGone, ProtocolError, RemoteError, TandemError
@@ -157,7 +157,7 @@ def _next_of(how: ReadHow, reading: _Reading) -> Story[tuple[bytes, int] | None]
 
 def next_records(kit: Kit, how: ReadHow, reading: _Reading) -> Steps[tuple[bytes, int] | None]:
     """The next records of a range and how many; None at its end."""
-    until_ms = (yield from tell_now()).mono_ms + how.timeout_ms
+    until_ms = (yield from current_time()).mono_ms + how.timeout_ms
     while reading.position < reading.range.end:
         reading.forget()
         for address in _addresses(kit, how, reading):
@@ -167,7 +167,7 @@ def next_records(kit: Kit, how: ReadHow, reading: _Reading) -> Steps[tuple[bytes
             if reading.position >= reading.range.end:
                 return None
         _judge(kit, how, reading)
-        if (yield from tell_now()).mono_ms >= until_ms:
+        if (yield from current_time()).mono_ms >= until_ms:
             if _ends_for_good(kit, reading):
                 _lost(
                     how, reading, reading.position, reading.range.end, "were there and are no more: the log is shorter"
@@ -218,7 +218,7 @@ def _ask_member(how: ReadHow, reading: _Reading, address: str) -> Steps[tuple[by
     code = RequestCode.TANDEM_REPLICA_PULL if address in reading.replicas else RequestCode.PULL_MESSAGE
     command = pull_request(queue, position, count, how.expression, how.expression_type, code=code)
     try:
-        answer: Command = yield Ask(address, command, min(how.timeout_ms, PULL_TIMEOUT_MS))
+        answer: Command = yield Invoke(address, command, min(how.timeout_ms, PULL_TIMEOUT_MS))
     except NetworkError as error:
         reading.failures[address] = error
         return None

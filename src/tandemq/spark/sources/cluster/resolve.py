@@ -17,7 +17,7 @@ from tandemq.client.admin.cluster import topic_names, topic_route
 from tandemq.client.admin.queries import TOOLS_GROUP
 from tandemq.client.consumer.offsets.store import ask_member, commit_request, time_offset
 from tandemq.client.core.context import Kit
-from tandemq.client.core.operations import Ask, Steps, ask_all, checked, json_object, number, refusal, request
+from tandemq.client.core.operations import Invoke, Steps, ask_all, checked, json_object, number, refusal, request
 from tandemq.client.core.routes import MASTER_ID
 from tandemq.codec.record.record import decode_messages
 from tandemq.errors import ConfigError, NetworkError, NoRoute, NotConnected, ProtocolError, TandemError
@@ -141,7 +141,7 @@ def find_ends(layout: Layout, read_from: ReadFrom) -> Steps[dict[MessageQueue, E
         for queue in layout.queues
         if read_from is not ReadFrom.SLAVE and MASTER_ID in layout.members[queue.broker_name]
     }
-    answers = yield from ask_all([Ask(address, _edge(queue, code)) for queue, address in masters.items()])
+    answers = yield from ask_all([Invoke(address, _edge(queue, code)) for queue, address in masters.items()])
     told = dict(zip(masters, answers, strict=True))
     ends: dict[MessageQueue, End] = {}
     for queue in layout.queues:
@@ -191,7 +191,7 @@ def find_edges(queue: MessageQueue, addresses: Sequence[str]) -> Steps[list[tupl
         RemoteError: what one says makes no sense.
     """
     codes = (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
-    answers = yield from ask_all([Ask(address, _edge(queue, code)) for address in addresses for code in codes])
+    answers = yield from ask_all([Invoke(address, _edge(queue, code)) for address in addresses for code in codes])
     edges: list[tuple[int, int] | TandemError] = []
     for address, low, high in zip(addresses, answers[0::2], answers[1::2], strict=True):
         if not isinstance(low, Command) or not isinstance(high, Command):
@@ -206,7 +206,7 @@ def find_edges(queue: MessageQueue, addresses: Sequence[str]) -> Steps[list[tupl
 def _replica_edges(queue: MessageQueue, address: str) -> Steps[tuple[int, int] | TandemError]:
     code = RequestCode.TANDEM_REPLICA_PULL
     try:
-        answer = yield Ask(address, pull_request(queue, BEYOND, 1, code=code))
+        answer = yield Invoke(address, pull_request(queue, BEYOND, 1, code=code))
     except NetworkError as error:
         return error
     if "maxOffset" not in answer.fields:
@@ -249,7 +249,7 @@ def _first_from(queue: MessageQueue, offset: int, addresses: Sequence[str]) -> S
         code, at = RequestCode.PULL_MESSAGE, offset
         while True:
             try:
-                answer = yield Ask(address, pull_request(queue, at, 1, code=code))
+                answer = yield Invoke(address, pull_request(queue, at, 1, code=code))
             except NetworkError as error:
                 failure = error
                 break
@@ -401,7 +401,7 @@ def find_epochs(layout: Layout, read_from: ReadFrom) -> Steps[dict[str, Epochs]]
     for name in sorted({queue.broker_name for queue in layout.queues}):
         members = layout.members[name]
         addresses = [at for id_, at in members.items() if id_ != MASTER_ID or read_from is not ReadFrom.SLAVE]
-        answers = yield from ask_all([Ask(at, request(RequestCode.GET_BROKER_EPOCH_CACHE)) for at in addresses])
+        answers = yield from ask_all([Invoke(at, request(RequestCode.GET_BROKER_EPOCH_CACHE)) for at in addresses])
         told = {at: one for at, one in zip(addresses, answers, strict=True) if isinstance(one, Command)}
         if members.get(MASTER_ID) in told:
             found[name] = Epochs(_pairs(told[members[MASTER_ID]]), is_final=True)

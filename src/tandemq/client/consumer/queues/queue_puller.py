@@ -28,7 +28,7 @@ from functools import partial
 
 from tandemq.boundary import Now
 from tandemq.client.consumer.offsets.store import offset_question
-from tandemq.client.consumer.queues.process_queue import Window
+from tandemq.client.consumer.queues.process_queue import ProcessQueue
 from tandemq.client.core.calls import Timer
 from tandemq.client.core.connections import Answer
 from tandemq.client.core.context import Kit
@@ -65,7 +65,7 @@ class Subscription:
         return self.tags is None or message.tags in self.tags
 
 
-class Fetch:
+class QueuePuller:
     """Pulls one queue into its window until stopped."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Fetch:
         kit: Kit,
         options: ConsumerOptions,
         subscription: Subscription,
-        window: Window,
+        window: ProcessQueue,
         on_messages: Callable[[list[StoredMessage], Now], None],
     ) -> None:
         """Idle; `pull` begins. `on_messages` gets those that match, in order, after they are in the window."""

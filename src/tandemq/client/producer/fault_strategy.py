@@ -19,9 +19,9 @@ from random import Random
 from tandemq.boundary import Now
 from tandemq.client.consumer.offsets.store import offset_question
 from tandemq.client.core.context import Kit
-from tandemq.client.core.fault_strategy import Latency
 from tandemq.client.core.routes import MASTER_ID, WEIGHT_DEFAULT, Routes, TopicRoute
 from tandemq.client.core.settings import ProducerOptions
+from tandemq.client.producer.latency import LatencyFaultTolerance
 from tandemq.errors import NetworkError, TandemError
 from tandemq.model.codes import ResponseCode
 from tandemq.model.message import MessageQueue
@@ -33,7 +33,7 @@ PAUSE_MS_MAX = 200
 _ALL_TOPICS = ""
 
 
-class Publishing:
+class TopicPublishInfo:
     """The queues of one topic, and whose turn it is."""
 
     __slots__ = ("_turns", "by_group", "is_weighted", "position", "queues", "route", "version", "weights")
@@ -69,14 +69,14 @@ class _Failure:
         self.again_ms = 0
 
 
-class Targets:
+class MQFaultStrategy:
     """Chooses for one producer."""
 
     def __init__(self, kit: Kit, options: ProducerOptions) -> None:
         """Everybody is fine."""
         self._kit = kit
         self._options = options
-        self._latency = Latency()
+        self._latency = LatencyFaultTolerance()
         self._failures: dict[tuple[str, str], _Failure] = {}
         self._proven: set[str] = set()
         """Members that stored the last message they were sent."""
@@ -84,7 +84,7 @@ class Targets:
     # Choosing.
 
     def choose(
-        self, publishing: Publishing, last_broker: str, now: Now, *, is_late: bool = False
+        self, publishing: TopicPublishInfo, last_broker: str, now: Now, *, is_late: bool = False
     ) -> tuple[MessageQueue, str] | None:
         """A queue, and the member to send it to; None if all failed too short ago. Counts as a try.
 
@@ -104,7 +104,7 @@ class Targets:
                 return found[0], self._taken(found[1], topic, now)
         return self._least_bad(publishing, last_broker, now, is_late=is_late)
 
-    def _next(self, publishing: Publishing, last_broker: str, now: Now) -> tuple[MessageQueue, str] | None:
+    def _next(self, publishing: TopicPublishInfo, last_broker: str, now: Now) -> tuple[MessageQueue, str] | None:
         """The next queue in turn whose group nothing speaks against."""
         passed = {last_broker}
         for _ in publishing.queues:
@@ -117,14 +117,14 @@ class Targets:
                 passed.add(queue.broker_name)
         return None
 
-    def _spin(self, publishing: Publishing, fine: dict[str, str]) -> str:
+    def _spin(self, publishing: TopicPublishInfo, fine: dict[str, str]) -> str:
         return spin({name: publishing.weights[name] for name in fine}, self._kit.random)
 
-    def has_other(self, publishing: Publishing, last_broker: str, now: Now) -> bool:
+    def has_other(self, publishing: TopicPublishInfo, last_broker: str, now: Now) -> bool:
         """Whether another group takes messages."""
         return bool(self._fine(publishing, last_broker, now))
 
-    def _fine(self, publishing: Publishing, last_broker: str, now: Now) -> dict[str, str]:
+    def _fine(self, publishing: TopicPublishInfo, last_broker: str, now: Now) -> dict[str, str]:
         """Groups that nothing speaks against, with the member to send to; those in the producer's own zone if any."""
         fine: dict[str, str] = {}
         for name in publishing.by_group:
@@ -155,7 +155,7 @@ class Targets:
         )
 
     def _least_bad(
-        self, publishing: Publishing, last_broker: str, now: Now, *, is_late: bool
+        self, publishing: TopicPublishInfo, last_broker: str, now: Now, *, is_late: bool
     ) -> tuple[MessageQueue, str] | None:
         found = {
             name: address

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tandemq.boundary import Now
-from tandemq.client.consumer.push_machine import Delivery, PushCore
+from tandemq.client.consumer.push_machine import Delivery, PushConsumerCore
 from tandemq.client.consumer.queues.queue_locks import queue_json, queue_of
-from tandemq.client.consumer.queues.rebalance import Share
+from tandemq.client.consumer.queues.rebalance import AssignedQueue
 from tandemq.client.core.context import Kit
 from tandemq.codec.record.record import decode_message
 from tandemq.codec.remoting.bodies import integer
@@ -22,10 +22,10 @@ from tandemq.model.message import MessageQueue
 Handler = Callable[[str, Command, Now], Command | None]
 
 
-class Told:
+class ClientRemotingProcessor:
     """Answers what brokers ask, for all consumers of one client."""
 
-    def __init__(self, kit: Kit, consumers: dict[str, PushCore], started_ms: int) -> None:
+    def __init__(self, kit: Kit, consumers: dict[str, PushConsumerCore], started_ms: int) -> None:
         """`consumers` by group; the dictionary is the node's and changes."""
         self._kit = kit
         self._consumers = consumers
@@ -52,7 +52,7 @@ class Told:
     def _members_changed(self, _address: str, command: Command, now: Now) -> None:
         consumer = self._consumers.get(command.fields.get("consumerGroup", ""))
         if consumer is not None:
-            consumer.shares.rebalance(now)
+            consumer.rebalance_service.rebalance(now)
 
     def _reset_offsets(self, _address: str, command: Command, now: Now) -> Command | None:
         consumer = self._consumers.get(command.fields["group"])
@@ -72,8 +72,8 @@ class Told:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark="no such consumer here")
         topic = command.fields["topic"]
         table = {
-            _queue_key(share.queue): share.window.committable
-            for share in consumer.shares.active()
+            _queue_key(share.queue): share.process_queue.committable
+            for share in consumer.rebalance_service.active()
             if share.queue.topic == topic
         }
         return command.answer(ResponseCode.SUCCESS, body=dumps_java({"messageQueueTable": table}))
@@ -84,8 +84,8 @@ class Told:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark="no such consumer here")
         return command.answer(ResponseCode.SUCCESS, body=dumps_java(self._info(consumer, now)))
 
-    def _info(self, consumer: PushCore, now: Now) -> dict[str, Any]:
-        shares = consumer.shares
+    def _info(self, consumer: PushConsumerCore, now: Now) -> dict[str, Any]:
+        shares = consumer.rebalance_service
         locks = shares.locks
         return {
             "mqTable": {
@@ -130,8 +130,8 @@ class Told:
             ],
         }
 
-    def _queue_info(self, share: Share, now: Now, *, locked: bool) -> dict[str, Any]:
-        window = share.window
+    def _queue_info(self, share: AssignedQueue, now: Now, *, locked: bool) -> dict[str, Any]:
+        window = share.process_queue
         wall_ms = now.wall_ms
         return {
             "cachedMsgCount": window.count,
@@ -142,7 +142,7 @@ class Told:
             "droped": False,
             "lastConsumeTimestamp": wall_ms,
             "lastLockTimestamp": wall_ms if locked else 0,
-            "lastPullTimestamp": wall_ms - (now.mono_ms - share.fetch.pulled_ms),
+            "lastPullTimestamp": wall_ms - (now.mono_ms - share.puller.pulled_ms),
             "locked": locked,
             "transactionMsgCount": 0,
             "transactionMsgMaxOffset": 0,

@@ -21,15 +21,15 @@ from random import Random
 import msgspec
 
 from tandemq.boundary import Closed, Event, Now, Turn
-from tandemq.client.consumer.offsets.store import LocalOffsets, MemoryOffsets
-from tandemq.client.consumer.pull_machine import PullCore
-from tandemq.client.consumer.push_machine import PushCore
-from tandemq.client.core.availability import Standing
-from tandemq.client.core.broker_requests import Told
+from tandemq.client.consumer.client_remoting_processor import ClientRemotingProcessor
+from tandemq.client.consumer.offsets.store import MemoryOffsetStorage, OffsetStorage
+from tandemq.client.consumer.pull_machine import PullConsumerCore
+from tandemq.client.consumer.push_machine import PushConsumerCore
+from tandemq.client.core.availability import BrokerAvailability
 from tandemq.client.core.calls import Ticket, Timers
-from tandemq.client.core.connections import Answer, Links
+from tandemq.client.core.connections import Answer, RemotingClient
 from tandemq.client.core.context import Kit
-from tandemq.client.core.operations import Ask, Runner, Steps, ask_all, pause, request, tell_now, wait
+from tandemq.client.core.operations import Invoke, OperationRunner, Steps, ask_all, current_time, pause, request, wait
 from tandemq.client.core.routes import MASTER_ID, Routes, TopicRoute
 from tandemq.client.core.settings import ClientConfig, ConsumerOptions, ProducerOptions
 from tandemq.client.producer.machine import ProducerCore
@@ -46,22 +46,22 @@ FLIGHT_CHECK_MS = 10
 class ClientNode:
     """A client: see `boundary.Node`."""
 
-    def __init__(self, config: ClientConfig, random: Random, now: Now, local: LocalOffsets | None = None) -> None:
+    def __init__(self, config: ClientConfig, random: Random, now: Now, local: OffsetStorage | None = None) -> None:
         """Nothing is connected. `local` keeps the offsets of broadcasting groups."""
         timers = Timers()
-        links = Links(config, timers)
-        runner = Runner(links, timers)
-        standing = Standing(links, timers, random)
+        links = RemotingClient(config, timers)
+        runner = OperationRunner(links, timers)
+        standing = BrokerAvailability(links, timers, random)
         routes = Routes(config, links, timers, runner, standing, random, now)
         keys = UniqueKeys(config.ip, config.pid, random.getrandbits(32))
         self.config = config
         self.kit = Kit(config, links, timers, runner, routes, standing, keys, random)
-        self._local = local if local is not None else MemoryOffsets()
+        self._local = local if local is not None else MemoryOffsetStorage()
         self._producers: dict[str, ProducerCore] = {}
-        self._consumers: dict[str, PushCore] = {}
-        self._pullers: dict[str, PullCore] = {}
+        self._consumers: dict[str, PushConsumerCore] = {}
+        self._pullers: dict[str, PullConsumerCore] = {}
         self._is_closed = False
-        told = Told(self.kit, self._consumers, now.wall_ms)
+        told = ClientRemotingProcessor(self.kit, self._consumers, now.wall_ms)
         links.on_open = self._greet
         links.on_up = self._up
         links.on_request = told.asked
@@ -85,7 +85,7 @@ class ClientNode:
         producer = self._producers[options.group] = ProducerCore(self.kit, options)
         return producer
 
-    def push_consumer(self, options: ConsumerOptions, now: Now) -> PushCore:
+    def push_consumer(self, options: ConsumerOptions, now: Now) -> PushConsumerCore:
         """Host a push consumer.
 
         Raises:
@@ -98,11 +98,11 @@ class ClientNode:
             # What it cannot send soon stays with the consumer, which keeps it from being forgotten.
             options_of_inner = ProducerOptions(group=INNER_PRODUCER, retry_ms=0)
             inner = self._producers[INNER_PRODUCER] = ProducerCore(self.kit, options_of_inner)
-        consumer = self._consumers[options.group] = PushCore(self.kit, options, inner, self._local, now)
+        consumer = self._consumers[options.group] = PushConsumerCore(self.kit, options, inner, self._local, now)
         consumer.on_subscribed = self.beat
         return consumer
 
-    def pull_consumer(self, options: ConsumerOptions) -> PullCore:
+    def pull_consumer(self, options: ConsumerOptions) -> PullConsumerCore:
         """Host a pull consumer.
 
         Raises:
@@ -110,7 +110,7 @@ class ClientNode:
         """
         if options.group in self._pullers:
             raise ConfigError(f"this client has a pull consumer of the group {options.group} already")
-        consumer = self._pullers[options.group] = PullCore(self.kit, options)
+        consumer = self._pullers[options.group] = PullConsumerCore(self.kit, options)
         return consumer
 
     # Driven by a shell.
@@ -191,10 +191,10 @@ class ClientNode:
     def _introducing(self, topics: Sequence[str]) -> Steps[None]:
         for topic in topics:
             try:
-                yield from wait(self.kit.routes.fetch(topic, (yield from tell_now())))
+                yield from wait(self.kit.routes.fetch(topic, (yield from current_time())))
             except TandemError:
                 continue
-        yield from ask_all([Ask(address, self.heartbeat()) for address in self.broker_addresses()])
+        yield from ask_all([Invoke(address, self.heartbeat()) for address in self.broker_addresses()])
 
     def _route_changed(self, route: TopicRoute, now: Now) -> None:
         """New brokers hear of our consumers at once; producers become known with their first message."""
@@ -216,7 +216,7 @@ class ClientNode:
             for producer in self._producers.values():
                 producer.address_up(address)
             for consumer in self._consumers.values():
-                consumer.shares.commit(now)
+                consumer.rebalance_service.commit(now)
 
     # The end.
 
@@ -226,18 +226,18 @@ class ClientNode:
 
     def _closing(self) -> Steps[None]:
         for consumer in self._consumers.values():
-            yield from wait(consumer.close((yield from tell_now())))
+            yield from wait(consumer.close((yield from current_time())))
         for puller in self._pullers.values():
-            yield from wait(puller.close((yield from tell_now())))
+            yield from wait(puller.close((yield from current_time())))
         for producer in self._producers.values():
             producer.refuse()
         while any(producer.in_flight for producer in self._producers.values()):
             yield from pause(FLIGHT_CHECK_MS)
         for producer in self._producers.values():
             producer.close()
-        yield from ask_all([Ask(address, command) for address in self._known() for command in self._farewells()])
+        yield from ask_all([Invoke(address, command) for address in self._known() for command in self._farewells()])
         self._is_closed = True
-        self.kit.links.close((yield from tell_now()))
+        self.kit.links.close((yield from current_time()))
 
     def _known(self) -> list[str]:
         return [address for address in self.kit.links.open_addresses() if address not in self.config.name_servers]

@@ -12,7 +12,7 @@ _STEPS = ((3_000, 60_000), (1_000, 30_000), (550, 10_000))
 """(answered after at least, isolated for)."""
 
 
-class Latency:
+class LatencyFaultTolerance:
     """Until when each broker is left alone."""
 
     def __init__(self) -> None:
