@@ -81,6 +81,7 @@ def test_wheel_carries_every_module_types_and_licence_and_nothing_else(wheel: Pa
     files = [p for p in (source / "tandemq").rglob("*") if p.is_file() and p.suffix != ".pyc"]
     assert package == {p.relative_to(source).as_posix() for p in files}
     assert {p.name for p in files if p.suffix != ".py"} == {"py.typed", "log4j2.properties"}
+    assert not [n for n in names if "mutation" in n], "mutations are tests"
     # Beside it, the modules by which Spark finds our sources: it looks for packages called pyspark_….
     found_by_spark = {p.name for p in source.glob("pyspark_*")}
     assert {n.split("/")[0] for n in names - package if ".dist-info/" not in n} == found_by_spark

@@ -11,10 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tandemq.errors import ConfigError
 from tandemq.model.codes import RequestCode, ResponseCode
-from tandemq.sim.mutations.cluster import MUTATIONS
-from tandemq.sim.mutations.groups import GROUP_MUTATIONS
 from tandemq.sim.result import Result
 from tandemq.sim.runner import Summary, run_many, run_one
 from tandemq.sim.simulation import GROUP_SEEDS
@@ -34,7 +31,6 @@ TELL_EVERY_S = 30.0
 @click.option("--first", type=int, default=1, show_default=True, help="The first of them.")
 @click.option("--jobs", "-j", type=click.IntRange(1), default=2, show_default=True, help="Processes that run them.")
 @click.option("--forever", is_flag=True, help="Go on until a seed fails or it is interrupted.")
-@click.option("--mutation", help="Switch a safety off; a run that finds that is a success. `list` names them all.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def sim(
     seed: int | None,
@@ -42,7 +38,6 @@ def sim(
     first: int,
     jobs: int,
     forever: bool,
-    mutation: str | None,
     as_json: bool,
 ) -> None:
     """Run clusters on a simulated network, disk and clock, let them suffer, and check what must hold.
@@ -50,34 +45,26 @@ def sim(
     Exit code 0: nothing was violated. 3: something was; the seed is printed, and `--seed N` shows it again.
     When it is interrupted, `--forever` tells what it has seen.
     """
-    if mutation == "list":
-        for name, (switch, _) in (MUTATIONS | GROUP_MUTATIONS).items():
-            click.echo(f"{name:28}{(switch.__doc__ or '').splitlines()[0]}")
-        return
-    if mutation is not None and mutation not in MUTATIONS | GROUP_MUTATIONS:
-        raise ConfigError(f"{mutation} is no mutation", hint=f"one of {', '.join(MUTATIONS | GROUP_MUTATIONS)}")
     if seed is not None:
-        _one(seed, mutation or "", as_json=as_json)
+        _one(seed, as_json=as_json)
         return
     total = None if forever else count_wanted or SEEDS_DEFAULT
-    seeds = islice(_both_kinds(first, mutation or ""), total)
-    _many(seeds, total, jobs, mutation or "", as_json=as_json)
+    seeds = islice(_both_kinds(first), total)
+    _many(seeds, total, jobs, as_json=as_json)
 
 
-def _both_kinds(first: int, mutation: str) -> Iterator[int]:
-    """Seeds without end; every fourth one has groups with a registry, unless only one kind is of interest."""
+def _both_kinds(first: int) -> Iterator[int]:
+    """Seeds without end; every fourth one has groups with a registry, and so has each if the first one has."""
     for number in count():
-        if first >= GROUP_SEEDS or mutation in MUTATIONS:
+        if first >= GROUP_SEEDS:
             yield first + number
-        elif mutation in GROUP_MUTATIONS:
-            yield GROUP_SEEDS + first + number
         else:
             yield GROUP_SEEDS + first + number // 4 if number % 4 == 3 else first + number - number // 4
 
 
-def _one(seed: int, mutation: str, *, as_json: bool) -> None:
+def _one(seed: int, *, as_json: bool) -> None:
     began = time.monotonic()
-    result = run_one(seed, mutation)
+    result = run_one(seed)
     if as_json:
         click.echo(json.dumps(asdict(result), indent=2))
     else:
@@ -88,7 +75,7 @@ def _one(seed: int, mutation: str, *, as_json: bool) -> None:
         raise click.exceptions.Exit(EXIT_FAULTS)
 
 
-def _many(seeds: Iterable[int], total: int | None, jobs: int, mutation: str, *, as_json: bool) -> None:
+def _many(seeds: Iterable[int], total: int | None, jobs: int, *, as_json: bool) -> None:
     summary = Summary()
     console = Console(stderr=True)
     began = time.monotonic()
@@ -97,7 +84,7 @@ def _many(seeds: Iterable[int], total: int | None, jobs: int, mutation: str, *, 
     with Progress(*columns, console=console, disable=as_json or not console.is_terminal) as progress:
         task = progress.add_task("", total=total)
         try:
-            for result in run_many(seeds, jobs, mutation):
+            for result in run_many(seeds, jobs):
                 summary.add(result)
                 progress.advance(task)
                 if not as_json and not console.is_terminal and time.monotonic() >= tell_at:
@@ -105,7 +92,7 @@ def _many(seeds: Iterable[int], total: int | None, jobs: int, mutation: str, *, 
                     console.print(f"{summary.seeds} seeds", highlight=False)
                 if result.rule:
                     console.print(f"seed {result.seed}: {result.rule} {result.text[:400]}", markup=False)
-                    if mutation or total is None:
+                    if total is None:
                         break
         except KeyboardInterrupt:
             if total is not None:

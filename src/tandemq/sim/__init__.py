@@ -11,9 +11,9 @@
     seat         a client's machine and process
     faults       what goes wrong
     shadow, logs, checks, verdict            what should be there, what is there, what must hold
-    registry, groups, permissions, groupclients, groupfaults, groupchecks, groupverdict, groupsim, groupmutations
+    registry, groups, permissions, groupclients, groupfaults, groupchecks, groupverdict, groupsim
                  the same for groups with a registry
-    history, simulation, runner, mutations   one seed, many seeds, safeties switched off
+    history, simulation, runner   one seed, many seeds
 
 The nodes are the very objects that run on sockets and files. Source: docs/simulation.md.
 """

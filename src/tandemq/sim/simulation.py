@@ -26,7 +26,6 @@ from tandemq.sim.workload.raw_client import Talker
 from tandemq.sim.world.cluster import Cluster
 from tandemq.sim.world.history import History
 from tandemq.sim.world.host import Seat
-from tandemq.sim.world.patch import patched
 from tandemq.sim.world.plan import STRANGER_IP, client_ip, draw
 from tandemq.sim.world.world import SECOND, Violation
 
@@ -200,9 +199,20 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
+@contextmanager
+def _coarse_timers() -> Iterator[None]:
+    """Lengthen the intervals that brokers and clients check by, which saves half of all turns."""
+    before = delay.SCAN_MS, connections.DEADLINE_STEP_MS
+    delay.SCAN_MS, connections.DEADLINE_STEP_MS = SCAN_MS, DEADLINE_STEP_MS
+    try:
+        yield
+    finally:
+        delay.SCAN_MS, connections.DEADLINE_STEP_MS = before
+
+
 def run_seed(seed: int) -> Result:
     """Run one seed."""
-    with patched(delay, "SCAN_MS", SCAN_MS), patched(connections, "DEADLINE_STEP_MS", DEADLINE_STEP_MS), _uncollected():
+    with _coarse_timers(), _uncollected():
         return _run(seed)
 
 

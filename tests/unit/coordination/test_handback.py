@@ -9,8 +9,8 @@ from tandemq.coordination.member.machine import Member
 from tandemq.coordination.member.orders import Stage
 from tandemq.coordination.registry.records import GroupMode, Mode
 from tandemq.coordination.slave_consume import HandStep
+from tests.mutations.coordination import claim_by_reading
 from tests.spec import spec
-from tests.unit.coordination.mutations import claim_by_reading
 from tests.unit.coordination.world import Violation, World
 
 MASTER, SLAVE = 0, 1

@@ -2,9 +2,9 @@
 
 import pytest
 
+from tests.mutations.coordination import MUTATIONS, Mutation
 from tests.spec import spec
 from tests.unit.coordination.faults import Schedule
-from tests.unit.coordination.mutations import MUTATIONS, Mutation
 from tests.unit.coordination.world import Violation
 
 SEEDS = 300

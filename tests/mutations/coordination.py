@@ -1,4 +1,4 @@
-"""Safeties that can be switched off one at a time; the simulation must notice each.
+"""Mutations of a group's member; the schedules of tests/unit/coordination must notice each.
 
 Each is a name, what goes wrong without it, and how to switch it off in the real classes.
 """

@@ -1,4 +1,4 @@
-"""A safety switched off is noticed: the checkers are shown to complain before their silence is believed."""
+"""Each mutation of brokers with fixed roles is noticed by a rule that it names."""
 
 import re
 from collections.abc import Mapping
@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 import tandemq.sim
-from tandemq.sim.mutations.cluster import MUTATIONS
-from tandemq.sim.mutations.groups import GROUP_MUTATIONS
 from tandemq.sim.runner import run_one
 from tandemq.sim.simulation import quiet
+from tests.mutations.cluster import MUTATIONS
+from tests.mutations.groups import GROUP_MUTATIONS
+from tests.mutations.patch import Mutation
 
 SEEDS_MAX = 30
 FIRST = {
@@ -29,11 +30,11 @@ OF_GROUPS = {"I6", "I19"}
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_mutation_is_caught(name: str) -> None:
-    _, rules = MUTATIONS[name]
-    with quiet():
+    patch, rules = MUTATIONS[name]
+    with quiet(), patch():
         first = FIRST.get(name, 1)
         for seed in (*range(first, SEEDS_MAX + 1), *range(1, first)):
-            result = run_one(seed, name)
+            result = run_one(seed)
             if result.rule:
                 assert result.rule in rules, f"seed {seed}: {result.rule} {result.text}"
                 assert "TypeError" not in result.text, f"the mutation itself is broken: {result.text}"
@@ -51,14 +52,14 @@ def test_every_rule_alone_notices_some_mutation() -> None:
     assert alone(MUTATIONS | GROUP_MUTATIONS) == raised
 
 
-def alone(mutations: Mapping[str, tuple[object, frozenset[str]]]) -> set[str]:
-    return {rule for _, rules in mutations.values() for rule in rules if len(rules) == 1}
+def alone(mutations: Mapping[str, Mutation]) -> set[str]:
+    return {rule for mutation in mutations.values() for rule in mutation.rules if len(mutation.rules) == 1}
 
 
 def test_mutations_end_with_their_context() -> None:
-    for name, (switch, _) in MUTATIONS.items():
-        with switch():
+    for name, mutation in (MUTATIONS | GROUP_MUTATIONS).items():
+        with mutation.patch():
             pass
-        assert switch.__doc__, name
+        assert mutation.patch.__doc__, name
     with quiet():
         assert not run_one(2).rule

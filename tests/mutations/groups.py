@@ -1,10 +1,10 @@
-"""Safeties of groups with a registry switched off, one at a time; see `mutations`.
+"""Mutations of groups with a registry.
 
-Some seed from `simulation.GROUP_SEEDS` on must then fail. Those of the member's own rules are in the tests of
-`coordination` too; here they are looked for with whole brokers.
+Some seed from `simulation.GROUP_SEEDS` on must fail under each. The mutations of a member's own rules run in
+tests/unit/coordination too; here whole brokers run with them.
 """
 
-# ruff: noqa: ARG001, ARG005, SLF001  # what is replaced is inside, and has its own signature
+# ruff: noqa: ARG005  # a replacement has the signature of what it replaces
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -27,8 +27,7 @@ from tandemq.coordination.member import machine as member
 from tandemq.coordination.permission import right_of
 from tandemq.coordination.registry.records import Permission
 from tandemq.replication import master
-from tandemq.sim.mutations.cluster import Mutation, both
-from tandemq.sim.world.patch import patched
+from tests.mutations.patch import Mutation, both, patched
 
 
 @contextmanager
@@ -284,33 +283,33 @@ def master_not_looked_for() -> AbstractContextManager[Any]:
 
 ANY = frozenset({"I1", "I19", "I5", "I6", "I17", "I8", "I9", "I10", "I14", "I16", "I4", "I2"})
 SAFE = frozenset({"I1", "I5", "I17", "I19", "I8", "I14", "I4"})
-GROUP_MUTATIONS: dict[str, tuple[Mutation, frozenset[str]]] = {
-    "epoch-not-begun": (epoch_not_begun, ANY),
-    "tail-not-cut": (tail_not_cut, ANY),
-    "promise-always": (promise_always, frozenset({"I6"})),
-    "unsafe-is-shown": (unsafe_is_shown, frozenset({"I19"})),
-    "ack-alone": (ack_alone, SAFE),
-    "ack-when-copies-leave": (ack_when_copies_leave, frozenset({"I17"})),
-    "sent-counts-as-copied": (sent_counts_as_copied, SAFE),
-    "slave-reports-unsynced": (slave_reports_unsynced, SAFE),
-    "hand-over-not-merged": (hand_over_not_merged, frozenset({"I7"})),
-    "offsets-replaced": (offsets_replaced, frozenset({"I7"})),
-    "refused-pulls-served": (refused_pulls_served, frozenset({"I6"})),
-    "refused-sends-served": (refused_sends_served, frozenset({"I6"})),
-    "refused-commits-served": (refused_commits_served, frozenset({"I6"})),
-    "held-pulls-kept": (held_pulls_kept, frozenset({"I6"})),
-    "loss-forgotten": (loss_forgotten, SAFE),
-    "lease-for-ever": (lease_for_ever, frozenset({"I6"})),
-    "waiting-is-stored": (waiting_is_stored, frozenset({"I1", "I17"})),
-    "never-gives-back": (never_gives_back, frozenset({"I14"})),
-    "permission-not-looked-up": (permission_not_looked_up, frozenset({"I6"})),
-    "taken-out-serves": (taken_out_serves, frozenset({"I6"})),
-    "taken-out-stays-in-sync": (taken_out_stays_in_sync, frozenset({"I14", "I17"})),
-    "taken-out-counts": (taken_out_counts, frozenset({"I17"})),
-    "anybody-is-elected": (anybody_is_elected, frozenset({"I6"})),
-    "switch-goes-on": (switch_goes_on, frozenset({"I6"})),
-    "too-few-are-enough": (too_few_are_enough, frozenset({"I17"})),
-    "refusal-never-forgotten": (refusal_never_forgotten, frozenset({"I14"})),
-    "master-not-looked-for": (master_not_looked_for, frozenset({"I14"})),
+GROUP_MUTATIONS: dict[str, Mutation] = {
+    "epoch-not-begun": Mutation(epoch_not_begun, ANY),
+    "tail-not-cut": Mutation(tail_not_cut, ANY),
+    "promise-always": Mutation(promise_always, frozenset({"I6"})),
+    "unsafe-is-shown": Mutation(unsafe_is_shown, frozenset({"I19"})),
+    "ack-alone": Mutation(ack_alone, SAFE),
+    "ack-when-copies-leave": Mutation(ack_when_copies_leave, frozenset({"I17"})),
+    "sent-counts-as-copied": Mutation(sent_counts_as_copied, SAFE),
+    "slave-reports-unsynced": Mutation(slave_reports_unsynced, SAFE),
+    "hand-over-not-merged": Mutation(hand_over_not_merged, frozenset({"I7"})),
+    "offsets-replaced": Mutation(offsets_replaced, frozenset({"I7"})),
+    "refused-pulls-served": Mutation(refused_pulls_served, frozenset({"I6"})),
+    "refused-sends-served": Mutation(refused_sends_served, frozenset({"I6"})),
+    "refused-commits-served": Mutation(refused_commits_served, frozenset({"I6"})),
+    "held-pulls-kept": Mutation(held_pulls_kept, frozenset({"I6"})),
+    "loss-forgotten": Mutation(loss_forgotten, SAFE),
+    "lease-for-ever": Mutation(lease_for_ever, frozenset({"I6"})),
+    "waiting-is-stored": Mutation(waiting_is_stored, frozenset({"I1", "I17"})),
+    "never-gives-back": Mutation(never_gives_back, frozenset({"I14"})),
+    "permission-not-looked-up": Mutation(permission_not_looked_up, frozenset({"I6"})),
+    "taken-out-serves": Mutation(taken_out_serves, frozenset({"I6"})),
+    "taken-out-stays-in-sync": Mutation(taken_out_stays_in_sync, frozenset({"I14", "I17"})),
+    "taken-out-counts": Mutation(taken_out_counts, frozenset({"I17"})),
+    "anybody-is-elected": Mutation(anybody_is_elected, frozenset({"I6"})),
+    "switch-goes-on": Mutation(switch_goes_on, frozenset({"I6"})),
+    "too-few-are-enough": Mutation(too_few_are_enough, frozenset({"I17"})),
+    "refusal-never-forgotten": Mutation(refusal_never_forgotten, frozenset({"I14"})),
+    "master-not-looked-for": Mutation(master_not_looked_for, frozenset({"I14"})),
 }
-"""Name to what switches the safety off, and the rules that may notice it."""
+"""Mutations by name."""

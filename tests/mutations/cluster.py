@@ -1,12 +1,11 @@
-"""Safeties switched off, one at a time: a checker that never complained proves nothing.
+"""Mutations of brokers with fixed roles and of the client.
 
-Each mutation takes one safety away from the core, for as long as its context lasts; some run of some seed must then
-fail. `MUTATIONS` says by which rules it may be noticed first.
+Some seed of the simulation must fail under each. `MUTATIONS` says which rules may notice it first.
 """
 
-# ruff: noqa: ARG001, ARG005, SLF001  # what is replaced is inside, and has its own signature
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+# ruff: noqa: ARG005  # a replacement has the signature of what it replaces
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -34,24 +33,13 @@ from tandemq.model.codes import ResponseCode
 from tandemq.model.topic import DLQ_PREFIX, SCHEDULE_TOPIC
 from tandemq.replication import master
 from tandemq.replication import record_stream as records
-from tandemq.sim.world.patch import patched
 from tandemq.storage import consume_queue as consumequeue
 from tandemq.storage import key_index as index
 from tandemq.storage import recovery, store
 from tandemq.storage.log import commit_log as commitlog
 from tandemq.storage.log import range_reader as log_reader
 from tandemq.storage.log.message_rows import Row as StoredRow
-
-Mutation = Callable[[], AbstractContextManager[Any]]
-
-
-@contextmanager
-def both(*contexts: AbstractContextManager[Any]) -> Iterator[None]:
-    """Several at once."""
-    with ExitStack() as stack:
-        for context in contexts:
-            stack.enter_context(context)
-        yield
+from tests.mutations.patch import Mutation, both, patched
 
 
 def ack_without_flush() -> AbstractContextManager[Any]:
@@ -433,43 +421,43 @@ def client_waits_for_its_master() -> AbstractContextManager[Any]:
     return patched(routes.Routes, "read_addresses", master_only)
 
 
-MUTATIONS: dict[str, tuple[Mutation, frozenset[str]]] = {
-    "ack-without-flush": (ack_without_flush, frozenset({"I17", "I1"})),
-    "flush-covers-later-writes": (flush_covers_later_writes, frozenset({"I17", "I1"})),
-    "ack-without-replica": (ack_without_replica, frozenset({"I17", "I1"})),
-    "slave-counts-twice": (slave_counts_twice, frozenset({"I17", "I1"})),
-    "report-before-store": (report_before_store, frozenset({"I17", "I1"})),
-    "failed-write-is-acked": (failed_write_is_acked, frozenset({"I17", "I1", "I5", "I2", "I16"})),
-    "no-checksums": (no_checksums, frozenset({"I8", "I10", "I2", "I16", "I17"})),
-    "queues-not-cut": (queues_not_cut, frozenset({"I5", "I9", "I10", "I16", "I14", "I4", "I17", "I2"})),
-    "queue-entries-wrong": (queue_entries_wrong, frozenset({"I9", "I12", "I14"})),
-    "delay-early": (delay_early, frozenset({"I12"})),
-    "delay-twice": (delay_twice, frozenset({"I12", "I14", "I3"})),
-    "offsets-go-back": (offsets_go_back, frozenset({"I7"})),
-    "offsets-forgotten": (offsets_forgotten, frozenset({"I7"})),
-    "queue-offset-reused": (queue_offset_reused, frozenset({"I5", "I9", "I4", "I17", "I14", "I16"})),
-    "delayed-share-offsets": (delayed_share_offsets, frozenset({"I5"})),
-    "tail-cut": (tail_cut, frozenset({"I1"})),
-    "order-reversed": (order_reversed, frozenset({"I4"})),
-    "junk-ends-process": (junk_ends_process, frozenset({"I16"})),
-    "body-changed": (body_changed, frozenset({"I2"})),
-    "stored-twice": (stored_twice, frozenset({"I3", "I17", "I5"})),
-    "refused-and-stored": (refused_and_stored, frozenset({"I17", "I14"})),
-    "rejected-lost": (rejected_lost, frozenset({"I13"})),
-    "index-forgets": (index_forgets, frozenset({"I9"})),
-    "slave-never-returns": (slave_never_returns, frozenset({"I14"})),
-    "slave-offsets-go-back": (slave_offsets_go_back, frozenset({"I7"})),
-    "damage-stays": (damage_stays, frozenset({"I14", "I10", "I8"})),
-    "repair-unverified": (repair_unverified, frozenset({"I14", "I10", "I8", "I2"})),
-    "copies-never-compared": (copies_never_compared, frozenset({"I8"})),
-    "answers-unchecked": (answers_unchecked, frozenset({"I10"})),
-    "deadline-stays": (deadline_stays, frozenset({"I15"})),
-    "client-denies-the-unknown": (client_denies_the_unknown, frozenset({"I17"})),
-    "client-makes-new-keys": (client_makes_new_keys, frozenset({"I3"})),
-    "client-sends-to-one-broker": (client_sends_to_one_broker, frozenset({"I14"})),
-    "client-commits-ahead": (client_commits_ahead, frozenset({"I7"})),
-    "client-drops-rejected": (client_drops_rejected, frozenset({"I13"})),
-    "client-skips-messages": (client_skips_messages, frozenset({"I14"})),
-    "client-waits-for-its-master": (client_waits_for_its_master, frozenset({"I14"})),
+MUTATIONS: dict[str, Mutation] = {
+    "ack-without-flush": Mutation(ack_without_flush, frozenset({"I17", "I1"})),
+    "flush-covers-later-writes": Mutation(flush_covers_later_writes, frozenset({"I17", "I1"})),
+    "ack-without-replica": Mutation(ack_without_replica, frozenset({"I17", "I1"})),
+    "slave-counts-twice": Mutation(slave_counts_twice, frozenset({"I17", "I1"})),
+    "report-before-store": Mutation(report_before_store, frozenset({"I17", "I1"})),
+    "failed-write-is-acked": Mutation(failed_write_is_acked, frozenset({"I17", "I1", "I5", "I2", "I16"})),
+    "no-checksums": Mutation(no_checksums, frozenset({"I8", "I10", "I2", "I16", "I17"})),
+    "queues-not-cut": Mutation(queues_not_cut, frozenset({"I5", "I9", "I10", "I16", "I14", "I4", "I17", "I2"})),
+    "queue-entries-wrong": Mutation(queue_entries_wrong, frozenset({"I9", "I12", "I14"})),
+    "delay-early": Mutation(delay_early, frozenset({"I12"})),
+    "delay-twice": Mutation(delay_twice, frozenset({"I12", "I14", "I3"})),
+    "offsets-go-back": Mutation(offsets_go_back, frozenset({"I7"})),
+    "offsets-forgotten": Mutation(offsets_forgotten, frozenset({"I7"})),
+    "queue-offset-reused": Mutation(queue_offset_reused, frozenset({"I5", "I9", "I4", "I17", "I14", "I16"})),
+    "delayed-share-offsets": Mutation(delayed_share_offsets, frozenset({"I5"})),
+    "tail-cut": Mutation(tail_cut, frozenset({"I1"})),
+    "order-reversed": Mutation(order_reversed, frozenset({"I4"})),
+    "junk-ends-process": Mutation(junk_ends_process, frozenset({"I16"})),
+    "body-changed": Mutation(body_changed, frozenset({"I2"})),
+    "stored-twice": Mutation(stored_twice, frozenset({"I3", "I17", "I5"})),
+    "refused-and-stored": Mutation(refused_and_stored, frozenset({"I17", "I14"})),
+    "rejected-lost": Mutation(rejected_lost, frozenset({"I13"})),
+    "index-forgets": Mutation(index_forgets, frozenset({"I9"})),
+    "slave-never-returns": Mutation(slave_never_returns, frozenset({"I14"})),
+    "slave-offsets-go-back": Mutation(slave_offsets_go_back, frozenset({"I7"})),
+    "damage-stays": Mutation(damage_stays, frozenset({"I14", "I10", "I8"})),
+    "repair-unverified": Mutation(repair_unverified, frozenset({"I14", "I10", "I8", "I2"})),
+    "copies-never-compared": Mutation(copies_never_compared, frozenset({"I8"})),
+    "answers-unchecked": Mutation(answers_unchecked, frozenset({"I10"})),
+    "deadline-stays": Mutation(deadline_stays, frozenset({"I15"})),
+    "client-denies-the-unknown": Mutation(client_denies_the_unknown, frozenset({"I17"})),
+    "client-makes-new-keys": Mutation(client_makes_new_keys, frozenset({"I3"})),
+    "client-sends-to-one-broker": Mutation(client_sends_to_one_broker, frozenset({"I14"})),
+    "client-commits-ahead": Mutation(client_commits_ahead, frozenset({"I7"})),
+    "client-drops-rejected": Mutation(client_drops_rejected, frozenset({"I13"})),
+    "client-skips-messages": Mutation(client_skips_messages, frozenset({"I14"})),
+    "client-waits-for-its-master": Mutation(client_waits_for_its_master, frozenset({"I14"})),
 }
-"""Name to what switches the safety off, and the rules that may notice it."""
+"""Mutations by name."""

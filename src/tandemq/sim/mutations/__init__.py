@@ -1,1 +1,0 @@
-"""Safeties switched off, one at a time, to show that the checkers notice."""
