@@ -1,6 +1,7 @@
 """Histogram and series against the plain arithmetic."""
 
 import math
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,6 +47,60 @@ def test_merged_histogram_has_counted_both() -> None:
     one.merge(other)
     assert list(one.counts()) == [(3, 1), (5, 2), (9_000, 4)]
     assert (one.lowest, one.highest, one.count) == (3, 9_000, 7)
+
+
+def fine() -> Histogram:
+    """Buckets of 3.2 % of the value, as the load generator has them."""
+    return Histogram(exact_below=64, largest=(1 << 63) - 1)
+
+
+@given(st.integers(min_value=0, max_value=10**18))
+def test_bucket_stands_for_its_value_to_three_percent(value: int) -> None:
+    buckets = fine()
+    middle = buckets.middle_of(buckets.bucket_of(value))
+    assert abs(middle - value) <= value * 0.033
+
+
+@given(st.integers(min_value=0, max_value=10**15), st.integers(min_value=0, max_value=10**15))
+def test_buckets_are_in_the_order_of_their_values(one: int, other: int) -> None:
+    buckets = fine()
+    assert (buckets.bucket_of(one) <= buckets.bucket_of(other)) or one > other
+
+
+@given(st.lists(st.integers(min_value=1, max_value=10**12), min_size=1, max_size=300), st.floats(0, 100))
+def test_percentile_lies_near_the_sorted_value(values: list[int], percent: float) -> None:
+    counted = fine()
+    for value in values:
+        counted.add(value)
+    found = counted.percentile(percent)
+    assert [v for v in values if abs(v - found) <= v * 0.033]
+    assert counted.lowest <= found <= counted.highest
+    below = sum(value <= found * 1.033 for value in values)
+    assert below >= percent / 100 * len(values)
+
+
+@given(st.lists(st.integers(0, 10**12), max_size=50), st.lists(st.integers(0, 10**12), max_size=50))
+def test_merging_equals_counting_everything_in_one(some: list[int], others: list[int]) -> None:
+    merged, other, whole = fine(), fine(), fine()
+    for value in some:
+        merged.add(value)
+    for value in others:
+        other.add(value)
+    for value in some + others:
+        whole.add(value)
+    merged.merge(other)
+    assert list(merged.counts()) == list(whole.counts())
+    assert (merged.lowest, merged.highest, merged.count) == (whole.lowest, whole.highest, whole.count)
+    assert all(one < next_one for (one, _), (next_one, _) in pairwise(merged.counts()))
+
+
+def test_memory_is_bounded_for_all_values() -> None:
+    counted = fine()
+    for bits in range(63):
+        counted.add((1 << bits) + 1)
+    assert counted.rows_used <= 8
+    counted.add(1 << 70)
+    assert counted.highest == (1 << 63) - 1
 
 
 def test_nothing_is_counted_no_times() -> None:

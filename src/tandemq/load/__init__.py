@@ -10,7 +10,7 @@ Each kind of run is one function from options to a result, both plain values:
     probe      single questions: first acknowledgement, runtime info     probe.py
 
     options ─► frames (requests from prepared pieces) ─► wire (sockets, epoll) ─► broker
-    result  ◄─ report ◄─ histogram ◄─ answers (lengths and codes only) ◄────────────┘
+    result  ◄─ report ◄─ histogram ◄─ responses (lengths and codes only) ◄────────────┘
 
 What makes it cheap: frames are joined from constant pieces, several per send call; answers are counted by their
 lengths and one search per read, never decoded; records are walked by their size fields. Every result states the share
@@ -31,9 +31,9 @@ from tandemq.load.results.report import (
     ConsumeResult,
     IdleResult,
     LatencyResult,
+    LoadProgress,
     OnProgress,
     ProduceResult,
-    Progress,
     ReplicateResult,
 )
 from tandemq.load.wire.frames import SendShape
@@ -47,10 +47,10 @@ __all__ = [
     "LatencyOptions",
     "LatencyResult",
     "LoadError",
+    "LoadProgress",
     "OnProgress",
     "ProduceOptions",
     "ProduceResult",
-    "Progress",
     "ReplicateOptions",
     "ReplicateResult",
     "SendShape",

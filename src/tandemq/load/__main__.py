@@ -18,9 +18,9 @@ from tandemq.load import (
     IdleOptions,
     LatencyOptions,
     LoadError,
+    LoadProgress,
     OnProgress,
     ProduceOptions,
-    Progress,
     ReplicateOptions,
     SendShape,
     consume,
@@ -118,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _print_progress(progress: Progress) -> None:
+def _print_progress(progress: LoadProgress) -> None:
     sys.stderr.write(to_json(progress) + "\n")
     sys.stderr.flush()
 

@@ -12,8 +12,7 @@ import select
 import time
 from dataclasses import dataclass
 
-from tandemq.load.results.histogram import Histogram, summarize
-from tandemq.load.results.report import LatencyResult, OnProgress, Stopwatch, Ticker
+from tandemq.load.results.report import LatencyResult, OnProgress, Stopwatch, Ticker, latency_histogram, summarize
 from tandemq.load.wire.frames import PullFrames, SendFrames, SendShape
 from tandemq.load.wire.probe import max_offset, send_one
 from tandemq.load.wire.pulls import FOUND, PullAnswer, PullReader
@@ -57,9 +56,9 @@ class _Run:
         self.sent = self.received = self.answered = 0
         self.warm_from_ns = 0
         self.measured_from_ns = _NOT_YET  # When the first message due after the warm-up was sent.
-        self.ages = Histogram()
+        self.ages = latency_histogram()
         self.lag_max_ns = 0
-        self.acks = Histogram()
+        self.acks = latency_histogram()
         self.watched = b""
         self.watched_since = 0
 
@@ -112,7 +111,7 @@ class _Run:
         now_ns = time.perf_counter_ns()
         if self.watched and self.watched in data:
             if self.watched_since >= self.measured_from_ns:
-                self.acks.record(now_ns - self.watched_since)
+                self.acks.add(now_ns - self.watched_since)
             self.watched = b""
         count, good = self.answers.feed(data)
         self.answered += count
@@ -131,7 +130,7 @@ class _Run:
                 if stamp.isdigit():
                     self.received += 1
                     if int(stamp) >= self.measured_from_ns:
-                        self.ages.record(now_ns - int(stamp))
+                        self.ages.add(now_ns - int(stamp))
                 position += record_size(buffer, position)
         self.offsets[answer.opaque] = answer.next_offset
         self.pull(answer.opaque)

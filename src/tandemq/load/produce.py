@@ -14,8 +14,7 @@ import select
 import time
 from dataclasses import dataclass
 
-from tandemq.load.results.histogram import Histogram, summarize
-from tandemq.load.results.report import OnProgress, ProduceResult, Stopwatch, Ticker
+from tandemq.load.results.report import OnProgress, ProduceResult, Stopwatch, Ticker, latency_histogram, summarize
 from tandemq.load.wire.frames import SendFrames, SendShape
 from tandemq.load.wire.responses import AnswerCounter, LoadError
 from tandemq.load.wire.sockets import Link
@@ -72,7 +71,7 @@ class _Run:
             slots=slots,
             wall_ms=self.wall_ms(time.perf_counter_ns()),
         )
-        self.histogram = Histogram()
+        self.histogram = latency_histogram()
         self.acknowledged = 0  # Frames answered SUCCESS.
         self.answered = 0  # Frames answered at all, when last looked at.
         self.answered_at = time.perf_counter()
@@ -108,7 +107,7 @@ class _Run:
         data = sender.link.receive()
         if sender.watched:
             if sender.watched in (sender.tail + data if sender.tail else data):
-                self.histogram.record(now_ns - sender.watched_since)
+                self.histogram.add(now_ns - sender.watched_since)
                 sender.watched = b""
             else:
                 sender.tail = data[-len(sender.watched) :]
@@ -197,7 +196,7 @@ def produce(options: ProduceOptions, on_progress: OnProgress | None = None) -> P
         run.fill_windows()
         if not options.count and options.warmup_s > 0:
             run.until(time.perf_counter() + options.warmup_s, "warm-up")
-            run.histogram = Histogram()
+            run.histogram = latency_histogram()
         before = run.acknowledged
         watch = Stopwatch()
         if options.count:

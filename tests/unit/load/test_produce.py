@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tandemq.load import LoadError, ProduceOptions, SendShape, produce
-from tandemq.load.results.report import Progress
+from tandemq.load.results.report import LoadProgress
 from tandemq.load.wire.frames import SendFrames
 from tandemq.load.wire.responses import AnswerCounter
 from tests.unit.load.echo_server import answers, take_opaques
@@ -46,7 +46,7 @@ def test_every_request_of_a_run_has_its_own_key_over_all_connections() -> None:
 
 
 def test_timed_run_measures_rate_latency_and_its_own_share() -> None:
-    seen: list[Progress] = []
+    seen: list[LoadProgress] = []
     with echo_server() as address:
         result = produce(ProduceOptions(address, SendShape("t"), 4, 8, seconds=0.8, warmup_s=0.2), seen.append)
     assert result.messages > 0

@@ -19,7 +19,7 @@ from tandemq.codec.remoting.admin_requests import (
 )
 from tandemq.codec.remoting.fastjson import Raw, dumps, dumps_java, key_text
 from tandemq.codec.remoting.requests import read_fields
-from tandemq.metrics import Summary
+from tandemq.metrics import StatsSnapshot
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
@@ -222,5 +222,5 @@ class _Inspect:
         return command.answer(ResponseCode.SUCCESS, body=dumps(body))
 
 
-def _summary(summary: Summary) -> dict[str, float]:
+def _summary(summary: StatsSnapshot) -> dict[str, float]:
     return {"avgpt": summary.per_time, "sum": summary.total, "tps": summary.per_second}

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tandemq.boundary import Now
 from tandemq.errors import StoreError
-from tandemq.metrics import Histogram, Series, Summary
+from tandemq.metrics import Histogram, Series, StatsSnapshot
 from tandemq.storage.consume_queue import ConsumeQueue
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Stats:
             series = self._series[name, key] = Series(self._sampled_ms)
         series.add(amount, times)
 
-    def summaries(self, name: str, key: str) -> tuple[Summary, Summary, Summary] | None:
+    def summaries(self, name: str, key: str) -> tuple[StatsSnapshot, StatsSnapshot, StatsSnapshot] | None:
         """The last minute, hour and day of a counter; None if it never counted."""
         series = self._series.get((name, key))
         return None if series is None else (series.summary(0), series.summary(1), series.summary(2))

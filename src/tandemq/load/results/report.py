@@ -1,4 +1,4 @@
-"""What a run of load hands back: plain values, ready for JSON, and the two clocks every run is measured with."""
+"""Results of load runs as plain values, ready for JSON; and the stopwatch and the progress reports of a run."""
 
 from __future__ import annotations
 
@@ -9,12 +9,43 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tandemq.load.results.histogram import Latency
+from tandemq.metrics import Histogram
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """How a run stands; handed to the caller about twice a second."""
+class LatencySummary:
+    """Percentiles of a histogram of nanoseconds, in milliseconds."""
+
+    count: int
+    p50_ms: float
+    p99_ms: float
+    p999_ms: float
+    max_ms: float
+
+
+def latency_histogram() -> Histogram:
+    """Return an empty histogram of nanoseconds: 3.2 % precision over all that a run can take."""
+    return Histogram(exact_below=64, largest=(1 << 63) - 1)
+
+
+def summarize(histogram: Histogram) -> LatencySummary:
+    """Return the percentiles that reports print, of a histogram of nanoseconds."""
+
+    def ms(value: int) -> float:
+        return round(value / 1e6, 4)
+
+    return LatencySummary(
+        count=histogram.count,
+        p50_ms=ms(histogram.percentile(50)),
+        p99_ms=ms(histogram.percentile(99)),
+        p999_ms=ms(histogram.percentile(99.9)),
+        max_ms=ms(histogram.highest),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """Progress of a run, reported to the caller about twice a second."""
 
     phase: str  # "warm-up", "measure", "drain", "fill", …
     elapsed_s: float
@@ -23,7 +54,7 @@ class Progress:
     refused: int = 0
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[LoadProgress], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +65,9 @@ class ProduceResult:
     seconds: float
     messages_per_s: float
     mb_per_s: float  # Bodies only, 10^6 bytes.
-    latency: Latency  # From the send call to the read that brought the answer; a sample when the window is above 1.
+    latency: (
+        LatencySummary  # From the send call to the read that brought the answer; a sample when the window is above 1.
+    )
     refused: dict[int, int]  # Answers by code, those other than SUCCESS, warm-up included.
     first_refusal: str
     unanswered: int  # Requests still open when draining gave up.
@@ -58,8 +91,8 @@ class ConsumeResult:
 class LatencyResult:
     """From the send call to the return of the long-poll pull that brought the message, in one process."""
 
-    latency: Latency
-    acknowledged: Latency  # From the send call to its answer.
+    latency: LatencySummary
+    acknowledged: LatencySummary  # From the send call to its answer.
     sent: int
     received: int
     lag_max_ms: float  # How late the generator itself was with a send, at worst.
@@ -122,7 +155,7 @@ class Ticker:
         """Report how the run stands, with the rate since the last call."""
         rate = max(0.0, (done - self._last_done) / max(now - self._last, 1e-9))
         if self._on_progress is not None:
-            self._on_progress(Progress(phase, round(now - self._started, 2), done, round(rate, 1), refused))
+            self._on_progress(LoadProgress(phase, round(now - self._started, 2), done, round(rate, 1), refused))
         self._last, self._last_done = now, done
 
 
