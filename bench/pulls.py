@@ -27,7 +27,7 @@ from tandemq.boundary import LinkKind, Turn
 from tandemq.load.wire.frames import PullFrames
 from tandemq.load.wire.pulls import FOUND, RETRY_AT_ONCE
 from tandemq.load.wire.records import count_records
-from tandemq.load.wire.responses import parse_answer
+from tandemq.load.wire.responses import parse_response
 from tandemq.real.memory import keep_blocks
 
 _LOG_BYTES = 192 << 20
@@ -121,7 +121,7 @@ def _answers(turn: Turn) -> Iterator[tuple[int, int, int, int]]:
         while at < len(data):
             end = at + 4 + int.from_bytes(data[at : at + 4])
             start = at + 8 + (int.from_bytes(data[at + 4 : at + 8]) & 0xFFFFFF)
-            answer = parse_answer(memoryview(data)[at:end])
+            answer = parse_response(memoryview(data)[at:end])
             assert answer.code in (FOUND, RETRY_AT_ONCE), answer
             count = count_records(data, start, end) if answer.code == FOUND else 0
             yield int(answer.field("opaque") or 0), int(answer.field("nextBeginOffset") or 0), count, end - start

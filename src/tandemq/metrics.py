@@ -1,6 +1,6 @@
 """Histograms and sampled counters, as plain values.
 
-`Histogram` counts whole numbers in buckets that grow with the value: exact up to a limit, to a known precision above it.
+`Histogram` counts whole numbers in buckets that grow with the value: exact up to a limit, of a known precision above.
 `Series` keeps samples of a growing counter and summarizes them over a minute, an hour and a day:
 
     minute  a sample each 10 s, the last 7        hour  each 10 min, the last 7        day  each hour, the last 25
@@ -61,15 +61,13 @@ class Histogram:
 
     def merge(self, other: "Histogram") -> None:
         """Count everything that another histogram of the same layout has counted."""
-        assert (self._exact_below, self._largest) == (other._exact_below, other._largest)
         if not other.count:
             return
-        for number, row in enumerate(other._rows):
-            if row is not None:
-                self._rows[number] = [a + b for a, b in zip(self._rows[number] or [0] * _ROW, row, strict=True)]
-        self.lowest = min(self.lowest, other.lowest) if self.count else other.lowest
-        self.highest = max(self.highest, other.highest)
-        self.count += other.count
+        lowest = min(self.lowest, other.lowest) if self.count else other.lowest
+        highest = max(self.highest, other.highest)
+        for value, times in other.counts():
+            self.add(value, times)
+        self.lowest, self.highest = lowest, highest
 
     def counts(self) -> Iterator[tuple[int, int]]:
         """Yield (value, times) of each bucket that is not empty, ascending; the middle of the bucket is the value."""

@@ -10,7 +10,7 @@ from tandemq.model.codes import RequestCode
 from tandemq.model.command import FLAG_RESPONSE, Command
 from tandemq.sim.group_simulation import GroupSimulation
 from tandemq.sim.simulation import GROUP_SEEDS, Simulation
-from tandemq.sim.world.network import Connection
+from tandemq.sim.world.network import SimConnection
 from tandemq.sim.world.plan import STRANGER_IP, client_ip
 
 
@@ -25,7 +25,7 @@ def counted(
     asker, asked = (seat.process for seat in simulation.clients[:2])
     assert asker is not None and asked is not None and simulation.network.tap is not None
     asker.ip = ip
-    connection = Connection(kind, (asker, asked), (1, 1))
+    connection = SimConnection(kind, (asker, asked), (1, 1))
     simulation.network.tap(connection, end, b"".join(map(encode_command, commands)))
     return simulation.world.requests
 

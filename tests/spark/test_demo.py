@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tandemq.demo import pipeline, rows, scenario
-from tandemq.demo.narration import Tale
-from tandemq.demo.pipeline import Gold, Wanted
+from tandemq.demo.narration import Narration
+from tandemq.demo.pipeline import Gold, PipelineJob
 from tandemq.demo.statistics import Figures
 from tandemq.run.children import ChildCluster
 from tests.spark.logs import LogWriter
@@ -38,16 +38,18 @@ def twins(tmp_path: Path) -> dict[str, tuple[LogWriter, LogWriter]]:
     return made
 
 
-def wanted(tmp_path: Path, twins: dict[str, tuple[LogWriter, LogWriter]]) -> Wanted:
+def wanted(tmp_path: Path, twins: dict[str, tuple[LogWriter, LogWriter]]) -> PipelineJob:
     place = tmp_path / "play"
     place.mkdir()
-    return Wanted({name: (one.store, other.store) for name, (one, other) in twins.items()}, "Trips", "the delay", place)
+    return PipelineJob(
+        {name: (one.store, other.store) for name, (one, other) in twins.items()}, "Trips", "the delay", place
+    )
 
 
 def test_gold_counts_each_sound_message_of_the_topic_once(
     spark: SparkSession, tmp_path: Path, twins: dict[str, tuple[LogWriter, LogWriter]]
 ) -> None:
-    found = pipeline.run(wanted(tmp_path, twins), Tale(to_error=True))
+    found = pipeline.run(wanted(tmp_path, twins), Narration(to_error=True))
     assert found.faults == []
     assert found.rows == 24
     assert found.audited_bytes == found.log_bytes == sum(one.end for one, _ in twins.values())
@@ -63,7 +65,7 @@ def test_what_is_wrong_with_a_log_is_a_fault_and_no_figure(
     first.flip(first.made[3].log_offset + 95)
     other.flip(other.made[5].log_offset + 95)
     write(one, "a", 999, 5)
-    found = pipeline.run(wanted(tmp_path, twins), Tale(to_error=True))
+    found = pipeline.run(wanted(tmp_path, twins), Narration(to_error=True))
     assert found.gold["b"].messages == 9
     assert found.divergences == {
         group: {"different": 0, "corrupt": 1, "missing": 0, "extra": 0} for group in ("broker-a", "broker-b")
@@ -93,8 +95,8 @@ def test_story_does_not_hold_if_a_message_is_not_in_the_lake_as_it_was(
             file.write(b"!")
 
     monkeypatch.setattr(ChildCluster, "close", close_and_damage)
-    source = rows.from_file(path, rows.Columns(value="delay"))
-    outcome = scenario.run(scenario.Stage(source, tmp_path / "data"), Tale(to_error=True))
+    source = rows.from_file(path, rows.ColumnChoice(value="delay"))
+    outcome = scenario.run(scenario.DemoOptions(source, tmp_path / "data"), Narration(to_error=True))
     assert outcome.missing == 0
     assert len(outcome.twins_differences) == 1
     harmed = [tag for tag, row in outcome.tags.items() if not row["gold_equal"]]

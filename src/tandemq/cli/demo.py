@@ -64,12 +64,12 @@ def demo(
     """
     from tandemq.coordination.registry.records import Mode  # noqa: PLC0415
     from tandemq.demo import rows, scenario  # noqa: PLC0415  # rich and the client are not loaded for --help
-    from tandemq.demo.narration import Tale  # noqa: PLC0415
+    from tandemq.demo.narration import Narration  # noqa: PLC0415
 
-    source = rows.departures() if input_path is None else rows.from_file(input_path, rows.Columns(tag, key, value))
+    source = rows.departures() if input_path is None else rows.from_file(input_path, rows.ColumnChoice(tag, key, value))
     # The story tells what happens; a client's warnings about the broker that is killed on purpose do not belong to it.
-    with quiet(), Tale(to_error=as_json) as tale:
-        outcome = scenario.run(scenario.Stage(source, data, has_pipeline=pipeline, mode=Mode(mode)), tale)
+    with quiet(), Narration(to_error=as_json) as narration:
+        outcome = scenario.run(scenario.DemoOptions(source, data, has_pipeline=pipeline, mode=Mode(mode)), narration)
     if as_json:
         click.echo(json.dumps(outcome.as_json()))
     if outcome.faults:

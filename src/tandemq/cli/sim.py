@@ -13,7 +13,7 @@ from rich.table import Table
 
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.sim.result import Result
-from tandemq.sim.runner import Summary, run_many, run_one
+from tandemq.sim.runner import RunSummary, run_many, run_one
 from tandemq.sim.simulation import GROUP_SEEDS
 
 EXIT_FAULTS = 3
@@ -68,7 +68,7 @@ def _one(seed: int, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(asdict(result), indent=2))
     else:
-        summary = Summary(real_s=time.monotonic() - began)
+        summary = RunSummary(real_s=time.monotonic() - began)
         summary.add(result)
         _show(summary)
     if result.rule:
@@ -76,7 +76,7 @@ def _one(seed: int, *, as_json: bool) -> None:
 
 
 def _many(seeds: Iterable[int], total: int | None, jobs: int, *, as_json: bool) -> None:
-    summary = Summary()
+    summary = RunSummary()
     console = Console(stderr=True)
     began = time.monotonic()
     tell_at = 0.0
@@ -106,7 +106,7 @@ def _many(seeds: Iterable[int], total: int | None, jobs: int, *, as_json: bool) 
         raise click.exceptions.Exit(EXIT_FAULTS)
 
 
-def _as_json(summary: Summary) -> dict[str, object]:
+def _as_json(summary: RunSummary) -> dict[str, object]:
     return {
         "seeds": summary.seeds,
         "digest": summary.digest,
@@ -132,7 +132,7 @@ def _status(code: int) -> str:
     return ResponseCode(code).name if code in ResponseCode._value2member_map_ else str(code)
 
 
-def _show(summary: Summary) -> None:
+def _show(summary: RunSummary) -> None:
     console = Console()
     console.print(
         f"{summary.seeds} seeds, {summary.virtual_s:,.0f} virtual seconds in {summary.real_s:,.0f} s, "

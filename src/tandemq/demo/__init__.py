@@ -5,8 +5,8 @@
     traffic   producer and consumer, and their books: acknowledged, delivered, twice, without delivery
     twins     two store directories compared byte by byte
     pipeline  the logs through Spark: lake, audit, and the same figures as a gold table
-    tale      how it is told, on a terminal and in a log
-    play      the story itself: cluster, load, SIGKILL, return, reckoning
+    narration      how it is told, on a terminal and in a log
+    play      the story itself: cluster, load, SIGKILL, return, result
 
-An end of the house. `play.run` returns the reckoning; what does not hold is listed in it.
+An end of the house. `play.run` returns the result; what does not hold is listed in it.
 """

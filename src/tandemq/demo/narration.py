@@ -12,7 +12,7 @@ PLAIN_EVERY_S = 5.0
 PLAIN_WIDTH = 120
 
 
-class Tale:
+class Narration:
     """Steps, a moving line, a table. Nothing is told twice."""
 
     def __init__(self, *, to_error: bool = False) -> None:

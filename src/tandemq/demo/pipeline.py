@@ -22,7 +22,7 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import StringType, StructField, StructType
 from pyspark.sql.window import Window
 
-from tandemq.demo.narration import Tale
+from tandemq.demo.narration import Narration
 from tandemq.spark.jobs.archive import Archive, ArchiveOptions
 from tandemq.spark.jobs.audit import audit
 from tandemq.spark.lake.delta import DeltaLake
@@ -40,7 +40,7 @@ _SHORT_RUN = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PipelineJob:
     """What the pipeline reads, and where it writes."""
 
     stores: Mapping[str, tuple[Path, Path]]
@@ -60,7 +60,7 @@ class Gold:
 
 
 @dataclass(slots=True)
-class Piped:
+class PipelineResult:
     """What came of it. `faults`: what does not hold."""
 
     java: str = ""
@@ -91,31 +91,31 @@ def check_spark() -> None:
     find_java()
 
 
-def run(wanted: Wanted, tale: Tale) -> Piped:
+def run(wanted: PipelineJob, narration: Narration) -> PipelineResult:
     """Archive, audit, and make the gold table.
 
     Raises:
         TandemError: the log cannot be read, the lake not be written, or Spark fails.
     """
     with translated():
-        return _run(wanted, tale)
+        return _run(wanted, narration)
 
 
-def _run(wanted: Wanted, tale: Tale) -> Piped:
+def _run(wanted: PipelineJob, narration: Narration) -> PipelineResult:
     began = time.monotonic()
-    found = Piped()
+    found = PipelineResult()
     spark, is_ours = _session(wanted.directory, found)
     try:
-        tale.step(f"the pipeline: Spark {spark.version} on Java {found.java}")
+        narration.step(f"the pipeline: Spark {spark.version} on Java {found.java}")
         _archive(spark, wanted, found)
-        tale.step(
+        narration.step(
             f"archived the logs of {len(wanted.stores)} masters, {found.log_bytes / 1e6:,.0f} MB, into a Delta table: "
             f"{found.rows:,} records, {found.lake_bytes / 1e6:,.0f} MB"
         )
         _audit(spark, wanted, found)
-        tale.step(f"audited the logs of the twins, {found.audited_bytes / 1e6:,.0f} MB of each side")
+        narration.step(f"audited the logs of the twins, {found.audited_bytes / 1e6:,.0f} MB of each side")
         _make_gold(spark, wanted, found)
-        tale.step(f"gold table, from the lake: {sum(row.messages for row in found.gold.values()):,} messages")
+        narration.step(f"gold table, from the lake: {sum(row.messages for row in found.gold.values()):,} messages")
     finally:
         if is_ours:
             spark.stop()
@@ -123,7 +123,7 @@ def _run(wanted: Wanted, tale: Tale) -> Piped:
     return found
 
 
-def _session(directory: Path, found: Piped) -> tuple[SparkSession, bool]:
+def _session(directory: Path, found: PipelineResult) -> tuple[SparkSession, bool]:
     """A session, and whether it was started here."""
     scratch = directory / "spark"
     scratch.mkdir()
@@ -148,7 +148,7 @@ def _errors_into(path: Path) -> Iterator[None]:
         os.close(kept)
 
 
-def _archive(spark: SparkSession, wanted: Wanted, found: Piped) -> None:
+def _archive(spark: SparkSession, wanted: PipelineJob, found: PipelineResult) -> None:
     lake = wanted.directory / "lake"
     for broker_name, (store, _) in wanted.stores.items():
         done = Archive(ArchiveOptions(store=store, lake=lake, broker_name=broker_name)).run(spark)
@@ -159,7 +159,7 @@ def _archive(spark: SparkSession, wanted: Wanted, found: Piped) -> None:
             found.faults.append(f"{broker_name}: {done.damaged} records of the master's log are damaged")
 
 
-def _audit(spark: SparkSession, wanted: Wanted, found: Piped) -> None:
+def _audit(spark: SparkSession, wanted: PipelineJob, found: PipelineResult) -> None:
     for broker_name, twins in wanted.stores.items():
         compared = audit(spark, *twins)
         found.audited_bytes += compared.end - compared.start
@@ -173,7 +173,7 @@ def _audit(spark: SparkSession, wanted: Wanted, found: Piped) -> None:
             )
 
 
-def _make_gold(spark: SparkSession, wanted: Wanted, found: Piped) -> None:
+def _make_gold(spark: SparkSession, wanted: PipelineJob, found: PipelineResult) -> None:
     """Write the table, and read it back."""
     lake = spark.read.parquet(*DeltaLake(wanted.directory / "lake").data_files())
     body = StructType([StructField(wanted.value_column, StringType())])

@@ -28,7 +28,7 @@ _encode = msgspec.json.Encoder().encode
 _EMPTY = frozenset({"", "NA", "null", "None"})
 
 
-class Row(NamedTuple):
+class DataRow(NamedTuple):
     """One line: its tag, its key, and the message's body, a JSON object of texts by column."""
 
     tag: str
@@ -37,7 +37,7 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class ColumnChoice:
     """Which columns mean what; empty means choose."""
 
     tag: str = ""
@@ -50,12 +50,12 @@ class Source:
     """A table that can be read as often as wanted, and what it is about."""
 
     path: Path
-    columns: Columns
+    columns: ColumnChoice
     title: str
     names: dict[str, str]
     """What tags stand for, where that is known."""
 
-    def read(self) -> Iterator[Row]:
+    def read(self) -> Iterator[DataRow]:
         """Its rows.
 
         Raises:
@@ -64,7 +64,7 @@ class Source:
         tag, keys = self.columns.tag, self.columns.key
         for number, fields in self._checked():
             key = "-".join([fields.get(name, "") for name in keys]) if keys else str(number)
-            yield Row(_word(fields[tag]), _word(key), _encode(fields))
+            yield DataRow(_word(fields[tag]), _word(key), _encode(fields))
 
     def values(self) -> Iterator[tuple[str, str]]:
         """Tag and value of each row, as they stand in the file: what the messages' figures are compared with.
@@ -100,11 +100,11 @@ def departures() -> Source:
         )
     with (data / "airlines.csv").open(encoding="utf-8", newline="") as lines:
         names = {row["carrier"]: row["name"] for row in csv.DictReader(lines)}
-    columns = Columns("carrier", ("carrier", "flight", "year", "month", "day"), "dep_delay")
+    columns = ColumnChoice("carrier", ("carrier", "flight", "year", "month", "day"), "dep_delay")
     return Source(data / "flights.csv.zip", columns, "departures from New York City, 2013", names)
 
 
-def from_file(path: Path, columns: Columns) -> Source:
+def from_file(path: Path, columns: ColumnChoice) -> Source:
     """A user's own file, with the columns that were not named chosen.
 
     Raises:
@@ -120,7 +120,7 @@ def from_file(path: Path, columns: Columns) -> Source:
     value = columns.value or next((n for n in first if n != tag and _is_number(first[n])), "")
     if not value:
         raise LocalError(f"{path}: no column of the first row is a number", hint="name one: --value COLUMN")
-    return Source(path, Columns(tag, columns.key, value), path.name, {})
+    return Source(path, ColumnChoice(tag, columns.key, value), path.name, {})
 
 
 def number_of(text: str) -> float | None:

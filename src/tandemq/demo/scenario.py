@@ -27,16 +27,16 @@ from rich.table import Table
 
 from tandemq.client.aio.admin import Admin
 from tandemq.coordination.registry.records import Mode
-from tandemq.demo.narration import Tale
+from tandemq.demo.narration import Narration
 from tandemq.demo.rows import Source
-from tandemq.demo.statistics import Figures, Tally
+from tandemq.demo.statistics import Figures, TagStatistics
 from tandemq.demo.store_comparison import Comparison, compare_stores
 from tandemq.demo.traffic import Ledger, Receiver, Sender
 from tandemq.errors import ConfigError, LocalError, TandemError
 from tandemq.run.children import ChildCluster
 
 if TYPE_CHECKING:
-    from tandemq.demo.pipeline import Gold, Piped
+    from tandemq.demo.pipeline import Gold, PipelineResult
 
 TOPIC = "Departures"
 QUEUES = 4
@@ -64,7 +64,7 @@ _SETTINGS: dict[str, str | int | float | bool] = {
 
 
 @dataclass(slots=True)
-class Reckoning:
+class DemoResult:
     """What came of it. `faults`: what does not hold, empty if all does."""
 
     mode: str = Mode.STATIC.value
@@ -86,7 +86,7 @@ class Reckoning:
     twins_bytes: int = 0
     twins_differences: list[str] = field(default_factory=list)
     tags: dict[str, dict[str, Any]] = field(default_factory=dict)
-    pipeline: "Piped | None" = None
+    pipeline: "PipelineResult | None" = None
     """What Spark made of the logs; None if it was left out."""
     seconds: float = 0.0
     faults: list[str] = field(default_factory=list)
@@ -97,7 +97,7 @@ class Reckoning:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class DemoOptions:
     """Where the story plays."""
 
     source: Source
@@ -109,7 +109,7 @@ class Stage:
     """What happens when a master dies."""
 
 
-def run(stage: Stage, tale: Tale) -> Reckoning:
+def run(stage: DemoOptions, narration: Narration) -> DemoResult:
     """Tell the story.
 
     Raises:
@@ -119,24 +119,24 @@ def run(stage: Stage, tale: Tale) -> Reckoning:
     """
     if stage.has_pipeline:
         _check_pipeline()
-    tale.title(f"TandemQ demo: {stage.source.title}")
-    expected = Tally(stage.source.columns.value).add_all(stage.source.values())
+    narration.title(f"TandemQ demo: {stage.source.title}")
+    expected = TagStatistics(stage.source.columns.value).add_all(stage.source.values())
     if not expected.rows:
         raise LocalError(f"{stage.source.path} has no rows")
-    tale.step(f"read {expected.rows:,} rows with {len(expected.by_tag)} tags, the figures to compare with")
+    narration.step(f"read {expected.rows:,} rows with {len(expected.by_tag)} tags, the figures to compare with")
     directory = stage.directory or Path(tempfile.mkdtemp(prefix="tandemq-demo-"))
     if stage.directory is not None and directory.exists() and any(directory.iterdir()):
         raise LocalError(f"{directory} is not empty", hint="give a new directory")
-    play = _Play(stage, expected, directory, tale)
+    play = _Demo(stage, expected, directory, narration)
     asyncio.run(play.run())
     if stage.has_pipeline:
         play.run_pipeline()
-    reckoning = play.reckon()
-    if stage.directory is not None or reckoning.faults:
-        tale.step(f"stores, configuration and logs are in {directory}")
+    result = play.reckon()
+    if stage.directory is not None or result.faults:
+        narration.step(f"stores, configuration and logs are in {directory}")
     else:
         shutil.rmtree(directory, ignore_errors=True)
-    return reckoning
+    return result
 
 
 def _check_pipeline() -> None:
@@ -151,36 +151,36 @@ def _check_pipeline() -> None:
     pipeline.check_spark()
 
 
-class _Play:
-    def __init__(self, stage: Stage, expected: Tally, directory: Path, tale: Tale) -> None:
+class _Demo:
+    def __init__(self, stage: DemoOptions, expected: TagStatistics, directory: Path, narration: Narration) -> None:
         self._source = source = stage.source
         self._mode = stage.mode
         self._expected = expected
-        self._tale = tale
+        self._narration = narration
         self._directory = directory
         self._note = ""
         self._total = expected.rows
-        self._seen = Tally(source.columns.value)
+        self._seen = TagStatistics(source.columns.value)
         self._cluster = ChildCluster(directory, groups=2, slaves=1, mode=stage.mode, settings=_SETTINGS)
         self._ledger = Ledger()
-        self._reckoning = Reckoning(stage.mode.value)
+        self._result = DemoResult(stage.mode.value)
         self._compared_files = 0
 
     async def run(self) -> None:
-        tale, cluster = self._tale, self._cluster
+        narration, cluster = self._narration, self._cluster
         try:
             await asyncio.to_thread(cluster.start)
-            tale.step(
+            narration.step(
                 f"started a name server at {cluster.name_servers} and two broker groups, each a SYNC_MASTER and its "
                 f"slave: 5 processes; mode {self._mode.value}"
             )
             await self._load()
             await asyncio.to_thread(cluster.wait_until, cluster.in_sync)
         finally:
-            tale.end_load()
+            narration.end_load()
             await asyncio.to_thread(cluster.close)
-        tale.step("stopped all brokers")
-        self._reckoning.faults += [f"{name} did not stop cleanly" for name in cluster.unclean]
+        narration.step("stopped all brokers")
+        self._result.faults += [f"{name} did not stop cleanly" for name in cluster.unclean]
         self._compare_twins()
 
     def run_pipeline(self) -> None:
@@ -190,11 +190,11 @@ class _Play:
         stores = {
             name: (self._cluster.broker(name, 0).store, self._cluster.broker(name, 1).store) for name in self._groups()
         }
-        wanted = pipeline.Wanted(stores, TOPIC, self._source.columns.value, self._directory)
+        wanted = pipeline.PipelineJob(stores, TOPIC, self._source.columns.value, self._directory)
         try:
-            self._reckoning.pipeline = pipeline.run(wanted, self._tale)
+            self._result.pipeline = pipeline.run(wanted, self._narration)
         except TandemError as error:
-            self._reckoning.faults.append(f"the pipeline did not get to its end: {error}")
+            self._result.faults.append(f"the pipeline did not get to its end: {error}")
 
     # The load, and what happens meanwhile.
 
@@ -215,8 +215,10 @@ class _Play:
         telling = asyncio.create_task(self._tell_progress())
         try:
             await self._until(lambda: len(receiver.assigned()) == 2 * QUEUES, "the consumer got no queues")
-            self._tale.step(f"the topic has {QUEUES} queues per group; a consumer group of one reads all {2 * QUEUES}")
-            self._tale.begin_load(self._total)
+            self._narration.step(
+                f"the topic has {QUEUES} queues per group; a consumer group of one reads all {2 * QUEUES}"
+            )
+            self._narration.begin_load(self._total)
             await self._events(sender, receiver, sending)
             await self._until(lambda: not self._ledger.missing, "not everything was delivered", fails=False)
         finally:
@@ -246,7 +248,7 @@ class _Play:
         await self._bring_back(receiver)
         sender.allow(1 << 62)
         await self._until(sending.done, "the load does not end")
-        self._tale.step(f"everything is sent: {len(self._ledger.group_of):,} messages acknowledged")
+        self._narration.step(f"everything is sent: {len(self._ledger.group_of):,} messages acknowledged")
 
     async def _kill(self, sender: Sender, receiver: Receiver) -> None:
         master = self._cluster.broker(KILLED)
@@ -258,7 +260,7 @@ class _Play:
         sender.watch_gaps(KILLED)
         receiver.watch_gaps(KILLED)
         self._read_at_kill = receiver.book.read_from[KILLED]
-        self._tale.blow(
+        self._narration.blow(
             f"SIGKILL to the master of {KILLED} (process {pid}): {self._unread():,} of its messages are acknowledged "
             "and not yet consumed"
         )
@@ -269,8 +271,8 @@ class _Play:
             await self._until(self._slave_is_read, f"{KILLED} is not read from its slave")
         finally:
             writing.cancel()
-        self._reckoning.slave_was_read = True
-        self._tale.step(f"reading goes on from its slave at {self._slave_address}, writing on broker-b")
+        self._result.slave_was_read = True
+        self._narration.step(f"reading goes on from its slave at {self._slave_address}, writing on broker-b")
 
     async def _keep_writing(self, sender: Sender) -> None:
         """In `elect`: a little at a time, so that there still is something to write when a new master is there."""
@@ -288,13 +290,13 @@ class _Play:
             finally:
                 writing.cancel()
             if sender.gap_of_group_s is not None:
-                self._tale.step(f"the slave is the master now: {KILLED} takes messages again")
+                self._narration.step(f"the slave is the master now: {KILLED} takes messages again")
         sender.allow(int(self._total * BACK_AT))
 
     async def _bring_back(self, receiver: Receiver) -> None:
-        self._reckoning.consumed_meanwhile = receiver.book.read_from[KILLED] - self._read_at_kill
-        self._tale.step(
-            f"{self._reckoning.consumed_meanwhile:,} messages of {KILLED} were consumed while its master was dead"
+        self._result.consumed_meanwhile = receiver.book.read_from[KILLED] - self._read_at_kill
+        self._narration.step(
+            f"{self._result.consumed_meanwhile:,} messages of {KILLED} were consumed while its master was dead"
         )
         master = self._cluster.broker(KILLED)
         await asyncio.to_thread(master.start)
@@ -306,7 +308,7 @@ class _Play:
             Mode.SLAVE_CONSUME: "its slave has handed the consumers' offsets back",
             Mode.ELECT: "it copies from the new master, and is in sync",
         }[self._mode]
-        self._tale.step(f"the master of {KILLED} is back (process {master.pid}) and registered; {now}")
+        self._narration.step(f"the master of {KILLED} is back (process {master.pid}) and registered; {now}")
         self._note = ""
 
     def _slave_is_read(self) -> bool:
@@ -338,13 +340,13 @@ class _Play:
 
     async def _tell_progress(self) -> None:
         while True:
-            self._tale.load(len(self._ledger.group_of), len(self._ledger.delivered), self._note)
+            self._narration.load(len(self._ledger.group_of), len(self._ledger.delivered), self._note)
             await asyncio.sleep(_LOOK_S)
 
-    # The reckoning.
+    # The result.
 
     def _take_figures(self, sender: Sender, receiver: Receiver) -> None:
-        found, sent, ledger = self._reckoning, sender.book, self._ledger
+        found, sent, ledger = self._result, sender.book, self._ledger
         found.sent = sent.messages
         found.acknowledged = len(ledger.group_of)
         found.statuses = dict(sent.statuses)
@@ -365,21 +367,21 @@ class _Play:
             total.files += found.files
             total.bytes += found.bytes
             total.differences += [f"{name}: {text}" for text in found.differences]
-        self._reckoning.twins_bytes = total.bytes
-        self._reckoning.twins_differences = total.differences
+        self._result.twins_bytes = total.bytes
+        self._result.twins_differences = total.differences
         self._compared_files = total.files
 
     def _groups(self) -> list[str]:
         return sorted({broker.broker_name for broker in self._cluster.brokers})
 
-    def reckon(self) -> Reckoning:
+    def reckon(self) -> DemoResult:
         """Hold everything against everything, and tell it."""
-        found, tale = self._reckoning, self._tale
+        found, narration = self._result, self._narration
         faults = found.faults
         gold = found.pipeline.gold if found.pipeline is not None else {}
         for tag in sorted({*self._expected.by_tag, *self._seen.by_tag, *gold}):
             self._reckon_tag(tag, gold.get(tag))
-        tale.table(self._table())
+        narration.table(self._table())
         unsent = self._total - found.sent
         unacknowledged = found.sent - found.acknowledged
         unasked = found.delivered - (found.acknowledged - found.missing)
@@ -395,12 +397,12 @@ class _Play:
         faults += [f"twins: {text}" for text in found.twins_differences]
         if found.pipeline is not None:
             faults += found.pipeline.faults
-        found.seconds = round(tale.seconds, 1)
+        found.seconds = round(narration.seconds, 1)
         self._say(found)
         return found
 
     def _reckon_tag(self, tag: str, gold: "Gold | None") -> None:
-        found = self._reckoning
+        found = self._result
         wanted, got = self._expected.by_tag.get(tag, Figures()), self._seen.by_tag.get(tag, Figures())
         row = {
             "rows": got.rows,
@@ -418,53 +420,53 @@ class _Play:
                 found.faults.append(f"{tag}: the lake gives {gold}, the messages {got}, the file {wanted}")
         found.tags[tag] = row
 
-    def _say(self, found: Reckoning) -> None:
-        tale = self._tale
+    def _say(self, found: DemoResult) -> None:
+        narration = self._narration
         others = ", ".join(f"{name} {count:,}" for name, count in sorted(found.statuses.items()))
-        tale.result(
+        narration.result(
             f"sent {found.sent:,}, acknowledged {found.acknowledged:,} ({others})",
             holds=found.sent == found.acknowledged == self._total,
         )
-        tale.result(
+        narration.result(
             f"delivered {found.delivered:,}, lost {found.missing:,}, duplicates (by unique key) {found.duplicates:,}",
             holds=found.missing == 0,
         )
-        tale.result(
+        narration.result(
             f"without any delivery for {found.seconds_without_delivery:.2f} s at most; of messages of {KILLED} for "
             f"{found.seconds_without_delivery_of_killed_group:.2f} s",
             holds=True,
         )
         own = found.seconds_without_writes_of_killed_group
         group = "until its master was back" if own is None else f"for {own:.2f} s"
-        tale.result(
+        narration.result(
             f"without any write for {found.seconds_without_writes:.2f} s at most; {KILLED} took none {group}",
             holds=self._mode is not Mode.ELECT or own is not None,
         )
         equal = all(row["equal"] for row in found.tags.values())
-        tale.result(
+        narration.result(
             f"the figures of {len(found.tags)} tags {'equal' if equal else 'differ from'} those of the file",
             holds=equal,
         )
         twins = "are equal, byte by byte" if not found.twins_differences else "differ"
-        tale.result(
+        narration.result(
             f"twins {twins}: {found.twins_bytes / 1e6:,.0f} MB in {self._compared_files} files of each side",
             holds=not found.twins_differences,
         )
         if found.pipeline is not None:
             self._say_pipeline(found.pipeline)
         for fault in found.faults:
-            tale.result(fault, holds=False)
+            narration.result(fault, holds=False)
 
-    def _say_pipeline(self, pipeline: "Piped") -> None:
-        tags = self._reckoning.tags
+    def _say_pipeline(self, pipeline: "PipelineResult") -> None:
+        tags = self._result.tags
         equal = all(row["gold_equal"] for row in tags.values())
-        self._tale.result(
+        self._narration.result(
             f"the gold table's figures of {len(tags)} tags {'equal' if equal else 'differ from'} those of the consumer "
             "and of the file",
             holds=equal,
         )
         diverging = sum(count for counts in pipeline.divergences.values() for count in counts.values())
-        self._tale.result(
+        self._narration.result(
             f"the audit finds {diverging or 'no'} records that differ in {pipeline.audited_bytes / 1e6:,.0f} MB of log "
             f"of each side; the pipeline took {pipeline.seconds:g} s",
             holds=not pipeline.faults,
@@ -477,10 +479,10 @@ class _Play:
         table.add_column(self._source.columns.tag)
         if names:
             table.add_column("name")
-        has_gold = self._reckoning.pipeline is not None
+        has_gold = self._result.pipeline is not None
         for heading in ("messages", "with a value", "consumer's", *(["lake's"] if has_gold else []), "file's", ""):
             table.add_column(heading, justify="right")
-        for tag, row in self._reckoning.tags.items():
+        for tag, row in self._result.tags.items():
             cells = [tag, *([names.get(tag, "")] if names else []), f"{row['rows']:,}", f"{row['values']:,}"]
             means = [row["mean"], *([row["gold_mean"]] if has_gold else []), row["file_mean"]]
             equal = row["equal"] and row.get("gold_equal", True)

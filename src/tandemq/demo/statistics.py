@@ -24,7 +24,7 @@ class Figures:
         return float(Fraction(self.total) / self.values) if self.values else None
 
 
-class Tally:
+class TagStatistics:
     """Figures by tag, from bodies as they are sent and received."""
 
     def __init__(self, value_column: str) -> None:
@@ -38,7 +38,7 @@ class Tally:
         """Count one message."""
         self._count(tag, self._decode(body).value)
 
-    def add_all(self, values: Iterable[tuple[str, str]]) -> "Tally":
+    def add_all(self, values: Iterable[tuple[str, str]]) -> "TagStatistics":
         """Count every row of a file, by tag and value; returns itself."""
         for tag, value in values:
             self._count(tag, value)

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from tandemq.client.aio.producer import Producer
 from tandemq.client.aio.push_consumer import PushConsumer
 from tandemq.client.core.settings import ConsumeFrom
-from tandemq.demo.rows import Row
-from tandemq.demo.statistics import Tally
+from tandemq.demo.rows import DataRow
+from tandemq.demo.statistics import TagStatistics
 from tandemq.errors import NetworkError, RemoteError
 from tandemq.model.message import Message, MessageQueue
 
@@ -73,7 +73,7 @@ class Sender:
     """Sends rows, as fast as they are acknowledged, up to a mark that the story moves."""
 
     def __init__(
-        self, name_servers: str, topic: str, rows: Iterator[Row], ledger: Ledger, *, batch: int, avoids: bool
+        self, name_servers: str, topic: str, rows: Iterator[DataRow], ledger: Ledger, *, batch: int, avoids: bool
     ) -> None:
         """Nothing is sent yet. `avoids`: a broker that failed is left alone for half a minute."""
         self._ledger = ledger
@@ -151,7 +151,7 @@ class Sender:
 
 
 @dataclass(slots=True)
-class Received:
+class ReceiverState:
     """The receiver's book."""
 
     duplicates: int = 0
@@ -162,7 +162,7 @@ class Received:
 class Receiver:
     """Consumes everything as a group of one member."""
 
-    def __init__(self, name_servers: str, topic: str, tally: Tally, ledger: Ledger, *, prefetch: int) -> None:
+    def __init__(self, name_servers: str, topic: str, tally: TagStatistics, ledger: Ledger, *, prefetch: int) -> None:
         """Not connected yet."""
         self._ledger = ledger
         self._consumer = PushConsumer(
@@ -178,7 +178,7 @@ class Receiver:
         self._go = asyncio.Event()
         self._go.set()
         self._watch: _Watch | None = None
-        self.book = Received()
+        self.book = ReceiverState()
 
     def hold(self) -> None:
         """Take no message until `go_on`."""

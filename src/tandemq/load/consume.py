@@ -16,7 +16,7 @@ from tandemq.load.wire.frames import PullFrames
 from tandemq.load.wire.pulls import FOUND, OFFSET_MOVED, PullAnswer, PullReader
 from tandemq.load.wire.records import count_records, queue_offset
 from tandemq.load.wire.responses import LoadError
-from tandemq.load.wire.sockets import Link
+from tandemq.load.wire.sockets import LoadConnection
 
 _POLL_S = 0.1
 _SILENCE_S = 30.0
@@ -41,7 +41,7 @@ class _Queue:
     """One queue and where the next pull reads."""
 
     number: int
-    link: Link
+    link: LoadConnection
     offset: int = 0
     done: bool = False
 
@@ -52,7 +52,7 @@ class _Run:
         self.ticker = Ticker(on_progress)
         self.epoll = select.epoll()
         self.frames = PullFrames(options.topic, group=options.group, max_messages=options.max_messages)
-        self.links: dict[int, tuple[Link, PullReader]] = {}
+        self.links: dict[int, tuple[LoadConnection, PullReader]] = {}
         self.messages = self.record_bytes = self.pulls = self.passes = 0
         self.queues: list[_Queue] = []
         self.stopping = False
@@ -60,7 +60,9 @@ class _Run:
 
     def connect(self) -> None:
         options = self.options
-        links = [Link(options.address, self.epoll) for _ in range(min(options.connections, options.queue_count))]
+        links = [
+            LoadConnection(options.address, self.epoll) for _ in range(min(options.connections, options.queue_count))
+        ]
         self.links = {link.fd: (link, PullReader()) for link in links}
         self.queues = [_Queue(number, links[number % len(links)]) for number in range(options.queue_count)]
 

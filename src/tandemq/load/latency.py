@@ -18,7 +18,7 @@ from tandemq.load.wire.probe import max_offset, send_one
 from tandemq.load.wire.pulls import FOUND, PullAnswer, PullReader
 from tandemq.load.wire.records import body_position, record_size
 from tandemq.load.wire.responses import AnswerCounter, LoadError
-from tandemq.load.wire.sockets import Link, connect
+from tandemq.load.wire.sockets import LoadConnection, connect
 
 _STAMP = b"SENT-AT-NANOSECONDS:"  # Twenty bytes, replaced by the twenty digits of the clock.
 _SUSPEND_MS = 15_000
@@ -70,8 +70,8 @@ class _Run:
             if answer.code != 0:
                 raise LoadError(f"a send was refused with code {answer.code}: {answer.remark}")
             ends = [max_offset(sock, options.topic, queue_id) for queue_id in range(options.queue_count)]
-        self.producer = Link(options.address, self.epoll)
-        self.consumer = Link(options.address, self.epoll)
+        self.producer = LoadConnection(options.address, self.epoll)
+        self.consumer = LoadConnection(options.address, self.epoll)
         self.offsets = ends
         for queue_id in range(options.queue_count):
             self.pull(queue_id)
@@ -164,7 +164,7 @@ class _Run:
 
     def close(self) -> None:
         for name in ("producer", "consumer"):
-            link: Link | None = getattr(self, name, None)
+            link: LoadConnection | None = getattr(self, name, None)
             if link is not None:
                 link.close()
         self.epoll.close()

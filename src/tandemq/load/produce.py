@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from tandemq.load.results.report import OnProgress, ProduceResult, Stopwatch, Ticker, latency_histogram, summarize
 from tandemq.load.wire.frames import SendFrames, SendShape
 from tandemq.load.wire.responses import AnswerCounter, LoadError
-from tandemq.load.wire.sockets import Link
+from tandemq.load.wire.sockets import LoadConnection
 
 _DRAIN_S = 10.0
 _SILENCE_S = 30.0
@@ -45,7 +45,7 @@ class _Sender:
 
     __slots__ = ("answers", "link", "open", "sampled", "tail", "watched", "watched_since")
 
-    def __init__(self, link: Link, sampled: bool) -> None:
+    def __init__(self, link: LoadConnection, sampled: bool) -> None:
         self.link = link
         self.sampled = sampled  # Whether this connection measures latency.
         self.answers = AnswerCounter()
@@ -85,7 +85,7 @@ class _Run:
     def connect(self) -> None:
         every = -(-self.options.connections // _SAMPLED_MAX)
         for number in range(self.options.connections):
-            link = Link(self.options.address, self.epoll)
+            link = LoadConnection(self.options.address, self.epoll)
             self.senders[link.fd] = _Sender(link, number % every == 0)
 
     def send(self, sender: _Sender, count: int, wall_ms: int) -> None:

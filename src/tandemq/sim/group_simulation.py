@@ -6,13 +6,13 @@
 from functools import partial
 from random import Random
 
-from tandemq.sim.checkers.final_groups import GroupVerdict
+from tandemq.sim.checkers.final_groups import GroupFinalChecks
 from tandemq.sim.checkers.groups import GroupChecks
 from tandemq.sim.faults.groups import GroupFaults
 from tandemq.sim.workload.application import Application, Surroundings
 from tandemq.sim.workload.group_applications import FOUND_US, GroupConsuming, GroupProducing
 from tandemq.sim.workload.group_clients import GroupConsumer, GroupProducer, Members
-from tandemq.sim.workload.raw_client import Talker
+from tandemq.sim.workload.raw_client import RawClient
 from tandemq.sim.world.groups import GroupCluster, draw_groups, mode_of, with_secret
 from tandemq.sim.world.history import History
 from tandemq.sim.world.host import Seat
@@ -36,7 +36,7 @@ class GroupSimulation(History):
     """One world with all that is in it."""
 
     checks: GroupChecks
-    verdict: GroupVerdict
+    verdict: GroupFinalChecks
 
     def __init__(self, seed: int) -> None:
         """Nothing has begun."""
@@ -52,8 +52,8 @@ class GroupSimulation(History):
         self.consumers = [self._consumer(number) for number in range(CONSUMERS)]
         self.applications = self._applications(Random(f"{seed}-real-clients"))
         groups = ("G", APPLICATIONS_GROUP) if self.applications else ("G",)
-        self.verdict = GroupVerdict(world, self.cluster, self.shadow, self.checks, groups)
-        nodes: list[Talker | Application] = [*self.producers, *self.consumers, *self.applications]
+        self.verdict = GroupFinalChecks(world, self.cluster, self.shadow, self.checks, groups)
+        nodes: list[RawClient | Application] = [*self.producers, *self.consumers, *self.applications]
         self.clients = [Seat(world, self.network, client_ip(number), node) for number, node in enumerate(nodes)]
         self.faults = GroupFaults(world, self.network, self.cluster, self.clients, self.checks)
 

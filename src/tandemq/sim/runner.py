@@ -25,7 +25,7 @@ SEEDS_PER_TASK = 8
 
 
 @dataclass(slots=True)
-class Summary:
+class RunSummary:
     """What many seeds gave together."""
 
     seeds: int = 0

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 from tandemq.broker.send import delay
 from tandemq.client.core import connections
-from tandemq.sim.checkers.always import Checks
+from tandemq.sim.checkers.always import ContinuousChecks
 from tandemq.sim.checkers.deliveries import REJECTING_GROUP
-from tandemq.sim.checkers.final import Verdict
+from tandemq.sim.checkers.final import FinalChecks
 from tandemq.sim.faults.cluster import Faults
 from tandemq.sim.group_simulation import GroupSimulation
 from tandemq.sim.result import Result
@@ -20,9 +20,9 @@ from tandemq.sim.workload.application import Application, Surroundings
 from tandemq.sim.workload.client_consumer import ConsumingApplication
 from tandemq.sim.workload.client_producer import ProducingApplication
 from tandemq.sim.workload.consumer import Consumer
-from tandemq.sim.workload.malformed_peer import Stranger
-from tandemq.sim.workload.producer import Producer
-from tandemq.sim.workload.raw_client import Talker
+from tandemq.sim.workload.malformed_peer import MalformedPeer
+from tandemq.sim.workload.producer import SimProducer
+from tandemq.sim.workload.raw_client import RawClient
 from tandemq.sim.world.cluster import Cluster
 from tandemq.sim.world.history import History
 from tandemq.sim.world.host import Seat
@@ -53,25 +53,25 @@ class Simulation(History):
         self.plan = draw(world.random)
         self.cluster = Cluster(world, self.network, self.plan)
         self.shadow.has_rot = self.cluster.has_rot
-        self.checks = Checks(world, self.cluster, self.shadow)
+        self.checks = ContinuousChecks(world, self.cluster, self.shadow)
         self.shadow.on_given = self.checks.given
         self.shadow.on_stored = self.checks.acked
         members = {host.address: (host.group.name, host.broker_id) for host in self.cluster.hosts}
         self.around = Surroundings(world, self.shadow, members, self.plan.name_servers, self.plan.route_poll_ms)
         self.prober = self._producer(0, binary=self.plan.binary)
         second = self._application() if "p1" in self.plan.applications else self._producer(1, binary=False)
-        self.producers: list[Producer | ProducingApplication] = [self.prober, second]
+        self.producers: list[SimProducer | ProducingApplication] = [self.prober, second]
         groups = [("G", "*"), ("G", "*"), *([("GT", "A || B")] if self.plan.tag_group else [])]
         self.consumers = [self._consumer(number, *group) for number, group in enumerate(groups)]
-        self.verdict = Verdict(world, self.cluster, self.shadow, self.checks, tuple(dict(groups)))
-        nodes: list[Talker | Application] = [*self.producers, *self.consumers]
+        self.verdict = FinalChecks(world, self.cluster, self.shadow, self.checks, tuple(dict(groups)))
+        nodes: list[RawClient | Application] = [*self.producers, *self.consumers]
         self.clients = [Seat(world, self.network, client_ip(number), node) for number, node in enumerate(nodes)]
-        Seat(world, self.network, STRANGER_IP, Stranger(self._dice(), self.network))
+        Seat(world, self.network, STRANGER_IP, MalformedPeer(self._dice(), self.network))
         self.faults = Faults(world, self.network, self.cluster, self.clients)
 
-    def _producer(self, number: int, *, binary: bool) -> Producer:
+    def _producer(self, number: int, *, binary: bool) -> SimProducer:
         plan = self.plan
-        return Producer(
+        return SimProducer(
             self.world,
             self.shadow,
             f"p{number}",

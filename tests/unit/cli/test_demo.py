@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tandemq.demo import scenario
-from tandemq.demo.narration import Tale
+from tandemq.demo.narration import Narration
 from tests.unit.cli.conftest import Run
 
 
@@ -14,8 +14,8 @@ from tests.unit.cli.conftest import Run
 def test_exit_code_tells_whether_all_held(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults: list[str], code: int
 ) -> None:
-    def end_at_once(stage: scenario.Stage, tale: Tale) -> scenario.Reckoning:
-        return scenario.Reckoning(stage.mode.value, faults=faults)
+    def end_at_once(stage: scenario.DemoOptions, narration: Narration) -> scenario.DemoResult:
+        return scenario.DemoResult(stage.mode.value, faults=faults)
 
     monkeypatch.setattr(scenario, "run", end_at_once)
     (tmp_path / "rows.csv").write_text("tag,delay\nT,1\n")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tandemq.demo import rows
-from tandemq.demo.rows import Columns
+from tandemq.demo.rows import ColumnChoice
 from tandemq.errors import LocalError
 
 DEPARTURES = 336_776
@@ -34,8 +34,8 @@ def test_departures_that_are_not_installed_are_told(monkeypatch: pytest.MonkeyPa
 def test_columns_are_chosen_when_not_named(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("shop,colour,price\nx y,red,1.5\nz,,NA\n")
-    source = rows.from_file(path, Columns())
-    assert source.columns == Columns("shop", (), "price")
+    source = rows.from_file(path, ColumnChoice())
+    assert source.columns == ColumnChoice("shop", (), "price")
     assert [(row.tag, row.key) for row in source.read()] == [("x_y", "1"), ("z", "2")]
     assert list(source.values()) == [("x_y", "1.5"), ("z", "NA")]
 
@@ -43,7 +43,7 @@ def test_columns_are_chosen_when_not_named(tmp_path: Path) -> None:
 def test_named_columns_make_tag_key_and_value(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"a": 1, "b": "two words", "c": null}\n\n{"a": 2, "b": "x", "c": 3}\n')
-    source = rows.from_file(path, Columns("b", ("a", "b"), "c"))
+    source = rows.from_file(path, ColumnChoice("b", ("a", "b"), "c"))
     assert [(row.tag, row.key) for row in source.read()] == [("two_words", "1-two_words"), ("x", "2-x")]
     assert [rows.number_of(value) for _, value in source.values()] == [None, 3.0]
 
@@ -51,16 +51,18 @@ def test_named_columns_make_tag_key_and_value(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "columns", "told"),
     [
-        ("a.csv", "", Columns(), "has no rows"),
-        ("a.csv", "a,b\n", Columns(), "has no rows"),
-        ("a.csv", "a,b\n1,2\n", Columns(tag="c"), "has no column 'c'"),
-        ("a.csv", "a,b\nx,y\n", Columns(), "no column of the first row is a number"),
-        ("a.jsonl", "{}\n[1]\n", Columns(), "no column of the first row"),
-        ("a.jsonl", "{nonsense\n", Columns(), "line 1 is no JSON"),
-        ("a.zip", "no archive", Columns(), "cannot be read"),
+        ("a.csv", "", ColumnChoice(), "has no rows"),
+        ("a.csv", "a,b\n", ColumnChoice(), "has no rows"),
+        ("a.csv", "a,b\n1,2\n", ColumnChoice(tag="c"), "has no column 'c'"),
+        ("a.csv", "a,b\nx,y\n", ColumnChoice(), "no column of the first row is a number"),
+        ("a.jsonl", "{}\n[1]\n", ColumnChoice(), "no column of the first row"),
+        ("a.jsonl", "{nonsense\n", ColumnChoice(), "line 1 is no JSON"),
+        ("a.zip", "no archive", ColumnChoice(), "cannot be read"),
     ],
 )
-def test_file_that_cannot_be_used_is_told(tmp_path: Path, name: str, text: str, columns: Columns, told: str) -> None:
+def test_file_that_cannot_be_used_is_told(
+    tmp_path: Path, name: str, text: str, columns: ColumnChoice, told: str
+) -> None:
     path = tmp_path / name
     path.write_text(text)
     with pytest.raises(LocalError, match=told):
@@ -71,9 +73,9 @@ def test_line_unlike_the_others_is_told(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("a,b\nx,1\ny\n")
     with pytest.raises(LocalError, match="line 3 has 1 fields, the heading 2"):
-        list(rows.from_file(path, Columns()).read())
+        list(rows.from_file(path, ColumnChoice()).read())
     with pytest.raises(LocalError, match="cannot be read"):
-        rows.from_file(tmp_path / "none.csv", Columns())
+        rows.from_file(tmp_path / "none.csv", ColumnChoice())
 
 
 def test_value_that_is_no_number_is_told() -> None:

@@ -9,7 +9,7 @@ import time
 
 from tandemq.load.wire.frames import PullFrames, SendFrames, SendShape
 from tandemq.load.wire.records import log_offset, record_size
-from tandemq.load.wire.responses import Answer, LoadError
+from tandemq.load.wire.responses import LoadError, ParsedResponse
 from tandemq.load.wire.sockets import ask, connect, exchange, parse_address
 
 _GET_BROKER_RUNTIME_INFO = 28
@@ -17,7 +17,7 @@ _GET_MAX_OFFSET = 30
 _TRY_EVERY_S = 0.005
 
 
-def send_one(sock: socket.socket, shape: SendShape) -> Answer:
+def send_one(sock: socket.socket, shape: SendShape) -> ParsedResponse:
     """Send one message (or one batch) and return the answer."""
     frames = SendFrames(shape, identity=random.getrandbits(32), slots=1, wall_ms=time.time_ns() // 1_000_000)
     return exchange(sock, frames.take(1, time.time_ns() // 1_000_000))

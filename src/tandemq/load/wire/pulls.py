@@ -14,8 +14,8 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tandemq.load.wire.responses import LoadError, parse_answer
-from tandemq.load.wire.sockets import Link
+from tandemq.load.wire.responses import LoadError, parse_response
+from tandemq.load.wire.sockets import LoadConnection
 
 _head_at = struct.Struct(">II").unpack_from
 _NUMBERS = re.compile(rb'"(code|opaque|nextBeginOffset|maxOffset|minOffset)":"?(-?\d+)')
@@ -50,7 +50,7 @@ class PullReader:
         self._view = memoryview(self.buffer)
         self._start = self._end = 0
 
-    def read(self, link: Link) -> Iterator[PullAnswer]:
+    def read(self, link: LoadConnection) -> Iterator[PullAnswer]:
         """Read once from the link and hand out every answer that is complete.
 
         Raises:
@@ -97,7 +97,7 @@ class PullReader:
         found = dict(_NUMBERS.findall(self.buffer, start + 8, body))
         code = int(found.get(b"code", -1))
         if code not in (FOUND, NOT_FOUND, RETRY_AT_ONCE, OFFSET_MOVED):
-            answer = parse_answer(self._view[start:stop])
+            answer = parse_response(self._view[start:stop])
             raise LoadError(f"a pull was refused with code {answer.code}: {answer.remark}")
         return PullAnswer(
             code,

@@ -29,7 +29,7 @@ class LoadError(TandemError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ParsedResponse:
     """One answer, looked at closely: used outside the hot path only."""
 
     code: int
@@ -48,7 +48,7 @@ class Answer:
         return found.group(1).decode(errors="replace") if found else ""
 
 
-def parse_answer(frame: bytes | bytearray | memoryview) -> Answer:
+def parse_response(frame: bytes | bytearray | memoryview) -> ParsedResponse:
     """Return the answer in one whole frame, length field included.
 
     Raises:
@@ -59,7 +59,7 @@ def parse_answer(frame: bytes | bytearray | memoryview) -> Answer:
     found = _CODE.search(header)
     if found is None:
         raise LoadError(f"an answer without a code: {header[:200]!r}")
-    return Answer(int(found.group(1)), header, bytes(frame[8 + header_bytes :]))
+    return ParsedResponse(int(found.group(1)), header, bytes(frame[8 + header_bytes :]))
 
 
 def _whole_frames(data: bytes) -> tuple[int, int]:
@@ -142,7 +142,7 @@ class AnswerCounter:
         good = position = 0
         while position < end:
             stop = position + 4 + _length_at(data, position)[0]
-            answer = parse_answer(data[position:stop])
+            answer = parse_response(data[position:stop])
             if answer.code == 0:
                 good += 1
             else:

@@ -1,7 +1,7 @@
 """Sockets of the load generator: non-blocking for the hot loops, blocking for single questions.
 
-An address is `host:port`. Every socket has TCP_NODELAY. A `Link` keeps what the kernel would not take and offers it
-again when epoll says so.
+An address is `host:port`. Every socket has TCP_NODELAY. A `LoadConnection` keeps what the kernel would not take and
+offers it again when epoll says so.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 
 from tandemq.load.wire.frames import request_frame
-from tandemq.load.wire.responses import Answer, LoadError, parse_answer
+from tandemq.load.wire.responses import LoadError, ParsedResponse, parse_response
 
 RECEIVE_BYTES = 1 << 18
 # All links read into this one buffer and copy out what came: a fresh 256 KiB buffer for each read costs page faults.
@@ -48,7 +48,7 @@ def connect(address: str, timeout_s: float = 5.0) -> socket.socket:
     return sock
 
 
-class Link:
+class LoadConnection:
     """One non-blocking connection in an epoll set."""
 
     __slots__ = ("_epoll", "_unsent", "fd", "sock")
@@ -125,16 +125,16 @@ def read_exactly(sock: socket.socket, size: int) -> bytes:
     return bytes(data)
 
 
-def ask(sock: socket.socket, code: int, fields: Mapping[str, object], body: bytes = b"") -> Answer:
+def ask(sock: socket.socket, code: int, fields: Mapping[str, object], body: bytes = b"") -> ParsedResponse:
     """Send one request on a blocking socket and return its answer; one request at a time."""
     return exchange(sock, request_frame(code, int(time.monotonic() * 1000) & 0x3FFFFFFF, fields, body))
 
 
-def exchange(sock: socket.socket, frame: bytes) -> Answer:
+def exchange(sock: socket.socket, frame: bytes) -> ParsedResponse:
     """Send a ready frame on a blocking socket and return the next answer."""
     try:
         sock.sendall(frame)
     except OSError as error:
         raise LoadError(f"the connection broke while sending: {error}") from error
     head = read_exactly(sock, 4)
-    return parse_answer(head + read_exactly(sock, struct.unpack(">I", head)[0]))
+    return parse_response(head + read_exactly(sock, struct.unpack(">I", head)[0]))

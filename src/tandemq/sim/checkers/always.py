@@ -31,7 +31,7 @@ Offsets = dict[str, dict[int, int]]
 """By "topic@group" and queue."""
 
 
-class Checks:
+class ContinuousChecks:
     """The checkers of one run."""
 
     def __init__(self, world: World, cluster: Cluster, shadow: Shadow) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from tandemq.codec.record.record import parse_record, record_fault
 from tandemq.model.message import StoredMessage
-from tandemq.sim.checkers.model import Given, Shadow, Wanted
+from tandemq.sim.checkers.model import Given, SentMessage, Shadow
 from tandemq.sim.world.world import Violation, World
 
 REJECTING_GROUP = "G"
@@ -58,7 +58,7 @@ class Deliveries:
         self.finished = shadow.finished.setdefault(group, set())
         shadow.given_keys.setdefault(group, {})
 
-    def given(self, address: str, broker_group: str, topic: str, message: StoredMessage) -> Wanted:
+    def given(self, address: str, broker_group: str, topic: str, message: StoredMessage) -> SentMessage:
         """The application was given a message of a queue of `topic`; returns what was sent.
 
         Raises:
@@ -92,6 +92,6 @@ class Deliveries:
         self._world.fold("give", self._name, message.queue_offset, wanted.key)
         return wanted
 
-    def is_rejected(self, wanted: Wanted, message: StoredMessage) -> bool:
+    def is_rejected(self, wanted: SentMessage, message: StoredMessage) -> bool:
         """Whether this delivery is to be given back."""
         return wanted.rejections > message.reconsume_times and self._group == REJECTING_GROUP

@@ -17,10 +17,10 @@ from collections.abc import Iterator
 
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.model.topic import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
-from tandemq.sim.checkers.always import Checks, says_flushed
+from tandemq.sim.checkers.always import ContinuousChecks, says_flushed
 from tandemq.sim.checkers.deliveries import RECONSUME_MAX, REJECTING_GROUP
-from tandemq.sim.checkers.logs import Damage, Found, read_log, walk, without_filler
-from tandemq.sim.checkers.model import Attempt, Shadow, Wanted
+from tandemq.sim.checkers.logs import InvalidRange, LoggedMessage, read_log, walk, without_filler
+from tandemq.sim.checkers.model import Attempt, SentMessage, Shadow
 from tandemq.sim.workload.messages import TOPICS
 from tandemq.sim.world.cluster import Cluster, Host
 from tandemq.sim.world.plan import DELAYS, GroupPlan
@@ -31,18 +31,20 @@ DELAYS_US = [int(text.removesuffix("s")) * SECOND for text in DELAYS.split()]
 INDEX_SAMPLES = 12
 
 
-class Verdict:
+class FinalChecks:
     """Everything there is to say about one run."""
 
-    def __init__(self, world: World, cluster: Cluster, shadow: Shadow, checks: Checks, groups: tuple[str, ...]) -> None:
+    def __init__(
+        self, world: World, cluster: Cluster, shadow: Shadow, checks: ContinuousChecks, groups: tuple[str, ...]
+    ) -> None:
         """`groups`: of consumers."""
         self._world = world
         self._cluster = cluster
         self._shadow = shadow
         self._checks = checks
         self._consumer_groups = groups
-        self._found: dict[str, list[Found]] = {}
-        self._walked: dict[tuple[int, int, bytes], tuple[list[Found], Damage | None]] = {}
+        self._found: dict[str, list[LoggedMessage]] = {}
+        self._walked: dict[tuple[int, int, bytes], tuple[list[LoggedMessage], InvalidRange | None]] = {}
         """What `walk` found in which bytes: those of twins are the same."""
         self._whole: dict[str, bytes] = {}
         """Host to the bytes of its log when no damage was in them."""
@@ -161,7 +163,7 @@ class Verdict:
                 return f"the message {key} is a dead letter after {message.rejections} rejections"
         return ""
 
-    def records(self, host: Host) -> list[Found]:
+    def records(self, host: Host) -> list[LoggedMessage]:
         """All records of a host's log, read from its disk; remembered while the log's end stays."""
         assert host.broker is not None, "it runs"
         store_log = host.broker.store.log
@@ -177,13 +179,13 @@ class Verdict:
             self._found[f"{host.name} {store_log.written_end}"] = known
         return known
 
-    def _walk(self, data: bytes, start: int, segment_bytes: int) -> tuple[list[Found], Damage | None]:
+    def _walk(self, data: bytes, start: int, segment_bytes: int) -> tuple[list[LoggedMessage], InvalidRange | None]:
         key = start, segment_bytes, data
         if key not in self._walked:
             self._walked[key] = walk(data, start, segment_bytes)
         return self._walked[key]
 
-    def _all(self) -> list[Found]:
+    def _all(self) -> list[LoggedMessage]:
         return [found for group in self._cluster.plan.groups for found in self.records(self._cluster.master(group))]
 
     # The judgement.
@@ -339,7 +341,7 @@ class Verdict:
                     ):
                         self._lost(attempt, message, log_offset)
 
-    def _lost(self, attempt: Attempt, message: Wanted, log_offset: int) -> None:
+    def _lost(self, attempt: Attempt, message: SentMessage, log_offset: int) -> None:
         group = next(group for group in self._cluster.plan.groups if group.name == attempt.group)
         master, *slaves = self._cluster.members(group)
         if master.flips or any(slave.flips for slave in slaves):

@@ -11,7 +11,7 @@ from collections import Counter
 from tandemq.coordination.member.orders import Stage
 from tandemq.coordination.registry.records import GroupMode, Mode
 from tandemq.model.topic import SCHEDULE_TOPIC
-from tandemq.sim.checkers.final import Verdict
+from tandemq.sim.checkers.final import FinalChecks
 from tandemq.sim.checkers.groups import GroupChecks
 from tandemq.sim.checkers.model import Shadow
 from tandemq.sim.world.cluster import Host
@@ -20,7 +20,7 @@ from tandemq.sim.world.plan import GroupPlan
 from tandemq.sim.world.world import Violation, World
 
 
-class GroupVerdict(Verdict):
+class GroupFinalChecks(FinalChecks):
     """Everything there is to say about one run."""
 
     def __init__(

@@ -21,7 +21,7 @@ from tandemq.coordination.registry.records import Mode
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
-from tandemq.sim.checkers.always import Checks, Place, offsets_in, says_flushed
+from tandemq.sim.checkers.always import ContinuousChecks, Place, offsets_in, says_flushed
 from tandemq.sim.checkers.configuration import Configurations
 from tandemq.sim.checkers.logs import read_log, walk
 from tandemq.sim.checkers.model import STORED, Attempt, Given, Shadow
@@ -49,7 +49,7 @@ class Fact:
     is_flushed: bool
 
 
-class GroupChecks(Checks):
+class GroupChecks(ContinuousChecks):
     """The checkers of one run."""
 
     def __init__(self, world: World, cluster: GroupCluster, shadow: Shadow) -> None:

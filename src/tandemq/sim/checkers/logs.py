@@ -11,7 +11,7 @@ from tandemq.codec.record.record import Record, parse_record, peek, property_val
 from tandemq.sim.world.disk import SimDisk
 
 
-class Found(NamedTuple):
+class LoggedMessage(NamedTuple):
     """One record in a log, with its unique key ("" without one)."""
 
     record: Record
@@ -20,7 +20,7 @@ class Found(NamedTuple):
     body: bytes
 
 
-class Damage(NamedTuple):
+class InvalidRange(NamedTuple):
     """Bytes in a log that are no valid record."""
 
     log_offset: int
@@ -41,14 +41,14 @@ def read_log(disk: SimDisk, start: int, end: int, segment_bytes: int, *, safe: b
     return b"".join(pieces)
 
 
-def walk(data: bytes, start: int, segment_bytes: int) -> tuple[list[Found], Damage | None]:
+def walk(data: bytes, start: int, segment_bytes: int) -> tuple[list[LoggedMessage], InvalidRange | None]:
     """All records of a log that begins at `start`, up to its end or to the first that is none."""
-    found: list[Found] = []
+    found: list[LoggedMessage] = []
     at, end = 0, len(data)
     while at < end:
         offset = start + at
         if end - at < 8:
-            return found, Damage(offset, f"{end - at} bytes are left")
+            return found, InvalidRange(offset, f"{end - at} bytes are left")
         size, magic = peek(data, at)
         room = segment_bytes - offset % segment_bytes
         if magic == BLANK_MAGIC and size == room:
@@ -56,12 +56,14 @@ def walk(data: bytes, start: int, segment_bytes: int) -> tuple[list[Found], Dama
             continue
         record = parse_record(data, at, min(end, at + room))
         if isinstance(record, str):
-            return found, Damage(offset, record)
+            return found, InvalidRange(offset, record)
         fault = record_fault(data, at, record.size, record.body_start, record.body_end, record.body_crc)
         if fault is not None or record.log_offset != offset:
-            return found, Damage(offset, fault or f"it says it lies at {record.log_offset}")
+            return found, InvalidRange(offset, fault or f"it says it lies at {record.log_offset}")
         key = property_value(record.properties, b"UNIQ_KEY") or b""
-        found.append(Found(record, key.decode(), record.topic.decode(), data[record.body_start : record.body_end]))
+        found.append(
+            LoggedMessage(record, key.decode(), record.topic.decode(), data[record.body_start : record.body_end])
+        )
         at += record.size
     return found, None
 

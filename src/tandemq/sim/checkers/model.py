@@ -11,7 +11,7 @@ from tandemq.model.codes import ResponseCode
 
 
 @dataclass(slots=True, eq=False)
-class Wanted:
+class SentMessage:
     """A message a producer made. `rejections`: how often its consumer will give it back."""
 
     key: str
@@ -42,7 +42,7 @@ class Attempt:
     """One request on the wire, for one message or a batch. `code` is the answer's, None if there was none."""
 
     number: int
-    messages: list[Wanted]
+    messages: list[SentMessage]
     group: str
     queue_id: int
     sent_us: int
@@ -81,7 +81,7 @@ class Shadow:
 
     def __init__(self) -> None:
         """Nothing was sent."""
-        self.messages: dict[str, Wanted] = {}
+        self.messages: dict[str, SentMessage] = {}
         self.attempts: list[Attempt] = []
         self.given: list[Given] = []
         self.given_keys: dict[str, dict[str, int]] = {}
@@ -96,7 +96,7 @@ class Shadow:
         self.has_rot: Callable[[str], bool] = lambda _address: False
         """Whether bits were turned in a broker's log at rest: until its scrubber comes by, clients must find them."""
 
-    def want(self, message: Wanted) -> None:
+    def want(self, message: SentMessage) -> None:
         """A producer made a message."""
         self.messages[message.key] = message
 

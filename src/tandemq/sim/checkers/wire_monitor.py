@@ -19,7 +19,7 @@ from tandemq.model.command import Command
 from tandemq.model.message import UNIQ_KEY, WAIT, decode_properties
 from tandemq.model.topic import RETRY_PREFIX
 from tandemq.sim.checkers.deliveries import records_in
-from tandemq.sim.checkers.model import Attempt, Shadow, Wanted
+from tandemq.sim.checkers.model import Attempt, SentMessage, Shadow
 from tandemq.sim.world.world import Violation, World
 
 _CODE = re.compile(rb'"code":(\d+)')
@@ -31,7 +31,7 @@ Queue = tuple[str, str, int]
 """Group of brokers, topic, queue id."""
 
 
-class Pull(NamedTuple):
+class ObservedPull(NamedTuple):
     """A pull that waits for its answer."""
 
     topic: str
@@ -44,7 +44,7 @@ class Asked(NamedTuple):
 
     command: Command
     sent_us: int
-    what: Attempt | Pull | None
+    what: Attempt | ObservedPull | None
 
 
 class _Line:
@@ -79,7 +79,7 @@ class Witness:
         """Which member was asked last for messages of a queue."""
         self.gave: dict[tuple[str, str, int, int], str] = {}
         """Group of brokers, topic, queue id and queue offset to the broker that gave this message last."""
-        self.by_body: Callable[[bytes], Wanted | None] = lambda _: None
+        self.by_body: Callable[[bytes], SentMessage | None] = lambda _: None
         self.on_attempt: Callable[[Attempt], None] = lambda _: None
         self.on_commit: Callable[[Queue, int], None] = lambda _queue, _offset: None
         self.on_answer: Callable[[str, Command, int, Command], None] | None = None
@@ -176,7 +176,7 @@ class Witness:
         self._waits(line, command, attempt)
         self.on_attempt(attempt)
 
-    def _recognised(self, body: bytes, key: str) -> Wanted:
+    def _recognised(self, body: bytes, key: str) -> SentMessage:
         wanted = self.by_body(body)
         if wanted is None:
             raise Violation("I2", f"{self._name} sends what nobody asked it to send: {body[:40]!r}")
@@ -190,7 +190,7 @@ class Witness:
     def _pulls(self, line: _Line, command: Command) -> None:
         fields = command.fields
         topic, queue_id = fields["topic"], int(fields["queueId"])
-        self._waits(line, command, Pull(topic, queue_id, int(fields["queueOffset"])))
+        self._waits(line, command, ObservedPull(topic, queue_id, int(fields["queueOffset"])))
         self.asked[line.member[0], topic, queue_id] = line.member[1]
 
     def _commits(self, line: _Line, command: Command) -> None:
@@ -201,7 +201,7 @@ class Witness:
         self._waits(line, command)
         self.on_commit(queue, offset)
 
-    def _waits(self, line: _Line, command: Command, what: Attempt | Pull | None = None) -> None:
+    def _waits(self, line: _Line, command: Command, what: Attempt | ObservedPull | None = None) -> None:
         if not command.is_oneway:
             line.waiting[command.opaque] = Asked(command, self._world.now_us, what)
 

@@ -19,7 +19,7 @@ from tandemq.boundary import LinkKind
 from tandemq.errors import DiskFailed
 from tandemq.sim.world.cluster import Cluster, Host
 from tandemq.sim.world.host import Seat
-from tandemq.sim.world.network import Connection, Network
+from tandemq.sim.world.network import Network, SimConnection
 from tandemq.sim.world.world import MS, SECOND, World
 
 FULL_FREE_BYTES = 16 * 1024
@@ -117,7 +117,7 @@ class Faults:
     def _host(self) -> Host:
         return self._random.choice(self._cluster.hosts)
 
-    def _connection(self) -> Connection | None:
+    def _connection(self) -> SimConnection | None:
         found = [connection for connection in self._network.connections if all(connection.open)]
         copying = [connection for connection in found if connection.kind is LinkKind.HA_MASTER]
         if copying and self._random.random() < 0.5:
@@ -132,7 +132,7 @@ class Faults:
 
     # Network.
 
-    def _named(self, connection: Connection) -> str:
+    def _named(self, connection: SimConnection) -> str:
         return f"{connection.kind.value} {connection.owners[0].ip} to {connection.owners[1].ip}"
 
     def _cut(self) -> None:

@@ -45,7 +45,7 @@ from tandemq.errors import ProtocolError
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.registry import NAME_SERVER
-from tandemq.sim.workload.raw_client import Talker
+from tandemq.sim.workload.raw_client import RawClient
 from tandemq.sim.world.groups import GroupCluster
 from tandemq.sim.world.host import Seat
 from tandemq.sim.world.network import Network
@@ -180,7 +180,7 @@ class _Ideal:
         self._world.after(self._registry.delay(), execute)
 
 
-class _Wire(Talker):
+class _Wire(RawClient):
     """The way to the registry in a name server. One session, told anew with each operation: what was under way on a
     link that was given up is not carried out behind what comes later."""
 
@@ -199,7 +199,7 @@ class _Wire(Talker):
         self.seat.wake()
 
     def act(self) -> None:
-        """See `Talker`."""
+        """See `RawClient`."""
         asked, self._asked = self._asked, []
         for operation, then in asked:
             if self._keyring is None:

@@ -19,7 +19,7 @@ from tandemq.client.producer.machine import by_hash
 from tandemq.errors import OutcomeUnknown, TandemError
 from tandemq.model.codes import ResponseCode
 from tandemq.model.message import Message, SendResult, SendStatus
-from tandemq.sim.checkers.model import Attempt, Wanted
+from tandemq.sim.checkers.model import Attempt, SentMessage
 from tandemq.sim.workload.application import Application, Surroundings
 from tandemq.sim.workload.messages import BATCH_COUNTS, TOPICS, Maker
 from tandemq.sim.world.world import MS, Violation
@@ -92,11 +92,11 @@ class ProducingApplication(Application):
                     self._send(self._maker.message(self._maker.topic()), now)
         self.after(self.random.randrange(self._pace_ms // 4, self._pace_ms * 2), now, self._step)
 
-    def _send_batch(self, messages: list[Wanted], now: Now) -> None:
+    def _send_batch(self, messages: list[SentMessage], now: Now) -> None:
         for ticket in self._producer.send_batch([as_message(wanted) for wanted in messages], now):
             ticket.then(partial(self._told, messages, "batch"))
 
-    def _send(self, wanted: Wanted, now: Now) -> None:
+    def _send(self, wanted: SentMessage, now: Now) -> None:
         kinds, dice = self._maker.kinds, self.random.random()
         message = as_message(wanted)
         if "oneway" in kinds and dice < 0.04:
@@ -115,7 +115,7 @@ class ProducingApplication(Application):
             if self._is_too_often(wanted):
                 raise Violation("I3", f"{self.name} sent {wanted.key} {len(wanted.attempts)} times")
 
-    def _is_too_often(self, wanted: Wanted) -> bool:
+    def _is_too_often(self, wanted: SentMessage) -> bool:
         """More often than its retries, and then more than once after the time for which it may be tried."""
         retry_ms = self._options.retry_ms
         late = [attempt for attempt in wanted.attempts if attempt.sent_us > wanted.made_us + retry_ms * MS]
@@ -135,7 +135,7 @@ class ProducingApplication(Application):
         names = set() if route is None else {queue.broker_name for queue in route.publish_queues()}
         return {name for name in names if self._known_us.get((topic, name), since_us) <= since_us}
 
-    def _told(self, messages: list[Wanted], way: str, ticket: Ticket[Any]) -> None:
+    def _told(self, messages: list[SentMessage], way: str, ticket: Ticket[Any]) -> None:
         if ticket.error is not None:
             self._judge_error(messages, way, ticket.error)
             return
@@ -145,7 +145,7 @@ class ProducingApplication(Application):
             if not any(_says(attempt, at, wanted, result) for attempt in wanted.attempts):
                 raise Violation("I17", f"{self.name} was told {result}, and no broker said so")
 
-    def _judge_error(self, messages: list[Wanted], way: str, error: TandemError) -> None:
+    def _judge_error(self, messages: list[SentMessage], way: str, error: TandemError) -> None:
         first = messages[0]
         open_ones = [attempt for attempt in first.attempts if attempt.code is None or attempt.is_stored]
         if open_ones and not isinstance(error, OutcomeUnknown):
@@ -153,7 +153,7 @@ class ProducingApplication(Application):
         if way not in STEADY and error.retriable and not self.is_ending and first.attempts:
             self._judge_given_up(first, error)
 
-    def _judge_given_up(self, first: Wanted, error: TandemError) -> None:
+    def _judge_given_up(self, first: SentMessage, error: TandemError) -> None:
         tried = {attempt.group for attempt in first.attempts}
         chosen_us = first.attempts[-1].sent_us - CHOSEN_US
         for name in self._groups(first.topic, chosen_us) - tried:
@@ -165,7 +165,7 @@ class ProducingApplication(Application):
                 raise Violation("I14", f"{self.name} gave up {first.key} without asking {name}: {error}")
 
 
-def _says(attempt: Attempt, at: int, wanted: Wanted, result: SendResult) -> bool:
+def _says(attempt: Attempt, at: int, wanted: SentMessage, result: SendResult) -> bool:
     queue = result.queue
     return (
         attempt.is_stored
@@ -177,7 +177,7 @@ def _says(attempt: Attempt, at: int, wanted: Wanted, result: SendResult) -> bool
     )
 
 
-def as_message(wanted: Wanted) -> Message:
+def as_message(wanted: SentMessage) -> Message:
     """What the client is asked to send."""
     return Message(
         wanted.topic,

@@ -23,7 +23,7 @@ from tandemq.model.topic import retry_topic
 from tandemq.sim.checkers.deliveries import RECONSUME_MAX, Deliveries, records_in
 from tandemq.sim.checkers.model import Shadow
 from tandemq.sim.workload.messages import TOPICS
-from tandemq.sim.workload.raw_client import Line, Talker
+from tandemq.sim.workload.raw_client import RawClient, RawConnection
 from tandemq.sim.world.world import Violation, World
 
 COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
@@ -67,7 +67,7 @@ class Lane:
         return min(self.open, default=self.next_offset)
 
 
-class Consumer(Talker):
+class Consumer(RawClient):
     """One member of a consumer group."""
 
     def __init__(
@@ -102,7 +102,7 @@ class Consumer(Talker):
         self.after(400, self._balance)
         self.after(3_000, self._commit_all)
 
-    def pushed(self, line: Line, command: Command) -> None:
+    def pushed(self, line: RawConnection, command: Command) -> None:
         """A broker says that members came or went."""
         if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             self._ask_members(line.address)

@@ -10,7 +10,7 @@ from random import Random
 
 from tandemq.boundary import Now
 from tandemq.errors import TandemError
-from tandemq.sim.checkers.model import Wanted
+from tandemq.sim.checkers.model import SentMessage
 from tandemq.sim.workload.application import Surroundings
 from tandemq.sim.workload.client_consumer import ConsumingApplication
 from tandemq.sim.workload.client_producer import ProducingApplication
@@ -50,7 +50,7 @@ class GroupProducing(ProducingApplication):
             for attempt in made.attempts
         )
 
-    def _judge_given_up(self, first: Wanted, error: TandemError) -> None:
+    def _judge_given_up(self, first: SentMessage, error: TandemError) -> None:
         if self.calm_us is not None and first.made_us >= self.calm_us:
             raise Violation("I14", f"{self.name} gave up {first.key}, and nothing was wrong any more: {error}")
 

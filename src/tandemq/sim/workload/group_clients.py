@@ -15,7 +15,7 @@ from tandemq.model.topic import retry_topic
 from tandemq.sim.checkers.model import STORED, Shadow
 from tandemq.sim.workload.consumer import Consumer, Lane
 from tandemq.sim.workload.messages import TOPICS
-from tandemq.sim.workload.producer import Producer
+from tandemq.sim.workload.producer import SimProducer
 from tandemq.sim.workload.raw_client import Then
 from tandemq.sim.world.world import World
 
@@ -48,7 +48,7 @@ class Members:
         self._best[group] = address
 
 
-class GroupProducer(Producer):
+class GroupProducer(SimProducer):
     """Sends to whoever takes it."""
 
     def __init__(
@@ -73,7 +73,7 @@ class GroupProducer(Producer):
         self.after(300, self._step)
 
     def place(self, topic: str, tried: set[str]) -> tuple[str, str, int] | None:
-        """See `Producer`."""
+        """See `SimProducer`."""
         groups = sorted(self._members.addresses)
         group = self.random.choice([name for name in groups if name not in tried] or groups)
         return group, self._members.choose(group), QUEUES[topic]

@@ -14,13 +14,13 @@ from tandemq.boundary import LinkKind
 from tandemq.codec.ha import HELLO_MARK, REPORT, SlaveHello, encode_hello
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.model.command import Command
-from tandemq.sim.workload.raw_client import Talker
+from tandemq.sim.workload.raw_client import RawClient
 from tandemq.sim.world.network import Network
 
 CODES = (0, 3, 9, 10, 11, 12, 14, 15, 29, 30, 31, 32, 33, 36, 41, 42, 103, 104, 105, 310, 320, 322, 7301, 65_535, -1)
 
 
-class Stranger(Talker):
+class MalformedPeer(RawClient):
     """Connects somewhere, says one thing, listens a while, goes."""
 
     def __init__(self, random: Random, network: Network) -> None:

@@ -6,7 +6,7 @@ unique key a client gave it.
 
 from random import Random
 
-from tandemq.sim.checkers.model import Wanted
+from tandemq.sim.checkers.model import SentMessage
 from tandemq.sim.world.world import World
 
 TAGS = ("A", "B", "C", "")
@@ -29,14 +29,14 @@ class Maker:
         self._random = random
         self.kinds = kinds
         self._uses_late = uses_late
-        self.made: list[Wanted] = []
+        self.made: list[SentMessage] = []
 
     def topic(self) -> str:
         """Where the next message goes."""
         is_late = self._uses_late and self._world.now_us > LATE_US and self._random.random() < 0.2
         return TOPICS[1] if is_late else TOPICS[0]
 
-    def message(self, topic: str, *, plain: bool = False) -> Wanted:
+    def message(self, topic: str, *, plain: bool = False) -> SentMessage:
         """A new message; its unique key is not known yet."""
         random = self._random
         number = len(self.made) + 1
@@ -46,7 +46,7 @@ class Maker:
         delay = random.randrange(1, 4) if "delay" in self.kinds and not rejections and random.random() < 0.08 else 0
         if plain:
             delay = rejections = 0
-        wanted = Wanted(
+        wanted = SentMessage(
             "",
             self._name,
             topic,
@@ -60,7 +60,7 @@ class Maker:
         self.made.append(wanted)
         return wanted
 
-    def by_body(self, body: bytes) -> Wanted | None:
+    def by_body(self, body: bytes) -> SentMessage | None:
         """The message with this body; None if none was made."""
         name, _, rest = body.partition(b":")
         number = rest.partition(b":")[0]

@@ -14,16 +14,16 @@ from tandemq.codec.record.record import BatchPart, encode_batch
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.model.topic import AUTO_CREATE_TOPIC
-from tandemq.sim.checkers.model import Attempt, Shadow, Wanted
+from tandemq.sim.checkers.model import Attempt, SentMessage, Shadow
 from tandemq.sim.workload.messages import BATCH_COUNTS, TOPICS, Maker
-from tandemq.sim.workload.raw_client import Talker
+from tandemq.sim.workload.raw_client import RawClient
 from tandemq.sim.world.world import World
 
 ATTEMPTS_MAX = 4
 SEND_TIMEOUT_MS = 2_500
 
 
-class Producer(Talker):
+class SimProducer(RawClient):
     """One producer."""
 
     def __init__(
@@ -74,7 +74,7 @@ class Producer(Talker):
                     self._send([self._make(self._maker.topic())], set())
         self.after(self.random.randrange(self._pace_ms // 4, self._pace_ms * 2), self._step)
 
-    def _make(self, topic: str, *, plain: bool = False) -> Wanted:
+    def _make(self, topic: str, *, plain: bool = False) -> SentMessage:
         wanted = self._maker.message(topic, plain=plain)
         number = len(self._maker.made)
         wanted.key = blake2b(f"{self.name}-{number}".encode(), digest_size=16).hexdigest().upper()
@@ -101,7 +101,7 @@ class Producer(Talker):
         nums = route.queues[name] if known else self.queue_nums
         return name, route.members[name][0], min(nums, self.queue_nums) if topic == TOPICS[0] else 1
 
-    def _send(self, messages: list[Wanted], tried: set[str]) -> None:
+    def _send(self, messages: list[SentMessage], tried: set[str]) -> None:
         found = self.place(messages[0].topic, tried)
         if found is None:
             self.after(300, lambda: self._again(messages, tried))
@@ -109,7 +109,7 @@ class Producer(Talker):
         group, address, nums = found
         self.attempt(messages, group, address, self.random.randrange(nums), tried)
 
-    def attempt(self, messages: list[Wanted], group: str, address: str, queue_id: int, tried: set[str]) -> Attempt:
+    def attempt(self, messages: list[SentMessage], group: str, address: str, queue_id: int, tried: set[str]) -> Attempt:
         """Send messages to a queue of a group."""
         shadow = self._shadow
         attempt = Attempt(len(shadow.attempts), messages, group, queue_id, self._world.now_us, address=address)
@@ -146,7 +146,7 @@ class Producer(Talker):
             command = self._command(attempt.messages, attempt.queue_id, waits=True)
             attempt.link = (self.name, self.ask(address, command, SEND_TIMEOUT_MS, partial(self._hear, attempt)))
 
-    def _command(self, messages: list[Wanted], queue_id: int, *, waits: bool) -> Command:
+    def _command(self, messages: list[SentMessage], queue_id: int, *, waits: bool) -> Command:
         first = messages[0]
         is_batch = len(messages) > 1
         values = {
@@ -200,12 +200,12 @@ class Producer(Talker):
         self._world.fold("ack", attempt.number, answer.code)
         self._shadow.hear(attempt, answer.code, answer.fields, self._world.now_us)
 
-    def _again(self, messages: list[Wanted], tried: set[str]) -> None:
+    def _again(self, messages: list[SentMessage], tried: set[str]) -> None:
         if len(messages[0].attempts) < ATTEMPTS_MAX and not self.is_stopped:
             self._send(messages, tried)
 
 
-def properties_of(message: Wanted, *, waits: bool) -> str:
+def properties_of(message: SentMessage, *, waits: bool) -> str:
     """The properties a message is sent with."""
     pairs = [("UNIQ_KEY", message.key), ("KEYS", message.keys), ("X", message.producer)]
     if message.tag:

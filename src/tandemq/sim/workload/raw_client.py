@@ -20,7 +20,7 @@ Then = Callable[[Command | None], None]
 SILENCES_MAX = 2
 
 
-class Line:
+class RawConnection:
     """A link to one address; `silences` counts answers in a row that did not come."""
 
     __slots__ = ("address", "decoder", "is_open", "link", "queued", "silences")
@@ -51,7 +51,7 @@ class Route:
         }
 
 
-class Talker:
+class RawClient:
     """See `boundary.Node`. `act` is what a subclass does each time it is driven."""
 
     def __init__(self, name: str, random: Random, name_servers: tuple[str, ...], *, binary: bool = False) -> None:
@@ -63,11 +63,11 @@ class Talker:
         self.now = Now(0, 0)
         self._binary = binary
         self._out = Turn()
-        self._lines: dict[str, Line] = {}
-        self._by_link: dict[int, Line] = {}
+        self._lines: dict[str, RawConnection] = {}
+        self._by_link: dict[int, RawConnection] = {}
         self._waiting: dict[tuple[int, int], Then] = {}
         self._timers: list[tuple[int, int, Callable[[], None]]] = []
-        self._overdue: list[tuple[int, tuple[int, int], Line]] = []
+        self._overdue: list[tuple[int, tuple[int, int], RawConnection]] = []
         self._count = 0
         self._begun = False
 
@@ -108,7 +108,7 @@ class Talker:
     def act(self) -> None:
         """Called at the end of each turn."""
 
-    def pushed(self, line: Line, command: Command) -> None:
+    def pushed(self, line: RawConnection, command: Command) -> None:
         """A broker asks something of us."""
 
     # Time and links.
@@ -118,11 +118,11 @@ class Talker:
         self._count += 1
         heappush(self._timers, (self.now.mono_ms + max(1, delay_ms), self._count, action))
 
-    def _line(self, address: str) -> Line:
+    def _line(self, address: str) -> RawConnection:
         line = self._lines.get(address)
         if line is None:
             self._count += 1
-            line = self._lines[address] = Line(-self._count, address)
+            line = self._lines[address] = RawConnection(-self._count, address)
             self._by_link[line.link] = line
             self._out.connects.append(Connect(line.link, LinkKind.PEER, address))
         return line
@@ -182,14 +182,14 @@ class Talker:
         self._write(line, command)
         return line.link
 
-    def _write(self, line: Line, command: Command) -> None:
+    def _write(self, line: RawConnection, command: Command) -> None:
         frame = encode_command(command)
         if line.is_open:
             self._out.send(line.link, frame)
         else:
             line.queued.append(frame)
 
-    def _expire(self, line: Line, key: tuple[int, int]) -> None:
+    def _expire(self, line: RawConnection, key: tuple[int, int]) -> None:
         then = self._waiting.pop(key, None)
         if then is None:
             return

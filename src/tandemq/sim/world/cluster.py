@@ -19,7 +19,7 @@ from tandemq.nameserver.node import NameServer
 from tandemq.sim.world.disk import PowerLoss, SimDisk
 from tandemq.sim.world.network import Network
 from tandemq.sim.world.plan import BROKER_PORT, FAST_PORT, HA_PORT, GroupPlan, Plan
-from tandemq.sim.world.process import Machine, Process
+from tandemq.sim.world.process import Process, SimMachine
 from tandemq.sim.world.world import SECOND, Violation, World
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class Host:
         self.name = f"{group.name}/{broker_id}"
         self.config = config
         world = cluster.world
-        self.machine = Machine(world, self.name, config.advertised_ip, self._new_disk())
+        self.machine = SimMachine(world, self.name, config.advertised_ip, self._new_disk())
         self.process: Process | None = None
         self.broker: Broker | None = None
         self.losses_us: list[int] = []
@@ -215,7 +215,7 @@ class Cluster:
         ]
         self.name_servers: dict[str, Process] = {}
         self._ns_machines = {
-            address: Machine(world, f"namesrv-{number}", address.partition(":")[0], SimDisk(Random(number)))
+            address: SimMachine(world, f"namesrv-{number}", address.partition(":")[0], SimDisk(Random(number)))
             for number, address in enumerate(plan.name_servers)
         }
 
@@ -239,7 +239,7 @@ class Cluster:
         process.start(NameServer(self.plan.name_server_config, machine.disk, process, keyring))
         self.name_servers[address] = process
 
-    def name_server_machine(self, address: str) -> Machine:
+    def name_server_machine(self, address: str) -> SimMachine:
         """Where a name server runs."""
         return self._ns_machines[address]
 

@@ -38,7 +38,7 @@ class PowerLoss(BaseException):
 
 
 @dataclass(slots=True)
-class Fault:
+class DiskFault:
     """Fails calls of one operation, from the `nth` (counted from 1, from now on) for `times` calls; -1 for ever.
 
     A failing write leaves a part of its bytes, chosen by dice, unless `leaves_part` is False.
@@ -173,7 +173,7 @@ class SimDisk:
         self.total_bytes = total_bytes
         self.wall_ms = 0
         """The time that files get as their last change; moved by the owner."""
-        self.faults: list[Fault] = []
+        self.faults: list[DiskFault] = []
         self.counts: Counter[str] = Counter()
         """Calls so far, by operation."""
         self.on_call: Callable[[str, str], None] | None = None
@@ -276,10 +276,10 @@ class SimDisk:
         error: type[StoreError] = DiskFailed,
         prefix: str = "",
         leaves_part: bool = True,
-    ) -> Fault:
+    ) -> DiskFault:
         """Let the `nth` call of an operation from now on fail, on paths that begin with `prefix`."""
         assert operation in OPERATIONS, f"an operation is one of {OPERATIONS}"
-        fault = Fault(operation, nth, times, error, prefix, leaves_part)
+        fault = DiskFault(operation, nth, times, error, prefix, leaves_part)
         self.faults.append(fault)
         return fault
 
@@ -360,7 +360,7 @@ class SimDisk:
         if self.on_call is not None:
             self.on_call(operation, path)
 
-    def fault(self, operation: str, path: str) -> Fault | None:
+    def fault(self, operation: str, path: str) -> DiskFault | None:
         """The fault that strikes this call, if one does."""
         found = None
         for fault in self.faults:

@@ -9,11 +9,11 @@ from random import Random
 
 from tandemq.boundary import LinkKind
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command
-from tandemq.sim.checkers.always import Checks
-from tandemq.sim.checkers.final import Verdict
+from tandemq.sim.checkers.always import ContinuousChecks
+from tandemq.sim.checkers.final import FinalChecks
 from tandemq.sim.checkers.model import Shadow
 from tandemq.sim.result import Result
-from tandemq.sim.world.network import Connection, Network
+from tandemq.sim.world.network import Network, SimConnection
 from tandemq.sim.world.plan import STRANGER_IP
 from tandemq.sim.world.world import MS, SECOND, Violation, World
 
@@ -24,8 +24,8 @@ LOOK_US = 500 * MS
 class History(ABC):
     """One seed from beginning to end."""
 
-    checks: Checks
-    verdict: Verdict
+    checks: ContinuousChecks
+    verdict: FinalChecks
 
     def __init__(self, seed: int) -> None:
         """Nothing has begun."""
@@ -46,7 +46,7 @@ class History(ABC):
     def levels(self) -> list[str]:
         """What each group promises."""
 
-    def _count_requests(self, connection: Connection, end: int, data: bytes) -> None:
+    def _count_requests(self, connection: SimConnection, end: int, data: bytes) -> None:
         """Whoever asked for a connection asks on it, in whole frames; what a stranger says is no request."""
         if end or connection.kind is LinkKind.HA_MASTER or connection.owners[0].ip == STRANGER_IP:
             return

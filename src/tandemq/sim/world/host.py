@@ -6,17 +6,17 @@ Talkers run all the time. An application may be killed or leave, and comes back 
 from random import Random
 
 from tandemq.sim.workload.application import Application
-from tandemq.sim.workload.raw_client import Talker
+from tandemq.sim.workload.raw_client import RawClient
 from tandemq.sim.world.disk import SimDisk
 from tandemq.sim.world.network import Network
-from tandemq.sim.world.process import Machine, Process
+from tandemq.sim.world.process import Process, SimMachine
 from tandemq.sim.world.world import World
 
 
 class Seat:
     """A client's place."""
 
-    def __init__(self, world: World, network: Network, ip: str, node: Talker | Application) -> None:
+    def __init__(self, world: World, network: Network, ip: str, node: RawClient | Application) -> None:
         """It runs."""
         self.ip = ip
         self.name = node.name
@@ -24,7 +24,7 @@ class Seat:
         self._world = world
         self._network = network
         self._node = node
-        self._machine = Machine(world, node.name, ip, SimDisk(Random(0)))
+        self._machine = SimMachine(world, node.name, ip, SimDisk(Random(0)))
         self.process: Process | None = None
         self._comes_back = False
         """Whether it was started while its application was still leaving."""

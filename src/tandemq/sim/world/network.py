@@ -46,7 +46,7 @@ class Pipe:
 
     __slots__ = ("busy", "bytes", "connection", "into", "last_us", "out", "source", "was_full")
 
-    def __init__(self, connection: "Connection", source: int) -> None:
+    def __init__(self, connection: "SimConnection", source: int) -> None:
         """`source` is the end that sends, 0 or 1."""
         self.connection = connection
         self.source = source
@@ -58,7 +58,7 @@ class Pipe:
         self.was_full = False
 
 
-class Connection:
+class SimConnection:
     """Two ends: 0 asked for it, 1 accepted it."""
 
     __slots__ = ("flip_in", "is_lost", "is_up", "kind", "links", "open", "owners", "pipes")
@@ -83,15 +83,15 @@ class Network:
         """Nobody listens."""
         self._world = world
         self._listeners: dict[str, tuple[Owner, LinkKind]] = {}
-        self._by_end: dict[tuple[int, int], tuple[Connection, int]] = {}
-        self.connections: dict[Connection, None] = {}
+        self._by_end: dict[tuple[int, int], tuple[SimConnection, int]] = {}
+        self.connections: dict[SimConnection, None] = {}
         self.blocked: dict[tuple[str, str], None] = {}
         """Paths (from address, to address) on which nothing arrives."""
         self.dead_machines: dict[str, None] = {}
         self.delay_us = 300
         self.jitter_us = 400
         self.split_rate = 0.05
-        self.tap: Callable[[Connection, int, bytes], None] | None = None
+        self.tap: Callable[[SimConnection, int, bytes], None] | None = None
 
     # Processes.
 
@@ -135,7 +135,7 @@ class Network:
             return
         server, kind = found
         number = server.next_link()
-        connection = Connection(kind, (owner, server), (wish.link, number))
+        connection = SimConnection(kind, (owner, server), (wish.link, number))
         self.connections[connection] = None
         self._by_end[id(owner), wish.link] = (connection, 0)
         self._by_end[id(server), number] = (connection, 1)
@@ -163,7 +163,7 @@ class Network:
         else:
             self._put(pipe, data)
 
-    def _flipped(self, connection: Connection, end: int, data: bytes) -> bytes:
+    def _flipped(self, connection: SimConnection, end: int, data: bytes) -> bytes:
         left = max(connection.flip_in[end], FRAME_HEAD_BYTES if end else 0)
         if left >= len(data):
             connection.flip_in[end] = max(0, left - len(data))
@@ -251,7 +251,7 @@ class Network:
         if connection.open[1 - end]:
             self._put(connection.pipes[end], b"")
 
-    def _end(self, connection: Connection, end: int, reason: str) -> None:
+    def _end(self, connection: SimConnection, end: int, reason: str) -> None:
         if not connection.open[end]:
             return
         connection.open[end] = False
@@ -275,14 +275,14 @@ class Network:
 
     # Faults.
 
-    def cut(self, connection: Connection) -> None:
+    def cut(self, connection: SimConnection) -> None:
         """Reset a connection; both sides hear of it."""
         for end in (0, 1):
             connection.pipes[end].out.clear()
             connection.pipes[end].bytes = 0
             self._end(connection, end, "connection reset")
 
-    def lose(self, connection: Connection, *, half: bool) -> None:
+    def lose(self, connection: SimConnection, *, half: bool) -> None:
         """Let a connection swallow everything from now on. `half`: the side that asked for it hears that it is gone."""
         connection.is_lost = True
         if half:

@@ -44,7 +44,7 @@ CRASHES = (
 """What a mistake in a node may raise."""
 
 
-class Machine:
+class SimMachine:
     """One machine: address, disk, clocks, and a boot id that changes when it goes down."""
 
     def __init__(self, world: World, name: str, ip: str, disk: SimDisk) -> None:
@@ -93,7 +93,7 @@ class Machine:
 class Process:
     """One running node on a machine."""
 
-    def __init__(self, world: World, network: Network, machine: Machine, name: str) -> None:
+    def __init__(self, world: World, network: Network, machine: SimMachine, name: str) -> None:
         """A process whose node is not there yet: see `start`."""
         self.world = world
         self.network = network

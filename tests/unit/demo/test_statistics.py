@@ -3,14 +3,14 @@
 import itertools
 import json
 
-from tandemq.demo.statistics import Figures, Tally
+from tandemq.demo.statistics import Figures, TagStatistics
 
 
 def test_figures_from_messages_equal_those_from_the_file_in_any_order() -> None:
     values = [("a", "0.1"), ("a", "0.2"), ("a", "0.3"), ("b", ""), ("a", "1e16"), ("a", "-1e16"), ("b", "7")]
-    from_file = Tally("delay").add_all(values)
+    from_file = TagStatistics("delay").add_all(values)
     for order in itertools.islice(itertools.permutations(values), 0, 5_000, 97):
-        from_messages = Tally("delay")
+        from_messages = TagStatistics("delay")
         for tag, value in order:
             from_messages.add(tag, json.dumps({"other": "1", "delay": value}).encode())
         assert from_messages.by_tag == from_file.by_tag
@@ -24,4 +24,4 @@ def test_no_value_no_mean() -> None:
 
 
 def test_one_value_more_makes_a_difference() -> None:
-    assert Tally("d").add_all([("a", "1")]).by_tag != Tally("d").add_all([("a", "1"), ("a", "")]).by_tag
+    assert TagStatistics("d").add_all([("a", "1")]).by_tag != TagStatistics("d").add_all([("a", "1"), ("a", "")]).by_tag

@@ -1,4 +1,4 @@
-"""The whole story on a small input: real processes, a real SIGKILL, and a reckoning that can fail."""
+"""The whole story on a small input: real processes, a real SIGKILL, and a result that can fail."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 import tandemq.demo
 from tandemq.coordination.registry.records import Mode
 from tandemq.demo import rows, scenario
-from tandemq.demo.narration import Tale
+from tandemq.demo.narration import Narration
 from tandemq.errors import ConfigError
 
 ROWS = 3_000
@@ -65,9 +65,9 @@ def test_story_on_a_small_file_holds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", Mode)
 def test_story_holds_in_each_mode_and_without_its_last_act_needs_no_spark(tmp_path: Path, mode: Mode) -> None:
-    source = rows.from_file(small(tmp_path / "small.csv"), rows.Columns(value="delay"))
-    stage = scenario.Stage(source, tmp_path / "data", has_pipeline=False, mode=mode)
-    outcome = scenario.run(stage, Tale(to_error=True))
+    source = rows.from_file(small(tmp_path / "small.csv"), rows.ColumnChoice(value="delay"))
+    stage = scenario.DemoOptions(source, tmp_path / "data", has_pipeline=False, mode=mode)
+    outcome = scenario.run(stage, Narration(to_error=True))
     assert (outcome.pipeline, outcome.faults, outcome.missing) == (None, [], 0)
     assert outcome.mode == mode.value
     assert 0 <= outcome.seconds_without_delivery < 10
@@ -78,11 +78,11 @@ def test_story_holds_in_each_mode_and_without_its_last_act_needs_no_spark(tmp_pa
 
 
 def test_story_is_not_begun_without_what_its_last_act_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = rows.from_file(small(tmp_path / "small.csv"), rows.Columns(value="delay"))
+    source = rows.from_file(small(tmp_path / "small.csv"), rows.ColumnChoice(value="delay"))
     monkeypatch.delattr(tandemq.demo, "pipeline", raising=False)
     monkeypatch.setitem(sys.modules, "tandemq.demo.pipeline", None)
     with pytest.raises(ConfigError, match=r"Spark is not installed.*--no-pipeline"):
-        scenario.run(scenario.Stage(source, tmp_path / "data"), Tale(to_error=True))
+        scenario.run(scenario.DemoOptions(source, tmp_path / "data"), Narration(to_error=True))
     assert not (tmp_path / "data").exists()
 
 

@@ -1,4 +1,4 @@
-"""The reckoning alone, on what a story could have found: whatever does not hold is a fault, and nothing else is."""
+"""The result alone, on what a story could have found: whatever does not hold is a fault, and nothing else is."""
 
 from pathlib import Path
 from typing import Any
@@ -7,8 +7,8 @@ import pytest
 
 from tandemq.coordination.registry.records import Mode
 from tandemq.demo import rows, scenario
-from tandemq.demo.narration import Tale
-from tandemq.demo.statistics import Tally
+from tandemq.demo.narration import Narration
+from tandemq.demo.statistics import TagStatistics
 
 ROWS = 20
 GOOD = {
@@ -21,15 +21,15 @@ GOOD = {
 }
 
 
-def reckoned(path: Path, *, read: int = ROWS, **changes: Any) -> scenario.Reckoning:
+def reckoned(path: Path, *, read: int = ROWS, **changes: Any) -> scenario.DemoResult:
     """What is made of a story in which all went well but for the changes, with `read` rows among the consumer's."""
     (path / "rows.csv").write_text("tag,delay\n" + "".join(f"T,{number}\n" for number in range(ROWS)))
-    source = rows.from_file(path / "rows.csv", rows.Columns(value="delay"))
+    source = rows.from_file(path / "rows.csv", rows.ColumnChoice(value="delay"))
     values = list(source.values())
-    stage = scenario.Stage(source, path, has_pipeline=False, mode=Mode.ELECT)
-    story = scenario._Play(stage, Tally("delay").add_all(values), path, Tale(to_error=True))
+    stage = scenario.DemoOptions(source, path, has_pipeline=False, mode=Mode.ELECT)
+    story = scenario._Demo(stage, TagStatistics("delay").add_all(values), path, Narration(to_error=True))
     story._seen.add_all(values[:read])
-    story._reckoning = scenario.Reckoning(Mode.ELECT.value, **(GOOD | changes))
+    story._result = scenario.DemoResult(Mode.ELECT.value, **(GOOD | changes))
     return story.reckon()
 
 
@@ -60,9 +60,9 @@ def test_figures_that_differ_from_the_files_are_a_fault(tmp_path: Path) -> None:
 
 
 def test_faults_of_the_pipeline_and_a_lake_that_differs_are_faults(tmp_path: Path) -> None:
-    from tandemq.demo.pipeline import Gold, Piped
+    from tandemq.demo.pipeline import Gold, PipelineResult
 
     gold = {"T": Gold(messages=ROWS, values=ROWS, mean=1.0)}
-    differs, damaged = reckoned(tmp_path, pipeline=Piped(gold=gold, faults=["a record is damaged"])).faults
+    differs, damaged = reckoned(tmp_path, pipeline=PipelineResult(gold=gold, faults=["a record is damaged"])).faults
     assert differs.startswith("T: the lake gives Gold(")
     assert damaged == "a record is damaged"

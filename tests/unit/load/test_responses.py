@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemq.load.wire.responses import AnswerCounter, LoadError, parse_answer
+from tandemq.load.wire.responses import AnswerCounter, LoadError, parse_response
 
 
 def answer(code: int, opaque: int = 1, padding: str = "", body: bytes = b"") -> bytes:
@@ -61,5 +61,5 @@ def test_something_else_on_the_port_is_an_error() -> None:
 
 
 def test_answer_gives_its_fields_and_body() -> None:
-    parsed = parse_answer(answer(0, padding="42", body=b"xyz"))
+    parsed = parse_response(answer(0, padding="42", body=b"xyz"))
     assert (parsed.code, parsed.field("queueOffset"), parsed.field("absent"), parsed.body) == (0, "42", None, b"xyz")
