@@ -1,16 +1,22 @@
-"""The name server: which brokers live, which topics they have, and where. Nothing of it survives a restart but the
-key-value configuration; brokers tell every name server all they have, again and again.
+"""The name server: which brokers are alive, which topics they have, and their addresses. Only the key-value
+configuration and the hosted registry are on disk; brokers register everything else periodically with every name server.
 
-    broker ──REGISTER_BROKER──► registration ──► routes ──GET_ROUTEINFO──► client
-                                                  ▲
-    closed links, silence ────────────────────────┘          kv ◄── operator
+    broker ──REGISTER_BROKER──► registration ──► routes ──GET_ROUTEINFO_BY_TOPIC──► client
+                                                   ▲
+    closed connections, silence ───────────────────┘      kv_config ◄── operator
 
-    registration   the body of a registration, in its three dialects, to words
-    routes         the table: who is registered, which topics, and the encoded answers
-    kv             the key-value configuration, the only thing on disk
-    node           one name server as a plain object: bytes in, bytes out
+    node               builds the parts and says in which order they act in a turn
+    connections        open connections: partial frames, idle times, response budgets
+    processor          request handlers, by request code
+    registration       decoding of registrations and header fields
+    routes             the route table: brokers + topics, encoded routes
+    brokers, topics    its two halves: groups and liveness; queues and permissions
+    broker_data        the values in these tables
+    kv_config          the key-value configuration (kvConfig.json)
+    registry_service   the embedded registry; registry_journal: its files
+    running_config     the settings in force
 
-Several name servers do not know of each other. A broker registers with all of them; a client asks any.
+Name servers do not communicate. A broker registers with all of them; a client asks any.
 """
 
 from tandemq.nameserver.node import NameServer

@@ -1,9 +1,9 @@
-"""The key-value configuration: the only thing a name server keeps on disk.
+"""The key-value configuration, kept in kvConfig.json.
 
     kvConfig.json      {"configTable":{"<namespace>":{"<key>":"<value>"}}}
 
-Namespace ORDER_TOPIC_CONFIG tells which brokers have how many queues of an order topic. The file is RocketMQ's, in
-both directions. A change is on disk before it is answered; a change that cannot be written is not made.
+Namespace ORDER_TOPIC_CONFIG holds the queues per broker of order topics. The file is interchangeable with RocketMQ's. A
+change is on disk before it is answered; a change that cannot be written is not made.
 
 Limits: all keys and values together at most 8 MiB.
 Owner: the name server's node. Source: docs/requests.md, "Name server"; RocketMQ KVConfigManager.
@@ -28,10 +28,10 @@ class KeyValues:
     __slots__ = ("_characters", "_disk", "_table")
 
     def __init__(self, disk: Disk) -> None:
-        """Read the file, if there is one.
+        """Read the file, if it exists.
 
         Raises:
-            StoreDamaged: there is one, and it cannot be read.
+            StoreDamaged: it cannot be read.
         """
         self._disk = disk
         self._table = _load(disk)
@@ -40,18 +40,18 @@ class KeyValues:
         )
 
     def get(self, namespace: str, key: str) -> str | None:
-        """One value."""
+        """Return one value; None if it is missing."""
         return self._table.get(namespace, {}).get(key)
 
     def namespace(self, namespace: str) -> dict[str, str] | None:
-        """All values of a namespace; None if it never had one."""
+        """Return all values of a namespace; None if the namespace is unknown."""
         return self._table.get(namespace)
 
     def put(self, namespace: str, key: str, value: str) -> None:
         """Set a value, on disk first.
 
         Raises:
-            RemoteError: there is no room for it.
+            RemoteError: the configuration would exceed CHARACTERS_MAX.
             StoreError: it cannot be written; nothing changed.
         """
         old = self.get(namespace, key)
@@ -59,13 +59,13 @@ class KeyValues:
         if grown > CHARACTERS_MAX:
             raise RemoteError(
                 f"the key-value configuration may have {CHARACTERS_MAX} characters, this makes {grown}",
-                hint="delete what nobody needs",
+                hint="delete values that are no longer needed",
             )
         if value != old:
             self._save({**self._table, namespace: {**self._table.get(namespace, {}), key: value}}, grown)
 
     def delete(self, namespace: str, key: str) -> None:
-        """Remove a value, on disk first; harmless if it is not there.
+        """Remove a value, on disk first; nothing happens if it is missing.
 
         Raises:
             StoreError: it cannot be written; nothing changed.

@@ -1,16 +1,17 @@
-"""What a broker says of itself when it registers, from bytes to words.
+"""Decoding of broker registrations (REGISTER_BROKER) and of the header fields of requests.
 
-The body comes in three dialects:
+The body has one of three forms:
 
     JSON        {"topicConfigSerializeWrapper":{"dataVersion":…,"topicConfigTable":{…}},"filterServerList":[]}
     bare JSON   the inner wrapper alone, from brokers before 3.0.11
     compressed  zlib of: n data version JSON · count · count x (n "name read write perm filter [attributes]") ·
                 n filter servers JSON · from 5.0 on: count x (n mapping JSON)       every n and count 4 bytes
 
-A compressed body is known by its first byte, not by the header: a 5.3 broker compresses and says it did not.
+A compressed body is recognised by its first byte, not by the header: a 5.3 broker compresses and sets the header field
+to false.
 
-What is not as it should be: a body that cannot be read is an error of the sender. A single topic with an odd name or
-number is left out and logged, so that it does not take the broker's other topics from everybody.
+A body that cannot be read is an error of the sender. A single topic with an invalid name or number is left out and
+logged, so that the broker's other topics stay available.
 
 Limits: an inflated body has at most 32 MiB, names 255 printable characters, a topic 65,536 queues,
 a broker 100,000 topics.
@@ -23,13 +24,13 @@ import re
 import zlib
 from collections.abc import Iterable, Mapping
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 from tandemq.codec.remoting.bodies import convert, integer
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.errors import ProtocolError
 from tandemq.model.command import Command
-from tandemq.nameserver.routes import Queues, Registration, Version
+from tandemq.nameserver.broker_data import NO_VERSION, BrokerRegistration, TopicQueues, Version
 
 INFLATED_BYTES_MAX = 32 << 20
 NAME_CHARACTERS_MAX = 255
@@ -41,19 +42,19 @@ WEIGHT_MAX = 1_000_000
 MODES = frozenset({"slave-consume", "elect"})
 _VERSION_WITH_FULL_BODY = 37
 _VERSION_WITH_MAPPINGS = 413
-_NO_QUEUES = Queues(0, 0, 0)
-_TOPIC_DEFAULTS = Queues(6, 16, 16)
-"""Of a topic whose numbers are not there: RocketMQ's TopicConfig."""
+_NO_QUEUES = TopicQueues(0, 0, 0)
+_TOPIC_DEFAULTS = TopicQueues(6, 16, 16)
+"""Used for missing numbers of a topic, as in RocketMQ's TopicConfig."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}\Z")
 _LENGTH = Struct(">i")
 _log = logging.getLogger(__name__)
 
 
 def required(request: Command, name: str) -> str:
-    """A header field that must be there and not be empty.
+    """Return a header field that must be present and not empty.
 
     Raises:
-        ProtocolError: it is not.
+        ProtocolError: it is missing or empty.
     """
     value = request.fields.get(name)
     if not value:
@@ -62,25 +63,25 @@ def required(request: Command, name: str) -> str:
 
 
 def name_field(request: Command, name: str) -> str:
-    """A required header field that is a name or an address: printable and not too long.
+    """Return a required header field that is a name or an address: printable and at most NAME_CHARACTERS_MAX long.
 
     Raises:
-        ProtocolError: it is neither.
+        ProtocolError: it is missing or invalid.
     """
     value = required(request, name)
     if not _is_name(value):
         raise ProtocolError(
-            f"request {request.code}: the header field {name} is no name: at most "
-            f"{NAME_CHARACTERS_MAX} printable characters are allowed, here are {len(value)}"
+            f"request {request.code}: the header field {name} is no valid name: at most "
+            f"{NAME_CHARACTERS_MAX} printable characters are allowed, it has {len(value)}"
         )
     return value
 
 
 def integer_field(request: Command, name: str, default: int | None = None) -> int:
-    """An integer header field, as Java reads it: sign and digits, 64 bits.
+    """Return an integer header field, read as Java does: sign and digits, 64 bits.
 
     Raises:
-        ProtocolError: it is no such number, or missing without a default.
+        ProtocolError: it is not such a number, or missing without a default.
     """
     if default is not None and not request.fields.get(name):
         return default
@@ -92,12 +93,12 @@ def integer_field(request: Command, name: str, default: int | None = None) -> in
 
 
 def boolean_field(request: Command, name: str) -> bool:
-    """A boolean header field, as Java reads it: "true" in any case is true, all else is false."""
+    """Return a boolean header field, read as Java does: "true" in any case is true, everything else is false."""
     return request.fields.get(name, "").lower() == "true"
 
 
-def read_registration(request: Command) -> Registration:
-    """The registration a REGISTER_BROKER request carries.
+def read_registration(request: Command) -> BrokerRegistration:
+    """Decode a REGISTER_BROKER request.
 
     Raises:
         ProtocolError: fields are missing or wrong, the checksum does not match, or the body cannot be read.
@@ -118,17 +119,17 @@ def read_registration(request: Command) -> Registration:
     if weight > WEIGHT_MAX:
         raise ProtocolError(f"brokerWeight {weight}: 0 to {WEIGHT_MAX} are allowed")
     mode = request.fields.get("failoverMode", "")
-    version, topics, servers, mappings = _read_body(request)
-    return Registration(
+    body = _read_body(request)
+    return BrokerRegistration(
         cluster=name_field(request, "clusterName"),
         broker_name=name_field(request, "brokerName"),
         broker_id=broker_id,
         address=name_field(request, "brokerAddr"),
         ha_address=request.fields.get("haServerAddr", "")[:NAME_CHARACTERS_MAX],
-        version=version,
-        topics=topics,
-        mappings=mappings,
-        filter_servers=servers,
+        version=body.version,
+        topics=body.topics,
+        mappings=body.mappings,
+        filter_servers=body.filter_servers,
         timeout_ms=timeout_ms or None,
         acting_master=boolean_field(request, "enableActingMaster"),
         zone=request.fields.get(ZONE_FIELD, "")[:NAME_CHARACTERS_MAX] or None,
@@ -138,10 +139,10 @@ def read_registration(request: Command) -> Registration:
 
 
 def read_version(value: Any) -> Version:
-    """A data version from a peer's JSON; missing parts are 0.
+    """Decode a data version from a peer's JSON; missing parts are 0.
 
     Raises:
-        ProtocolError: it is no data version.
+        ProtocolError: it is not a data version.
     """
     if value is None:
         return Version()
@@ -149,14 +150,14 @@ def read_version(value: Any) -> Version:
     return Version(_integer(table, "counter"), _integer(table, "stateVersion"), _integer(table, "timestamp"))
 
 
-def read_queue_datas(body: bytes) -> dict[str, Queues]:
-    """The places of one topic from an encoded route: broker name -> queues.
+def read_queue_datas(body: bytes) -> dict[str, TopicQueues]:
+    """Decode the queues of one topic by broker name from an encoded route.
 
     Raises:
-        ProtocolError: it is no route.
+        ProtocolError: it is not a route.
     """
     route = _table(loads(body), "the route")
-    places: dict[str, Queues] = {}
+    places: dict[str, TopicQueues] = {}
     for item in _list(route.get("queueDatas"), "queueDatas"):
         value = _table(item, "queueDatas")
         queues = _queues(value)
@@ -167,12 +168,16 @@ def read_queue_datas(body: bytes) -> dict[str, Queues]:
     return places
 
 
-_Body = tuple[Version, dict[str, Queues], tuple[str, ...], dict[str, dict[str, Any]]]
+class _Body(NamedTuple):
+    version: Version
+    topics: dict[str, TopicQueues]
+    filter_servers: tuple[str, ...]
+    mappings: dict[str, dict[str, Any]]
 
 
 def _read_body(request: Command) -> _Body:
     if not request.body:
-        return Version(), {}, (), {}
+        return _Body(NO_VERSION, {}, (), {})
     if request.body[0] == 0x78:  # the first byte of every zlib stream Java writes; JSON begins with { or white space
         return _Compressed(_inflate(request.body)).read(with_mappings=request.version >= _VERSION_WITH_MAPPINGS)
     if boolean_field(request, "compressed"):
@@ -190,7 +195,7 @@ def _read_body(request: Command) -> _Body:
     for value in _table(wrapper.get("topicQueueMappingInfoMap") or {}, "topicQueueMappingInfoMap").values():
         _add_mapping(mappings, _table(value, "topicQueueMappingInfoMap"))
     servers = _servers(outer.get("filterServerList"))
-    return read_version(wrapper.get("dataVersion")), topics, servers, mappings
+    return _Body(read_version(wrapper.get("dataVersion")), topics, servers, mappings)
 
 
 def _inflate(body: bytes) -> bytes:
@@ -205,7 +210,7 @@ def _inflate(body: bytes) -> bytes:
 
 
 class _Compressed:
-    """Reads an inflated body from front to back."""
+    """Reader of an inflated body, front to back."""
 
     __slots__ = ("_data", "_position")
 
@@ -221,7 +226,7 @@ class _Compressed:
         if with_mappings:
             for _ in range(self._count()):
                 _add_mapping(mappings, _table(loads(self._block()), "a mapping"))
-        return version, topics, servers, mappings
+        return _Body(version, topics, servers, mappings)
 
     def _count(self) -> int:
         end = self._position + 4
@@ -247,7 +252,7 @@ class _Compressed:
             raise ProtocolError(f"a topic in the compressed body is not UTF-8: {error}") from error
 
 
-def _parse_topic(text: str) -> tuple[str, Queues | None]:
+def _parse_topic(text: str) -> tuple[str, TopicQueues | None]:
     parts = text.split(" ", 5)
     if len(parts) < 5 or not all(_INTEGER.match(part) for part in parts[1:4]):
         return parts[0], None
@@ -255,8 +260,8 @@ def _parse_topic(text: str) -> tuple[str, Queues | None]:
     return parts[0], _in_range(perm, read, write, 0)
 
 
-def _queues(value: Mapping[str, Any], defaults: Queues = _NO_QUEUES) -> Queues | None:
-    """The numbers of a topic, None if they are none or out of range."""
+def _queues(value: Mapping[str, Any], defaults: TopicQueues = _NO_QUEUES) -> TopicQueues | None:
+    """Decode the queues of a topic; None if a number is invalid or out of range."""
     try:
         return _in_range(
             _integer(value, "perm", defaults.perm),
@@ -268,34 +273,34 @@ def _queues(value: Mapping[str, Any], defaults: Queues = _NO_QUEUES) -> Queues |
         return None
 
 
-def _in_range(perm: int, read: int, write: int, flag: int) -> Queues | None:
+def _in_range(perm: int, read: int, write: int, flag: int) -> TopicQueues | None:
     fits = 0 <= perm < 1 << 31 and 0 <= read <= QUEUES_MAX and 0 <= write <= QUEUES_MAX and abs(flag) < 1 << 31
-    return Queues(perm, read, write, flag) if fits else None
+    return TopicQueues(perm, read, write, flag) if fits else None
 
 
-def _topics(told: Iterable[tuple[str, Queues | None]]) -> dict[str, Queues]:
-    """Those that are in order; how many are not is logged."""
-    topics: dict[str, Queues] = {}
-    odd = 0
+def _topics(registered: Iterable[tuple[str, TopicQueues | None]]) -> dict[str, TopicQueues]:
+    """Return the valid topics; log how many are invalid."""
+    topics: dict[str, TopicQueues] = {}
+    invalid = 0
     first = ""
-    for count, (name, queues) in enumerate(told, start=1):
+    for count, (name, queues) in enumerate(registered, start=1):
         if count > TOPICS_MAX:
-            raise ProtocolError(f"a broker may have {TOPICS_MAX} topics, this one tells of more")
+            raise ProtocolError(f"a broker may register {TOPICS_MAX} topics, this one registers more")
         if queues is not None and _is_name(name):
             topics[name] = queues
         else:
-            odd, first = odd + 1, first or name
-    if odd:
+            invalid, first = invalid + 1, first or name
+    if invalid:
         _log.warning(
             "topics left out of a registration, their names or numbers are out of range count=%d first=%.64r",
-            odd,
+            invalid,
             first,
         )
     return topics
 
 
 def _add_mapping(mappings: dict[str, dict[str, Any]], value: Mapping[str, Any]) -> None:
-    """Keep what a static topic's clients need, each part checked; `currIdMap` says which queue is where."""
+    """Keep and check what clients of a static topic need; `currIdMap` maps queue ids to the broker's queues."""
     topic, broker_name, scope = (value.get(key) for key in ("topic", "bname", "scope"))
     if not isinstance(topic, str) or not isinstance(broker_name, str) or not _is_name(topic + broker_name):
         raise ProtocolError("a topic queue mapping has no topic or no bname")
@@ -337,5 +342,5 @@ def _list(value: Any, what: str) -> list[Any]:
 
 
 def _integer(table: Mapping[str, Any], key: str, default: int = 0) -> int:
-    """A number, as fastjson takes it; `default` if it is not there."""
+    """Return a number, read as fastjson does; `default` if it is missing."""
     return integer(table.get(key), key, default)

@@ -1,15 +1,16 @@
-"""The embedded registry on disk: a snapshot, and a journal of what happened since.
+"""The files of the embedded registry: a snapshot and a journal of the changes since.
 
-    registry.snapshot        {"journal": 7, "lastSession": 12, "changes": [...]}, replaced whole
+    registry.snapshot        {"journal": 7, "lastSession": 12, "changes": [...]}, replaced as a whole
     registry.journal-7       batch, batch, …
 
     batch    | payload bytes 4 | CRC-32 of the payload 4 | payload: a JSON list of changes |      big endian
 
-One batch is written at a time and made safe by one fdatasync before the next is written. So after a crash only the last
-batch can be torn: it was never answered, and is cut. Damage before it is not explained by a crash and is not cut.
+One batch is written at a time and made durable by one fdatasync before the next is written. So after a crash only the
+last batch can be torn: it was never acknowledged, and is truncated. Damage before it is not the result of a crash: it
+is reported.
 
-A journal that has grown over `JOURNAL_BYTES_MAX` is folded into a snapshot, and the next one begins. A crash in between
-leaves the old snapshot with the old journal, or the new one with a journal that is empty or not there yet.
+A journal that exceeds `JOURNAL_BYTES_MAX` is folded into a snapshot, and a new one begins. A crash in between
+leaves the old snapshot with the old journal, or the new snapshot with a journal that is empty or missing.
 
 Owner: the registry host. Source: docs/failover.md, "The registry in a name server".
 """
@@ -37,21 +38,21 @@ class _Snapshot(msgspec.Struct, rename="camel"):
 
 
 class Journal:
-    """What is on disk of one tree."""
+    """The files of one tree."""
 
     def __init__(self, disk: Disk) -> None:
-        """Nothing is read yet: `load` first."""
+        """Call `load` before anything else."""
         self._disk = disk
         self._number = 0
         self._file: File | None = None
         self.end = 0
-        """Bytes of the journal that hold whole batches."""
+        """End of the last complete batch in the journal, bytes."""
 
     def load(self) -> Tree:
-        """The tree as it was when the last batch had been made safe.
+        """Return the tree as of the last durable batch.
 
         Raises:
-            StoreDamaged: a file is not as any crash leaves it.
+            StoreDamaged: a file has damage that no crash explains.
             StoreError: the disk failed.
         """
         tree = Tree()
@@ -94,18 +95,18 @@ class Journal:
         return at
 
     def _check_torn(self, data: bytes, at: int) -> None:
-        """A torn batch is the last one: no whole batch may follow it."""
+        """Raise if a complete batch follows: only the last batch can be torn."""
         for later in range(at + 1, len(data) - _HEAD.size):
             if _batch_at(data, later):
                 raise StoreDamaged(
-                    f"{self._name()}: the batch at byte {at} is damaged, and there are others behind it", hint=_HINT
+                    f"{self._name()}: the batch at byte {at} is damaged, and complete batches follow it", hint=_HINT
                 )
 
     def _name(self) -> str:
         return f"{JOURNAL}{self._number}"
 
     def write(self, changes: list[Change]) -> File:
-        """Write one batch; returns the file whose `datasync` makes it safe. The one before must be safe already.
+        """Write one batch; return the file whose `datasync` makes it durable. The previous one must be durable already.
 
         Raises:
             DiskFull: the same batch may be written again.
@@ -118,12 +119,12 @@ class Journal:
         return self._file
 
     def fold(self, tree: Tree) -> None:
-        """Put the whole tree into the snapshot and begin the next journal. All batches must be safe.
+        """Write the whole tree as a snapshot and begin a new journal. All batches must be durable.
 
         Cost: a few milliseconds, blocking, per JOURNAL_BYTES_MAX written.
 
         Raises:
-            StoreError: it cannot be written; the old snapshot and journal hold.
+            StoreError: it cannot be written; the old snapshot and journal stay valid.
         """
         snapshot = _Snapshot(self._number + 1, tree.last_session, tree.snapshot())
         self._disk.replace(f"{JOURNAL}{snapshot.journal}", b"")
@@ -136,13 +137,13 @@ class Journal:
         self._disk.remove(former)
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
 
 
 def _batch_at(data: bytes, at: int) -> bytes | None:
-    """The payload of the whole batch at a position; None if there is none. No batch is empty."""
+    """Return the payload of the complete batch at a position; None if there is none. No batch is empty."""
     if at + _HEAD.size > len(data):
         return None
     size, checksum = _HEAD.unpack_from(data, at)

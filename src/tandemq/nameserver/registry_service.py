@@ -1,29 +1,30 @@
-"""The registry inside a name server: sessions on remoting links, a tree, a journal.
+"""The registry hosted by a name server: sessions on remoting connections, a tree of nodes, a journal.
 
-    request ─► tree.execute ─► answer, waits ─────────────────────────────► link
-                    │             ▲ until the batch with its change is safe
+    request ─► tree.execute ─► response, held back ───────────────────────► connection
+                    │             ▲ until the batch with its change is durable
                     └► changes ─► journal.write ─► fdatasync (a job) ─► JobDone
 
-Nothing is told to anybody, reads and events included, before everything it rests on is on disk: what a broker has
-seen, it sees again after a crash. What arrives while one fdatasync runs shares the next. Only pings are answered at
-once; they tell of nothing but the session's life.
+No response is sent, including reads and events, before all changes it rests on are on disk: what a broker has read, it
+reads again after a crash. Changes that arrive during an fdatasync share the next one. Only pings are answered at once;
+they confirm nothing but the session.
 
-A session belongs to the link it was last connected on; what still arrives on an older link is answered "over" and not
-carried out. A link that closes leaves its sessions alone: they end when nothing was heard for their timeout.
+A session belongs to the connection of its last CONNECT; requests on an older connection are answered "over" and not
+carried out. A closed connection does not end its sessions: they expire after their timeout without requests.
 
-With a secret (`keyring`) nobody has a session, and so nobody reads or writes anything, without a proof of it: CONNECT
-carries one, made for a nonce of its connection. Everything else on a connection that has not proven it is refused.
+With a secret (`keyring`) a session requires a proof of it: CONNECT carries one, made for a nonce of its connection. All
+other requests on a connection without a proof are refused.
 
-For one machine, and for tests: when this name server stops, the registry does. Whoever needs more uses ZooKeeper.
+Meant for one machine and for tests: the registry stops with its name server. Use ZooKeeper for high availability.
 
 Limits: those of the tree; one held EVENTS request per session; after a failed fdatasync nothing is answered until a
-restart; while the disk is full changes wait, and are tried again every `FULL_RETRY_MS`.
+restart; while the disk is full changes wait, and are retried every `FULL_RETRY_MS`.
 Owner: the name server's node. Source: docs/failover.md, "The registry in a name server".
 """
 
 import logging
 from dataclasses import dataclass
 from hmac import compare_digest
+from typing import NamedTuple
 
 import msgspec
 
@@ -63,9 +64,16 @@ WAITING_MAX = 10_000
 _log = logging.getLogger(__name__)
 
 
+class HostedResponse(NamedTuple):
+    """A response and the connection it is for."""
+
+    link: int
+    response: Command
+
+
 @dataclass(slots=True)
 class _Held:
-    """An answer, and the batch that must be safe before it leaves."""
+    """A response, and the journal batch that must be durable before it is sent."""
 
     link: int
     answer: Command
@@ -76,47 +84,47 @@ class RegistryHost:
     """The embedded registry as part of a name server's node."""
 
     def __init__(self, disk: Disk, keyring: Keyring | None = None) -> None:
-        """Load what is on disk. `keyring`: sessions prove that they know one of its secrets.
+        """Load the files. `keyring`: sessions have to prove that they know one of its secrets.
 
         Raises:
-            StoreDamaged: it cannot be read.
+            StoreDamaged: a file cannot be read.
             StoreError: the disk failed.
         """
         self._keyring = keyring
         self._nonces: dict[int, bytes] = {}
-        """By link: the nonce that its next CONNECT has to be proven with."""
+        """By connection: the nonce for the proof in its next CONNECT."""
         self._proven: set[int] = set()
-        """Links that have proven that they know a secret."""
+        """Connections whose peer has proven that it knows a secret."""
         self._journal = Journal(disk)
         self._tree = self._journal.load()
         self._links: dict[int, int] = {}
-        """By session: the link it is on."""
+        """By session: its connection."""
         self._listening: dict[int, Command] = {}
-        """By session: its EVENTS request, waiting for a watch to fire."""
+        """By session: its EVENTS request, held until a watch fires."""
         self._fired: dict[int, list[str]] = {}
         self._held: list[_Held] = []
         self._unwritten: list[Change] = []
         self._batch = 1
-        """The batch that changes made now will be in."""
+        """The number of the batch that the next changes belong to."""
         self._safe = 0
-        """The last batch that is safe."""
+        """The last durable batch."""
         self._syncing: Job | None = None
         self._retry_ms: int | None = None
         self.failed: str | None = None
-        """Why nothing is answered any more."""
+        """Why requests are no longer answered; None while they are."""
 
     @property
     def session_count(self) -> int:
-        """Living sessions."""
+        """The number of open sessions."""
         return self._tree.session_count
 
     @property
     def last_session(self) -> int:
-        """Id of the session begun last; 0 if there was none."""
+        """The id of the newest session; 0 if there was none."""
         return self._tree.last_session
 
     def deadline_ms(self) -> int | None:
-        """When a session expires or a write is tried again; None for never."""
+        """When a session expires or a write is retried; None for never."""
         if self.failed is not None:
             return None
         times = (self._tree.deadline_ms(), self._retry_ms)
@@ -125,42 +133,42 @@ class RegistryHost:
     # Requests.
 
     def take(self, request: Command, link: int, now: Now) -> Command | None:
-        """Take one request of CODES. None: its answer comes from `answers`, now or later.
+        """Carry out a request of CODES. None: its response comes from `answers`, now or later.
 
         Raises:
-            RemoteError: the request is malformed, or the registry cannot answer any more.
+            RemoteError: the request is malformed, or the registry has failed.
         """
         if self.failed is not None:
             raise RemoteError(f"the registry takes no requests: {self.failed}", hint="restart the name server")
         if request.is_oneway:
-            raise ProtocolError("the registry's requests are not one-way")
+            raise ProtocolError("requests to the registry cannot be one-way")
         if len(self._held) >= WAITING_MAX:
-            raise RemoteError(f"{WAITING_MAX} answers of the registry wait for the disk")
+            raise RemoteError(f"{WAITING_MAX} responses of the registry wait for the disk")
         if request.code == RequestCode.TANDEM_REGISTRY_CHALLENGE:
             return self._challenge(request, link)
         if request.code == RequestCode.TANDEM_REGISTRY_CONNECT:
             self._connect(request, link, now)
             return None
         if self._keyring is not None and link not in self._proven:
-            raise _unproven("a request without a session that was proven")
+            raise _unproven("a request on a connection without a proof")
         if request.code == RequestCode.TANDEM_REGISTRY_OPERATE:
             session, operation = decode_operation(request)
         else:
             session, operation = read_fields(SessionFields, request.fields).session_id, None
         if self._links.get(session) != link or not self._tree.touch(session, now.mono_ms):
-            self._hold(link, _said(request, OVER))
+            self._hold(link, _response(request, OVER))
         elif operation is not None:
             outcome = self._tree.execute(session, operation)
             self._hold(link, encode_outcome(request, outcome))
         elif request.code == RequestCode.TANDEM_REGISTRY_PING:
-            self._held.append(_Held(link, _said(request, ALIVE), 0))
+            self._held.append(_Held(link, _response(request, ALIVE), 0))
         elif request.code == RequestCode.TANDEM_REGISTRY_EVENTS:
             self._listening[session] = request
         else:
             self._tree.close_session(session)
             self._forget(session)
-            self._hold(link, _said(request, OVER))
-        self._tell_fired()
+            self._hold(link, _response(request, OVER))
+        self._answer_events()
         return None
 
     def _challenge(self, request: Command, link: int) -> Command:
@@ -170,10 +178,10 @@ class RegistryHost:
         return request.answer(ResponseCode.SUCCESS, fields={CHALLENGE: to_text(nonce)})
 
     def _secret_of(self, request: Command, link: int) -> bytes | None:
-        """The secret that a CONNECT is proven with, for this connection and now; None: no proof is asked for.
+        """Return the secret that a CONNECT proves, with this connection's nonce; None if no proof is required.
 
         Raises:
-            RemoteError: it is not proven.
+            RemoteError: there is no valid proof.
         """
         if self._keyring is None:
             return None
@@ -199,13 +207,13 @@ class RegistryHost:
             _log.info("registry session opened session=%d client=%s", session, asked.client)
         self._links[session] = link
         timeout_ms = self._tree.timeout_ms(session)
-        answer = _said(request, CONNECTED, sessionId=str(session), timeoutMs=str(timeout_ms))
+        answer = _response(request, CONNECTED, sessionId=str(session), timeoutMs=str(timeout_ms))
         if secret is not None:
             answer.fields = {**answer.fields, PROOF: to_text(answer_proof(ROLES, secret, request, answer))}
         self._hold(link, answer)
 
     def link_closed(self, link: int) -> None:
-        """A link is gone; sessions that were on it wait for another."""
+        """A connection was closed; its sessions wait for a new one."""
         for session in [session for session, on in self._links.items() if on == link]:
             del self._links[session]
             self._listening.pop(session, None)
@@ -220,35 +228,35 @@ class RegistryHost:
 
     # Watches.
 
-    def _tell_fired(self) -> None:
+    def _answer_events(self) -> None:
         for session, path in self._tree.take_fired():
             if session in self._links:
                 self._fired.setdefault(session, []).append(path)
         for session in [session for session in self._fired if session in self._listening]:
             paths = list(dict.fromkeys(self._fired.pop(session)))
             request = self._listening.pop(session)
-            answer = _said(request, EVENTS)
+            answer = _response(request, EVENTS)
             answer.body = msgspec.json.encode(paths)
             self._hold(self._links[session], answer)
 
     # Time and the disk.
 
     def tick(self, turn: Turn, now: Now) -> None:
-        """End silent sessions; write what changed, unless a batch is on its way to the disk."""
+        """End expired sessions; write the changes, unless a batch is being flushed."""
         if self.failed is not None:
             return
         for session in self._tree.expire(now.mono_ms):
             self._end(session)
-        self._tell_fired()
+        self._answer_events()
         self._unwritten += self._tree.take_changes()
         if self._unwritten and self._syncing is None and (self._retry_ms is None or now.mono_ms >= self._retry_ms):
             self._write(turn, now)
 
     def _end(self, session: int) -> None:
-        """A session expired: its owner, if it listens, hears of it with the answer it waits for."""
+        """A session expired: its held EVENTS request is answered "over"."""
         request, link = self._listening.get(session), self._links.get(session)
         if request is not None and link is not None:
-            self._hold(link, _said(request, OVER))
+            self._hold(link, _response(request, OVER))
         self._forget(session)
 
     def _write(self, turn: Turn, now: Now) -> None:
@@ -261,7 +269,7 @@ class RegistryHost:
             file = self._journal.write(self._unwritten)
         except DiskFull as error:
             if self._retry_ms is None:
-                _log.error("registry: changes wait for room on the disk: %s", error)
+                _log.error("registry: the disk is full, changes are retried: %s", error)
             self._retry_ms = now.mono_ms + FULL_RETRY_MS
             return
         except StoreError as error:
@@ -274,7 +282,7 @@ class RegistryHost:
         turn.jobs.append(self._syncing)
 
     def job_done(self, done: JobDone) -> None:
-        """An fdatasync ended."""
+        """A job ended; only the fdatasync matters here."""
         if done.job is not self._syncing:
             return
         self._syncing = None
@@ -284,8 +292,8 @@ class RegistryHost:
             self._fail(done.error)
 
     def _fail(self, error: Exception) -> None:
-        """Nobody knows what is on disk: nothing that may not be there is told to anybody."""
-        _log.error("registry: nothing is answered any more: %s", error)
+        """Stop answering: it is unknown which changes are on disk."""
+        _log.error("registry failed, no request is answered until a restart: %s", error)
         self.failed = str(error)
         self._held.clear()
         self._listening.clear()
@@ -293,29 +301,29 @@ class RegistryHost:
     # Answers.
 
     def _hold(self, link: int, answer: Command) -> None:
-        """Queue an answer behind everything that happened so far, and was told to those who asked before."""
+        """Queue a response behind all changes and responses so far."""
         self._unwritten += self._tree.take_changes()
         self._held.append(_Held(link, answer, self._batch if self._unwritten else self._batch - 1))
 
-    def answers(self) -> list[tuple[int, Command]]:
-        """What may leave now, in order: (link, answer)."""
-        ready = [(each.link, each.answer) for each in self._held if each.batch <= self._safe]
+    def answers(self) -> list[HostedResponse]:
+        """Return the responses that may be sent now, in order."""
+        ready = [HostedResponse(each.link, each.answer) for each in self._held if each.batch <= self._safe]
         if ready:
             self._held = [each for each in self._held if each.batch > self._safe]
         return ready
 
     def close(self) -> None:
-        """Give the files back."""
+        """Close the files."""
         self._journal.close()
 
 
 def _unproven(what: str) -> RemoteError:
     return RemoteError(
-        f"the registry of this name server asks for a proof of its haSecretFile, and got {what}",
+        f"the registry of this name server requires a proof of its haSecretFile, and got {what}",
         hint="give the same file to brokers as haSecretFile, and to tandemq ha as --secret-file",
         code=ResponseCode.NO_PERMISSION,
     )
 
 
-def _said(request: Command, outcome: str, **fields: str) -> Command:
+def _response(request: Command, outcome: str, **fields: str) -> Command:
     return request.answer(ResponseCode.SUCCESS, fields={"outcome": outcome, **fields})

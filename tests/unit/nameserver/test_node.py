@@ -14,7 +14,7 @@ from tandemq.config.settings import NameServerConfig
 from tandemq.errors import DiskFull
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import FLAG_ONEWAY, FLAG_RESPONSE, Command
-from tandemq.nameserver import node as module
+from tandemq.nameserver import connections as module
 from tests.spec import spec
 from tests.unit.nameserver.driver import Driver, answers_in, dumps, golden, registration, topic
 
@@ -306,7 +306,7 @@ def test_full_disk_is_told_to_the_operator(server: Driver, monkeypatch: pytest.M
     def full(path: str, data: bytes) -> None:
         raise DiskFull(f"{path}: no space for {len(data)} bytes")
 
-    monkeypatch.setattr(server.node._kv._disk, "replace", full)
+    monkeypatch.setattr(server.node._processor._kv_config._disk, "replace", full)
     answer = server.call(CLIENT, 100, namespace="n", key="k", value="v")
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "no space" in (answer.remark or "")

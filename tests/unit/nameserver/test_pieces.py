@@ -9,7 +9,7 @@ import pytest
 
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
-from tandemq.nameserver import routes
+from tandemq.nameserver import topics
 from tests.unit.nameserver.driver import Driver, registration, topic
 
 MAPPING = {
@@ -97,13 +97,13 @@ def test_registration_that_cannot_be_read_leaves_the_one_before_in_place(
 def test_broker_with_too_many_topics_has_its_place_with_those_known_before(
     server: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routes, "GROUP_TOPICS_MAX", 3)
+    monkeypatch.setattr(topics, "GROUP_TOPICS_MAX", 3)
     server.register(1, topics=(topic("a"), topic("b")))
     for _ in range(10):
         server.pass_time(30_000)
         answer = server.register(1, topics=(topic("a", 9), topic("c"), topic("d")), counter=2)
         assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert "has 2 topics here and tells of 2 more, at most 3" in (answer.remark or "")
+        assert "has 2 topics here and registers 2 more, at most 3" in (answer.remark or "")
         assert "registered with the topics known before" in (answer.remark or "")
     assert server.route(1, "a")["queueDatas"][0]["writeQueueNums"] == 9
     assert server.route(1, "c") is None
@@ -114,7 +114,7 @@ def test_broker_with_too_many_topics_has_its_place_with_those_known_before(
 def test_new_broker_with_too_many_topics_is_in_the_cluster_all_the_same(
     server: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routes, "TOPIC_PLACES_MAX", 1)
+    monkeypatch.setattr(topics, "TOPIC_PLACES_MAX", 1)
     assert server.register(1).code == ResponseCode.SYSTEM_ERROR
     info = json.loads(server.call(1, Code.GET_BROKER_CLUSTER_INFO).body.replace(b"{0:", b'{"0":'))
     assert list(info["brokerAddrTable"]) == ["broker-a"]

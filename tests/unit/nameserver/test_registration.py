@@ -12,6 +12,7 @@ from tandemq.codec.remoting.frame import FrameDecoder, decode_command
 from tandemq.errors import ProtocolError
 from tandemq.model.command import Command
 from tandemq.nameserver import registration as module
+from tandemq.nameserver.broker_data import TopicQueues, Version
 from tandemq.nameserver.registration import (
     integer_field,
     name_field,
@@ -19,7 +20,6 @@ from tandemq.nameserver.registration import (
     read_registration,
     read_version,
 )
-from tandemq.nameserver.routes import Queues, Version
 from tests.unit.nameserver.driver import block, compressed_body, dumps, golden, registration, topic
 
 DATA_VERSION = {"counter": 1, "stateVersion": 0, "timestamp": 5}
@@ -38,7 +38,7 @@ def test_registration_of_a_java_broker_is_read(version: str) -> None:
     told = read_registration(decode_command(frame))
     assert (told.cluster, told.broker_name, told.broker_id) == ("DefaultCluster", "broker-a", 0)
     assert (told.address, told.ha_address) == ("127.0.0.1:10911", "127.0.0.1:10912")
-    assert told.topics["TBW102"] == Queues(7, 8, 8)
+    assert told.topics["TBW102"] == TopicQueues(7, 8, 8)
     assert told.topics["SCHEDULE_TOPIC_XXXX"].read_queue_nums == 18
     assert told.version.timestamp > 1_700_000_000_000
 
@@ -62,7 +62,7 @@ def test_brokers_before_3_0_11_send_the_bare_table() -> None:
     body = dumps({"dataVersion": DATA_VERSION, "topicConfigTable": {"T": topic("T")}})
     request = with_body(body)
     request.version = 36
-    assert read_registration(request).topics == {"T": Queues(6, 4, 4)}
+    assert read_registration(request).topics == {"T": TopicQueues(6, 4, 4)}
 
 
 def test_empty_body_is_a_broker_without_topics() -> None:
@@ -77,7 +77,7 @@ def test_java_dialect_and_numbers_as_text_are_taken() -> None:
         b'"topicQueueMappingInfoMap":{"T":{"topic":"T","bname":"b","currIdMap":{0:7}}}}}'
     )
     told = read_registration(with_body(body))
-    assert told.topics == {"T": Queues(6, 4, 4)}
+    assert told.topics == {"T": TopicQueues(6, 4, 4)}
     assert told.mappings["T"]["currIdMap"] == {0: 7}
 
 
@@ -108,8 +108,8 @@ def test_odd_topic_is_left_out_and_the_others_stay(odd: dict[str, Any], caplog: 
         ("brokerId", "-1", "slaves count from 1"),
         ("brokerId", "99999999999999999999", "no integer"),
         ("brokerId", "9999999999999999999", "no integer"),
-        ("brokerName", "x" * 256, "no name"),
-        ("brokerName", "a\nb", "no name"),
+        ("brokerName", "x" * 256, "no valid name"),
+        ("brokerName", "a\nb", "no valid name"),
         ("bodyCrc32", "1", "crc32 not match"),
         ("heartbeatTimeoutMillis", "-5", "heartbeatTimeoutMillis"),
         ("heartbeatTimeoutMillis", "99999999999", "heartbeatTimeoutMillis"),
@@ -167,7 +167,7 @@ def test_zip_bomb_is_not_inflated() -> None:
 def test_more_topics_than_a_broker_may_have_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TOPICS_MAX", 2)
     for compress in (True, False):
-        with pytest.raises(ProtocolError, match="may have 2 topics"):
+        with pytest.raises(ProtocolError, match="may register 2 topics"):
             read_registration(registration(topics=tuple(topic(name) for name in "abc"), compress=compress))
 
 
@@ -179,7 +179,7 @@ def test_data_version_equality_is_of_all_parts() -> None:
 
 def test_queue_datas_without_broker_are_refused() -> None:
     good = {"brokerName": "b", "perm": 6, "readQueueNums": 1, "writeQueueNums": 1}
-    assert read_queue_datas(dumps({"queueDatas": [good]})) == {"b": Queues(6, 1, 1)}
+    assert read_queue_datas(dumps({"queueDatas": [good]})) == {"b": TopicQueues(6, 1, 1)}
     for bad in ({**good, "brokerName": 1}, {**good, "perm": -1}, 5):
         with pytest.raises(ProtocolError):
             read_queue_datas(dumps({"queueDatas": [bad]}))
@@ -230,7 +230,7 @@ def test_any_compressed_bytes_are_read_or_refused(data: bytes) -> None:
         told = read_registration(with_body(zlib.compress(data)))
     except ProtocolError:
         return
-    assert all(isinstance(queues, Queues) for queues in told.topics.values())
+    assert all(isinstance(queues, TopicQueues) for queues in told.topics.values())
 
 
 def test_weight_zone_and_mode_are_read() -> None:

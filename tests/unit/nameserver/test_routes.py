@@ -4,12 +4,13 @@ import pytest
 
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.errors import RemoteError
-from tandemq.nameserver import routes
-from tandemq.nameserver.routes import Queues, Registration, RouteTable, Version
+from tandemq.nameserver import brokers, topics
+from tandemq.nameserver.broker_data import BrokerRegistration, TopicQueues, Version
+from tandemq.nameserver.routes import RouteTable
 from tests.spec import spec
 
 EXPIRY_MS = 120_000
-QUEUES = Queues(6, 4, 4)
+QUEUES = TopicQueues(6, 4, 4)
 
 
 def told(
@@ -19,14 +20,14 @@ def told(
     *,
     cluster: str = "c",
     version: Version = Version(1),  # noqa: B008  # a tuple
-    topics: dict[str, Queues] | None = None,
+    topics: dict[str, TopicQueues] | None = None,
     acting_master: bool = False,
     timeout_ms: int | None = None,
     weight: int | None = None,
     zone: str | None = None,
     mode: str = "",
-) -> Registration:
-    return Registration(
+) -> BrokerRegistration:
+    return BrokerRegistration(
         cluster=cluster,
         broker_name=name,
         broker_id=broker_id,
@@ -156,8 +157,8 @@ def test_topics_that_came_late_are_taken_over_though_the_version_is_known() -> N
 def test_change_of_a_topic_that_was_missed_is_taken_over_though_the_version_is_known() -> None:
     found = table()
     found.register(told(topics={"a": QUEUES, "b": QUEUES}), 1, 0)
-    found.register(told(topics={"b": Queues(6, 9, 9)}, version=Version(3)), 1, 1)
-    found.register(told(topics={"a": Queues(6, 8, 8), "b": Queues(6, 9, 9)}, version=Version(3)), 1, 2)
+    found.register(told(topics={"b": TopicQueues(6, 9, 9)}, version=Version(3)), 1, 1)
+    found.register(told(topics={"a": TopicQueues(6, 8, 8), "b": TopicQueues(6, 9, 9)}, version=Version(3)), 1, 2)
     assert b'"readQueueNums":8' in (found.route("a", strict=False) or b"")
     assert b'"readQueueNums":9' in (found.route("b", strict=False) or b"")
 
@@ -219,11 +220,11 @@ def test_heartbeat_of_a_stranger_or_for_another_cluster_says_nothing() -> None:
 
 def test_wiped_permission_lasts_until_a_changed_registration() -> None:
     found = table()
-    found.register(told(topics={"t": Queues(7, 4, 4)}), 1, 0)
+    found.register(told(topics={"t": TopicQueues(7, 4, 4)}), 1, 0)
     assert found.wipe_write_permission("b") == 1
-    found.register(told(topics={"t": Queues(7, 4, 4)}), 1, 1)
+    found.register(told(topics={"t": TopicQueues(7, 4, 4)}), 1, 1)
     assert b'"perm":5' in (permissions(found) or b"")
-    found.register(told(topics={"t": Queues(7, 4, 4)}, version=Version(2)), 1, 2)
+    found.register(told(topics={"t": TopicQueues(7, 4, 4)}, version=Version(2)), 1, 2)
     assert b'"perm":7' in (permissions(found) or b"")
     assert found.wipe_write_permission("b") == 1
     assert found.add_write_permission("b") == 1
@@ -270,7 +271,7 @@ def test_topic_is_added_on_known_brokers_only() -> None:
 def test_topics_by_flag_follow_the_system_flag() -> None:
     found = table()
     flags = {"none": 0, "unit": 1, "sub": 2, "both": 3}
-    found.register(told(topics={name: Queues(6, 4, 4, flag) for name, flag in flags.items()}), 1, 0)
+    found.register(told(topics={name: TopicQueues(6, 4, 4, flag) for name, flag in flags.items()}), 1, 0)
     assert found.topics_with_flag(1) == ["both", "unit"]
     assert found.topics_with_flag(2) == ["both", "sub"]
     assert found.topics_with_flag(2, 1) == ["sub"]
@@ -282,7 +283,7 @@ def test_same_route_is_encoded_once_until_something_changes() -> None:
     first = found.route("t", strict=True)
     found.register(told(), 1, 1)
     assert found.route("t", strict=True) is first
-    found.register(told(topics={"t": Queues(4, 4, 4)}, version=Version(2)), 1, 2)
+    found.register(told(topics={"t": TopicQueues(4, 4, 4)}, version=Version(2)), 1, 2)
     assert found.route("t", strict=True) != first
 
 
@@ -299,8 +300,8 @@ def test_route_dialects_differ_in_keys_only() -> None:
 
 
 def test_full_table_refuses_more_and_keeps_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "TOPIC_PLACES_MAX", 3)
-    monkeypatch.setattr(routes, "BROKERS_MAX", 2)
+    monkeypatch.setattr(topics, "TOPIC_PLACES_MAX", 3)
+    monkeypatch.setattr(brokers, "BROKERS_MAX", 2)
     found = table()
     found.register(told(topics={"a": QUEUES, "b": QUEUES}), 1, 0)
     with pytest.raises(RemoteError, match="full"):

@@ -39,7 +39,7 @@ def test_frame_that_does_not_end_closes_its_link_though_bytes_still_come(tmp_pat
         assert closes == []
         server.raw(CLIENT, b"x")
         server.call(BROKER, 999)
-    assert server.pass_time(6_000).closes == [(CLIENT, "frame not ended")]
+    assert server.pass_time(6_000).closes == [(CLIENT, "frame not completed")]
 
 
 def test_answers_of_one_turn_are_bounded(tmp_path: Path) -> None:

@@ -1,0 +1,229 @@
+"""Request handlers of the name server, by request code.
+
+Errors in a request are answered SYSTEM_ERROR (or the error's own code) with a remark; an unknown code is answered
+REQUEST_CODE_NOT_SUPPORTED. A refused registration changes nothing: the previous one stays valid, and its broker counts
+as heard.
+
+Owner: the name server's node. Does not know: connections (only their numbers), frames.
+Source: docs/requests.md, "Name server"; RocketMQ DefaultRequestProcessor.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+from tandemq.boundary import Now
+from tandemq.codec.remoting.fastjson import dumps_java, loads
+from tandemq.config.files import as_properties
+from tandemq.errors import ConfigError, ProtocolError
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
+from tandemq.nameserver.kv_config import ORDER_NAMESPACE, KeyValues
+from tandemq.nameserver.registration import (
+    boolean_field,
+    integer_field,
+    name_field,
+    read_queue_datas,
+    read_registration,
+    read_version,
+    required,
+)
+from tandemq.nameserver.registry_service import CODES as REGISTRY_CODES
+from tandemq.nameserver.registry_service import RegistryHost
+from tandemq.nameserver.routes import UNIT_FLAG, UNIT_SUB_FLAG, RouteTable
+from tandemq.nameserver.running_config import RunningConfig
+
+_STRICT_JSON_FROM_VERSION = 401
+"""Clients from 4.9.4 on parse standard JSON; older ones split Java's dialect as text."""
+_log = logging.getLogger(__name__)
+
+_Handler = Callable[[Command, int, Now], Command | None]
+
+
+class DefaultRequestProcessor:
+    """Carries out requests on routes, key-value configuration, settings and the hosted registry."""
+
+    def __init__(
+        self, config: RunningConfig, routes: RouteTable, kv_config: KeyValues, registry: RegistryHost | None
+    ) -> None:
+        """`registry`: None if this name server hosts none."""
+        self._config = config
+        self._routes = routes
+        self._kv_config = kv_config
+        self._handlers = self._table()
+        if registry is not None:
+            self._handlers |= dict.fromkeys(REGISTRY_CODES, registry.take)
+
+    def process(self, request: Command, link: int, now: Now) -> Command | None:
+        """Return the response to a request; None if the registry responds later.
+
+        Raises:
+            RemoteError, StoreError: the request cannot be carried out.
+        """
+        handler = self._handlers.get(request.code)
+        if handler is None:
+            return request.answer(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {request.code} not supported"
+            )
+        return handler(request, link, now)
+
+    def _table(self) -> dict[int, _Handler]:
+        return {
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._get_route,
+            RequestCode.REGISTER_BROKER: self._register_broker,
+            RequestCode.UNREGISTER_BROKER: self._unregister_broker,
+            RequestCode.QUERY_DATA_VERSION: self._query_data_version,
+            RequestCode.BROKER_HEARTBEAT: self._broker_heartbeat,
+            RequestCode.GET_BROKER_MEMBER_GROUP: self._get_member_group,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self._get_cluster_info,
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self._register_topic,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_permission,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write_permission,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._all_topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self._topics_by_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: self._unit_topics,
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._unit_sub_topics,
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._unit_sub_but_no_unit_topics,
+            RequestCode.PUT_KV_CONFIG: self._put_kv,
+            RequestCode.GET_KV_CONFIG: self._get_kv,
+            RequestCode.DELETE_KV_CONFIG: self._delete_kv,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self._get_kv_list,
+            RequestCode.UPDATE_NAMESRV_CONFIG: self._update_config,
+            RequestCode.GET_NAMESRV_CONFIG: self._get_config,
+        }
+
+    def _get_route(self, request: Command, _link: int, _now: Now) -> Command:
+        topic = required(request, "topic")
+        strict = request.version >= _STRICT_JSON_FROM_VERSION or boolean_field(request, "acceptStandardJsonOnly")
+        order = self._kv_config.get(ORDER_NAMESPACE, topic) if self._config.present.order_message_enable else None
+        body = self._routes.route(topic, strict=strict, order=order)
+        if body is None:
+            return request.answer(
+                ResponseCode.TOPIC_NOT_EXIST, remark=f"No topic route info in name server for the topic: {topic}"
+            )
+        return request.answer(ResponseCode.SUCCESS, body=body)
+
+    def _register_broker(self, request: Command, link: int, now: Now) -> Command:
+        try:
+            registration = read_registration(request)
+        except ProtocolError:
+            self._keep_registered(request, now)
+            raise
+        master = self._routes.register(registration, link, now.mono_ms)
+        fields = {"haServerAddr": master.ha_address, "masterAddr": master.address} if master.address else {}
+        order = self._kv_config.namespace(ORDER_NAMESPACE)
+        return request.answer(
+            ResponseCode.SUCCESS, fields=fields, body=b"" if order is None else dumps_java({"table": order})
+        )
+
+    def _keep_registered(self, request: Command, now: Now) -> None:
+        """Keep the previous registration of a broker whose new one cannot be read: the broker is alive."""
+        names = ("clusterName", "brokerName", "brokerAddr")
+        cluster, name, address = (request.fields.get(key, "") for key in names)
+        with suppress(ProtocolError):
+            if self._routes.is_registered(cluster, name, integer_field(request, "brokerId"), address):
+                self._routes.heard(cluster, address, now.mono_ms)
+
+    def _unregister_broker(self, request: Command, _link: int, _now: Now) -> Command:
+        self._routes.unregister(required(request, "brokerName"), required(request, "brokerAddr"))
+        return request.answer(ResponseCode.SUCCESS)
+
+    def _query_data_version(self, request: Command, _link: int, now: Now) -> Command:
+        asked = read_version(loads(request.body)) if request.body else None
+        known = self._routes.heard(required(request, "clusterName"), required(request, "brokerAddr"), now.mono_ms)
+        return request.answer(
+            ResponseCode.SUCCESS,
+            fields={"changed": "false" if known is not None and known == asked else "true"},
+            body=b"" if known is None else dumps_java(known.as_json()),
+        )
+
+    def _broker_heartbeat(self, request: Command, _link: int, now: Now) -> Command:
+        self._routes.heard(required(request, "clusterName"), required(request, "brokerAddr"), now.mono_ms)
+        return request.answer(ResponseCode.SUCCESS)
+
+    def _get_member_group(self, request: Command, _link: int, _now: Now) -> Command:
+        cluster, name = required(request, "clusterName"), required(request, "brokerName")
+        group = {"brokerAddrs": self._routes.addresses(cluster, name), "brokerName": name, "cluster": cluster}
+        return request.answer(ResponseCode.SUCCESS, body=dumps_java({"brokerMemberGroup": group}))
+
+    def _get_cluster_info(self, request: Command, _link: int, _now: Now) -> Command:
+        return request.answer(ResponseCode.SUCCESS, body=dumps_java(self._routes.clusters()))
+
+    def _register_topic(self, request: Command, _link: int, _now: Now) -> Command:
+        self._routes.add_topic(name_field(request, "topic"), read_queue_datas(request.body))
+        return request.answer(ResponseCode.SUCCESS)
+
+    def _delete_topic(self, request: Command, _link: int, _now: Now) -> Command:
+        self._routes.delete_topic(required(request, "topic"), request.fields.get("clusterName", ""))
+        return request.answer(ResponseCode.SUCCESS)
+
+    def _wipe_write_permission(self, request: Command, _link: int, _now: Now) -> Command:
+        count = self._routes.wipe_write_permission(required(request, "brokerName"))
+        return request.answer(ResponseCode.SUCCESS, fields={"wipeTopicCount": str(count)})
+
+    def _add_write_permission(self, request: Command, _link: int, _now: Now) -> Command:
+        count = self._routes.add_write_permission(required(request, "brokerName"))
+        return request.answer(ResponseCode.SUCCESS, fields={"addTopicCount": str(count)})
+
+    def _all_topics(self, request: Command, _link: int, _now: Now) -> Command:
+        return _topic_list(request, self._routes.topics())
+
+    def _topics_by_cluster(self, request: Command, _link: int, _now: Now) -> Command:
+        return _topic_list(request, self._routes.topics_of_cluster(required(request, "cluster")))
+
+    def _system_topics(self, request: Command, _link: int, _now: Now) -> Command:
+        found = self._routes.system_topics()
+        return _topic_list(request, found.topics, found.address)
+
+    def _unit_topics(self, request: Command, _link: int, _now: Now) -> Command:
+        return _topic_list(request, self._routes.topics_with_flag(UNIT_FLAG))
+
+    def _unit_sub_topics(self, request: Command, _link: int, _now: Now) -> Command:
+        return _topic_list(request, self._routes.topics_with_flag(UNIT_SUB_FLAG))
+
+    def _unit_sub_but_no_unit_topics(self, request: Command, _link: int, _now: Now) -> Command:
+        return _topic_list(request, self._routes.topics_with_flag(UNIT_SUB_FLAG, UNIT_FLAG))
+
+    def _put_kv(self, request: Command, _link: int, _now: Now) -> Command:
+        self._kv_config.put(required(request, "namespace"), required(request, "key"), required(request, "value"))
+        return request.answer(ResponseCode.SUCCESS)
+
+    def _get_kv(self, request: Command, _link: int, _now: Now) -> Command:
+        namespace, key = required(request, "namespace"), required(request, "key")
+        value = self._kv_config.get(namespace, key)
+        if value is None:
+            remark = f"No config item, Namespace: {namespace} Key: {key}"
+            return request.answer(ResponseCode.QUERY_NOT_FOUND, remark=remark)
+        return request.answer(ResponseCode.SUCCESS, fields={"value": value})
+
+    def _delete_kv(self, request: Command, _link: int, _now: Now) -> Command:
+        self._kv_config.delete(required(request, "namespace"), required(request, "key"))
+        return request.answer(ResponseCode.SUCCESS)
+
+    def _get_kv_list(self, request: Command, _link: int, _now: Now) -> Command:
+        namespace = required(request, "namespace")
+        table = self._kv_config.namespace(namespace)
+        if table is None:
+            return request.answer(ResponseCode.QUERY_NOT_FOUND, remark=f"No config item, Namespace: {namespace}")
+        return request.answer(ResponseCode.SUCCESS, body=dumps_java({"table": table}))
+
+    def _update_config(self, request: Command, _link: int, _now: Now) -> Command:
+        try:
+            keys = self._config.update(request.body.decode())
+        except UnicodeDecodeError as error:
+            raise ProtocolError(f"the settings are not UTF-8: {error}") from error
+        except ConfigError as error:
+            return request.answer(ResponseCode.NO_PERMISSION, remark=str(error))
+        self._routes.expiry_ms = self._config.present.broker_expiry_ms
+        _log.info("settings changed keys=%s", ",".join(keys))
+        return request.answer(ResponseCode.SUCCESS)
+
+    def _get_config(self, request: Command, _link: int, _now: Now) -> Command:
+        return request.answer(ResponseCode.SUCCESS, body=as_properties(self._config.present).encode())
+
+
+def _topic_list(request: Command, topics: list[str], address: str | None = None) -> Command:
+    body: dict[str, object] = {} if address is None else {"brokerAddr": address}
+    return request.answer(ResponseCode.SUCCESS, body=dumps_java({**body, "topicList": topics}))
