@@ -39,7 +39,7 @@ from tandemq.spark.jobs.audit import audit
 from tandemq.spark.jobs.scrub import scrub
 from tandemq.spark.lake.delta import DeltaLake
 from tandemq.spark.runtime.session import open_session
-from tandemq.spark.sources.log.files import LogReader, log_end, open_log
+from tandemq.spark.sources.log.files import LogFileReader, log_end, open_log
 from tandemq.spark.sources.log.source import RocketMQLogDataSource
 from tandemq.spark.sources.schema import message_schema
 from tests.spark.kills import kill_many
@@ -94,7 +94,7 @@ class PerRowReader(DataSourceReader):
         """A tuple per record."""
         from datetime import UTC, datetime  # noqa: PLC0415  # in the worker
 
-        with LogReader(self._files) as read:
+        with LogFileReader(self._files) as read:
             position = partition.value
             end = position + self._files.segment_bytes
             while position < end:
@@ -181,7 +181,7 @@ class Bench:
         self.mb = self._size(self.store)
 
     def _size(self, store: Path) -> float:
-        with LogReader(open_log(store)) as read:
+        with LogFileReader(open_log(store)) as read:
             return log_end(read) / 1e6
 
     def _noop(self, frame: Any) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tandemq.codec.record.entries import BLANK, BLANK_MAGIC
 from tandemq.codec.record.record import encode_host, encode_record
-from tandemq.spark.sources.log.files import LogReader, log_end, open_log
+from tandemq.spark.sources.log.files import LogFileReader, log_end, open_log
 
 GROUP_S = 0.01
 QUEUES = 8
@@ -78,7 +78,7 @@ def write_log(store: Path, log_bytes: int, body_bytes: int, *, segment_bytes: in
 def main(store: Path, rate: int) -> None:
     """Write behind the log's end, `rate` records a second, within its last file."""
     files = open_log(store)
-    with LogReader(files) as read:
+    with LogFileReader(files) as read:
         offset = log_end(read)
     maker = Maker()
     maker.count = 1  # the log began with one

@@ -3,12 +3,12 @@
 from datetime import UTC, datetime
 
 from tandemq.spark.jobs.audit import Audited
-from tandemq.spark.jobs.stats import Stats
+from tandemq.spark.jobs.stats import LogStatistics
 
 MADE = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
 
 
-def figures(minutes: int = 3) -> Stats:
+def figures(minutes: int = 3) -> LogStatistics:
     rows = [
         {
             "minute": 60_000 * (28_000_000 + at),
@@ -41,7 +41,7 @@ def figures(minutes: int = 3) -> Stats:
     groups = [
         {"group": "billing", "topic": "Orders", "committed": 3, "end": 33, "lag": 30, "retries": 1, "dead": 2},
     ]
-    return Stats(rows, topics, groups)
+    return LogStatistics(rows, topics, groups)
 
 
 def twins() -> list[Audited]:

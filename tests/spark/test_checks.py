@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from tandemq.errors import ConfigError, LocalError
 from tandemq.spark.jobs.audit import audit, audit_range
 from tandemq.spark.jobs.scrub import scrub
-from tandemq.spark.runtime.tasks import Job, Result, run_tasks
+from tandemq.spark.runtime.tasks import RangeJob, Result, run_tasks
 from tandemq.spark.sources.log.files import open_log
 from tandemq.spark.sources.log.ranges import LogRange, split
 from tests.spark.logs import HOST_V6, LogWriter
@@ -86,7 +86,7 @@ def frozen(_wanted: LogRange) -> Result:
 
 def test_who_has_done_a_task_no_longer_looks_for_garbage_among_modules(spark: SparkSession, writer: LogWriter) -> None:
     ranges = split(open_log(writer.store), 0, writer.end, RANGE_BYTES)
-    found = run_tasks(spark, ranges, Job("frozen", frozen))
+    found = run_tasks(spark, ranges, RangeJob("frozen", frozen))
     assert len(found) > 2 * spark.sparkContext.defaultParallelism
     assert found[-1]["frozen"]
 

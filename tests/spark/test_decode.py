@@ -9,14 +9,14 @@ from tandemq.errors import ProtocolError
 from tandemq.model.message import MessageQueue, SysFlag
 from tandemq.spark.sources.cluster.decode import Decoder
 from tandemq.spark.sources.cluster.plan import QueueRange
-from tandemq.spark.sources.cluster.reader import Pulled
+from tandemq.spark.sources.cluster.reader import PulledRecords
 from tandemq.spark.sources.cluster.resolve import Epochs
 from tandemq.spark.sources.schema import message_schema
 
 HOST = encode_host(b"\x7f\0\0\1", 10911)
 
 
-def pulled(*bodies: bytes, sys_flag: int = 0, born_ms: int = 0) -> Pulled:
+def pulled(*bodies: bytes, sys_flag: int = 0, born_ms: int = 0) -> PulledRecords:
     records = [
         encode_record(
             topic=b"T",
@@ -34,7 +34,7 @@ def pulled(*bodies: bytes, sys_flag: int = 0, born_ms: int = 0) -> Pulled:
         )
         for n, body in enumerate(bodies)
     ]
-    return Pulled(QueueRange(MessageQueue("T", "a", 0), 0, len(bodies)), b"".join(records), len(bodies))
+    return PulledRecords(QueueRange(MessageQueue("T", "a", 0), 0, len(bodies)), b"".join(records), len(bodies))
 
 
 @pytest.mark.parametrize("born_ms", [(1 << 63) - 1, -(1 << 63)])

@@ -14,12 +14,12 @@ from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue
 from tandemq.spark.sources.cluster.offsets import Position
 from tandemq.spark.sources.cluster.options import ReadFrom
-from tandemq.spark.sources.cluster.resolve import End, Epochs, Layout, find_epochs, find_rewritten
+from tandemq.spark.sources.cluster.resolve import End, Epochs, QueueLayout, find_epochs, find_rewritten
 from tandemq.spark.sources.cluster.source import _checked_epochs
 from tests.spark.logs import HOST_V4
 
 QUEUE, OTHER = MessageQueue("T", "a", 0), MessageQueue("T", "b", 0)
-LAYOUT = Layout((QUEUE,), {"a": {0: "master", 1: "lags", 2: "slave"}})
+LAYOUT = QueueLayout((QUEUE,), {"a": {0: "master", 1: "lags", 2: "slave"}})
 PAIRS = {"master": ((1, 0), (2, 1000), (3, 9000)), "lags": ((1, 0),), "slave": ((1, 0), (2, 1000))}
 """The generations that each of them knows; record `n` of the queue lies at log offset 200 n."""
 HELD = {"master": 50, "lags": 4, "slave": 40}

@@ -14,7 +14,7 @@ from tandemq.errors import ConfigError, OffsetGone, StoreDamaged
 from tandemq.spark.jobs.archive import Archive, Archived, ArchiveOptions, position_mark
 from tandemq.spark.lake.delta import DeltaLake
 from tandemq.spark.sources.log.options import read_options
-from tandemq.spark.sources.log.source import FILES, LogReaderBatch, LogReaderStream
+from tandemq.spark.sources.log.source import FILES, LogBatchReader, LogStreamReader
 from tandemq.spark.sources.schema import message_schema
 from tests.spark.logs import LogWriter
 from tests.spec import spec
@@ -27,17 +27,17 @@ def writer(tmp_path: Path) -> LogWriter:
     return LogWriter(tmp_path / "broker-a")
 
 
-def stream_of(writer: LogWriter, schema: StructType | None = None, /, **options: Any) -> LogReaderStream:
+def stream_of(writer: LogWriter, schema: StructType | None = None, /, **options: Any) -> LogStreamReader:
     given = read_options({"path": str(writer.store), **options}, streams=True)
-    return LogReaderStream(given, schema or message_schema())
+    return LogStreamReader(given, schema or message_schema())
 
 
-def planned(reader: LogReaderStream) -> list[InputPartition]:
+def planned(reader: LogStreamReader) -> list[InputPartition]:
     start = begun(reader)
     return reader.partitions(start, reader.latestOffset(start, ALL))
 
 
-def begun(reader: LogReaderStream) -> dict[str, Any]:
+def begun(reader: LogStreamReader) -> dict[str, Any]:
     """Where a stream begins, after the empty micro-batch that says so."""
     start = reader.initialOffset()
     if reader._options.start < 0:
@@ -46,7 +46,7 @@ def begun(reader: LogReaderStream) -> dict[str, Any]:
     return start
 
 
-def offsets_read(reader: LogReaderStream, parts: list[InputPartition]) -> list[int]:
+def offsets_read(reader: LogStreamReader, parts: list[InputPartition]) -> list[int]:
     return [offset for part in parts for batch in reader.read(part) for offset in batch["commitLogOffset"].to_pylist()]
 
 
@@ -81,14 +81,14 @@ def test_file_deleted_while_its_range_is_read_is_a_loss_of_the_rest(
 ) -> None:
     writer.write_many(900)
     parts = planned(stream_of(writer, rangeBytes=str(1 << 16)))
-    looked = LogReaderStream._open
+    looked = LogStreamReader._open
 
-    def delete_after_a_look(self: LogReaderStream) -> Any:
+    def delete_after_a_look(self: LogStreamReader) -> Any:
         files = looked(self)
         writer.path(0).unlink(missing_ok=True)
         return files
 
-    monkeypatch.setattr(LogReaderStream, "_open", delete_after_a_look)
+    monkeypatch.setattr(LogStreamReader, "_open", delete_after_a_look)
     with pytest.raises(OffsetGone, match=r"log offsets \[0, 65536\) are gone: their file was deleted meanwhile"):
         list(stream_of(writer).read(parts[0]))
 
@@ -195,7 +195,7 @@ def test_offset_at_which_damage_begins_is_where_a_query_begins_and_ends(writer: 
     damaged = writer.made[4]
     writer.flip(damaged.log_offset + 92)
     given = {"path": str(writer.store), "startingOffsets": str(damaged.log_offset)}
-    reader = LogReaderBatch(read_options(given, streams=False), message_schema(details=True))
+    reader = LogBatchReader(read_options(given, streams=False), message_schema(details=True))
     (part,) = reader.partitions()
     rows = [row for batch in reader.read(part) for row in batch.to_pylist()]
     assert [row["commitLogOffset"] for row in rows] == [made.log_offset for made in writer.made[4:]]
@@ -217,7 +217,7 @@ def test_query_that_ends_where_the_log_was_when_it_began_does_not_call_that_a_lo
 
 def batch_of(writer: LogWriter, **options: str) -> list[InputPartition]:
     given = read_options({"path": str(writer.store), **options}, streams=False)
-    return LogReaderBatch(given, message_schema()).partitions()
+    return LogBatchReader(given, message_schema()).partitions()
 
 
 def test_offsets_behind_the_end_of_the_log_are_told(writer: LogWriter, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from tandemq.codec.record.record import decode_host
 from tandemq.errors import OffsetGone, StoreDamaged
 from tandemq.model.message import SysFlag
-from tandemq.spark.sources.log.files import LogReader, log_end, open_log
+from tandemq.spark.sources.log.files import LogFileReader, log_end, open_log
 from tandemq.spark.sources.log.ranges import BatchMaker, RangeReader, Reading, split
 from tandemq.spark.sources.records import MILLISECONDS_MAX
 from tandemq.spark.sources.schema import message_schema
@@ -28,7 +28,7 @@ def rows_of(store: Path, *, range_bytes: int = 1 << 30, **reading: Any) -> list[
     schema = message_schema(details=True, map_properties=bool(reading.get("maps_properties")))
     maker = BatchMaker(files, to_arrow_schema(schema, timezone="UTC"))
     found: list[dict[str, Any]] = []
-    with LogReader(files) as read:
+    with LogFileReader(files) as read:
         reader = RangeReader(read, Reading(tuple(schema.names), **{"keeps_damage": True, **reading}))
         for wanted in split(files, files.start, log_end(read), range_bytes):
             for rows in reader.rows(wanted):
@@ -160,7 +160,7 @@ def test_torn_tail_is_no_row(writer: LogWriter) -> None:
     last = writer.made[-1]
     writer.zero(last.log_offset + last.size - 10, last.log_offset + last.size)
     assert len(rows_of(writer.store)) == 29
-    with LogReader(open_log(writer.store)) as read:
+    with LogFileReader(open_log(writer.store)) as read:
         assert log_end(read) == last.log_offset
 
 
@@ -168,7 +168,7 @@ def test_log_end_is_found_again_as_the_log_grows_over_files(writer: LogWriter) -
     end = None
     for _ in range(40):
         writer.write_many(17)
-        with LogReader(open_log(writer.store)) as read:
+        with LogFileReader(open_log(writer.store)) as read:
             end = log_end(read, end)
             assert end == log_end(read) == writer.end
 
@@ -206,7 +206,7 @@ def test_file_deleted_while_it_is_read_is_told(writer: LogWriter) -> None:
     writer.write_many(3000)
     files = open_log(writer.store)
     writer.path(0).unlink()
-    with LogReader(files) as read, pytest.raises(OffsetGone, match=r"is gone.*retention"):
+    with LogFileReader(files) as read, pytest.raises(OffsetGone, match=r"is gone.*retention"):
         read(0, 100)
 
 
@@ -232,7 +232,7 @@ def test_time_beyond_all_timestamps_costs_no_other_row(writer: LogWriter) -> Non
     writer.write(b"sound")
     files = open_log(writer.store, "broker-a")
     maker = BatchMaker(files, to_arrow_schema(message_schema(), timezone="UTC"))
-    with LogReader(files) as read:
+    with LogFileReader(files) as read:
         reader = RangeReader(read, Reading(tuple(message_schema().names)))
         (wanted,) = split(files, files.start, log_end(read), 1 << 30)
         batches = [maker.batch(rows) for rows in reader.rows(wanted)]

@@ -14,11 +14,11 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue
 from tandemq.spark.sources.cluster.options import ReadFrom
-from tandemq.spark.sources.cluster.resolve import Layout, find_moment
+from tandemq.spark.sources.cluster.resolve import QueueLayout, find_moment
 from tests.spark.logs import HOST_V4
 
 QUEUE = MessageQueue("T", "a", 0)
-LAYOUT = Layout((QUEUE,), {"a": {0: "master", 1: "dead", 2: "lags", 3: "slave"}})
+LAYOUT = QueueLayout((QUEUE,), {"a": {0: "master", 1: "dead", 2: "lags", 3: "slave"}})
 START = 100
 """Where the queue begins: what is before it was deleted."""
 
@@ -56,7 +56,7 @@ def answer(ask: Invoke, times: list[int]) -> Command:
 
 
 def found(wall_ms: int, start: int, end: int, times: list[int], addresses: dict[int, str]) -> int:
-    layout = Layout(LAYOUT.queues, {"a": addresses})
+    layout = QueueLayout(LAYOUT.queues, {"a": addresses})
     steps = find_moment(cast(Kit, None), layout, QUEUE, wall_ms, start, end, ReadFrom.SLAVE)
     try:
         step = next(steps)

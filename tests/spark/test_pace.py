@@ -20,7 +20,7 @@ from tandemq.spark.runtime.versions import BEGIN, OwnPace
 from tandemq.spark.sources.cluster.options import source_options
 from tandemq.spark.sources.cluster.source import StreamReader
 from tandemq.spark.sources.log.options import read_options
-from tandemq.spark.sources.log.source import LogReaderStream
+from tandemq.spark.sources.log.source import LogStreamReader
 from tandemq.spark.sources.schema import message_schema
 from tests.spark.logs import LogWriter
 from tests.spark.messages import committed, make_topic, numbered, send
@@ -86,7 +86,7 @@ def names(tandemq_broker: LocalCluster) -> Iterator[str]:
 
 def log_reader(writer: LogWriter, **options: str) -> OwnPace:
     return OwnPace(
-        LogReaderStream(read_options({"path": str(writer.store), **options}, streams=True), message_schema())
+        LogStreamReader(read_options({"path": str(writer.store), **options}, streams=True), message_schema())
     )
 
 

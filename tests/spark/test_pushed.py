@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 
 from tandemq.model.message import MessageQueue
 from tandemq.spark.sources.cluster.reader import ReadHow
-from tandemq.spark.sources.cluster.resolve import Layout
+from tandemq.spark.sources.cluster.resolve import QueueLayout
 from tandemq.spark.sources.pushdown import Narrowing
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
@@ -83,7 +83,7 @@ def test_columns_of_kafka_are_known_by_their_names() -> None:
     ],
 )
 def test_queues_that_hold_no_such_rows_are_left_out(narrowing: Narrowing, left: str) -> None:
-    found = narrowing.layout(Layout(QUEUES, {"a": {}, "b": {}})).queues
+    found = narrowing.layout(QueueLayout(QUEUES, {"a": {}, "b": {}})).queues
     assert " ".join(f"{one.topic}{one.broker_name}{one.queue_id}" for one in found) == left
 
 

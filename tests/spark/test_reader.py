@@ -14,7 +14,7 @@ from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue
 from tandemq.spark.sources.cluster import reader
 from tandemq.spark.sources.cluster.plan import QueueRange
-from tandemq.spark.sources.cluster.reader import Pulled, ReadHow, read_ranges
+from tandemq.spark.sources.cluster.reader import PulledRecords, ReadHow, read_ranges
 
 HOW = ReadHow("127.0.0.1:9876")
 
@@ -45,7 +45,7 @@ class Answers:
         future.set_result((data, end - start))
 
 
-def rows(pulled: Iterator[Pulled]) -> list[tuple[int, int]]:
+def rows(pulled: Iterator[PulledRecords]) -> list[tuple[int, int]]:
     found = []
     for one in pulled:
         numbers = [int.from_bytes(one.data[at : at + 4]) for at in range(0, len(one.data), 4)]

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from tandemq.errors import ConfigError
 from tandemq.spark.jobs.archive import Archive, ArchiveOptions
 from tandemq.spark.jobs.report import POINTS_MAX, report_page
-from tandemq.spark.jobs.stats import Stats, gather, rounded_ms
+from tandemq.spark.jobs.stats import LogStatistics, gather, rounded_ms
 from tandemq.spark.lake.delta import DeltaLake
 from tests.spark.figures import MADE, figures, twins
 from tests.spark.logs import BORN_MS, LogWriter
@@ -141,6 +141,6 @@ def test_page_of_a_long_time_has_a_bounded_number_of_points() -> None:
 
 
 def test_page_of_an_empty_log_says_so() -> None:
-    page = report_page("nothing", Stats(), made=MADE)
+    page = report_page("nothing", LogStatistics(), made=MADE)
     assert "There are no messages." in page
     assert "No twin was compared." in page

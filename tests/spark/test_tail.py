@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.spark.sources.log.files import LogReader, log_end, open_log
+from tandemq.spark.sources.log.files import LogFileReader, log_end, open_log
 from tandemq.spark.sources.log.tail import UNKNOWN, first_record, tail_checksum
 from tests.spark.logs import LogWriter, Made
 
@@ -19,7 +19,7 @@ def writer(tmp_path: Path) -> LogWriter:
 
 
 def checksum(writer: LogWriter, end: int) -> int:
-    with LogReader(open_log(writer.store)) as read:
+    with LogFileReader(open_log(writer.store)) as read:
         return tail_checksum(read, end)
 
 
@@ -62,11 +62,11 @@ def test_it_is_unknown_where_the_log_has_nothing(writer: LogWriter) -> None:
 def test_first_record_is_there_or_behind_the_blank(writer: LogWriter) -> None:
     size = writer.segment_bytes
     last = next(made for made, after in zip(writer.made, writer.made[1:], strict=False) if after.log_offset >= size)
-    with LogReader(open_log(writer.store)) as read:
+    with LogFileReader(open_log(writer.store)) as read:
         assert first_record(read, last.log_offset) == last.log_offset
         assert first_record(read, last.log_offset + last.size) == size
         end = log_end(read)
         assert first_record(read, end) == end
     writer.flip(last.log_offset + 92)
-    with LogReader(open_log(writer.store)) as read:
+    with LogFileReader(open_log(writer.store)) as read:
         assert first_record(read, last.log_offset) == last.log_offset

@@ -12,14 +12,14 @@ import click
 from tandemq.cli.spark.collect import collect
 from tandemq.cli.spark.pipeline import pipeline
 from tandemq.cli.spark.replay import replay
-from tandemq.cli.spark.session import Progress, clear_errors, run_into_lake, session_options, spark_session
+from tandemq.cli.spark.session import ProgressLine, clear_errors, run_into_lake, session_options, spark_session
 from tandemq.cli.support.output import json_option, show_facts, show_json, show_rows
 from tandemq.cli.support.paths import LocalPath
 from tandemq.config.settings import DELAY_LEVELS, parse_delay_levels
 from tandemq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tandemq.spark.jobs.stats import Stats
+    from tandemq.spark.jobs.stats import LogStatistics
 
 EXIT_FAULTS = 3
 SHOWN_MAX = 20
@@ -108,7 +108,7 @@ def archive(
     with spark_session(master, conf, silent=as_json, words=ALLOW_LOSS) as (session, java):
         from tandemq.spark.jobs.archive import Archive, Archived, ArchiveOptions  # noqa: PLC0415
 
-        bar = Progress("archive", silent=as_json)
+        bar = ProgressLine("archive", silent=as_json)
 
         def tell(done: Archived) -> None:
             bar(done.end - done.start, done.log_end - done.start)
@@ -183,7 +183,7 @@ def scrub(store: Path, range_bytes: int, state: Path | None, master: str, conf: 
     with spark_session(master, conf, silent=as_json) as (session, java):
         from tandemq.spark.jobs.scrub import scrub as check  # noqa: PLC0415
 
-        progress = Progress("scrub", silent=as_json)
+        progress = ProgressLine("scrub", silent=as_json)
         found = check(session, store, range_bytes=range_bytes, state=state, progress=progress)
     if as_json:
         show_json(asdict(found) | {"java": java})
@@ -215,7 +215,7 @@ def audit(
     with spark_session(master, conf, silent=as_json) as (session, java):
         from tandemq.spark.jobs.audit import audit as compare  # noqa: PLC0415
 
-        progress = Progress("audit", silent=as_json)
+        progress = ProgressLine("audit", silent=as_json)
         found = compare(session, first, second, range_bytes=range_bytes, state=state, progress=progress)
     facts = asdict(found) | {"diverges_at": found.diverges_at}
     if as_json:
@@ -304,7 +304,7 @@ def rebuild(
             session,
             options,
             lambda what: None if as_json else click.echo(f"rebuild: {what}", err=True),
-            Progress("rebuild", silent=as_json),
+            ProgressLine("rebuild", silent=as_json),
         )
     show_facts(asdict(done) | {"seconds": round(time.monotonic() - began, 3), "java": java}, as_json=as_json)
 
@@ -326,7 +326,7 @@ def stats(
     with spark_session(master, conf, silent=as_json) as (session, java):
         from tandemq.spark.jobs.stats import gather  # noqa: PLC0415
 
-        progress = Progress("stats", silent=as_json)
+        progress = ProgressLine("stats", silent=as_json)
         found = gather(session, source, minutes=as_json, range_bytes=range_bytes, state=state, progress=progress)
     if as_json:
         show_json(asdict(found) | {"java": java})
@@ -336,7 +336,7 @@ def stats(
         raise click.exceptions.Exit(EXIT_FAULTS)
 
 
-def _show_stats(found: "Stats") -> None:
+def _show_stats(found: "LogStatistics") -> None:
     hidden = ("first", "last")
     show_rows([{k: v for k, v in row.items() if k not in hidden} for row in found.topics], as_json=False)
     if found.groups:
@@ -382,7 +382,7 @@ def report(
 
         for twin in twins:
             overlap(source, twin)
-        progress = Progress("stats", silent=as_json)
+        progress = ProgressLine("stats", silent=as_json)
         found = gather(session, source, range_bytes=range_bytes, state=state, progress=progress)
         audits = [
             compare(
@@ -391,7 +391,7 @@ def report(
                 twin,
                 range_bytes=range_bytes,
                 state=state.with_name(f"{state.name}.twin-{number}") if state is not None else None,
-                progress=Progress(f"audit with {twin}", silent=as_json),
+                progress=ProgressLine(f"audit with {twin}", silent=as_json),
             )
             for number, twin in enumerate(twins, 1)
         ]

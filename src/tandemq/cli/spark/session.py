@@ -113,7 +113,7 @@ def run_into_lake(job: "Archive | Collect", session: "SparkSession", *, follows:
     return facts
 
 
-class Progress:
+class ProgressLine:
     """One moving line on a terminal, a line now and then elsewhere, nothing with --json."""
 
     def __init__(self, what: str, *, silent: bool) -> None:

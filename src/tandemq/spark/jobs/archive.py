@@ -25,7 +25,7 @@ from tandemq.errors import ConfigError, LocalError, StoreDamaged
 from tandemq.spark.lake.delta import COLLECTED, VACUUM_HOURS, DataFile, DeltaLake, Lake
 from tandemq.spark.lake.streaming import COMPACT_EVERY, Care, checkpoint_id, planned_end, run_to_end, start_query
 from tandemq.spark.runtime.local_paths import local_path
-from tandemq.spark.sources.log.files import LogReader, log_end, open_log
+from tandemq.spark.sources.log.files import LogFileReader, log_end, open_log
 from tandemq.spark.sources.log.options import parse_place
 from tandemq.spark.sources.log.source import RocketMQLogDataSource
 from tandemq.spark.sources.log.tail import UNKNOWN, first_record, tail_checksum
@@ -124,14 +124,14 @@ class Archive:
         self._progress = progress
         self._care = Care(self._lake, options.compact_every, options.vacuum_hours)
         known = self._lake.mark(self._mark)
-        with LogReader(files) as read:
+        with LogFileReader(files) as read:
             end = log_end(read)
             if known is not None:
                 self._check_same_log(read, known, end)
         begin = files.start if known is None else known
         self.done = Archived(begin, begin, end)
 
-    def _check_same_log(self, read: LogReader, known: int, end: int) -> None:
+    def _check_same_log(self, read: LogFileReader, known: int, end: int) -> None:
         """Notice a log that was written anew before the offset up to which the lake holds it, or is another one of the
         same name: a checkpoint tells only of generations, and may be lost."""
         files = read.files
@@ -224,7 +224,7 @@ class Archive:
         if start < known:
             hint = "someone else archives it too; delete the checkpoint to go on there"
         else:
-            with LogReader(open_log(self._options.store, self._broker_name)) as read:
+            with LogFileReader(open_log(self._options.store, self._broker_name)) as read:
                 due = first_record(read, known)
             if start <= due:
                 return
@@ -258,6 +258,6 @@ class Archive:
         """Marks of what the log is at the end of a micro-batch, as it was before its tasks read: if the log is written
         anew meanwhile, what they read counts as the old one."""
         place = parse_place(planned_end(self._checkpoint, batch), self._broker_name)
-        with LogReader(open_log(self._options.store, self._broker_name)) as read:
+        with LogFileReader(open_log(self._options.store, self._broker_name)) as read:
             tail = tail_checksum(read, min(place.log_offset, read.files.capacity_end))
         return {epoch_mark(self._broker_name): place.epoch, tail_mark(self._broker_name): tail}

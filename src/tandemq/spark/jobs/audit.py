@@ -20,8 +20,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from tandemq.errors import LocalError, OffsetGone
-from tandemq.spark.runtime.tasks import LOST, Job, Progress, Result, lost_of, run_tasks, silent
-from tandemq.spark.sources.log.files import LogFiles, LogReader, log_end, open_log
+from tandemq.spark.runtime.tasks import LOST, ProgressCallback, RangeJob, Result, lost_of, no_progress, run_tasks
+from tandemq.spark.sources.log.files import LogFileReader, LogFiles, log_end, open_log
 from tandemq.spark.sources.log.ranges import DELETED, RANGE_BYTES, SHORTER, LogRange, RangeReader, Reading, split
 
 BLOCK_BYTES = 1 << 20
@@ -65,11 +65,11 @@ def audit(
     *,
     range_bytes: int = RANGE_BYTES,
     state: Path | None = None,
-    progress: Progress = silent,
+    progress: ProgressCallback = no_progress,
 ) -> Audited:
     """Compare two store directories. Raises as `overlap`, `run_tasks` and reading do."""
     one, other, found = overlap(first, second)
-    job = Job(f"audit {found.first} {found.second} {range_bytes}", partial(audit_range, one, other), is_check=True)
+    job = RangeJob(f"audit {found.first} {found.second} {range_bytes}", partial(audit_range, one, other), is_check=True)
     results = run_tasks(spark, split(one, found.start, found.end, range_bytes), job, state=state, progress=progress)
     found.lost = lost_of([*results, *_shorter(first, second, found.end)])
     for result in results:
@@ -88,7 +88,7 @@ def overlap(first: Path, second: Path) -> tuple[LogFiles, LogFiles, Audited]:
         LocalError: they hold nothing in common. What `open_log` raises.
     """
     pair = open_log(first), open_log(second)
-    with LogReader(pair[0]) as one, LogReader(pair[1]) as other:
+    with LogFileReader(pair[0]) as one, LogFileReader(pair[1]) as other:
         ends = log_end(one), log_end(other)
     start, end = max(pair[0].start, pair[1].start), min(ends)
     if start >= end and (pair[0].start, ends[0]) != (pair[1].start, ends[1]):
@@ -100,7 +100,7 @@ def overlap(first: Path, second: Path) -> tuple[LogFiles, LogFiles, Audited]:
 def _shorter(first: Path, second: Path, end: int) -> Iterator[Result]:
     """What two logs have lost of their ends by now, which was to be compared up to a log offset."""
     for side, path in (("first", first), ("second", second)):
-        with LogReader(open_log(path)) as read:
+        with LogFileReader(open_log(path)) as read:
             now = log_end(read)
         if now < end:
             yield {LOST: [{"start": now, "end": end, "why": SHORTER, "in": [side]}]}
@@ -111,7 +111,7 @@ def audit_range(first: LogFiles, second: LogFiles, wanted: LogRange) -> Result:
     counts = dict.fromkeys(KINDS, 0)
     differences: list[Result] = []
     try:
-        with LogReader(first) as one, LogReader(second) as other:
+        with LogFileReader(first) as one, LogFileReader(second) as other:
             unequal = list(_unequal_blocks(one, other, wanted))
             differing = sum(stop - start for start, stop in unequal)
             if unequal:
@@ -133,7 +133,7 @@ def _gone_in(first: LogFiles, second: LogFiles, wanted: LogRange) -> list[str]:
     return [side for side, log in sides if not Path(log.path(wanted.start - wanted.start % log.segment_bytes)).exists()]
 
 
-def _unequal_blocks(one: LogReader, other: LogReader, wanted: LogRange) -> Iterator[tuple[int, int]]:
+def _unequal_blocks(one: LogFileReader, other: LogFileReader, wanted: LogRange) -> Iterator[tuple[int, int]]:
     a, b = bytearray(BLOCK_BYTES), bytearray(BLOCK_BYTES)
     at = wanted.start
     while at < wanted.end:
@@ -148,7 +148,7 @@ def _unequal_blocks(one: LogReader, other: LogReader, wanted: LogRange) -> Itera
 
 
 def _differing_records(
-    one: LogReader, other: LogReader, wanted: LogRange, unequal: list[tuple[int, int]]
+    one: LogFileReader, other: LogFileReader, wanted: LogRange, unequal: list[tuple[int, int]]
 ) -> Iterator[Result]:
     """The records in unequal blocks of a range that are not the same on both sides, in order.
 
@@ -186,7 +186,7 @@ def _told(kind: str, row: Result) -> Result:
     return {"kind": kind} | {name: value for name, value in row.items() if value is not None}
 
 
-def _records(read: LogReader, wanted: LogRange, unequal: list[tuple[int, int]]) -> dict[int, Result]:
+def _records(read: LogFileReader, wanted: LogRange, unequal: list[tuple[int, int]]) -> dict[int, Result]:
     """Sound and damaged records of a range that overlap unequal blocks, by log offset."""
     found: dict[int, Result] = {}
     for rows in RangeReader(read, Reading(COLUMNS, inflates=False, keeps_damage=True)).rows(wanted):

@@ -29,8 +29,8 @@ from tandemq.model.topic import topic_name_error
 from tandemq.real.disk import RealDisk
 from tandemq.spark.jobs.entries import Scan
 from tandemq.spark.runtime.local_paths import local_path
-from tandemq.spark.runtime.tasks import Job, Progress, run_tasks, silent
-from tandemq.spark.sources.log.files import LogFiles, LogReader, log_end, open_log
+from tandemq.spark.runtime.tasks import ProgressCallback, RangeJob, no_progress, run_tasks
+from tandemq.spark.sources.log.files import LogFileReader, LogFiles, log_end, open_log
 from tandemq.spark.sources.log.ranges import RANGE_BYTES, LogRange, split
 from tandemq.storage.consume_queue import ConsumeQueue, QueueFiles
 from tandemq.storage.key_index import KeyIndex
@@ -71,7 +71,7 @@ def rebuild(
     spark: SparkSession,
     options: RebuildOptions,
     phase: Callable[[str], None] = lambda _: None,
-    progress: Progress = silent,
+    progress: ProgressCallback = no_progress,
 ) -> Rebuilt:
     """Make `consumequeue/` and `index/` in `options.output`, or go on with it.
 
@@ -90,7 +90,7 @@ def rebuild(
     scan = Scan(files, str(work / "scan"), options.delays_ms, options.index)
     ranges = split(files, files.start, end, options.range_bytes)
     phase("scan")
-    job = Job(f"rebuild {files.directory} {options.range_bytes}", scan)
+    job = RangeJob(f"rebuild {files.directory} {options.range_bytes}", scan)
     counts = run_tasks(spark, ranges, job, state=work / "ranges", progress=progress)
     phase("consume queues")
     _make_queues(spark, [str(scan.path(one.start, one.end, "entries")) for one in ranges], options, output)
@@ -129,7 +129,7 @@ def _begun(files: LogFiles, options: RebuildOptions, output: Path) -> int:
         return end
     if output.exists() and any(one for one in output.iterdir() if one.name != WORK):
         raise ConfigError(f"{output} is not empty", hint="give a new directory, then move what is in it into the store")
-    with LogReader(files) as read:
+    with LogFileReader(files) as read:
         end = log_end(read)
     for name in ("scan", "queues", "parts"):
         (output / WORK / name).mkdir(parents=True, exist_ok=True)

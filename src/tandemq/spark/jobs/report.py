@@ -11,7 +11,7 @@ from html import escape
 from typing import Any
 
 from tandemq.spark.jobs.audit import Audited
-from tandemq.spark.jobs.stats import Stats
+from tandemq.spark.jobs.stats import LogStatistics
 from tandemq.spark.runtime.tasks import Result
 from tandemq.spark.sources.log.ranges import lost_text
 
@@ -36,7 +36,7 @@ margin-right: .35rem; vertical-align: -1px } .bad { color: #b3261e; font-weight:
 Line = tuple[str, list[float | None]]
 
 
-def report_page(title: str, stats: Stats, audits: Sequence[Audited] = (), *, made: datetime) -> str:
+def report_page(title: str, stats: LogStatistics, audits: Sequence[Audited] = (), *, made: datetime) -> str:
     """The page, as text.
 
     Args:
@@ -70,7 +70,7 @@ def report_page(title: str, stats: Stats, audits: Sequence[Audited] = (), *, mad
     )
 
 
-def _damage(stats: Stats) -> str:
+def _damage(stats: LogStatistics) -> str:
     met = '<p class="good">No damage was met.</p>'
     if stats.damaged:
         met = f'<p class="bad">{stats.damaged:,} damaged ranges were met: tandemq spark scrub names them.</p>'
@@ -82,7 +82,7 @@ def _lost(lost: Sequence[Result]) -> str:
     return "".join(f'<p class="bad">Lost: {lost_text(one["start"], one["end"], one["why"])}.</p>' for one in lost)
 
 
-def _charts(stats: Stats) -> list[str]:
+def _charts(stats: LogStatistics) -> list[str]:
     if not stats.minutes:
         return ["<p>There are no messages.</p>"]
     buckets, step = _buckets(stats.minutes)

@@ -9,8 +9,17 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tandemq.spark.runtime.tasks import LOST, Job, Progress, Result, lost_of, read_range, run_tasks, silent
-from tandemq.spark.sources.log.files import LogFiles, LogReader, log_end, open_log
+from tandemq.spark.runtime.tasks import (
+    LOST,
+    ProgressCallback,
+    RangeJob,
+    Result,
+    lost_of,
+    no_progress,
+    read_range,
+    run_tasks,
+)
+from tandemq.spark.sources.log.files import LogFileReader, LogFiles, log_end, open_log
 from tandemq.spark.sources.log.ranges import RANGE_BYTES, LogRange, Reading, split
 
 TAIL_BYTES = 1 << 20
@@ -37,14 +46,14 @@ def scrub(
     *,
     range_bytes: int = RANGE_BYTES,
     state: Path | None = None,
-    progress: Progress = silent,
+    progress: ProgressCallback = no_progress,
 ) -> Scrubbed:
     """Check a log. Raises as `open_log`, `run_tasks` and reading do."""
     files = open_log(store)
-    with LogReader(files) as read:
+    with LogFileReader(files) as read:
         end = log_end(read)
         found = Scrubbed(files.start, end, torn_tail(read, end))
-    job = Job(f"scrub {files.directory} {range_bytes}", partial(scrub_range, files), is_check=True)
+    job = RangeJob(f"scrub {files.directory} {range_bytes}", partial(scrub_range, files), is_check=True)
     results = run_tasks(spark, split(files, files.start, end, range_bytes), job, state=state, progress=progress)
     found.lost = lost_of(results)
     for result in results:
@@ -67,7 +76,7 @@ def scrub_range(files: LogFiles, wanted: LogRange) -> Result:
     return {"records": records, "damages": damages, LOST: lost}
 
 
-def torn_tail(read: LogReader, end: int) -> int:
+def torn_tail(read: LogFileReader, end: int) -> int:
     """Bytes from the log's end up to the last one that is not zero."""
     files = read.files
     if end >= files.capacity_end:

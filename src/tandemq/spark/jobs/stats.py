@@ -29,8 +29,17 @@ from tandemq.codec.remoting.fastjson import loads
 from tandemq.errors import ConfigError
 from tandemq.spark.lake.delta import DeltaLake
 from tandemq.spark.runtime.local_paths import local_path
-from tandemq.spark.runtime.tasks import LOST, Job, Progress, Result, lost_of, read_range, run_tasks, silent
-from tandemq.spark.sources.log.files import LogFiles, LogReader, log_end, open_log
+from tandemq.spark.runtime.tasks import (
+    LOST,
+    ProgressCallback,
+    RangeJob,
+    Result,
+    lost_of,
+    no_progress,
+    read_range,
+    run_tasks,
+)
+from tandemq.spark.sources.log.files import LogFileReader, LogFiles, log_end, open_log
 from tandemq.spark.sources.log.ranges import RANGE_BYTES, BatchMaker, LogRange, Reading, split
 
 QUANTILES = (0.5, 0.9, 0.99)
@@ -54,7 +63,7 @@ COLUMNS = pa.schema(
 
 
 @dataclass(slots=True)
-class Stats:
+class LogStatistics:
     """Rows as dictionaries."""
 
     minutes: list[dict[str, Any]] = field(default_factory=list)
@@ -84,8 +93,8 @@ def gather(
     minutes: bool = True,
     range_bytes: int = RANGE_BYTES,
     state: Path | None = None,
-    progress: Progress = silent,
-) -> Stats:
+    progress: ProgressCallback = no_progress,
+) -> LogStatistics:
     """The statistics of a store directory or a lake; groups only of a store.
 
     Args:
@@ -97,15 +106,17 @@ def gather(
     if (source / "_delta_log").is_dir():
         pieces = _lake_files(source)
         names = hashlib.sha256("\n".join(one.path for one in pieces).encode()).hexdigest()
-        of_files = Job(f"statistics {source.absolute()} {names[:16]}", count_file)
+        of_files = RangeJob(f"statistics {source.absolute()} {names[:16]}", count_file)
         results = run_tasks(spark, pieces, of_files, state=state, progress=progress)
     else:
         files = open_log(source)
-        with LogReader(files) as read:
+        with LogFileReader(files) as read:
             ranges = split(files, files.start, log_end(read), range_bytes)
-        of_ranges: Job[LogRange] = Job(f"statistics {files.directory} {range_bytes}", partial(count_range, files))
+        of_ranges: RangeJob[LogRange] = RangeJob(
+            f"statistics {files.directory} {range_bytes}", partial(count_range, files)
+        )
         results = run_tasks(spark, ranges, of_ranges, state=state, progress=progress)
-    found = Stats(damaged=sum(result["damaged"] for result in results), lost=lost_of(results))
+    found = LogStatistics(damaged=sum(result["damaged"] for result in results), lost=lost_of(results))
     ends = _ends(results)
     _measure(found, results, ends, minutes=minutes)
     found.groups = _groups(source, ends)
@@ -239,7 +250,7 @@ class _Sum:
         raise AssertionError("there is no sum without a message")
 
 
-def _measure(found: Stats, results: Sequence[Result], ends: _Ends, *, minutes: bool) -> None:
+def _measure(found: LogStatistics, results: Sequence[Result], ends: _Ends, *, minutes: bool) -> None:
     per_topic: dict[str, _Sum] = {}
     per_minute: dict[tuple[int, str], _Sum] = {}
     spans: dict[str, tuple[int, int]] = {}

@@ -33,11 +33,11 @@ ENDED = {"ended": True}
 LOST = "lost"
 """In a result: what vanished while the range was read."""
 Result = dict[str, Any]
-Progress = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 """Told the bytes done and the bytes to do."""
 
 
-class Piece(Protocol):
+class ByteRange(Protocol):
     """A part of what a job is about, told from the others by where it begins and ends."""
 
     @property
@@ -49,7 +49,7 @@ class Piece(Protocol):
         """Bytes up to its end."""
 
 
-P = TypeVar("P", bound=Piece)
+P = TypeVar("P", bound=ByteRange)
 
 
 def read_range(files: LogFiles, reading: Reading, wanted: LogRange, lost: list[Result]) -> Iterator[Rows]:
@@ -76,12 +76,12 @@ def lost_of(results: Iterable[Result]) -> list[Result]:
     return joined
 
 
-def silent(_done: int, _total: int) -> None:
+def no_progress(_done: int, _total: int) -> None:
     """Tell nobody."""
 
 
 @dataclass(frozen=True, slots=True)
-class Job(Generic[P]):
+class RangeJob(Generic[P]):
     """What is done to each piece. `name` tells it from others, with all that its results depend on."""
 
     name: str
@@ -91,7 +91,12 @@ class Job(Generic[P]):
 
 
 def run_tasks(
-    spark: SparkSession, ranges: Sequence[P], job: Job[P], *, state: Path | None = None, progress: Progress = silent
+    spark: SparkSession,
+    ranges: Sequence[P],
+    job: RangeJob[P],
+    *,
+    state: Path | None = None,
+    progress: ProgressCallback = no_progress,
 ) -> list[Result]:
     """The results of all ranges, in their order.
 
@@ -161,7 +166,7 @@ class _State:
         path.write_text("\n".join(lines[:-1]) + "\n", encoding="utf-8")
         return False
 
-    def add(self, ranges: Sequence[Piece], results: Sequence[Result]) -> None:
+    def add(self, ranges: Sequence[ByteRange], results: Sequence[Result]) -> None:
         for one, result in zip(ranges, results, strict=True):
             self.results[one.start, one.end] = result
         self._append(

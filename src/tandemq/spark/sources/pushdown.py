@@ -25,7 +25,7 @@ from tandemq.spark.runtime.versions import (
 )
 from tandemq.spark.sources.cluster.options import ReadFrom
 from tandemq.spark.sources.cluster.reader import ReadHow
-from tandemq.spark.sources.cluster.resolve import Layout, find_moment
+from tandemq.spark.sources.cluster.resolve import QueueLayout, find_moment
 from tandemq.spark.sources.schema import KAFKA_SOURCES
 
 Offsets = Mapping[MessageQueue, int]
@@ -71,7 +71,7 @@ class Narrowing:
         changes = {low: _pick(max, getattr(self, low), start), high: _pick(min, getattr(self, high), end)}
         return replace(self, **changes)
 
-    def layout(self, layout: Layout) -> Layout:
+    def layout(self, layout: QueueLayout) -> QueueLayout:
         """The queues that may hold rows that match."""
         return replace(layout, queues=tuple(queue for queue in layout.queues if self._may_hold(queue)))
 
@@ -104,7 +104,7 @@ class Narrowing:
         return self.store_start_ms is not None or self.store_end_ms is not None
 
     def offsets_by_time(
-        self, kit: Kit, layout: Layout, lows: Offsets, highs: Offsets, read_from: ReadFrom
+        self, kit: Kit, layout: QueueLayout, lows: Offsets, highs: Offsets, read_from: ReadFrom
     ) -> Steps[tuple[dict[MessageQueue, int], dict[MessageQueue, int]]]:
         """Starts and ends of queues, by store time.
 

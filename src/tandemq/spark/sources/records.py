@@ -202,7 +202,7 @@ def _bodies_hold(data: Buffer, heads: Heads, tail: Any, rows: Array) -> Array:
     return held
 
 
-class Columns:
+class ColumnBuilder:
     """Makes the columns asked for of regular records in one buffer."""
 
     def __init__(self, data: Buffer, heads: Heads, *, inflates: bool) -> None:
@@ -356,11 +356,11 @@ def _pieces(column: Any, row: Array, start: Array, stop: Array) -> Any:
     return pieces.take(pa.array(place, mask=absent))
 
 
-Maker = Callable[[Columns], Any]
+Maker = Callable[[ColumnBuilder], Any]
 MAKERS: dict[str, Maker] = {
     "key": lambda columns: columns.property(b"KEYS"),
-    "body": Columns.body,
-    "topic": Columns.topic,
+    "body": ColumnBuilder.body,
+    "topic": ColumnBuilder.topic,
     "uniqueKey": lambda columns: columns.property(b"UNIQ_KEY"),
     "tags": lambda columns: columns.property(b"TAGS"),
     "queueId": lambda columns: columns.number("queue_id", pa.int32()),
@@ -370,7 +370,7 @@ MAKERS: dict[str, Maker] = {
     "storeTimestamp": lambda columns: columns.time("store_ms"),
     "bornHost": lambda columns: columns.host("born_host"),
     "reconsumeTimes": lambda columns: columns.number("reconsume", pa.int32()),
-    "properties": Columns.properties,
+    "properties": ColumnBuilder.properties,
     "size": lambda columns: columns.number("size", pa.int32()),
     "flag": lambda columns: columns.number("flag", pa.int32()),
     "sysFlag": lambda columns: columns.number("sys_flag", pa.int32()),
@@ -384,7 +384,7 @@ MAKERS: dict[str, Maker] = {
 def regular_columns(data: Buffer, heads: Heads, names: Sequence[str], *, inflates: bool) -> dict[str, Any] | None:
     """Columns by name; None if one of the records is not what it seems: text that is no UTF-8, a body that cannot be
     decompressed. Its neighbours must then be looked at one by one."""
-    columns = Columns(data, heads, inflates=inflates)
+    columns = ColumnBuilder(data, heads, inflates=inflates)
     try:
         made = {name: MAKERS[name](columns) for name in names if name in MAKERS}
         if "topic" in made:

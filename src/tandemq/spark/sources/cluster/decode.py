@@ -16,7 +16,7 @@ from pyspark.sql.types import MapType, StructType
 from tandemq.codec.record.record import Record, decode_message, parse_record, property_value, record_fault
 from tandemq.errors import ProtocolError
 from tandemq.model.message import StoredMessage
-from tandemq.spark.sources.cluster.reader import Pulled
+from tandemq.spark.sources.cluster.reader import PulledRecords
 from tandemq.spark.sources.cluster.resolve import Epochs
 from tandemq.spark.sources.records import TIMESTAMP, microseconds
 from tandemq.spark.sources.schema import KAFKA_SOURCES
@@ -26,7 +26,7 @@ from tandemq.spark.sources.schema import KAFKA_SOURCES
 class _Row:
     """One record: what was parsed, and the message if it is sound."""
 
-    pulled: Pulled
+    pulled: PulledRecords
     epochs: Epochs
     record: Record
     message: StoredMessage
@@ -80,7 +80,7 @@ class Decoder:
         self._kafka = kafka
         self.tells_verdicts = "verdict" in self._names
 
-    def batch(self, pulled: Pulled, epochs: Epochs) -> Any:
+    def batch(self, pulled: PulledRecords, epochs: Epochs) -> Any:
         """The records as one `pyarrow.RecordBatch`.
 
         Args:
@@ -104,7 +104,7 @@ class Decoder:
         kind, make = _MAP if is_map else _MAKERS[name]
         return pa.array([make(row) for row in rows], type=kind)
 
-    def _rows(self, pulled: Pulled, epochs: Epochs) -> list[_Row]:
+    def _rows(self, pulled: PulledRecords, epochs: Epochs) -> list[_Row]:
         rows: list[_Row] = []
         data, at = pulled.data, 0
         while at < len(data):
@@ -113,7 +113,7 @@ class Decoder:
             at += size
         return rows
 
-    def _row(self, pulled: Pulled, epochs: Epochs, start: int, stop: int) -> _Row:
+    def _row(self, pulled: PulledRecords, epochs: Epochs, start: int, stop: int) -> _Row:
         record = parse_record(pulled.data, start, stop)
         if isinstance(record, str):
             raise ProtocolError(f"{pulled.range.queue}: an answer holds what is no record: {record}")

@@ -74,7 +74,7 @@ class ReadHow:
 
 
 @dataclass(frozen=True, slots=True)
-class Pulled:
+class PulledRecords:
     """Whole records of a range, one behind the other."""
 
     range: QueueRange
@@ -112,7 +112,7 @@ class _Reading:
 
 def read_ranges(
     asker: Asker, how: ReadHow, ranges: Sequence[QueueRange], members: Mapping[str, Members]
-) -> Iterator[Pulled]:
+) -> Iterator[PulledRecords]:
     """All records of some ranges, one range behind the other, in the same order whenever they are read again: rows
     get unique keys by their number (`spark.sources.cluster.sink`).
 
@@ -124,7 +124,7 @@ def read_ranges(
     readings = [_Reading(one, members.get(one.queue.broker_name, {}), one.start) for one in ranges]
     under_way: dict[Future[tuple[bytes, int] | None], int] = {}
     begun, paused, over = 0, set[int](), set[int]()
-    held: dict[int, deque[Pulled]] = defaultdict(deque)
+    held: dict[int, deque[PulledRecords]] = defaultdict(deque)
     """What came before its turn, by range."""
     held_bytes = 0
     for at in range(len(readings)):
@@ -145,7 +145,7 @@ def read_ranges(
                 one = under_way.pop(future)
                 found = future.result()
                 if found is not None and found[1]:
-                    held[one].append(Pulled(readings[one].range, *found))
+                    held[one].append(PulledRecords(readings[one].range, *found))
                     held_bytes += len(found[0])
                 is_over = found is None or readings[one].position >= readings[one].range.end
                 (over if is_over else paused).add(one)

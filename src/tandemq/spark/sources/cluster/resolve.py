@@ -40,7 +40,7 @@ Members = Mapping[int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class QueueLayout:
     """The queues a query reads, sorted, and the addresses of their broker groups by id."""
 
     queues: tuple[MessageQueue, ...]
@@ -69,7 +69,7 @@ def ordered(members: Members, read_from: ReadFrom) -> list[str]:
     return chosen
 
 
-def find_layout(kit: Kit, options: SourceOptions, *, known: Sequence[str] = ()) -> Steps[Layout]:
+def find_layout(kit: Kit, options: SourceOptions, *, known: Sequence[str] = ()) -> Steps[QueueLayout]:
     """The queues that the options name.
 
     Args:
@@ -96,7 +96,7 @@ def find_layout(kit: Kit, options: SourceOptions, *, known: Sequence[str] = ()) 
             found = _assigned(topic, found, options.assigned[topic])
         queues += found
         members |= {name: group.members for name, group in route.brokers.items()}
-    return Layout(tuple(sorted(queues)), members)
+    return QueueLayout(tuple(sorted(queues)), members)
 
 
 def _unknown(kit: Kit, topic: str) -> Steps[ConfigError]:
@@ -128,7 +128,7 @@ def _assigned(topic: str, found: list[MessageQueue], wanted: Mapping[str, tuple[
 # How far queues go.
 
 
-def find_ends(layout: Layout, read_from: ReadFrom) -> Steps[dict[MessageQueue, End]]:
+def find_ends(layout: QueueLayout, read_from: ReadFrom) -> Steps[dict[MessageQueue, End]]:
     """The end of each queue.
 
     Raises:
@@ -165,7 +165,7 @@ def _offset(answer: Command) -> int:
     return max(0, number(checked(answer), "offset"))
 
 
-def find_starts(layout: Layout, read_from: ReadFrom) -> Steps[dict[MessageQueue, int]]:
+def find_starts(layout: QueueLayout, read_from: ReadFrom) -> Steps[dict[MessageQueue, int]]:
     """The offset of the first message of each queue, on whichever of its members holds most.
 
     Raises: as `find_ends`.
@@ -219,7 +219,7 @@ def _edge(queue: MessageQueue, code: RequestCode) -> Command:
 
 
 def find_moment(
-    kit: Kit, layout: Layout, queue: MessageQueue, wall_ms: int, start: int, end: int, read_from: ReadFrom
+    kit: Kit, layout: QueueLayout, queue: MessageQueue, wall_ms: int, start: int, end: int, read_from: ReadFrom
 ) -> Steps[int]:
     """The first offset in [start, end) stored at a calendar time or later, `end` if there is none.
 
@@ -320,7 +320,7 @@ def pull_request(
     )
 
 
-def find_position(kit: Kit, layout: Layout, bound: Bound, read_from: ReadFrom, option: str) -> Steps[Position]:
+def find_position(kit: Kit, layout: QueueLayout, bound: Bound, read_from: ReadFrom, option: str) -> Steps[Position]:
     """Where a query's bound lies in each queue of the layout.
 
     Queues that a position leaves out are read from their start, or to their end.
@@ -347,7 +347,7 @@ def find_position(kit: Kit, layout: Layout, bound: Bound, read_from: ReadFrom, o
     return Position(offsets, {name: named.get(name) or table.epoch for name, table in epochs.items() if table.epoch})
 
 
-def check_named(layout: Layout, bound: Bound, option: str) -> None:
+def check_named(layout: QueueLayout, bound: Bound, option: str) -> None:
     """Refuse a position that names a queue which the query does not read.
 
     Raises:
@@ -388,7 +388,7 @@ class Epochs:
         return next((start for number_, start in self.pairs if number_ > epoch), None)
 
 
-def find_epochs(layout: Layout, read_from: ReadFrom) -> Steps[dict[str, Epochs]]:
+def find_epochs(layout: QueueLayout, read_from: ReadFrom) -> Steps[dict[str, Epochs]]:
     """The generations of each broker group, as its master tells or, if that is down or slaves only are read, the slave
     that knows the latest one.
 
@@ -423,7 +423,7 @@ def _pairs(answer: Command) -> tuple[tuple[int, int], ...]:
 
 
 def find_rewritten(
-    layout: Layout, position: Position, epochs: Mapping[str, Epochs], read_from: ReadFrom
+    layout: QueueLayout, position: Position, epochs: Mapping[str, Epochs], read_from: ReadFrom
 ) -> Steps[list[MessageQueue]]:
     """Queues of which messages before a position are others now: the log was cut and written anew before it.
 

@@ -47,7 +47,7 @@ from tandemq.spark.sources.cluster.options import (
 )
 from tandemq.spark.sources.cluster.plan import QueueRange, limit_rows, make_ranges, make_tasks
 from tandemq.spark.sources.cluster.reader import ReadHow, read_ranges
-from tandemq.spark.sources.cluster.resolve import End, Epochs, Layout
+from tandemq.spark.sources.cluster.resolve import End, Epochs, QueueLayout
 from tandemq.spark.sources.cluster.sink import BatchWriter, StreamWriter
 from tandemq.spark.sources.pushdown import Narrowing
 from tandemq.spark.sources.schema import check_columns, message_schema
@@ -139,7 +139,7 @@ class _Reader:
             raise OffsetGone(what, hint="failOnDataLoss=false goes on without them")
         log.warning("%s: passed over", what)
 
-    def check_history(self, position: Position, layout: Layout, epochs: Mapping[str, Epochs]) -> None:
+    def check_history(self, position: Position, layout: QueueLayout, epochs: Mapping[str, Epochs]) -> None:
         """Notice a log that was cut and written anew before a position."""
         if all(position.epoch(name) in (0, table.epoch) for name, table in epochs.items()):
             return
@@ -151,7 +151,7 @@ class _Reader:
                 f"{position.epoch(queue.broker_name)} and are others since epoch {epochs[queue.broker_name].epoch}"
             )
 
-    def check_bound(self, bound: Bound, option: str, layout: Layout, epochs: Mapping[str, Epochs]) -> None:
+    def check_bound(self, bound: Bound, option: str, layout: QueueLayout, epochs: Mapping[str, Epochs]) -> None:
         """Notice offsets given for a generation of a log that is not there, or that was written anew since."""
         if not isinstance(bound, Position):
             return
@@ -160,7 +160,7 @@ class _Reader:
                 self.lost(f"{option} names epoch {bound.epoch(name)} of {name}, whose last one is {table.epoch}")
         self.check_history(bound, layout, epochs)
 
-    def tasks(self, ranges: Sequence[QueueRange], layout: Layout, epochs: Mapping[str, Epochs]) -> list[Task]:
+    def tasks(self, ranges: Sequence[QueueRange], layout: QueueLayout, epochs: Mapping[str, Epochs]) -> list[Task]:
         """Ranges shared out."""
         tasks = []
         for share in make_tasks(ranges, self.options.partitions_min):
@@ -261,7 +261,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: Position | None = None
         self._checked: Position | None = None
         self._told: Position | None = None
-        self._layout: Layout | None = None
+        self._layout: QueueLayout | None = None
         self._epochs: dict[str, Epochs] = {}
         self._is_introduced = False
         self._is_beginning = False
@@ -269,7 +269,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # How far the cluster is.
 
-    def _look(self, known: Sequence[str] = ()) -> tuple[Layout, dict[MessageQueue, End], dict[str, Epochs]]:
+    def _look(self, known: Sequence[str] = ()) -> tuple[QueueLayout, dict[MessageQueue, End], dict[str, Epochs]]:
         options = self._reader.options
         layout = self._reader.tell(lambda kit: resolve.find_layout(kit, options, known=known))
         ends = self._reader.tell(lambda _kit: resolve.find_ends(layout, options.read_from))
@@ -321,7 +321,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadMaxRows):
             offsets = limit_rows(before.offsets, offsets, limit.max_rows)
         # Where new queues begin, on record before any of them is read.
-        new = Layout(tuple(queue for queue in ends if queue not in offsets and self._is_wanted(queue)), layout.members)
+        new = QueueLayout(
+            tuple(queue for queue in ends if queue not in offsets and self._is_wanted(queue)), layout.members
+        )
         read_from = self._reader.options.read_from
         starts = self._reader.tell(lambda _kit: resolve.find_starts(new, read_from)) if new.queues else {}
         count = sum(max(0, offset - before.offsets[queue]) for queue, offset in offsets.items())

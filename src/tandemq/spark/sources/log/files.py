@@ -109,7 +109,7 @@ class _Store:
             return None
 
 
-class LogReader:
+class LogFileReader:
     """Reads a log's files as one byte space; never beyond the file an offset lies in. Close it, or use it in `with`."""
 
     def __init__(self, files: LogFiles) -> None:
@@ -190,7 +190,7 @@ class LogReader:
         return descriptor, start + self.files.segment_bytes - offset
 
 
-def find_record(read: LogReader, start: int, end: int) -> int | None:
+def find_record(read: LogFileReader, start: int, end: int) -> int | None:
     """The first sound record that begins in `[start, end)`; what was never written is passed over unread."""
     files = read.files
     size = files.segment_bytes
@@ -205,7 +205,7 @@ def find_record(read: LogReader, start: int, end: int) -> int | None:
     return None
 
 
-def log_end(read: LogReader, known: int | None = None) -> int:
+def log_end(read: LogFileReader, known: int | None = None) -> int:
     """Where the records of a log end: behind its last whole and sound record, or the blank that ends a file.
 
     Args:
@@ -225,7 +225,7 @@ def log_end(read: LogReader, known: int | None = None) -> int:
     return files.start
 
 
-def _walk(read: LogReader, position: int) -> int:
+def _walk(read: LogFileReader, position: int) -> int:
     """The end of the last sound record from a record boundary on; damage before it is passed over."""
     files = read.files
     walker = Walker(read, files.segment_bytes, position)

@@ -34,7 +34,7 @@ from tandemq.codec.record.record import (
 )
 from tandemq.errors import OffsetGone, ProtocolError, StoreDamaged
 from tandemq.model.message import SysFlag, decode_properties
-from tandemq.spark.sources.log.files import LogFiles, LogReader, find_record
+from tandemq.spark.sources.log.files import LogFileReader, LogFiles, find_record
 from tandemq.spark.sources.records import Heads, microseconds, read_heads, regular_columns
 
 WINDOW_BYTES = 8 << 20
@@ -109,7 +109,7 @@ class Rows:
 class RangeReader:
     """Reads ranges of one log, one after the other."""
 
-    def __init__(self, read: LogReader, reading: Reading) -> None:
+    def __init__(self, read: LogFileReader, reading: Reading) -> None:
         """`read` is closed by its owner."""
         self._read = read
         self._files = read.files
@@ -307,7 +307,7 @@ def planned_rows(files: LogFiles, reading: Reading, ranges: Sequence[LogRange], 
     Raises:
         StoreDamaged: there is damage, and the reading fails on it.
     """
-    with LogReader(files) as read:
+    with LogFileReader(files) as read:
         reader = RangeReader(read, reading)
         for wanted in ranges:
             if wanted.start < files.start:

@@ -33,7 +33,7 @@ from tandemq.spark.runtime.versions import (
     suited,
 )
 from tandemq.spark.runtime.worker import keep_modules
-from tandemq.spark.sources.log.files import LogFiles, LogReader, find_record, log_end, open_log
+from tandemq.spark.sources.log.files import LogFileReader, LogFiles, find_record, log_end, open_log
 from tandemq.spark.sources.log.options import EARLIEST, LATEST, LogOptions, Place, parse_place, place_json, read_options
 from tandemq.spark.sources.log.ranges import BatchMaker, LogRange, Reading, Rows, lost_text, planned_rows, split
 from tandemq.spark.sources.log.tail import is_boundary
@@ -77,13 +77,13 @@ class RocketMQLogDataSource(DataSource):
         """The columns, by the options."""
         return _offered(read_options(self.options))
 
-    def reader(self, schema: StructType) -> "LogReaderBatch":
+    def reader(self, schema: StructType) -> "LogBatchReader":
         """A batch query."""
-        return LogReaderBatch(read_options(self.options, streams=False), schema)
+        return LogBatchReader(read_options(self.options, streams=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         """A streaming query."""
-        return suited(LogReaderStream(read_options(self.options, streams=True), schema))
+        return suited(LogStreamReader(read_options(self.options, streams=True), schema))
 
 
 def _offered(options: LogOptions) -> StructType:
@@ -131,7 +131,7 @@ class _Query:
             return files.start
         if wanted >= end:
             return end
-        with LogReader(files) as read:
+        with LogFileReader(files) as read:
             found = wanted if is_boundary(read, wanted) else find_record(read, wanted, end)
         return end if found is None else found
 
@@ -187,13 +187,13 @@ def _as_kafka(rows: Rows, names: Sequence[str]) -> Rows:
     return Rows(columns, rows.offsets, rows.verdicts)
 
 
-class LogReaderBatch(_Query, DataSourceReader):
+class LogBatchReader(_Query, DataSourceReader):
     """A batch query: what the log holds when it is planned."""
 
     def partitions(self) -> list[InputPartition]:
         """One task per range."""
         files = self._open()
-        with LogReader(files) as read:
+        with LogFileReader(files) as read:
             end = log_end(read)
         start = self._start(files, end)
         if self._options.end > end:
@@ -206,7 +206,7 @@ class LogReaderBatch(_Query, DataSourceReader):
         return self._read(partition)
 
 
-class LogReaderStream(_Query, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class LogStreamReader(_Query, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A streaming query: what the log holds, then what is written to it."""
 
     def __init__(self, options: LogOptions, schema: StructType) -> None:
@@ -220,7 +220,7 @@ class LogReaderStream(_Query, DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def _look(self) -> tuple[LogFiles, int]:
         files = self._open()
-        with LogReader(files) as read:
+        with LogFileReader(files) as read:
             # A log that lost its tail is looked at anew.
             known = self._end if self._end is not None and _before(read, self._end) == self._closing else None
             self._end = log_end(read, known)
@@ -259,7 +259,7 @@ class LogReaderStream(_Query, DataSourceStreamReader, SupportsTriggerAvailableNo
         if end < begin:
             return start
         if isinstance(limit, ReadMaxBytes) and end - begin > limit.max_bytes:
-            with LogReader(files) as read:
+            with LogFileReader(files) as read:
                 end = find_record(read, max(begin, files.start) + limit.max_bytes, end) or end
         return self._place(files, end)
 
@@ -313,7 +313,7 @@ class LogReaderStream(_Query, DataSourceStreamReader, SupportsTriggerAvailableNo
         """Nothing to let go of."""
 
 
-def _before(read: LogReader, end: int) -> bytes:
+def _before(read: LogFileReader, end: int) -> bytes:
     """The last bytes before an offset, of the file that they lie in."""
     size = min(CLOSING_BYTES, (end - 1) % read.files.segment_bytes + 1) if end else 0
     return read(end - size, size) if size else b""

@@ -9,13 +9,13 @@ Source: docs/pipeline.md, "Archive".
 
 import zlib
 
-from tandemq.spark.sources.log.files import LogReader
+from tandemq.spark.sources.log.files import LogFileReader
 from tandemq.storage.log.scan import Walker, boundary_before, find_next_record
 
 UNKNOWN = 0
 
 
-def tail_checksum(read: LogReader, end: int) -> int:
+def tail_checksum(read: LogFileReader, end: int) -> int:
     """CRC-32 of the last sound record that begins before a log offset, in the file of the byte before that offset;
     UNKNOWN if the log has none there.
 
@@ -35,7 +35,7 @@ def tail_checksum(read: LogReader, end: int) -> int:
     return last
 
 
-def is_boundary(read: LogReader, offset: int) -> bool:
+def is_boundary(read: LogFileReader, offset: int) -> bool:
     """Whether a record, or the blank at a file's end, ends at a log offset: what lies there is a record, or damage.
 
     Raises, cost: as `tail_checksum`.
@@ -53,14 +53,14 @@ def is_boundary(read: LogReader, offset: int) -> bool:
     return False
 
 
-def first_record(read: LogReader, start: int) -> int:
+def first_record(read: LogFileReader, start: int) -> int:
     """Where the record that follows a log offset begins: there, or behind the blank that ends the file. The offset
     itself if there is neither."""
     found = next(Walker(read, read.files.segment_bytes, start).records(), None)
     return found[0].log_offset if found is not None else start
 
 
-def _begin(read: LogReader, end: int, size: int) -> int | None:
+def _begin(read: LogFileReader, end: int, size: int) -> int | None:
     if not read.files.start < end <= read.files.capacity_end:
         return None
     return boundary_before(read, end - 1, size)
