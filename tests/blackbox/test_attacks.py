@@ -5,18 +5,21 @@ thousands, bodies as large as a frame; what the broker holds meanwhile and after
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from itertools import islice
 
 import pytest
 
 from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
 from tests.blackbox.pair import Start
 from tests.blackbox.programs import Caller, wait_until
 
 SLACK_KIB = 64 << 10
 IN_FLIGHT = 50
 Request = tuple[int, dict[str, object], bytes]
-Attack = Callable[[], Iterator[Request]]
+Attack = Callable[[], Iterator[Request | None]]
+"""Requests; None stands for one more connection, on which those behind it come."""
 
 
 def pull_with(subscription: str, wait_ms: int, number: int) -> Request:
@@ -48,6 +51,45 @@ def held_pulls_of_the_longest_subscription_allowed() -> Iterator[Request]:
     return (
         pull_with(f"{number}||" + "||".join(f"{at:0100d}" for at in range(600)), 20_000, 0) for number in range(2_000)
     )
+
+
+def held_pulls_with_text_that_is_not_used() -> Iterator[Request]:
+    subscription = {"topic": "TopicA", "subString": "*", "tagsSet": [], "codeSet": [], "subVersion": 0}
+    group = {"groupName": "g0", "messageModel": "CLUSTERING", "subscriptionDataSet": [subscription]}
+    beat = {"clientID": "c", "producerDataSet": [], "consumerDataSet": [group]}
+    yield RequestCode.HEART_BEAT, {}, json.dumps(beat).encode()
+    for name in ("subscription", "expressionType"):
+        for _ in range(40):
+            code, fields, body = pull_with("*", 20_000, 0)
+            yield code, fields | {"sysFlag": 2, name: "x" * 4_000_000}, body
+
+
+def types_of_expressions_by_heartbeat() -> Iterator[Request]:
+    for number in range(20):
+        subscription = {"topic": "TopicA", "subString": "*", "expressionType": f"{number}" + "x" * 10_000_000}
+        group = {"groupName": f"g{number}", "subscriptionDataSet": [subscription]}
+        body = {"clientID": "c", "producerDataSet": [], "consumerDataSet": [group]}
+        yield RequestCode.HEART_BEAT, {}, json.dumps(body).encode()
+
+
+def groups_with_long_names_of_many_connections() -> Iterator[Request | None]:
+    for number in range(100):
+        if number:
+            yield None
+        groups = [{"groupName": f"{number}-{at}-".ljust(200, "x")} for at in range(1_000)]
+        body = {"clientID": f"c{number}", "producerDataSet": groups[:500], "consumerDataSet": groups[500:]}
+        yield RequestCode.HEART_BEAT, {}, json.dumps(body).encode()
+
+
+def offsets_of_made_up_groups() -> Iterator[Request]:
+    for number in range(50_000):
+        fields: dict[str, object] = {
+            "consumerGroup": f"{number}-".ljust(200, "x"),
+            "topic": "TopicA",
+            "queueId": 0,
+            "commitOffset": 1,
+        }
+        yield RequestCode.UPDATE_CONSUMER_OFFSET, fields, b""
 
 
 def locks_of_topics_that_do_not_exist() -> Iterator[Request]:
@@ -117,8 +159,18 @@ ATTACKS: list[tuple[Attack, set[int]]] = [
     (locks_of_topics_that_do_not_exist, {ResponseCode.SUCCESS}),
     (offsets_of_queues_that_do_not_exist, {ResponseCode.TOPIC_NOT_EXIST}),
     (groups_by_heartbeat, {ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR}),
+    (held_pulls_with_text_that_is_not_used, {ResponseCode.SUCCESS}),
+    (types_of_expressions_by_heartbeat, {ResponseCode.SYSTEM_ERROR}),
+    (groups_with_long_names_of_many_connections, {ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR}),
+    (offsets_of_made_up_groups, {ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR}),
     (subscriptions_by_heartbeat, {ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR}),
 ]
+
+
+def next_response(caller: Caller) -> Command:
+    while not (answer := caller.next_answer()).is_response:
+        continue
+    return answer
 
 
 @pytest.mark.parametrize(("attack", "codes"), ATTACKS, ids=[attack.__name__ for attack, _ in ATTACKS])
@@ -128,10 +180,16 @@ def test_attack_leaves_a_broker_with_the_memory_it_had(attack: Attack, codes: se
         assert other.send(b"before") == ResponseCode.SUCCESS
         before = broker.memory_kib()
         requests, seen, most = attack(), set[int](), 0
-        with Caller(broker.port) as attacker:
+        with ExitStack() as attackers:
+            attacker = attackers.enter_context(Caller(broker.port))
             while some := list(islice(requests, IN_FLIGHT)):
                 for request in some:
-                    attacker.tell(*request)
+                    if request is None:
+                        attacker = attackers.enter_context(Caller(broker.port))
+                    else:
+                        attacker.tell(*request)
+                        if attack is groups_with_long_names_of_many_connections:
+                            seen.add(next_response(attacker).code)
                 fence = attacker.tell(RequestCode.TANDEM_PEER_INFO)
                 while (answer := attacker.next_answer()).opaque != fence or not answer.is_response:
                     seen |= {answer.code} if answer.is_response else set()

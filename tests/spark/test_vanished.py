@@ -64,7 +64,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], Any]
             happens()
             return ranges
 
-        monkeypatch.setattr(f"tandemq.spark.{module}.split", plan)
+        monkeypatch.setattr(f"tandemq.spark.jobs.{module}.split", plan)
 
     return planned
 

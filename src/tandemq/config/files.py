@@ -123,7 +123,7 @@ LIVE_KEYS = frozenset(_LIVE.split())
 """What UPDATE_BROKER_CONFIG and UPDATE_NAMESRV_CONFIG may change while the node runs."""
 _NEVER_LIVE = frozenset({"brokerConfigPath", "configStorePath", "kvConfigPath", "rocketmqHome"})
 _SECOND_MS, _HOUR_MS = 1_000, 3_600_000
-_LIVE_RANGES: dict[str, tuple[int, int]] = {
+_LIVE_RANGES: dict[str, tuple[float, float]] = {
     "serverChannelMaxIdleTimeMillis": (10 * _SECOND_MS, 24 * _HOUR_MS),
     "maxConnections": (1_000, 1_000_000),
     "brokerExpiry": (10 * _SECOND_MS, _HOUR_MS),
@@ -145,10 +145,17 @@ _LIVE_RANGES: dict[str, tuple[int, int]] = {
     "cleanResourceInterval": (_SECOND_MS, _HOUR_MS),
     "fileReservedTime": (1, 1_000_000),
     "diskMaxUsedSpaceRatio": (10, 95),
+    "diskSpaceCleanForciblyRatio": (0.5, 1.0),
+    "diskSpaceWarningLevelRatio": (0.5, 1.0),
+    "brokerPermission": (2, 6),
+    "brokerWeight": (0, 1_000_000),
+    "registerNameServerPeriod": (_SECOND_MS, 60 * _SECOND_MS),
+    "maxHaTransferByteInSecond": (1 << 20, 1 << 62),
     "haSlaveFallbehindMax": (1 << 20, 1 << 40),
 }
 """Smallest and largest values that are taken while the node runs: anybody who reaches the port may ask for a change,
 and none may lock others out or stop the node from doing its work. The file may have others."""
+_ZERO_IS_UNLIMITED = frozenset({"maxHaTransferByteInSecond"})
 
 
 def load_broker_config(text: str, *, path: str, warn: Warn, overrides: Mapping[str, str] | None = None) -> BrokerConfig:
@@ -205,7 +212,7 @@ def changed(config: _Config, text: str) -> tuple[_Config, tuple[str, ...]]:
         elif reader.keys[name] in config.config_black_list:
             reader.wrong(name, "is changed in the configuration file only: configBlackList names it")
         low, high = _LIVE_RANGES.get(reader.keys[name], (value, value))
-        if not low <= value <= high:
+        if not low <= value <= high and not (value == 0 and reader.keys[name] in _ZERO_IS_UNLIMITED):
             reader.wrong(name, f"{value} is outside {low} to {high}, what is taken while the node runs")
     after: _Config = reader.checked(replace(config, **values))
     return after, tuple(sorted(reader.keys[name] for name in values))

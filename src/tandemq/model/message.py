@@ -96,7 +96,11 @@ class Message:
     wait_store_ok: bool = True
 
     def __post_init__(self) -> None:
-        """Check what cannot be sent anywhere, here, where the message is made.
+        """Validate the message where it is made; see `validate`."""
+        self.validate()
+
+    def validate(self) -> None:
+        """Check what no broker accepts. The producer calls it again: fields may have changed since.
 
         Raises:
             TypeError: a field has another type, for instance a body that is text.
@@ -132,6 +136,12 @@ def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
         hint = "; a message has one tag" if name == "tags" else ""
         raise TypeError(f"{name} must be a str, not {type(value).__name__}{hint}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidMessage(
+            f"{name} cannot be encoded as UTF-8: character {error.start} is a lone surrogate"
+        ) from None
     return value
 
 

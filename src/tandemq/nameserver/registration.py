@@ -37,6 +37,8 @@ NAME_CHARACTERS_MAX = 255
 QUEUES_MAX = 65_536
 TOPICS_MAX = 100_000
 TIMEOUT_MS_MAX = 3_600_000
+TABLE_VERSION_FIELD = "tandemDataVersion"
+"""Of a TandemQ broker: the version of its whole table, the same in all pieces of a registration."""
 ZONE_FIELD = "__ZONE_NAME"
 WEIGHT_MAX = 1_000_000
 MODES = frozenset({"slave-consume", "elect"})
@@ -195,7 +197,8 @@ def _read_body(request: Command) -> _Body:
     for value in _table(wrapper.get("topicQueueMappingInfoMap") or {}, "topicQueueMappingInfoMap").values():
         _add_mapping(mappings, _table(value, "topicQueueMappingInfoMap"))
     servers = _servers(outer.get("filterServerList"))
-    return _Body(read_version(wrapper.get("dataVersion")), topics, servers, mappings)
+    version = read_version(wrapper.get(TABLE_VERSION_FIELD) or wrapper.get("dataVersion"))
+    return _Body(version, topics, servers, mappings)
 
 
 def _inflate(body: bytes) -> bytes:

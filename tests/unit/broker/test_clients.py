@@ -65,7 +65,7 @@ def test_counts_are_nothing_again_when_all_have_gone() -> None:
     assert known._memberships == 4
     for link in (1, 2):
         known.link_closed(link)
-    assert (known._memberships, known._subscription_bytes) == (0, 0)
+    assert (known._memberships, known._member_bytes, known._subscription_bytes) == (0, 0, 0)
     assert not known._producing
     assert not known._consuming
 
@@ -79,6 +79,7 @@ def test_counts_are_nothing_again_when_all_have_gone() -> None:
         (HeartbeatData("c" * 1_025), "client id"),
         (consumers("g", subscriptions=[SubscriptionData("T", "x" * 65_537)]), "at most 65536"),
         (consumers("g", subscriptions=[SubscriptionData("T" * 65_537)]), "at most 65536"),
+        (consumers("g", subscriptions=[SubscriptionData("T", expression_type="x" * 65_537)]), "at most 65536"),
         (consumers("g", subscriptions=[SubscriptionData("T", tags_set=["x"] * 2_049)]), "2048 tags"),
         (consumers("g", subscriptions=[SubscriptionData("T", code_set=[1] * 2_049)]), "2048 tags"),
         (consumers("g", subscriptions=[SubscriptionData(f"T{n}") for n in range(2_001)]), "2000 topics"),
@@ -111,6 +112,21 @@ def test_limits_over_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     known.heartbeat(producers("r"), member(5))
 
 
+def test_groups_that_are_online_have_a_memory_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "MEMBERSHIP_BYTES_MAX", 5_000)
+    known = Clients()
+    names = [f"p{number}".ljust(200, "x") for number in range(10)]
+    for name in names[:4]:
+        known.heartbeat(producers(name), member(1))
+    for beat in (producers(*names), consumers(*names)):
+        with pytest.raises(ProtocolError, match="take more than 5000 bytes"):
+            known.heartbeat(beat, member(2))
+    known.heartbeat(producers(*names[:4]), member(2))
+    known.link_closed(1)
+    known.link_closed(2)
+    known.heartbeat(producers(*names[4:8]), member(3))
+
+
 def commit(broker: Harness, **changes: object) -> int:
     fields = {"consumerGroup": "group", "topic": "TopicA", "queueId": 0, "commitOffset": 1} | changes
     return broker.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code
@@ -126,9 +142,13 @@ def test_offsets_are_taken_for_queues_that_are_there_only(tmp_path: Path, monkey
     assert commit(broker, commitOffset=-7) == ResponseCode.SYSTEM_ERROR
     assert commit(broker, consumerGroup="a b") == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     assert broker.node.offsets.table == {"TopicA@group": {3: 1}}
-    monkeypatch.setattr(consumer_offsets, "OFFSET_KEYS_MAX", 1)
-    assert commit(broker, consumerGroup="other") == ResponseCode.SYSTEM_ERROR
     assert commit(broker, queueId=2) == ResponseCode.SUCCESS
+    monkeypatch.setattr(consumer_offsets, "OFFSET_BYTES_MAX", 1)
+    assert commit(broker, consumerGroup="other") == ResponseCode.SYSTEM_ERROR
+    assert commit(broker, queueId=1) == ResponseCode.SYSTEM_ERROR
+    assert commit(broker, queueId=2) == ResponseCode.SUCCESS
+    clone = {"srcGroup": "group", "destGroup": "other", "topic": "TopicA", "offline": True}
+    assert broker.ask(RequestCode.CLONE_GROUP_OFFSET, clone).code == ResponseCode.SYSTEM_ERROR
     pull = {
         "consumerGroup": "other",
         "topic": "TopicA",
@@ -183,3 +203,40 @@ def test_no_more_groups_are_created_than_the_setting_says(tmp_path: Path) -> Non
     known = broker.pull("TopicA", group="g0")
     assert known is not None
     assert known.code == ResponseCode.SUCCESS
+
+
+def test_memory_of_offsets_is_counted_as_they_come_and_go(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    offsets = broker.node.offsets
+    assert offsets.has_room("TopicA", "group", 0)
+    empty = offsets._bytes
+    for queue_id in range(3):
+        offsets.commit("TopicA", "group", queue_id, 1)
+        offsets.commit("TopicA", "group", queue_id, 2)
+    grown = offsets._bytes
+    offsets._bytes = None
+    assert offsets.has_room("TopicA", "other", 0)
+    assert offsets._bytes == grown
+    offsets.remove_group("group")
+    assert offsets.has_room("TopicA", "group", 0)
+    assert offsets._bytes == empty
+
+
+def test_heartbeat_with_a_group_that_there_is_no_room_for_is_refused_whole(tmp_path: Path) -> None:
+    broker = Harness(tmp_path, groups_max=100)
+    known = len(broker.node.groups.table)
+    groups = [{"groupName": f"g{number}"} for number in range(100 - known + 1)]
+    beat = {"clientID": "c", "consumerDataSet": groups, "producerDataSet": [{"groupName": "prod"}]}
+    answer = broker.ask(RequestCode.HEART_BEAT, None, dumps(beat))
+    assert (answer.code, "maxSubscriptionGroups is 100" in str(answer.remark)) == (ResponseCode.SYSTEM_ERROR, True)
+    assert not broker.node.clients.consumers
+    assert not broker.node.clients.producers
+    assert len(broker.node.groups.table) == known
+
+
+def test_language_of_a_client_is_one_that_is_known(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.heartbeat("group", language="GO")
+    assert [member.language for member in broker.node.clients.consumers["group"].members.values()] == ["GO"]
+    broker.heartbeat("group", language="x" * 100_000)
+    assert [member.language for member in broker.node.clients.consumers["group"].members.values()] == ["OTHER"]

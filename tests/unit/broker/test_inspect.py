@@ -60,6 +60,19 @@ def test_progress_tells_how_far_a_group_is_in_every_queue(broker: Harness) -> No
     assert progress(broker, "nobody") == {}
 
 
+def test_pull_offset_is_what_was_given_and_at_least_what_was_committed(broker: Harness) -> None:
+    def offsets() -> tuple[int, int]:
+        queue = progress(broker)[key("TopicA", 0)]
+        return queue["pullOffset"], queue["consumerOffset"]
+
+    broker.pull("TopicA", 0)
+    assert offsets() == (3, 2)
+    broker.pull("TopicA", 0, most=1)
+    assert offsets() == (2, 2), "what was committed counts where less was given"
+    commit(broker, "group", 3)
+    assert offsets() == (3, 3)
+
+
 def test_progress_of_an_online_group_leaves_out_what_it_does_not_subscribe_to(broker: Harness) -> None:
     broker.send("TopicB")
     commit(broker, "group", 1, "TopicB")

@@ -434,3 +434,36 @@ def test_waiting_pulls_of_a_closed_link_are_forgotten(narrow: Harness) -> None:
     narrow.close(CLIENT)
     assert narrow.node.deadline_ms() != 0
     assert answered_by(narrow, narrow.turn) == []
+
+
+def test_no_more_pulls_wait_for_room_than_the_limit_of_all_connections(
+    narrow: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processor, "WAITING_MAX", 3)
+    others = [31, 32, 33]
+    for link in others:
+        narrow.open(link)
+    frame = encode_command(Command(RequestCode.PULL_MESSAGE, 1, fields={k: str(v) for k, v in PULL.items()}))
+    for link in others:
+        narrow.inbox[link].clear()
+    narrow.turn([(link, frame * 3) for link in others])
+    codes = [answer.code for link in others for answer in narrow.inbox[link]]
+    assert sorted(codes) == [OK, OK] + [ResponseCode.PULL_RETRY_IMMEDIATELY] * 4
+
+
+def test_statistics_of_pulls_are_bounded_by_pairs_and_by_queues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processor, "COUNTS_MAX", 3)
+    broker = Harness(tmp_path)
+    for queue_id in range(4):
+        broker.send("TopicA", queue_id=queue_id)
+    for number in range(5):
+        broker.pull("TopicA", group=f"g{number}")
+    counts = broker.node.pull.counts
+    assert list(counts) == [("TopicA", f"g{number}") for number in (2, 3, 4)]
+    monkeypatch.setattr(processor, "COUNTED_QUEUES_MAX", 5)
+    for queue_id in range(4):
+        broker.pull("TopicA", group="g4", queue_id=queue_id)
+    assert sum(len(one.next_offsets) for one in counts.values()) == 5
+    assert ("TopicA", "g4") in counts

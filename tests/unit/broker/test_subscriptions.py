@@ -59,3 +59,25 @@ def test_pull_with_a_long_expression_is_refused_and_a_held_one_keeps_no_text(tmp
     broker.tell(RequestCode.PULL_MESSAGE, fields | {"subscription": "x" * 65_536})
     (held,) = broker.node.pull.held.any(1)
     assert held.fields.subscription is None
+
+
+def test_held_pull_keeps_neither_expression_nor_its_type_without_the_subscription_flag(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.send("TopicA")
+    broker.heartbeat("group", {"TopicA": "*"})
+    fields = {
+        "consumerGroup": "group",
+        "topic": "TopicA",
+        "queueId": 0,
+        "queueOffset": 1,
+        "maxMsgNums": 32,
+        "sysFlag": 2,
+        "commitOffset": 0,
+        "suspendTimeoutMillis": 9_000,
+        "subVersion": 0,
+        "subscription": "x" * 30_000,
+        "expressionType": "y" * 30_000,
+    }
+    broker.tell(RequestCode.PULL_MESSAGE, fields)
+    (held,) = broker.node.pull.held.any(1)
+    assert (held.fields.subscription, held.fields.expression_type) == (None, None)

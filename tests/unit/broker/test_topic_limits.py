@@ -312,11 +312,46 @@ def in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Harness:
     return broker
 
 
-def test_many_topics_are_registered_in_pieces_of_one_version(in_pieces: Harness) -> None:
+def test_each_piece_of_a_registration_has_a_data_version_of_its_own(in_pieces: Harness) -> None:
     told = pieces(in_pieces)
     assert [len(piece["topicConfigTable"]) for piece in told] == [4, 4, 2]
-    assert len({str(piece["dataVersion"]) for piece in told}) == 1
+    whole = in_pieces.node.topics.version.as_json()
+    assert [piece["tandemDataVersion"] for piece in told] == [whole] * 3
+    assert [whole["timestamp"] - piece["dataVersion"]["timestamp"] for piece in told] == [2, 1, 0]
     assert {name for piece in told for name in piece["topicConfigTable"]} == set(in_pieces.node.topics.table)
+
+
+@pytest.mark.parametrize("merges_new_topics", [False, True], ids=["4.9", "5.3"])
+def test_name_server_of_rocketmq_takes_every_piece_and_every_change(
+    in_pieces: Harness, merges_new_topics: bool
+) -> None:
+    """Its rule (RouteInfoManager.registerBroker): topics count if the data version is not the one stored; 5.x enters
+    topics that it does not know in any case."""
+    stored: dict[str, Any] = {}
+    version: object = None
+
+    def register() -> None:
+        nonlocal version
+        for piece in pieces(in_pieces):
+            is_changed = piece["dataVersion"] != version
+            version = piece["dataVersion"]
+            for name, config in piece["topicConfigTable"].items():
+                if is_changed or (merges_new_topics and name not in stored):
+                    stored[name] = config["writeQueueNums"]
+
+    def everything() -> dict[str, int]:
+        return {name: topic.config.write_queue_nums for name, topic in in_pieces.node.topics.table.items()}
+
+    [link] = {connect.link for connect in in_pieces.connects}
+    register()
+    assert stored == everything()
+    for queues in (2, 7):  # a new topic, then a change of it
+        for request in in_pieces.node.registration._in_flight.values():
+            request.left = 0
+        in_pieces.create_topic("Late", queues)
+        register()
+        assert stored == everything()
+    assert link
 
 
 def test_change_while_pieces_are_in_flight_is_sent_when_they_are_answered(in_pieces: Harness) -> None:

@@ -9,7 +9,7 @@ from tandemq.client.consumer.push_machine import make_subscription
 from tandemq.client.consumer.received_message import MessageView, ReceivedMessage
 from tandemq.client.core.settings import ClientConfig, ProducerOptions
 from tandemq.client.producer.encoder import prepare
-from tandemq.errors import ConfigError, InvalidMessage, LocalError
+from tandemq.errors import ConfigError, InvalidMessage
 from tandemq.model.message import Message, MessageQueue, SendResult, SendStatus
 
 
@@ -52,6 +52,9 @@ def test_field_of_another_type_is_a_type_error_where_the_message_is_made(fields:
         ({"properties": {"a": "x\x02"}}, "0x01 or 0x02"),
         ({"delay_level": -1}, "the delay level is -1"),
         ({"flag": 1 << 31}, "does not fit into 32 bits"),
+        ({"tags": "\ud800"}, "tags cannot be encoded as UTF-8"),
+        ({"keys": ["a\udfff"]}, "a key cannot be encoded"),
+        ({"properties": {"a": "\ud800"}}, "the property a cannot be encoded"),
     ],
 )
 def test_value_that_cannot_be_is_a_value_error_where_the_message_is_made(fields: dict[str, Any], reason: str) -> None:
@@ -70,16 +73,24 @@ def test_bytes_of_any_kind_and_keys_of_any_kind_are_taken() -> None:
 def test_delay_level_is_one_of_the_brokers_table() -> None:
     options = ProducerOptions(group="g")
     assert "DELAY\x0118\x02" in prepare(Message("T", b"", delay_level=18), "k", options).properties
-    with pytest.raises(LocalError, match="the delay level is 19; 0 is none, 1 the first, 18 the last"):
+    with pytest.raises(ValueError, match="the delay level is 19; 0 is none, 1 the first, 18 the last"):
         prepare(Message("T", b"", delay_level=19), "k", options)
     more = ProducerOptions(group="g", delay_levels=20)
     assert "DELAY\x0119\x02" in prepare(Message("T", b"", delay_level=19), "k", more).properties
 
 
-def test_body_that_was_replaced_by_text_is_refused_when_it_is_sent() -> None:
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("body", "text", "body must be bytes, not str"),
+        ("tags", ["a"], "a message has one tag"),
+        ("properties", {"a": 1}, "the property a must be a str"),
+    ],
+)
+def test_field_that_was_replaced_is_checked_when_the_message_is_sent(field: str, value: object, reason: str) -> None:
     message = Message("T", b"x")
-    message.body = "text"  # type: ignore[assignment]
-    with pytest.raises(LocalError, match="no longer bytes but str"):
+    setattr(message, field, value)
+    with pytest.raises(TypeError, match=reason):
         prepare(message, "k", ProducerOptions(group="g"))
 
 

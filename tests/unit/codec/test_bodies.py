@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tandemq.broker.processors.consumer_manage import LockBody
 from tandemq.broker.state.consumer_offsets import parse_offsets
 from tandemq.broker.state.groups import parse_groups
 from tandemq.broker.state.topics import parse_topics
@@ -83,11 +84,17 @@ class Body:
     read: Callable[[Any], Any]
 
 
+LOCK = {
+    "consumerGroup": "g",
+    "clientId": "c",
+    "mqSet": [{"topic": "T", "queueId": 3, "brokerName": "broker-a"}],
+}
 BODIES = {
     "heartbeat": Body(HEARTBEAT, ("clientID",), lambda value: convert(value, HeartbeatData, "heartbeat")),
     "consumer": Body(CONSUMER, ("groupName",), lambda value: convert(value, ConsumerData, "consumer")),
     "subscription": Body(SUBSCRIPTION, ("topic",), lambda value: convert(value, SubscriptionData, "subscription")),
     "group": Body(GROUP, ("groupName",), lambda value: convert(value, SubscriptionGroupConfig, "group")),
+    "lock request": Body(LOCK, ("consumerGroup", "clientId"), lambda value: convert(value, LockBody, "lock request")),
     "topic": Body(TOPIC, ("topicName",), lambda value: convert(value, TopicConfig, "topic")),
 }
 

@@ -2,6 +2,7 @@
 refused: what was good before stays, and the broker hears what was not taken."""
 
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,30 @@ def test_permission_wiped_by_an_operator_comes_back_with_all_pieces_of_a_new_ver
     pieces(server, counter=1)
     assert [permission(server, name) for name in ("a1", "b1")] == [4, 4]
     pieces(server, counter=2)
+    assert [permission(server, name) for name in ("a1", "b1")] == [6, 6]
+
+
+def test_pieces_of_a_tandemq_broker_are_one_version(server: Driver) -> None:
+    """Each piece has a data version of its own for RocketMQ's name servers; that of the table counts here."""
+
+    def register(counter: int) -> None:
+        for following, names in ((1, ("a1", "a2")), (0, ("b1", "b2"))):
+            table = {"counter": counter, "stateVersion": 0, "timestamp": 1_700_000_000_000}
+            wrapper = {
+                "dataVersion": table | {"timestamp": table["timestamp"] - following},
+                "tandemDataVersion": table,
+                "topicConfigTable": {name: topic(name) for name in names},
+            }
+            command = registration()
+            command.body = json.dumps({"filterServerList": [], "topicConfigSerializeWrapper": wrapper}).encode()
+            command.fields["bodyCrc32"] = str(zlib.crc32(command.body) & 0x7FFFFFFF)
+            assert server.ask(1, command).code == ResponseCode.SUCCESS
+
+    register(1)
+    server.call(1, Code.WIPE_WRITE_PERM_OF_BROKER, brokerName="broker-a")
+    register(1)
+    assert [permission(server, name) for name in ("a1", "b1")] == [4, 4]
+    register(2)
     assert [permission(server, name) for name in ("a1", "b1")] == [6, 6]
 
 

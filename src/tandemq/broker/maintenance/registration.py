@@ -1,9 +1,12 @@
 """Telling the name servers who we are and which topics we have; hearing from them where our master is.
 
-Many topics go in pieces of at most `PIECE_TOPICS` topics and `PIECE_BYTES`, each a whole registration of its own under
-one data version, as RocketMQ 5 does with `enableSplitRegistration`: name servers merge topics, they never take the
-missing ones away. A broker is registered where every piece was taken. While pieces are in flight to a name server a
-change waits until they are answered, so that at most one table per name server is in flight.
+Many topics go in pieces of at most `PIECE_TOPICS` topics and `PIECE_BYTES`, each a whole registration of its own, as
+with RocketMQ 5's `enableSplitRegistration`: name servers merge topics, they never remove the missing ones. RocketMQ's
+name servers skip the topics of a registration whose data version equals the last one, so each piece has a version of
+its own: the last piece that of the table, each before it a timestamp one millisecond smaller than the next. A TandemQ
+name server reads the table's own version, which is the same in all pieces (`TABLE_VERSION`). A broker is registered
+where every piece was accepted. While pieces are in flight to a name server a change waits until they are answered, so
+that at most one table per name server is in flight.
 
 Source: docs/requests.md, "REGISTER_BROKER"; RocketMQ BrokerOuterAPI, RouteInfoManager.
 """
@@ -12,6 +15,8 @@ import logging
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+
+import msgspec
 
 from tandemq.boundary import Now, Turn
 from tandemq.broker.connections.outbound import Peers
@@ -26,6 +31,7 @@ from tandemq.model.topic import Permission
 log = logging.getLogger(__name__)
 PIECE_TOPICS = 2_000
 PIECE_BYTES = 2 << 20
+TABLE_VERSION = "tandemDataVersion"
 WEIGHT_DEFAULT = 100
 """Of groups that say nothing."""
 MasterFound = Callable[[str, str, Now], None]
@@ -107,9 +113,10 @@ class Registration:
 
     def _bodies(self) -> list[bytes]:
         """Our topics, in as many pieces as they need."""
+        pieces = self._pieces()
         return [
-            dumps({"filterServerList": [], "topicConfigSerializeWrapper": self._wrapper(names)})
-            for names in self._pieces()
+            dumps({"filterServerList": [], "topicConfigSerializeWrapper": self._wrapper(names, len(pieces) - number)})
+            for number, names in enumerate(pieces, start=1)
         ]
 
     def _pieces(self) -> list[list[str]]:
@@ -142,15 +149,24 @@ class Registration:
         }
         return {name: value for name, value in told.items() if value}
 
-    def _wrapper(self, names: list[str]) -> dict[str, object]:
-        """These topics with our own permission applied, as 4.9 and 5.x name servers read them."""
+    def _wrapper(self, names: list[str], following: int) -> dict[str, object]:
+        """Topics with our own permission applied, as 4.9 and 5.x name servers read them.
+
+        Args:
+            names: of the topics.
+            following: number of pieces that follow this one.
+        """
         table = self._topics.as_json(names)
         if self.epoch:
             table["dataVersion"]["stateVersion"] = self.epoch
+        table[TABLE_VERSION] = dict(table["dataVersion"])
+        table["dataVersion"]["timestamp"] -= following
         allowed = self._config.permission
         if allowed & Permission.READ_WRITE != Permission.READ_WRITE:
-            for topic in table["topicConfigTable"].values():
-                topic["perm"] &= allowed | Permission.INHERIT
+            table["topicConfigTable"] = {
+                name: msgspec.structs.replace(config, perm=config.perm & (allowed | Permission.INHERIT))
+                for name, config in table["topicConfigTable"].items()
+            }
         return table
 
     def _answered(self, server: str, current: "_Round") -> Callable[[Command | None, Now], None]:

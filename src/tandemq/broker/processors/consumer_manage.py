@@ -10,9 +10,10 @@ import msgspec
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link
 from tandemq.broker.state.clients import CLIENT_ID_CHARACTERS_MAX, Member
-from tandemq.broker.state.consumer_offsets import OFFSET_KEYS_MAX
+from tandemq.broker.state.consumer_offsets import OFFSET_BYTES_MAX
 from tandemq.codec.remoting.bodies import decode_body
 from tandemq.codec.remoting.fastjson import dumps, loads
+from tandemq.codec.remoting.header import LANGUAGES, UNKNOWN_LANGUAGE
 from tandemq.codec.remoting.requests import (
     CommitOffsetFields,
     GroupFields,
@@ -63,7 +64,9 @@ class _Consume:
     def heartbeat(self, link: Link, command: Command, now: Now) -> Command | None:
         broker = self._broker
         beat = decode_body(command.body, HeartbeatData, "heartbeat")
-        member = Member(link.number, beat.client_id, link.peer, command.language, command.version, now.mono_ms)
+        language = command.language if command.language in LANGUAGES else UNKNOWN_LANGUAGE
+        member = Member(link.number, beat.client_id, link.peer, language, command.version, now.mono_ms)
+        broker.groups.check_room([consumer.group_name for consumer in beat.consumers])
         changed = broker.clients.heartbeat(beat, member)
         for consumer in beat.consumers:
             group = broker.groups.find(consumer.group_name, now.wall_ms)
@@ -135,9 +138,9 @@ class _Consume:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 remark=f"subscription group not exist, {fields.consumer_group[:64]}",
             )
-        if not offsets.has_room(fields.topic, fields.consumer_group):
+        if not offsets.has_room(fields.topic, fields.consumer_group, fields.queue_id):
             return command.answer(
-                ResponseCode.SYSTEM_ERROR, remark=f"offsets of {OFFSET_KEYS_MAX} groups and topics are kept already"
+                ResponseCode.SYSTEM_ERROR, remark=f"the offsets of all groups take {OFFSET_BYTES_MAX} bytes already"
             )
         group = self._broker.clients.consumers.get(fields.consumer_group)
         place = (fields.topic, fields.consumer_group, fields.queue_id, fields.commit_offset)
@@ -212,7 +215,9 @@ class _Queue(msgspec.Struct, rename="camel"):
     broker_name: str = ""
 
 
-class _LockBody(msgspec.Struct, rename="camel"):
+class LockBody(msgspec.Struct, rename="camel"):
+    """LOCK_BATCH_MQ, UNLOCK_BATCH_MQ: queues that a client locks for its group, or unlocks."""
+
     consumer_group: str
     client_id: str
     mq_set: list[_Queue] = []
@@ -220,7 +225,7 @@ class _LockBody(msgspec.Struct, rename="camel"):
 
 def _lock_body(command: Command) -> tuple[str, str, list[dict[str, Any]]]:
     """Group, client and queues; each queue is an object with `topic`, `queueId` and `brokerName`."""
-    body = decode_body(command.body, _LockBody, "lock request")
+    body = decode_body(command.body, LockBody, "lock request")
     if (reason := group_name_error(body.consumer_group)) is not None:
         raise ProtocolError(f"lock request: {reason}")
     if len(body.client_id) > CLIENT_ID_CHARACTERS_MAX:

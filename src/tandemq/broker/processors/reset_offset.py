@@ -15,6 +15,7 @@ from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link
 from tandemq.broker.processors.queue_info import queue_key
 from tandemq.broker.state.clients import ConsumerGroup
+from tandemq.broker.state.consumer_offsets import OFFSET_BYTES_MAX
 from tandemq.codec.remoting.admin_requests import CloneOffsetFields, CorrectionFields, ResetOffsetFields
 from tandemq.codec.remoting.fastjson import dumps, dumps_java
 from tandemq.codec.remoting.requests import read_fields
@@ -190,6 +191,8 @@ class _Reset:
         wrong = group_name_error(fields.dest_group)
         if wrong is None and not broker.is_master:
             wrong = "Can not clone offsets in slave broker"
+        if wrong is None and not broker.groups.may_be(fields.dest_group):
+            wrong = f"subscription group not exist, {fields.dest_group[:64]}"
         if wrong is not None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=wrong)
         online = broker.clients.consumers.get(fields.src_group)
@@ -198,6 +201,11 @@ class _Reset:
             if broker.topics.get(topic) is None or (wanted and topic not in wanted):
                 continue
             for queue_id, offset in broker.offsets.of_group(topic, fields.src_group).items():
+                if not broker.offsets.has_room(topic, fields.dest_group, queue_id):
+                    return command.answer(
+                        ResponseCode.SYSTEM_ERROR,
+                        remark=f"the offsets of all groups take {OFFSET_BYTES_MAX} bytes: the rest is not cloned",
+                    )
                 broker.offsets.reset(topic, fields.dest_group, queue_id, offset)
         log.warning(
             "reset: group=%s got the offsets of %s by %s", fields.dest_group, brief(fields.src_group), link.peer

@@ -50,6 +50,8 @@ RELEASED_PER_TURN_MAX = 64
 """Held pulls that a turn answers: a message for a queue on which many wait delays nobody else for long."""
 KEPT_MEMORY_PART = 64
 """Part of the machine's memory that blocks of the log may take while many consumers catch up."""
+COUNTED_QUEUES_MAX = 200_000
+"""Queues of all pairs of topic and group of which the next offset is kept."""
 COUNTS_MAX = 100_000
 """Pairs of topic and group whose pulls are counted; beyond it the oldest is forgotten."""
 NO_LIMIT = 1 << 62
@@ -170,6 +172,7 @@ class PullPath:
         """Answers with messages since the start; `misses` those without."""
         self.misses = 0
         self.counts: dict[tuple[str, str], PullCounts] = {}
+        self._counted_queues = 0
         """By topic and group."""
 
     def adopt_config(self, config: BrokerConfig) -> None:
@@ -292,7 +295,9 @@ class PullPath:
         return None
 
     def _takes_commit(self, fields: PullFields) -> bool:
-        return fields.commit_offset >= 0 and self._offsets.has_room(fields.topic, fields.consumer_group)
+        return fields.commit_offset >= 0 and self._offsets.has_room(
+            fields.topic, fields.consumer_group, fields.queue_id
+        )
 
     def move(self, pull: Pull, offset: int, turn: Turn) -> None:
         """Send a consumer to an offset that an operator has set."""
@@ -343,15 +348,14 @@ class PullPath:
         return topic.queues.get(fields.queue_id) or self._topics.queue(topic, fields.queue_id)
 
     def _codes(self, fields: PullFields, group: SubscriptionGroupConfig) -> frozenset[int] | None:
+        expression, kind = fields.subscription, fields.expression_type
+        fields.subscription = fields.expression_type = None  # a held pull keeps neither
         if fields.sys_flag & SUBSCRIPTION:
-            kind = fields.expression_type
             if kind is not None and kind != "TAG":
                 raise _Unsubscribed(
                     ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind[:32]}"
                 )
-            codes = self._parse(fields.subscription)
-            fields.subscription = None  # a held pull needs it no more
-            return codes
+            return self._parse(expression)
         online = self._clients.consumers.get(fields.consumer_group)
         if online is None:
             raise _Unsubscribed(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
@@ -444,12 +448,14 @@ class PullPath:
         counts = self.counts.get(key)
         if counts is None:
             counts = self.counts[key] = PullCounts()
-            if len(self.counts) > COUNTS_MAX:
-                del self.counts[next(iter(self.counts))]
         counts.messages += count
         counts.bytes += size
         counts.answers += 1
+        self._counted_queues += pull.fields.queue_id not in counts.next_offsets
         counts.next_offsets[pull.fields.queue_id] = following
+        while len(self.counts) > COUNTS_MAX or self._counted_queues > COUNTED_QUEUES_MAX:
+            oldest = self.counts.pop(next(iter(self.counts)))
+            self._counted_queues -= len(oldest.next_offsets)
         self._send(pull, turn, _FOUND, "FOUND", following, high, buffers, size)
         return True
 

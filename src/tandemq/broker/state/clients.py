@@ -12,6 +12,9 @@ from tandemq.model.topic import group_name_error
 
 MEMBERSHIPS_MAX = 200_000
 """Of all connections in all groups, of producers and consumers."""
+MEMBERSHIP_BYTES_MAX = 16 << 20
+"""Memory budget of all memberships and online groups, as estimated by `_MEMBERSHIP_BYTES` and `_group_bytes`."""
+_MEMBERSHIP_BYTES = 150
 GROUPS_PER_LINK_MAX = 2_000
 MEMBERS_PER_GROUP_MAX = 10_000
 CLIENT_ID_CHARACTERS_MAX = 1_024
@@ -61,6 +64,7 @@ class Clients:
         """Producer groups by connection; `_consuming`: consumer groups."""
         self._consuming: dict[int, dict[str, None]] = {}
         self._memberships = 0
+        self._member_bytes = 0
         self._subscription_bytes = 0
 
     def heartbeat(self, beat: HeartbeatData, member: Member) -> list[str]:
@@ -71,11 +75,19 @@ class Clients:
         """
         self._check(beat, member.link)
         for producer in beat.producers:
-            members = self.producers.setdefault(producer.group_name, {})
-            self._memberships += member.link not in members
+            members = self.producers.get(producer.group_name)
+            if members is None:
+                members = self.producers[producer.group_name] = {}
+                self._member_bytes += _group_bytes(producer.group_name)
+            if member.link not in members:
+                self._count_member(1)
             members[member.link] = member
             self._producing.setdefault(member.link, {})[producer.group_name] = None
         return [data.group_name for data in beat.consumers if self._join(data, member, beat)]
+
+    def _count_member(self, change: int) -> None:
+        self._memberships += change
+        self._member_bytes += change * _MEMBERSHIP_BYTES
 
     def _check(self, beat: HeartbeatData, link: int) -> None:
         if len(beat.client_id) > CLIENT_ID_CHARACTERS_MAX:
@@ -90,6 +102,10 @@ class Clients:
             raise ProtocolError(f"more than {GROUPS_PER_LINK_MAX} groups on one connection")
         if self._memberships + len(names) > MEMBERSHIPS_MAX:
             raise ProtocolError(f"more than {MEMBERSHIPS_MAX} members of all groups together; try later")
+        unknown = [data.group_name for data in beat.producers if data.group_name not in self.producers]
+        unknown += [data.group_name for data in beat.consumers if data.group_name not in self.consumers]
+        if unknown and self._member_bytes + sum(map(_group_bytes, unknown)) > MEMBERSHIP_BYTES_MAX:
+            raise ProtocolError(f"the members of all groups take more than {MEMBERSHIP_BYTES_MAX} bytes; try later")
         for consumer in beat.consumers:
             group = self.consumers.get(consumer.group_name)
             if group is not None and link not in group.members and len(group.members) >= MEMBERS_PER_GROUP_MAX:
@@ -108,6 +124,7 @@ class Clients:
             try:
                 check_expression(subscription.sub_string)
                 check_expression(subscription.topic)
+                check_expression(subscription.expression_type)
             except ValueError as error:
                 raise ProtocolError(f"group {consumer.group_name}: {error}") from error
             if len(subscription.tags_set) > TAGS_MAX or len(subscription.code_set) > TAGS_MAX:
@@ -118,11 +135,13 @@ class Clients:
         if group is None:
             group = ConsumerGroup(data.group_name, "", "", "")
             self.consumers[data.group_name] = group
+            self._member_bytes += _group_bytes(data.group_name)
         group.consume_type = data.consume_type or "CONSUME_PASSIVELY"
         group.message_model = data.message_model or "CLUSTERING"
         group.consume_from_where = data.consume_from_where or "CONSUME_FROM_LAST_OFFSET"
         is_new = member.link not in group.members
-        self._memberships += is_new
+        if is_new:
+            self._count_member(1)
         group.members[member.link] = member
         self._consuming.setdefault(member.link, {})[data.group_name] = None
         if beat.without_sub:
@@ -155,15 +174,17 @@ class Clients:
 
     def _drop_producer(self, name: str, link: int) -> None:
         del self.producers[name][link]
-        self._memberships -= 1
+        self._count_member(-1)
         if not self.producers[name]:
             del self.producers[name]
+            self._member_bytes -= _group_bytes(name)
         _drop(self._producing, link, name)
 
     def _drop_consumer(self, group: ConsumerGroup, link: int) -> None:
         del group.members[link]
-        self._memberships -= 1
+        self._count_member(-1)
         if not group.members:
+            self._member_bytes -= _group_bytes(group.name)
             self._subscription_bytes -= sum(map(memory_of, group.subscriptions.values()))
             self.consumers.pop(group.name, None)
         _drop(self._consuming, link, group.name)
@@ -190,9 +211,14 @@ def _drop(groups: dict[int, dict[str, None]], link: int, name: str) -> None:
         del groups[link]
 
 
+def _group_bytes(name: str) -> int:
+    return 450 + 2 * len(name)
+
+
 def memory_of(subscription: SubscriptionData) -> int:
     """Bytes that a subscription takes, roughly."""
     texts = len(subscription.topic) + len(subscription.sub_string) + sum(map(len, subscription.tags_set))
+    texts += len(subscription.expression_type or "")
     return 512 + 4 * texts + 100 * len(subscription.tags_set) + 40 * len(subscription.code_set)
 
 

@@ -25,8 +25,12 @@ WHOLE = "tandemWhole"
 """In a table that a master tells: it is all there is, not what changed."""
 SEPARATOR = "@"
 VERSION_STEP = 500
-OFFSET_KEYS_MAX = 200_000
-"""Pairs of topic and group; what clients commit beyond is refused."""
+OFFSET_BYTES_MAX = 20 << 20
+"""Memory budget of all offsets, as estimated by `_KEY_BYTES` and `_OFFSET_BYTES`; commits beyond it are refused."""
+_KEY_BYTES = 400
+"""One pair of topic and group, without the text of its key."""
+_OFFSET_BYTES = 100
+"""One queue of such a pair."""
 
 
 class ConsumerOffsets:
@@ -49,6 +53,8 @@ class ConsumerOffsets:
         self.pending = PendingResets()
         self._commits = 0
         self._dirty = False
+        self._bytes: int | None = None
+        """Estimated memory of `table`; None: to be counted anew."""
         raw = load_table(saver.disk, FILE)
         if raw:
             self.version = DataVersion.from_json(raw.get("dataVersion"))
@@ -63,20 +69,34 @@ class ConsumerOffsets:
             except StoreDamaged as error:
                 log.error("offsets: a line of changes cannot be read and is left out: %s", error)
 
-    def has_room(self, topic: str, group: str) -> bool:
-        """Whether a group may have offsets in a topic: it has some, or not too many are kept."""
-        return len(self.table) < OFFSET_KEYS_MAX or f"{topic}{SEPARATOR}{group}" in self.table
+    def has_room(self, topic: str, group: str, queue_id: int) -> bool:
+        """Return whether an offset may be committed: the queue has one, or the memory budget allows one more."""
+        if self.get(topic, group, queue_id) is not None:
+            return True
+        if self._bytes is None:
+            self._bytes = sum(_memory_of(key, len(queues)) for key, queues in self.table.items())
+        return self._bytes < OFFSET_BYTES_MAX
 
     def commit(self, topic: str, group: str, queue_id: int, offset: int) -> None:
         """Remember an offset, as RocketMQ does: a lower one too (a reset comes this way)."""
-        queues = self.table.setdefault(f"{topic}{SEPARATOR}{group}", {})
+        key = f"{topic}{SEPARATOR}{group}"
+        queues = self.table.get(key)
+        if queues is None:
+            queues = self.table[key] = {}
+            self._grow(_memory_of(key, 0))
+        if queue_id not in queues:
+            self._grow(_OFFSET_BYTES)
         queues[queue_id] = offset
         self._dirty = True
         if self.changed is not None:
-            self.changed.setdefault(f"{topic}{SEPARATOR}{group}", set()).add(queue_id)
+            self.changed.setdefault(key, set()).add(queue_id)
         self._commits += 1
         if self._commits % VERSION_STEP == 0:
             self.version.next(self.version.timestamp)
+
+    def _grow(self, size: int) -> None:
+        if self._bytes is not None:
+            self._bytes += size
 
     def commit_of_member(self, topic: str, group: str, queue_id: int, offset: int, now_ms: int) -> bool:
         """Remember an offset that a consumer commits; False if it is ignored, because the offset was reset and the
@@ -129,6 +149,7 @@ class ConsumerOffsets:
 
     def _remove(self, key: str) -> None:
         topic, _, group = key.rpartition(SEPARATOR)
+        self._bytes = None
         for queue_id in self.table.pop(key):
             self.pending.drop(topic, group, queue_id)
         self.resets.pop(key, None)
@@ -138,6 +159,7 @@ class ConsumerOffsets:
 
     def merge(self, table: dict[str, dict[int, int]], version: DataVersion | None) -> None:
         """Take over a master's table, keeping what it lacks; per "topic@group" its queues replace ours."""
+        self._bytes = None
         for key, queues in table.items():
             if self.table.get(key) != queues:
                 self.table[key] = dict(queues)
@@ -174,6 +196,7 @@ class ConsumerOffsets:
         self.note(text)
 
     def _take(self, raw: dict[str, Any]) -> None:
+        self._bytes = None
         if raw.get(WHOLE):
             table, resets = parse_offsets(raw), parse_offsets(raw, RESETS)
             self.table, self.resets, self._dirty = table, resets, True
@@ -193,6 +216,7 @@ class ConsumerOffsets:
             StoreDamaged: it is no such table.
         """
         theirs, resets = parse_offsets(raw), parse_offsets(raw, RESETS)
+        self._bytes = None
         for key, queues in theirs.items():
             own, own_resets = self.table.setdefault(key, {}), self.resets.get(key, {})
             for queue_id, offset in queues.items():
@@ -235,6 +259,10 @@ class ConsumerOffsets:
     def _content(self) -> dict[str, Any]:
         following = self._journal.rotate()
         return self.as_json() | ({NEXT_CHANGES: following} if following else {})
+
+
+def _memory_of(key: str, queues: int) -> int:
+    return _KEY_BYTES + 2 * len(key) + _OFFSET_BYTES * queues
 
 
 def parse_offsets(raw: dict[str, Any], name: str = "offsetTable") -> dict[str, dict[int, int]]:

@@ -6,8 +6,6 @@ Source: docs/storage.md, "subscriptionGroup.json"; RocketMQ SubscriptionGroupMan
 from collections.abc import Iterable
 from typing import Any
 
-import msgspec
-
 from tandemq.broker.state.persistence import Saver
 from tandemq.codec.remoting.bodies import convert
 from tandemq.config.settings import BrokerConfig
@@ -62,6 +60,22 @@ class Groups:
             return True
         return (self._auto_create or is_system_group(name)) and group_name_error(name) is None
 
+    def check_room(self, names: Iterable[str]) -> None:
+        """Refuse to create more groups than the setting allows, before any of them is created.
+
+        Raises:
+            ProtocolError: names a group for which there is no room.
+        """
+        missing = [name for name in dict.fromkeys(names) if name not in self.table and self.may_be(name)]
+        if len(self.table) + len(missing) > self._groups_max:
+            self._refuse(missing[max(0, self._groups_max - len(self.table))])
+
+    def _refuse(self, name: str) -> None:
+        raise ProtocolError(
+            f"the group {name[:64]} is not created: there are {len(self.table)} groups, "
+            f"maxSubscriptionGroups is {self._groups_max}"
+        )
+
     def find(self, name: str, wall_ms: int) -> SubscriptionGroupConfig | None:
         """The group; created if that is allowed and the name is one.
 
@@ -81,10 +95,7 @@ class Groups:
             ProtocolError: there are `maxSubscriptionGroups` already.
         """
         if config.group_name not in self.table and len(self.table) >= self._groups_max:
-            raise ProtocolError(
-                f"the group {config.group_name[:64]} is not created: there are {len(self.table)} groups, "
-                f"maxSubscriptionGroups is {self._groups_max}"
-            )
+            self._refuse(config.group_name)
         self.table[config.group_name] = config
         self._touch(config.group_name, wall_ms)
 
@@ -113,12 +124,12 @@ class Groups:
         self.replace(kept | changed, version)
 
     def as_json(self, names: Iterable[str] | None = None) -> dict[str, Any]:
-        """The table as peers and the file have it, or these groups of it."""
+        """Return the table, or these groups of it, as peers and the file have it; to be encoded by `dumps`."""
         wanted = self.table if names is None else [name for name in names if name in self.table]
         return {
             "dataVersion": self.version.as_json(),
             "forbiddenTable": {},
-            "subscriptionGroupTable": msgspec.to_builtins({name: self.table[name] for name in wanted}),
+            "subscriptionGroupTable": {name: self.table[name] for name in wanted},
         }
 
     def save(self) -> None:

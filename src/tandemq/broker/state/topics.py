@@ -248,11 +248,11 @@ class Topics:
         self.save()
 
     def as_json(self, names: Iterable[str] | None = None) -> dict[str, Any]:
-        """The table as peers and the file have it, or these topics of it."""
+        """Return the table, or these topics of it, as peers and the file have it; to be encoded by `dumps`."""
         wanted = self.table if names is None else [name for name in names if name in self.table]
         return {
             "dataVersion": self.version.as_json(),
-            "topicConfigTable": msgspec.to_builtins({name: self.table[name].config for name in wanted}),
+            "topicConfigTable": {name: self.table[name].config for name in wanted},
         }
 
     def save(self) -> None:

@@ -20,6 +20,7 @@ from tandemq.client.consumer.offsets.store import ask_member, commit_request, qu
 from tandemq.client.core.context import Kit
 from tandemq.client.core.operations import Steps, ask, ask_any_code, checked, json_object, refusal, request
 from tandemq.client.core.routes import MASTER_ID
+from tandemq.codec.remoting.bodies import convert
 from tandemq.errors import LocalError, NoRoute, RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
@@ -133,13 +134,8 @@ def groups(kit: Kit) -> Steps[dict[str, SubscriptionGroupConfig]]:
     for address in info.masters():
         answer = yield from ask(address, request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
         for name, item in (json_object(answer).get("subscriptionGroupTable") or {}).items():
-            found.setdefault(name, msgspec.convert(_known(item), SubscriptionGroupConfig, strict=False))
+            found.setdefault(name, convert(item, SubscriptionGroupConfig, f"group {name}"))
     return dict(sorted(found.items()))
-
-
-def _known(item: dict[str, Any]) -> dict[str, Any]:
-    names = {info.encode_name for info in msgspec.structs.fields(SubscriptionGroupConfig)}
-    return {key: value for key, value in item.items() if key in names and value is not None}
 
 
 def group_brokers(kit: Kit, group: str, topic: str | None) -> Steps[list[str]]:

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 
 from tandemq.client.core.settings import ProducerOptions
 from tandemq.codec.record.record import BatchPart, encode_batch
-from tandemq.errors import LocalError, RecordTooLarge
+from tandemq.errors import InvalidMessage, LocalError, RecordTooLarge
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.model.message import (
     DELAY,
     KEY_SEPARATOR,
     KEYS,
-    SET_BY_CLIENT,
     TAGS,
     UNIQ_KEY,
     WAIT,
@@ -25,7 +24,7 @@ from tandemq.model.message import (
     SysFlag,
     encode_properties,
 )
-from tandemq.model.topic import AUTO_CREATE_TOPIC, FORBIDDEN_FOR_SENDING, RETRY_PREFIX, topic_name_error
+from tandemq.model.topic import AUTO_CREATE_TOPIC, FORBIDDEN_FOR_SENDING, RETRY_PREFIX
 
 PROPERTIES_BYTES_MAX = 32_000
 """What the record's properties may take, with room for those the broker adds."""
@@ -73,8 +72,8 @@ def prepare(message: Message, unique_key: str, options: ProducerOptions) -> Send
     """One message.
 
     Raises:
-        TypeError: it is no message.
-        LocalError: something about the message is not allowed.
+        TypeError: it is no message, or one of its fields has another type.
+        InvalidMessage: a value is not allowed; a ValueError.
         RecordTooLarge: body or properties are over their limit.
     """
     if not isinstance(message, Message):
@@ -89,39 +88,27 @@ def prepare(message: Message, unique_key: str, options: ProducerOptions) -> Send
 
 
 def _properties(message: Message, unique_key: str, options: ProducerOptions) -> str:
-    fault = topic_name_error(message.topic)
-    if fault is not None or message.topic in FORBIDDEN_FOR_SENDING:
-        raise LocalError(fault or f"the topic {message.topic} is reserved")
-    if type(message.body) is not bytes:
-        raise LocalError(f"the body is no longer bytes but {type(message.body).__name__}")
+    message.validate()
+    if message.topic in FORBIDDEN_FOR_SENDING:
+        raise InvalidMessage(f"the topic {message.topic} is reserved")
     if len(message.body) > options.body_bytes_max:
         raise RecordTooLarge(f"the body has {len(message.body)} bytes, at most {options.body_bytes_max} are allowed")
     properties: dict[str, str] = {}
-    if message.properties:
-        clash = SET_BY_CLIENT.intersection(message.properties)
-        if clash:
-            raise LocalError(f"the property {min(clash)} is set by the client", hint="use the message's own field")
-        properties.update(message.properties)
+    properties.update(message.properties)
     properties[UNIQ_KEY] = unique_key
     properties[WAIT] = "true" if message.wait_store_ok else "false"
     if message.tags:
         properties[TAGS] = message.tags
     if message.keys:
-        keys = [message.keys] if isinstance(message.keys, str) else list(message.keys)
-        if any(KEY_SEPARATOR in key for key in keys):
-            raise LocalError(f"a key has a space in it: {keys!r}", hint="spaces separate keys")
-        if keys:
-            properties[KEYS] = KEY_SEPARATOR.join(keys)
+        properties[KEYS] = KEY_SEPARATOR.join(message.keys)
     if message.delay_level:
         if not 0 < message.delay_level <= options.delay_levels:
-            raise LocalError(
+            raise InvalidMessage(
                 f"the delay level is {message.delay_level}; 0 is none, 1 the first, {options.delay_levels} the last",
                 hint="delay_levels of the producer says how many the brokers' messageDelayLevel has",
             )
         properties[DELAY] = str(message.delay_level)
     text = encode_properties(properties)
-    if text.count("\x01") != len(properties) or text.count("\x02") != len(properties):
-        raise LocalError("a property has a byte 0x01 or 0x02 in it, which separate properties")
     if len(text) > PROPERTIES_BYTES_MAX or len(text.encode()) > PROPERTIES_BYTES_MAX:
         raise RecordTooLarge(f"the properties take more than {PROPERTIES_BYTES_MAX} bytes")
     return text

@@ -41,7 +41,7 @@ _LANGUAGE_CODES = {name: code for code, name in enumerate(LANGUAGES)}
 _FIXED = Struct(">hBhiii")
 _LENGTH = Struct(">i")
 _SHORT = Struct(">H")
-_UNKNOWN_LANGUAGE = "OTHER"
+UNKNOWN_LANGUAGE = "OTHER"
 
 _Scalar = str | int | float | bool | None
 
@@ -100,7 +100,7 @@ def _from_json(header: bytes, body: bytes) -> Command:
         if value is not None
     }
     return Command(
-        raw.code, raw.opaque, raw.flag, raw.remark or None, plain, body, raw.language or _UNKNOWN_LANGUAGE, raw.version
+        raw.code, raw.opaque, raw.flag, raw.remark or None, plain, body, raw.language or UNKNOWN_LANGUAGE, raw.version
     )
 
 
@@ -136,7 +136,7 @@ def _from_binary(header: bytes, body: bytes) -> Command:
     (fields_length,) = _LENGTH.unpack_from(header, position)
     position += 4
     fields = _binary_fields(_slice(header, position, fields_length)) if fields_length > 0 else {}
-    name = LANGUAGES[language] if language < len(LANGUAGES) else _UNKNOWN_LANGUAGE
+    name = LANGUAGES[language] if language < len(LANGUAGES) else UNKNOWN_LANGUAGE
     return Command(code, opaque, flag, remark, fields, body, name, version, binary=True)
 
 
@@ -168,7 +168,7 @@ def _to_binary(command: Command) -> bytes:
         for key, value in ((k.encode(), v.encode()) for k, v in command.fields.items())
         if key and value
     )
-    language = _LANGUAGE_CODES.get(command.language, _LANGUAGE_CODES[_UNKNOWN_LANGUAGE])
+    language = _LANGUAGE_CODES.get(command.language, _LANGUAGE_CODES[UNKNOWN_LANGUAGE])
     code = (command.code + 0x8000 & 0xFFFF) - 0x8000
     fixed = _FIXED.pack(code, language, command.version, command.opaque, command.flag, len(remark))
     return b"".join((fixed, remark, _LENGTH.pack(len(fields)), fields))
