@@ -74,7 +74,7 @@ soak: $(READY)  ## the tests that wait in real time, half an hour or more, then 
 	$(PYTEST) tests --ignore=tests/interop -m slow -o faulthandler_timeout=0
 	$(TANDEMQ) sim --forever
 
-spec: $(READY)  ## each row of docs/requirements.md with the tests that show it, and the rows without
+spec: $(READY)  ## each row of docs/internals/requirements.md with the tests that show it, and the rows without
 	$(PY) -m tests.spec
 
 blackbox: $(READY)  ## real processes, sockets, files and signals; k=name picks

@@ -6,7 +6,7 @@
 
 All input is made first and read once, so that it lies in the page cache: these are figures of the CPU, not of a disk.
 Each cell is the best of `--rounds`. A missed target is a fact, not a failure: it shows in the table.
-Source: docs/pipeline.md, "Figures".
+Source: docs/guides/pipeline.md, "Figures".
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Real brokers, a real registry, real faults: `make chaos`. Source: docs/testing.md, "Chaos"."""
+"""Real brokers, a real registry, real faults: `make chaos`. Source: docs/internals/chaos.md, "Chaos"."""

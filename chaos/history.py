@@ -1,4 +1,5 @@
-"""What clients saw and what the stores hold in the end, and whether it can be true. The names are docs/simulation.md's.
+"""What clients saw and what the stores hold in the end, and whether it can be true. The names are
+docs/internals/simulation.md's.
 
 I1   what was answered SEND_OK is delivered, and in the log where the answer said
 I2   body, tag and key of what is delivered, or stored, are those of a message somebody sent

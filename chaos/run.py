@@ -5,7 +5,8 @@
 
 Each run draws mode, members, registry and faults from its seed, and writes a JSON report. Exit code 3 if there was a
 violation, 130 if it was interrupted. What is checked: `chaos.history`, `permissions`, `stores`, `resources`; the
-names are those of docs/simulation.md, "What is checked", and docs/testing.md tells what they mean here.
+names are those of docs/internals/simulation.md, "What is checked", and docs/internals/chaos.md tells what they mean
+here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which test proves which row of docs/requirements.md.
+"""Which test proves which row of docs/internals/requirements.md.
 
 A test says so itself:
 
@@ -10,7 +10,7 @@ that carry it. A row that no test can show names a page under docs/ instead. It 
 a test names a row that does not exist, or if a page is missing.
 
 Owner: the test suite. Does not know: whether the tests pass; `make test` and `make interop` tell that.
-Source: docs/requirements.md.
+Source: docs/internals/requirements.md.
 """
 
 import ast
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 ROOT = Path(__file__).resolve().parent.parent
-REQUIREMENTS = ROOT / "docs" / "requirements.md"
+REQUIREMENTS = ROOT / "docs" / "internals" / "requirements.md"
 
 ROW_ID = re.compile(r"[RMHTWFVGP]\d\d")
 _LINK = re.compile(r"\]\(([^)#]+\.md)(?:#[^)]*)?\)")
@@ -31,7 +31,7 @@ Test = TypeVar("Test", bound=Callable[..., Any])
 
 
 def spec(*rows: str) -> Callable[[Test], Test]:
-    """Mark a test (or a class of tests) as proving rows of docs/requirements.md, for instance `@spec("H16", "T04")`."""
+    """Mark a test (or a class of tests) as proof of rows of the requirements, for instance `@spec("H16", "T04")`."""
     import pytest  # here, because the listing below must work without it
 
     assert rows, "name at least one row"
@@ -117,7 +117,7 @@ def problems(rows: list[Row], marks: dict[str, list[str]], docs: Path = REQUIREM
     for row in rows:
         if row.page is not None:
             if not (docs / row.page).is_file():
-                found.append(f"{row.id} points to docs/{row.page}, which does not exist")
+                found.append(f"{row.id} points to {row.page}, which does not exist")
         elif row.due and row.id not in marks:
             found.append(f"{row.id} has no test: {row.text}")
     return found
@@ -135,7 +135,7 @@ def main() -> int:
         for test in marks.get(row.id, []):
             print(f"       {test}")
         if row.page is not None:
-            print(f"       docs/{row.page}")
+            print(f"       {row.page}")
         elif row.id not in marks:
             print("       (no test)" if row.due else "       (later)")
 

@@ -22,7 +22,7 @@ from tandemq.model.codes import RequestCode
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-SETTINGS = DOCS / "settings.md"
+SETTINGS = DOCS / "reference" / "settings.md"
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -108,8 +108,8 @@ def test_pages_and_headings_cited_in_source_exist() -> None:
 
 
 def test_citation_check_sees_missing_pages_and_missing_headings() -> None:
-    source = 'Source: docs/ha.md, "configuration",\n"of dreams"; docs/none.md; ARCHITECTURE.md.'
-    assert list(wrong_citations(source)) == ["docs/ha.md, of dreams", "docs/none.md"]
+    source = 'Source: docs/internals/ha.md, "configuration",\n"of dreams"; docs/none.md; ARCHITECTURE.md.'
+    assert list(wrong_citations(source)) == ["docs/internals/ha.md, of dreams", "docs/none.md"]
 
 
 # --- make
@@ -224,7 +224,9 @@ def test_typed_modules_exist() -> None:
 
 def test_every_request_code_is_documented_by_number_and_name() -> None:
     rows = re.findall(
-        r"^\| (\d+) \| (\w+) \| \w.* \| \w.* \|$", (DOCS / "requests.md").read_text(encoding="utf-8"), re.MULTILINE
+        r"^\| (\d+) \| (\w+) \| \w.* \| \w.* \|$",
+        (DOCS / "reference" / "requests.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
     )
     assert {(int(number), name) for number, name in rows} == {(int(code), code.name) for code in RequestCode}
 
@@ -238,13 +240,13 @@ def settings_of(config: type[Any]) -> dict[str, object]:
 
 
 def documented_settings(heading: str) -> dict[str, str]:
-    """Return key and default of each row under a heading of docs/settings.md: `| key | default | meaning |`."""
+    """Return key and default of each row under a heading of the settings page: `| key | default | meaning |`."""
     section = SETTINGS.read_text(encoding="utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
     return dict(re.findall(r"^\| `(\w+)` \| ([^|]*?) \| \S.* \|$", section, re.MULTILINE))
 
 
 def as_documented(default: object) -> str:
-    """Write a default as docs/settings.md does."""
+    """Write a default as docs/reference/settings.md does."""
     if default in ("", ()):
         return "empty"
     if isinstance(default, bool):

@@ -64,7 +64,7 @@ def test_uncovered_row_unknown_id_double_id_and_missing_page_are_problems(tmp_pa
     rows = [Row("H01", True, "one", None), Row("H01", True, "one", None), Row("H02", True, "two", "page.md")]
     found = problems(rows, {"H99": ["tests/test_x.py::test_f"]}, docs=tmp_path)
     assert len(found) == 5
-    for piece in ("H01 stands twice", "names H99", "H01 has no test", "docs/page.md, which does not exist"):
+    for piece in ("H01 stands twice", "names H99", "H01 has no test", "H02 points to page.md, which does not exist"):
         assert any(piece in problem for problem in found)
 
 

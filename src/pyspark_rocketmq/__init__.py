@@ -1,6 +1,6 @@
 """Makes `format("rocketmq")` known to Spark, which looks into every installed module named `pyspark_…`.
 
-Source: docs/pipeline.md.
+Source: docs/guides/pipeline.md.
 """
 
 from tandemq.spark.sources.cluster.source import RocketMQDataSource as DefaultSource

@@ -1,6 +1,6 @@
 """Makes `format("rocketmq-lag")` known to Spark, which looks into every installed module named `pyspark_…`.
 
-Source: docs/pipeline.md.
+Source: docs/guides/pipeline.md.
 """
 
 from tandemq.spark.sources.cluster.lag import RocketMqLag as DefaultSource

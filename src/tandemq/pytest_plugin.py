@@ -9,7 +9,7 @@ Each test gets its own, with stores under its `tmp_path` and free ports. Brokers
 
 and what happens when a master dies, "static" if nothing is said: @pytest.mark.tandemq(mode="elect").
 
-Nothing of TandemQ is imported before a fixture is asked for. Source: docs/testing.md.
+Nothing of TandemQ is imported before a fixture is asked for. Source: docs/guides/testing.md.
 """
 
 from __future__ import annotations

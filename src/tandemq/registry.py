@@ -23,7 +23,7 @@ next SessionUp, or never did. Who asks while no session is up gets Unknown at on
 Time. Confirmed(sent_ms) comes for each request, ping or operation, of which the registry as a whole has shown that the
 session was alive; `sent_ms` is the monotonic time before the request left. Leases run from there.
 
-Source: docs/failover.md, "The registry"; ZooKeeper's programmer's guide.
+Source: docs/internals/failover.md, "The registry"; ZooKeeper's programmer's guide.
 """
 
 from dataclasses import dataclass

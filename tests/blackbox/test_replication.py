@@ -224,7 +224,7 @@ def test_rubbish_on_the_replication_port_acknowledges_nothing(start: Start) -> N
 @spec("H23", "H01")
 def test_replication_port_is_documented_told_at_the_start_and_asked_for(start: Start) -> None:
     assert BrokerConfig().replication_port == 10_912
-    assert "10912" in (Path(__file__).parent.parent.parent / "docs" / "ha.md").read_text(encoding="utf-8")
+    assert "10912" in (Path(__file__).parent.parent.parent / "docs" / "internals" / "ha.md").read_text(encoding="utf-8")
     master = start("master")
     assert str(master.told["haAddress"]) == f"127.0.0.1:{master.ha_port}"
     with Caller(master.port) as caller:

@@ -130,7 +130,7 @@ def test_fixtures_are_found_by_pytest_where_installed(elsewhere: Path) -> None:
 
 
 def test_extra_of_the_pipeline_brings_all_that_it_needs(elsewhere: Path) -> None:
-    """docs/pipeline.md begins with it. Nothing is fetched: what it asks for is there in the versions of the lock."""
+    """docs/guides/pipeline.md begins with it. Nothing is fetched: the lock's versions of its dependencies are there."""
     python = elsewhere / "env" / "bin" / "python"
     said = run(
         *(sys.executable, "-m", "pip", "--python", python, "install", "--dry-run", "tandemq[spark]"), cwd=elsewhere

@@ -2,7 +2,7 @@
 
     record  size(4) magic(4) …        blank  size(4) magic(4), the rest of the file
 
-Source: docs/compatibility.md; RocketMQ CommitLog.
+Source: docs/reference/compatibility.md; RocketMQ CommitLog.
 """
 
 from __future__ import annotations

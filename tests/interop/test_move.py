@@ -1,4 +1,4 @@
-"""A running Java pair becomes a TandemQ pair, as docs/failover.md says, and then one that elects its master."""
+"""A running Java pair becomes a TandemQ pair, as docs/guides/java.md says, and then one that elects its master."""
 
 from __future__ import annotations
 

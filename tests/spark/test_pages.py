@@ -1,4 +1,4 @@
-"""The commands of docs/pipeline.md, run as they stand there, and what they say they do."""
+"""The commands of docs/guides/pipeline.md, run as they stand there, and what they say they do."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ from tests.spark.messages import committed, make_topic, numbered, send, send_wit
 from tests.spark.short import SHORT
 from tests.spec import spec
 
-PAGE = Path(__file__).parents[2] / "docs" / "pipeline.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "pipeline.md"
 COMMANDS = {"pipeline": pipeline, "replay": replay, "collect": collect}
 JOBS = ("archive", "compact", "vacuum", "scrub", "audit", "rebuild", "stats", "report")
 ELSEWHERE = ["pip install 'tandemq[spark]'", "cd orders && SPARK_CONF_DIR=conf spark-pipelines run"]

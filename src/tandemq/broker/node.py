@@ -1,6 +1,6 @@
 """One broker: links in, commands by code, one commit per turn, answers out.
 
-Source: docs/requests.md; RocketMQ BrokerController and its processors.
+Source: docs/reference/requests.md; RocketMQ BrokerController and its processors.
 """
 
 import logging

@@ -12,7 +12,7 @@ Heartbeats are requests, and a broker that does not answer is down: they go out 
 every new link, and to a broker that owes an answer and has been silent for `silence_probe_ms`. Masters hear of
 producers and consumers, slaves of consumers only.
 
-Source: docs/requests.md, "group membership"; RocketMQ MQClientInstance.
+Source: docs/reference/requests.md, "group membership"; RocketMQ MQClientInstance.
 """
 
 from collections.abc import Sequence

@@ -22,14 +22,14 @@ Between TandemQ brokers a hello comes first, both ways; its first 8 bytes can be
 
     heartbeat        epoch 8 · number 8 · lease 4 · log end 8 · confirm offset 8
 
-Promises, heartbeats and tables are spoken in groups with a registry only (docs/failover.md).
+Promises, heartbeats and tables are spoken in groups with a registry only (docs/internals/failover.md).
 
 With a secret (replication.authentication) both prove that they know it before the hellos, which are sealed then:
 
     step             mark 8 = 0xFF "TandemP" · length 4 · JSON       opening, challenge, slave's proof, master's proof
     sealed hello     hello · seal 32
 
-Source: docs/ha.md; RocketMQ DefaultHAConnection, DefaultHAClient.
+Source: docs/internals/ha.md; RocketMQ DefaultHAConnection, DefaultHAClient.
 """
 
 from struct import Struct

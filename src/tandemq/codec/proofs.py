@@ -10,7 +10,7 @@ proof. So a changed command, one recorded on another connection (its nonce is no
 nonce was used) and an answer sent back as a request (another role) prove nothing. Proofs are compared in constant time.
 
 Does not know: where secrets come from, connections, what the commands are about.
-Source: docs/ha.md 11; decision 0009; requirement H24.
+Source: docs/internals/ha.md 11; decision 0009; requirement H24.
 """
 
 import binascii

@@ -15,7 +15,7 @@ connection now. A session belongs to the connection it was last connected on.
 Where the name server has a secret, CONNECT carries the proof of `codec.proofs`, over a nonce that CHALLENGE answered on
 the same connection, and its answer is proven too. The session's further requests travel on that connection as they are.
 
-Source: docs/requests.md, "The registry's requests".
+Source: docs/reference/requests.md, "The registry's requests".
 """
 
 from typing import Annotated

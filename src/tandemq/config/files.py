@@ -5,7 +5,7 @@
     UPDATE_BROKER_CONFIG ─► changed ──────────────────────┘
 
 A file whose name ends with .toml is TOML, any other one is properties. Keys are RocketMQ's (`listenPort`) or our field
-names (`listen_port`), units are those of docs/settings.md; values are taken as text or in TOML's own types.
+names (`listen_port`), units are those of docs/reference/settings.md; values are taken as text or in TOML's own types.
 
     key                                              what happens
     ours                                             used
@@ -18,7 +18,7 @@ Four values are made to fit and a warning says so, because RocketMQ does the sam
 (10 to 60 s; registerNameServerPeriodMin moves the lower end), diskMaxUsedSpaceRatio (10 to 95),
 mappedFileSizeConsumeQueue (the next multiple of 20), and a ratio above 1 is percent, as in 5.x.
 
-Source: docs/settings.md; RocketMQ BrokerStartup, MixAll.properties2Object, MessageStoreConfig.
+Source: docs/reference/settings.md; RocketMQ BrokerStartup, MixAll.properties2Object, MessageStoreConfig.
 """
 
 import difflib
@@ -297,7 +297,7 @@ class _Reader:
         every = sorted({*self.keys.values(), *self._known})
         same = [name for name in every if name.lower() == key.lower()]
         near = same or difflib.get_close_matches(key, every, n=1, cutoff=0.6)
-        return f"did you mean {near[0]}?" if near else "docs/settings.md lists those there are"
+        return f"did you mean {near[0]}?" if near else "docs/reference/settings.md lists those there are"
 
     def _refuse_what_is_not_here(self, key: str, value: object, place: str) -> None:
         if key == "storePathCommitLog":

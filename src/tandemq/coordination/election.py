@@ -4,7 +4,7 @@ Any member of the in-sync set holds everything that was acknowledged, so any of 
 was not acknowledged and lets an operator's priority count. The first tries at once, the next one look later. Whoever
 loses the compare-and-set follows the winner.
 
-Source: docs/failover.md, "Elections"; requirement R11.
+Source: docs/internals/failover.md, "Elections"; requirement R11.
 """
 
 from collections.abc import Iterable

@@ -8,7 +8,7 @@
 What makes acknowledgements stricter holds at once, what makes them easier when the registry has decided.
 The confirm offset never goes down within a mastership.
 
-Owner: the master's `Member`. Source: docs/failover.md, "In-sync set"; RocketMQ SyncStateSet; requirement R11.
+Owner: the master's `Member`. Source: docs/internals/failover.md, "In-sync set"; RocketMQ SyncStateSet; requirement R11.
 """
 
 from collections.abc import Collection, Mapping

@@ -11,7 +11,7 @@ a taker waits for it to be absent in `checks` looks `check_ms` apart, and hears 
 
     (checks - 1) x check_ms + session_ms > lease_ms + drift          and          silence_ms >= lease_ms + drift
 
-Source: docs/failover.md, "Leases"; requirements F15, F16, F31.
+Source: docs/internals/failover.md, "Leases"; requirements F15, F16, F31.
 """
 
 from collections.abc import Iterable

@@ -4,7 +4,8 @@
          ▲                      │ one look that finds otherwise, or is not answered
          └──────────────────────┘
 
-Own writes never count as a sign of life. Source: docs/failover.md, "When another takes over"; requirement F17.
+Own writes never count as a sign of life. Source: docs/internals/failover.md, "When another takes over"; requirement
+F17.
 """
 
 from dataclasses import dataclass

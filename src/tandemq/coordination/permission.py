@@ -6,7 +6,7 @@
     handing over (either)     NONE                      NONE                     NONE
 
 A right is not yet permission: only while a lease holds may it be used (`lease`).
-Source: docs/failover.md, "Permissions"; requirements F06, F12, F24.
+Source: docs/internals/failover.md, "Permissions"; requirements F06, F12, F24.
 """
 
 from tandemq.coordination.registry.records import NOBODY, GroupMode, GroupState, Permission

@@ -6,7 +6,7 @@
 The offsets carry the record's version they belong to. If the slave gives up waiting it first writes the record anew,
 so that the master's own write for the old version can no longer succeed: never two readers.
 
-Source: docs/failover.md, "When another takes over"; requirements F12-F30, M07.
+Source: docs/internals/failover.md, "When another takes over"; requirements F12-F30, M07.
 """
 
 from enum import Enum

@@ -10,7 +10,7 @@ A removed group stays as a row, marked, until its removal is carried to the regi
 database is nobody's to remove. `carried_revision` tells how far the registry was brought, for people to see.
 
 Owner: one process at a time per object; several processes may use one database.
-Source: docs/failover.md, "Group configuration".
+Source: docs/guides/failover.md, "Group configuration".
 """
 
 from collections.abc import Callable, Iterator
@@ -99,7 +99,9 @@ class GroupDatabase:
         try:
             self._engine = sql.create_engine(url)
         except (ArgumentError, NoSuchModuleError, ImportError) as error:
-            raise ConfigError(f"the database URL cannot be used: {error}", hint="see docs/failover.md") from error
+            raise ConfigError(
+                f"the database URL cannot be used: {error}", hint="see docs/guides/operations.md"
+            ) from error
         self.name = self._engine.url.render_as_string(hide_password=True)
         with self._errors():
             self._create_tables()

@@ -13,7 +13,7 @@ was weighed: nobody becomes master in between. The registry may hold groups this
 are left alone. The group's state stays when its configuration goes:
 epochs do not begin again.
 
-Source: docs/failover.md, "Group configuration".
+Source: docs/guides/failover.md, "Group configuration".
 """
 
 from collections.abc import Callable

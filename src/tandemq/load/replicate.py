@@ -3,7 +3,7 @@
     slave → master   offset(8)                              where to start, later: the end received so far
     master → slave   logOffset(8) size(4) | bytes…          size 0 is a heartbeat
 
-Source: docs/ha.md 2.
+Source: docs/internals/ha.md 2.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Request and response codes of the remoting protocol, those a 4.9 or 5.3 peer sends or understands.
 
-Source: docs/requests.md; RocketMQ RequestCode, ResponseCode.
+Source: docs/reference/requests.md; RocketMQ RequestCode, ResponseCode.
 """
 
 from enum import IntEnum

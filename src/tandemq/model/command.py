@@ -1,6 +1,6 @@
 """A remoting command: a request or an answer, as words.
 
-Source: docs/remoting.md, "header"; RocketMQ RemotingCommand.
+Source: docs/internals/remoting.md, "header"; RocketMQ RemotingCommand.
 """
 
 import msgspec

@@ -1,6 +1,6 @@
 """Consumer groups: their configuration, members and subscriptions.
 
-Source: docs/requests.md, "heartbeat"; RocketMQ SubscriptionGroupConfig, SubscriptionData, HeartbeatData.
+Source: docs/reference/requests.md, "heartbeat"; RocketMQ SubscriptionGroupConfig, SubscriptionData, HeartbeatData.
 """
 
 import msgspec

@@ -1,6 +1,6 @@
 """Java's String.hashCode, by which tags and keys are found.
 
-Source: docs/storage.md, "consume queue" and "index".
+Source: docs/internals/storage.md, "consume queue" and "index".
 """
 
 from functools import lru_cache

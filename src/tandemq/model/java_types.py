@@ -3,7 +3,8 @@
 An enum is kept as the name of its constant. Its annotation lists all names in the order of Java's declaration, because
 some peers send the position instead of the name (see `codec.remoting.bodies`).
 
-Source: docs/remoting.md, "JSON bodies"; RocketMQ ConsumeType, MessageModel, ConsumeFromWhere, TopicFilterType.
+Source: docs/internals/remoting.md, "JSON bodies"; RocketMQ ConsumeType, MessageModel, ConsumeFromWhere,
+TopicFilterType.
 """
 
 from typing import Annotated

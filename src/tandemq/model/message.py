@@ -1,6 +1,6 @@
 """Messages as users and brokers see them, and the property keys and system flags RocketMQ gives them.
 
-Source: docs/storage.md, "record"; RocketMQ MessageConst, MessageSysFlag.
+Source: docs/internals/storage.md, "record"; RocketMQ MessageConst, MessageSysFlag.
 """
 
 from collections.abc import Iterable

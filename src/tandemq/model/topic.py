@@ -1,6 +1,6 @@
 """Topics: their configuration, permissions, and the names that mean something.
 
-Source: docs/storage.md, "topics"; RocketMQ TopicConfig, TopicValidator, PermName, MixAll.
+Source: docs/internals/storage.md, "topics"; RocketMQ TopicConfig, TopicValidator, PermName, MixAll.
 """
 
 import re

@@ -1,7 +1,7 @@
 """What the name server's tables hold: registrations, queues of a topic, versions, and notices about a group.
 
 Plain values without an owner.
-Source: docs/requests.md, "Name server"; RocketMQ RegisterBrokerBody, QueueData, DataVersion.
+Source: docs/reference/requests.md, "Name server"; RocketMQ RegisterBrokerBody, QueueData, DataVersion.
 """
 
 from dataclasses import dataclass, field

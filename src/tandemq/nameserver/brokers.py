@@ -13,7 +13,7 @@ restarts elsewhere is accepted at once, because its connection was closed with i
 version has a larger state version (the epoch of a failover) is always accepted, one with a smaller state version never.
 
 Owner: the route table. Does not know: topics, connections (only their numbers), requests.
-Source: docs/requests.md, "Name server"; RocketMQ RouteInfoManager.
+Source: docs/reference/requests.md, "Name server"; RocketMQ RouteInfoManager.
 """
 
 import logging

@@ -6,7 +6,7 @@ Namespace ORDER_TOPIC_CONFIG holds the queues per broker of order topics. The fi
 change is on disk before it is answered; a change that cannot be written is not made.
 
 Limits: all keys and values together at most 8 MiB.
-Owner: the name server's node. Source: docs/requests.md, "Name server"; RocketMQ KVConfigManager.
+Owner: the name server's node. Source: docs/reference/requests.md, "Name server"; RocketMQ KVConfigManager.
 """
 
 import json

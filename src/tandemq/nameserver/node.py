@@ -13,7 +13,7 @@ shorter one, 5 s by default.
 
 Limits: see `connections`.
 Owner: the shell. Does not know: sockets, the clock, other name servers.
-Source: docs/requests.md, "Name server"; RocketMQ NamesrvController.
+Source: docs/reference/requests.md, "Name server"; RocketMQ NamesrvController.
 """
 
 import logging

@@ -5,7 +5,7 @@ REQUEST_CODE_NOT_SUPPORTED. A refused registration changes nothing: the previous
 as heard.
 
 Owner: the name server's node. Does not know: connections (only their numbers), frames.
-Source: docs/requests.md, "Name server"; RocketMQ DefaultRequestProcessor.
+Source: docs/reference/requests.md, "Name server"; RocketMQ DefaultRequestProcessor.
 """
 
 import logging

@@ -15,7 +15,7 @@ logged, so that the broker's other topics stay available.
 
 Limits: an inflated body has at most 32 MiB, names 255 printable characters, a topic 65,536 queues,
 a broker 100,000 topics.
-Source: docs/requests.md, "Name server"; RocketMQ RegisterBrokerBody, TopicConfig.
+Source: docs/reference/requests.md, "Name server"; RocketMQ RegisterBrokerBody, TopicConfig.
 """
 
 import json

@@ -12,7 +12,7 @@ is reported.
 A journal that exceeds `JOURNAL_BYTES_MAX` is folded into a snapshot, and a new one begins. A crash in between
 leaves the old snapshot with the old journal, or the new snapshot with a journal that is empty or missing.
 
-Owner: the registry host. Source: docs/failover.md, "The registry in a name server".
+Owner: the registry host. Source: docs/internals/failover.md, "The registry in a name server".
 """
 
 import struct

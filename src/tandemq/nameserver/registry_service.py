@@ -18,7 +18,7 @@ Meant for one machine and for tests: the registry stops with its name server. Us
 
 Limits: those of the tree; one held EVENTS request per session; after a failed fdatasync nothing is answered until a
 restart; while the disk is full changes wait, and are retried every `FULL_RETRY_MS`.
-Owner: the name server's node. Source: docs/failover.md, "The registry in a name server".
+Owner: the name server's node. Source: docs/internals/failover.md, "The registry in a name server".
 """
 
 import logging

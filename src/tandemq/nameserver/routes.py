@@ -6,7 +6,7 @@
 Encoded routes are cached per (topic, dialect) until one of their parts changes.
 
 Owner: the name server's node. Does not know: connections (only their numbers), bytes of requests, the disk.
-Source: docs/requests.md, "Name server"; RocketMQ RouteInfoManager.
+Source: docs/reference/requests.md, "Name server"; RocketMQ RouteInfoManager.
 """
 
 import json

@@ -6,7 +6,7 @@
 write permission. A topic has at least one place, and a place names a group that has registered topics here.
 
 Owner: the route table. Does not know: brokers, addresses, encodings.
-Source: docs/requests.md, "Name server"; RocketMQ RouteInfoManager.
+Source: docs/reference/requests.md, "Name server"; RocketMQ RouteInfoManager.
 """
 
 from collections.abc import Callable, Iterator

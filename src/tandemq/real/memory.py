@@ -1,8 +1,8 @@
 """Large blocks of memory stay with the process from one turn to the next.
 
 A broker that copies its log takes blocks of a MiB and drops them, turn after turn. The C library gives such blocks back
-to the system, and the next one costs a page fault for each 4 KiB: 80 faults per MiB copied (docs/performance.md,
-"Memory that comes and goes").
+to the system, and the next one costs a page fault for each 4 KiB: 80 faults per MiB copied
+(docs/internals/performance.md, "Memory that comes and goes").
 
 Source: mallopt(3).
 """

@@ -18,7 +18,7 @@ Reading what is missing with a watch takes a second request (ZooKeeper leaves no
 node appears in between, reading begins anew.
 
 Needs kazoo, from the extra `zookeeper`. Owner: the shell of one node. Known threads: kazoo's, and one that pings.
-Source: docs/failover.md, "ZooKeeper"; kazoo's documentation of states.
+Source: docs/internals/failover.md, "ZooKeeper"; kazoo's documentation of states.
 """
 
 import logging

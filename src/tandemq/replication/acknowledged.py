@@ -1,7 +1,7 @@
 """Who holds what: arithmetic over acknowledged offsets, nothing else.
 
 A replica counts once, whatever number of connections it has; the newest connection speaks for it.
-Source: docs/ha.md, "synchronous wait"; requirements W04-W06, W09.
+Source: docs/internals/ha.md, "synchronous wait"; requirements W04-W06, W09.
 """
 
 from collections.abc import Iterable

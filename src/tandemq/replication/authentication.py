@@ -17,7 +17,7 @@ A side may know several secrets. A slave proves with its first one; a master tak
 one the slave used. What follows the hellos is not sealed: only TLS keeps it from who can change bytes under way.
 
 Owner: a session. Does not know: where secrets and nonces come from, the log, the time.
-Source: docs/ha.md 8; decision 0009; requirement H24.
+Source: docs/internals/ha.md 8; decision 0009; requirement H24.
 """
 
 from hmac import compare_digest

@@ -10,7 +10,7 @@ introduces itself, behind a proof if there is a secret. Nothing is sent before e
 was sent on this very connection.
 
 Own writes never prove that the slave lives: reads and writes have clocks of their own.
-Source: docs/ha.md; requirements H06-H19, H25, T01-T08, T16-T18, W09.
+Source: docs/internals/ha.md; requirements H06-H19, H25, T01-T08, T16-T18, W09.
 """
 
 from enum import Enum

@@ -3,7 +3,7 @@
 The stream may be cut anywhere. Blanks that end a file count as records without a message. A piece never crosses the
 end of a commit log file.
 
-Source: docs/ha.md, "classic protocol"; requirements T05, T09, V13.
+Source: docs/internals/ha.md, "classic protocol"; requirements T05, T09, V13.
 """
 
 from typing import NamedTuple

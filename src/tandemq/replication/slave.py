@@ -8,7 +8,7 @@ What arrives must continue exactly where the last byte ended, else the link is c
 checksums hold are handed out; `stored` then makes the report. The master's silence closes the link, and so does a link
 that takes nothing of our reports; that it takes them proves nothing.
 
-Source: docs/ha.md; requirements H05-H10, H16, H20, H21, T05, T09-T13.
+Source: docs/internals/ha.md; requirements H05-H10, H16, H20, H21, T05, T09-T13.
 """
 
 from collections import deque

@@ -3,7 +3,7 @@
 Entries come in log order with equal timeouts, so both offsets and deadlines only grow: the head decides. Those that
 wait for a replica and those of which it is known already that none will have them stand in rows of their own.
 
-Source: docs/ha.md, "synchronous wait"; requirements W04-W08, W11, W12.
+Source: docs/internals/ha.md, "synchronous wait"; requirements W04-W08, W11, W12.
 """
 
 from collections import deque

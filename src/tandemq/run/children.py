@@ -215,7 +215,7 @@ class BrokerChild(Child):
         return int(answer.fields["logEnd"]) if answer is not None and answer.code == ResponseCode.SUCCESS else -1
 
     def standing(self) -> dict[str, Any]:
-        """What it says of itself as a member of its group (docs/requests.md); empty if it does not answer."""
+        """What it says of itself as a member of its group (docs/reference/requests.md); empty if it does not answer."""
         answer = try_ask(self.address, Command(RequestCode.TANDEM_FAILOVER_STATUS)) if self.is_running else None
         return loads(answer.body) if answer is not None and answer.code == ResponseCode.SUCCESS else {}
 
@@ -227,7 +227,7 @@ class ChildCluster:
         directory: stores, configuration files and logs.
         port: of the name server; 0 for any free one.
         broker_ports: listen and replication port of a broker by (group number, id), (0, 0) for any free ones.
-        mode: what happens when a master dies (docs/failover.md); None: what the groups had before, `elect` at first.
+        mode: what happens when a master dies (docs/guides/failover.md); None: the groups keep theirs, new ones `elect`.
         settings: broker settings under RocketMQ's names, for all brokers.
     """
 

@@ -6,7 +6,7 @@
     elect           master at first   slaves, FULL       yes
 
 A group that an earlier run, or `tandemq ha config`, configured keeps what is there, unless another mode is asked for.
-Call it while no broker of the groups runs. Source: docs/failover.md, "Group configuration".
+Call it while no broker of the groups runs. Source: docs/guides/failover.md, "Group configuration".
 """
 
 from collections.abc import Iterable

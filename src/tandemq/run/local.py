@@ -172,7 +172,7 @@ class LocalCluster:
 
     Args:
         directory: stores and tables go here; those of an earlier run are opened again.
-        mode: what happens when a master dies: "static", "slave-consume" or "elect" (docs/failover.md).
+        mode: what happens when a master dies: "static", "slave-consume" or "elect" (docs/guides/failover.md).
         settings: broker settings under RocketMQ's names, for all brokers, above those of this module.
     Raises:
         ConfigError: a setting is unknown or malformed.

@@ -2,7 +2,7 @@
 
 It is read again when it has changed, so that a secret is exchanged for another one while everything runs. White space
 around a line, empty lines and lines that begin with # do not count.
-Source: docs/operations.md, "the secret of replication".
+Source: docs/guides/operations.md, "the secret of replication".
 """
 
 import contextlib

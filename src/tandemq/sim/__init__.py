@@ -15,5 +15,5 @@
                  the same for groups with a registry
     history, simulation, runner   one seed, many seeds
 
-The nodes are the very objects that run on sockets and files. Source: docs/simulation.md.
+The nodes are the very objects that run on sockets and files. Source: docs/internals/simulation.md.
 """

@@ -11,7 +11,7 @@ batches, or written as Parquet by the task itself, so that Spark carries file na
 them (docs/decisions/0003-no-mmap.md), and need no broker. The cluster is read and written by our own client, by queues
 and their offsets.
 
-Needs the extra `spark`: pip install 'tandemq[spark]'. Source: docs/pipeline.md.
+Needs the extra `spark`: pip install 'tandemq[spark]'. Source: docs/guides/pipeline.md.
 """
 
 import importlib

@@ -10,5 +10,5 @@ A record is written once, to the commit log. Queues and index are derived from i
 from the log after a crash (recovery). Writes are gathered and go out by one `pwrite` per turn (`CommitLog.write`);
 an answer may leave only after that. `fdatasync` is a job for a worker.
 
-Source: docs/storage.md.
+Source: docs/internals/storage.md.
 """

@@ -6,7 +6,7 @@ to the system, which is as good unless the machine went down since, told by the 
 
     marks: magic 8 · synced 8 · written 8 · entries 8 · clean 8 · boot id 36 · CRC 4
 
-Source: docs/storage.md, "checkpoint and abort".
+Source: docs/internals/storage.md, "checkpoint and abort".
 """
 
 import zlib

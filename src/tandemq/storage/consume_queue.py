@@ -6,7 +6,7 @@ after a crash they are rebuilt from the log. Entry n lies at byte 20·n of the q
 An entry may be damaged on the device. Searches by log offset pass over entries that cannot be right (`place`), so that
 one of them moves neither end of the queue; the scrubber rebuilds them from the log.
 
-Source: docs/storage.md, "consume queue"; RocketMQ ConsumeQueue.
+Source: docs/internals/storage.md, "consume queue"; RocketMQ ConsumeQueue.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Small JSON tables in `config/`, saved whole: written beside, synced, renamed over; the former content becomes .bak.
 
-Source: docs/storage.md, "config files"; RocketMQ ConfigManager.
+Source: docs/internals/storage.md, "config files"; RocketMQ ConfigManager.
 """
 
 from typing import Any

@@ -4,7 +4,7 @@ A file is a header, a table of slots and a list of entries; entries of one slot 
 Keys are gathered and hashed in numpy batches. Entries go to disk as they are absorbed; the slot table of the newest
 file lives in memory and is written when the file is full or closed, and rebuilt from the entries after a crash.
 
-Source: docs/storage.md, "index"; RocketMQ IndexFile, IndexService.
+Source: docs/internals/storage.md, "index"; RocketMQ IndexFile, IndexService.
 """
 
 import logging

@@ -6,7 +6,7 @@
     4  at a fault: valid records behind it mean damage (reported, left in place, walked around); none mean a torn tail,
        which is cut and zeroed
 
-Source: docs/storage.md, "recovery".
+Source: docs/internals/storage.md, "recovery".
 """
 
 import logging

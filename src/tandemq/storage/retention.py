@@ -5,7 +5,7 @@
     forced       above the force ratio the oldest file goes whatever its age and whoever needs it, and that is said
     full         above the full ratio the broker takes no more messages until there is room
 
-The last file never goes. Source: docs/storage.md, "retention"; RocketMQ CleanCommitLogService.
+The last file never goes. Source: docs/internals/storage.md, "retention"; RocketMQ CleanCommitLogService.
 """
 
 from dataclasses import dataclass

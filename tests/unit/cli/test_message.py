@@ -59,7 +59,7 @@ def test_tail_that_is_interrupted_was_not_in_vain(cluster: LocalCluster, ask: As
 
 
 def test_page_of_exit_codes_names_what_ends_with_0_when_it_is_interrupted() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "guides" / "operations.md").read_text(encoding="utf-8")
     [row] = re.findall(r"^\| 130 \| (.*) \|$", page, re.MULTILINE)
     names = re.findall("`([^`]+)`", row)
     assert names == ["up", "broker", "namesrv", "message tail", "sim --forever", "spark archive", "spark collect"]

@@ -126,7 +126,7 @@ def test_key_that_cannot_be_printed_is_told_all_the_same() -> None:
 
 
 def test_key_like_nothing_points_to_the_list() -> None:
-    assert "docs/settings.md" in refused("zzzzzzzz=1")
+    assert "docs/reference/settings.md" in refused("zzzzzzzz=1")
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_setting_that_asks_for_nothing_is_one_that_is_not_needed(line: str) -> N
 
 
 def test_settings_of_what_is_not_here_are_rocketmq_s_and_documented() -> None:
-    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
     ours = {item.metadata["key"] for kind in (BrokerConfig, NameServerConfig) for item in fields(kind)}
     for key in (*_MISSING, *_NOT_HERE):
         assert key in BROKER_KEYS | NAME_SERVER_KEYS
@@ -351,7 +351,7 @@ def test_every_live_key_is_a_setting() -> None:
 
 
 def test_page_tells_what_changes_while_running_and_what_is_refused() -> None:
-    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
     changes = page.split("## Changes while running")[1]
     assert set(re.findall(r"`([a-z]\w+)`", "\n".join(re.findall(r"^[* ] .*", changes, re.MULTILINE)))) == LIVE_KEYS
 

@@ -1,4 +1,4 @@
-"""Who answers which request: as docs/requests.md says, and what is not there says so.
+"""Who answers which request: as docs/reference/requests.md says, and what is not there says so.
 
 Asked are a broker, a name server and a client; with nothing in a request, so most answer what they miss in it.
 """
@@ -20,7 +20,7 @@ from tandemq.model.command import Command
 from tests.unit.broker.harness import Harness
 from tests.unit.nameserver.driver import Driver
 
-DOCS = Path(__file__).resolve().parents[3] / "docs"
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "reference"
 NOT_SUPPORTED = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 Asked = Callable[[int], Command | None]
 """Code to its answer; None: it is not answered, or later."""

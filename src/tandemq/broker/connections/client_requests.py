@@ -5,7 +5,7 @@
                    │ the link closes ─────────────► on_answer(Missing.GONE)
                    └ too many wait already ───────► on_answer(Missing.CROWDED), at once
 
-Source: docs/requests.md, "relayed to clients"; RocketMQ Broker2Client.
+Source: docs/reference/requests.md, "relayed to clients"; RocketMQ Broker2Client.
 """
 
 from collections.abc import Callable

@@ -3,7 +3,7 @@
 What slaves and strangers begin on the replication port counts likewise. Links that this broker opened itself do not:
 they are as many as it has name servers, twins and a master, one frame each.
 
-Source: docs/guarantees.md, "memory"; RocketMQ ClientHousekeepingService.
+Source: docs/reference/guarantees.md, "memory"; RocketMQ ClientHousekeepingService.
 """
 
 import logging

@@ -11,7 +11,7 @@ refused without a proof: what changes state for the group, and what is for membe
 and what Java asks are not among them.
 
 A nonce is forgotten when it is used, so that a recording proves nothing; at most `NONCES_MAX` wait per connection.
-Owner: the node. Source: docs/ha.md 11; decision 0009; requirement H24.
+Owner: the node. Source: docs/internals/ha.md 11; decision 0009; requirement H24.
 """
 
 import logging

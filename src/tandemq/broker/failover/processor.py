@@ -5,7 +5,7 @@
     TANDEM_FORCE_MASTER      preview            asked of the broker that is to serve; answered in the same way
     TANDEM_HAND_OFFSETS      from, token, body  asked by a member that hands over; answered when it is saved
 
-Source: docs/requests.md, "groups with a registry".
+Source: docs/reference/requests.md, "groups with a registry".
 """
 
 from dataclasses import fields

@@ -4,7 +4,7 @@
     namesrv://…     `EmbeddedRegistry` speaks remoting on a link of the broker's own
 
 Owner: the broker's node. Give it all events, and the bytes of links it `owns`; then `tick`; then `take_events`.
-Source: docs/failover.md, "The registry".
+Source: docs/internals/failover.md, "The registry".
 """
 
 from collections.abc import Callable, Iterable

@@ -7,7 +7,7 @@ Before the group's configuration is read nothing is served. In mode `static` the
 without a registry. What a broker may do ends with its lease, so it is looked up at the start of every turn.
 
 Kept on the disk: `config/failover.json`, whether the log may lack something it had reported; `config/timeline.json`.
-Owner: the node. Source: docs/failover.md, "A broker and its member".
+Owner: the node. Source: docs/internals/failover.md, "A broker and its member".
 """
 
 import logging

@@ -5,7 +5,7 @@ instead (`failover.metadata_stream`).
 
 Offsets are merged: a consumer may have committed here while the master was away. Those of a topic go with it, once the
 master has neither. What a master says that lost its store, and so refuses our log, takes no offset away.
-Source: docs/ha.md, "configuration"; RocketMQ SlaveSynchronize; requirements M01-M05.
+Source: docs/internals/ha.md, "configuration"; RocketMQ SlaveSynchronize; requirements M01-M05.
 """
 
 import logging

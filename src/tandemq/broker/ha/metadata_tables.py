@@ -2,7 +2,7 @@
 
 A table goes in one frame, as 4.9 asks for it. Topics and their attributes are limited so that theirs fits (`topics`);
 any table that does not is answered with an error, because a frame above the limit would end the slave's connection.
-Source: docs/requests.md, "all codes"; RocketMQ AdminBrokerProcessor.
+Source: docs/reference/requests.md, "all codes"; RocketMQ AdminBrokerProcessor.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -7,7 +7,7 @@ Of those that are there the sessions know more; here is what was seen last, in `
 offset than the true one keeps more than is needed, never less: so it is saved when a slave comes or goes, at a clean
 stop, and now and then. A slave given up by the operator counts again once it is back.
 
-Owner: the master's side of replication. Source: docs/storage.md, "retention".
+Owner: the master's side of replication. Source: docs/internals/storage.md, "retention".
 """
 
 from collections.abc import Iterable

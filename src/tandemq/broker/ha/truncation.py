@@ -4,7 +4,8 @@ A consumer offset, or the progress of a delay level, that is kept beyond the end
 there later. So both are set to that end, and saved, before a message is acknowledged. Not while a slave may give the
 tail back, and never on a slave, whose log may simply be behind its offsets.
 
-Source: docs/ha.md, "after a stop that may have lost bytes"; RocketMQ ScheduleMessageService.correctDelayOffset.
+Source: docs/internals/ha.md, "after a stop that may have lost bytes"; RocketMQ
+ScheduleMessageService.correctDelayOffset.
 """
 
 import logging

@@ -4,7 +4,7 @@ Their bytes are left in place until good ones are there. While a range waits for
 given to consumers; once every twin has said that it has not got the good bytes either, consumers pass over them. What
 the device could not read is waited for until it can, or until a twin has it: nobody knows yet that it is damaged.
 
-Source: docs/storage.md, "scrubbing".
+Source: docs/internals/storage.md, "scrubbing".
 """
 
 from typing import Any, TypeVar

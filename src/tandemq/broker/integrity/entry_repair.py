@@ -13,7 +13,7 @@ the log. What a search does not find (the record is damaged, or gone from the lo
 `RETRY_MS`; repairs and passes of the scrubber go on to rebuild such an entry once its record is good. Consumers pass
 over the entry, unless damage that waits for its repair may hold the record.
 
-Source: docs/storage.md, "scrubbing".
+Source: docs/internals/storage.md, "scrubbing".
 """
 
 import logging

@@ -11,7 +11,7 @@ like all others of the log, so that no cut of the log can come in between.
 A slave asks its master, a master the slaves that introduced themselves; both know each other's address from the
 introduction. Java brokers have no such request: damage beside them stays reported.
 
-Source: docs/storage.md, "scrubbing"; docs/ha.md, "repair".
+Source: docs/internals/storage.md, "scrubbing"; docs/internals/ha.md, "repair".
 """
 
 import logging

@@ -9,7 +9,7 @@ A pass goes on where it stood after a restart. A slave that got the same bad rec
 met what cannot be a record, have that place looked at before all else. So does the record of a queue entry that cannot
 be right (`suspect_entry`), whether or not passes are made.
 
-Source: docs/storage.md, "scrubbing".
+Source: docs/internals/storage.md, "scrubbing".
 """
 
 import logging

@@ -9,7 +9,7 @@
 Nothing is written here. Files are read by handles of their own; what lies between `start` and `limit` does not change
 meanwhile, but for a cut of the log, after which the owner drops the result.
 
-Source: docs/storage.md, "scrubbing".
+Source: docs/internals/storage.md, "scrubbing".
 """
 
 from dataclasses import dataclass, field

@@ -8,7 +8,7 @@ name server reads the table's own version, which is the same in all pieces (`TAB
 where every piece was accepted. While pieces are in flight to a name server a change waits until they are answered, so
 that at most one table per name server is in flight.
 
-Source: docs/requests.md, "REGISTER_BROKER"; RocketMQ BrokerOuterAPI, RouteInfoManager.
+Source: docs/reference/requests.md, "REGISTER_BROKER"; RocketMQ BrokerOuterAPI, RouteInfoManager.
 """
 
 import logging

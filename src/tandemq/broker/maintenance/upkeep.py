@@ -1,6 +1,6 @@
 """What runs by the clock: syncing what is trusted, deleting what is old, refusing when the disk is full.
 
-Source: docs/storage.md, "flush" and "retention".
+Source: docs/internals/storage.md, "flush" and "retention".
 """
 
 import logging

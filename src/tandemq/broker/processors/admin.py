@@ -5,7 +5,7 @@ to the name servers at the end of the turn.
 
 Limits: `LISTED_MAX` topics or groups in a request, attributes as in `model.attributes`, topics as in `topics`. One line
 is logged per request, whatever the number of its topics or groups.
-Source: docs/requests.md, "administration"; RocketMQ AdminBrokerProcessor.
+Source: docs/reference/requests.md, "administration"; RocketMQ AdminBrokerProcessor.
 """
 
 import logging

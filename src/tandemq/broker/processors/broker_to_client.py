@@ -1,6 +1,6 @@
 """Operators' requests that a client answers: the broker passes them on and brings the answer back.
 
-Source: docs/requests.md, "relayed to clients"; RocketMQ AdminBrokerProcessor, Broker2Client.
+Source: docs/reference/requests.md, "relayed to clients"; RocketMQ AdminBrokerProcessor, Broker2Client.
 """
 
 from dataclasses import dataclass, field

@@ -2,7 +2,7 @@
 
 A change is made whole or not at all, and holds at once; `Broker.reconfigure` hands it to all who keep settings, and
 `changes` keeps it over restarts.
-Source: docs/configuration.md, "changes while running"; RocketMQ AdminBrokerProcessor.
+Source: docs/reference/configuration.md, "changes while running"; RocketMQ AdminBrokerProcessor.
 """
 
 import logging

@@ -1,6 +1,6 @@
 """Operators ask who is connected: consumers with their subscriptions, producers.
 
-Source: docs/requests.md, "administration"; RocketMQ AdminBrokerProcessor, ProducerManager.
+Source: docs/reference/requests.md, "administration"; RocketMQ AdminBrokerProcessor, ProducerManager.
 """
 
 from collections.abc import Iterable

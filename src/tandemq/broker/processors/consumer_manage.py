@@ -1,6 +1,6 @@
 """Requests of consumers beside the pull: heartbeats, membership, offsets, queue locks.
 
-Source: docs/requests.md, "offsets", "group membership", "orderly consumption".
+Source: docs/reference/requests.md, "offsets", "group membership", "orderly consumption".
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,6 +1,6 @@
 """Looking messages up: by key, by unique key, by where they lie.
 
-Source: docs/requests.md, "all codes"; RocketMQ QueryMessageProcessor.
+Source: docs/reference/requests.md, "all codes"; RocketMQ QueryMessageProcessor.
 """
 
 from typing import TYPE_CHECKING

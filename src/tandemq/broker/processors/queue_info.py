@@ -1,6 +1,6 @@
 """Operators look at queues and at how far groups are in them.
 
-Source: docs/requests.md, "administration"; RocketMQ AdminBrokerProcessor.
+Source: docs/reference/requests.md, "administration"; RocketMQ AdminBrokerProcessor.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,7 +1,7 @@
 """Figures of the running broker: one flat table of texts, and the state of replication.
 
 Tools read the texts by splitting them, so their form is part of the protocol; numbers they insist on are always there.
-Source: docs/requests.md, "runtime figures"; RocketMQ StoreStatsService, AdminBrokerProcessor, HARuntimeInfo.
+Source: docs/reference/requests.md, "runtime figures"; RocketMQ StoreStatsService, AdminBrokerProcessor, HARuntimeInfo.
 """
 
 from typing import TYPE_CHECKING

@@ -3,7 +3,7 @@
 Every step costs the same however many pulls are held, and what concerns many of them (a message for a queue where all
 wait, many with one deadline, a connection that closes) is done in parts, turn by turn.
 
-Source: docs/requests.md, "long poll"; RocketMQ PullRequestHoldService.
+Source: docs/reference/requests.md, "long poll"; RocketMQ PullRequestHoldService.
 """
 
 from heapq import heappop, heappush

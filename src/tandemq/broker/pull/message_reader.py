@@ -4,7 +4,7 @@ Every record is compared with its entry before it leaves: place in the log, size
 records that lie one behind the other the first and the last are compared: the entries between them fill the distance,
 so no other record can lie there. Bodies and checksums are verified by the scrubber and the client.
 
-Source: docs/storage.md, "read rules".
+Source: docs/internals/storage.md, "read rules".
 """
 
 from collections.abc import Container, Sequence

@@ -2,8 +2,8 @@
 
 An answer's body is made of slices of the log, not decoded and not copied per message.
 
-Source: docs/requests.md, "PULL_MESSAGE", docs/storage.md, "read rules"; RocketMQ PullMessageProcessor,
-DefaultMessageStore.getMessage.
+Source: docs/reference/requests.md, "PULL_MESSAGE", docs/internals/storage.md, "read rules"; RocketMQ
+PullMessageProcessor, DefaultMessageStore.getMessage.
 """
 
 import logging

@@ -1,6 +1,6 @@
 """Tag expressions of subscriptions, parsed once and kept within a memory budget.
 
-Source: docs/guarantees.md, "memory"; docs/requests.md, "PULL_MESSAGE".
+Source: docs/reference/guarantees.md, "memory"; docs/reference/requests.md, "PULL_MESSAGE".
 """
 
 from tandemq.model.group import parse_tag_expression, tag_codes

@@ -3,7 +3,7 @@
 Each is a line in the log, of a group at most LINES_MAX within QUIET_MS; how many more there were is a line soon after
 that time. Bounded: of more than GROUPS_MAX groups within that time the later ones are counted together.
 
-Source: docs/operations.md, "Dead letters".
+Source: docs/guides/operations.md, "Dead letters".
 """
 
 import logging

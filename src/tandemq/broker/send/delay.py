@@ -8,8 +8,8 @@ since a power loss that took it would else take the message for good.
 A message that does not verify is not passed over, and its level waits, as a queue's consumers do: the scrubber looks at
 it, and it waits for its repair from a twin, until every twin has said that it has not got it either.
 
-Source: docs/storage.md, "delayOffset.json"; docs/decisions/0011; RocketMQ ScheduleMessageService; requirements G13,
-I12.
+Source: docs/internals/storage.md, "delayOffset.json"; docs/decisions/0011; RocketMQ ScheduleMessageService;
+requirements G13, I12.
 """
 
 import logging

@@ -4,7 +4,7 @@ The hot path is `SendPath.take_alike`: one decode, one row, one prepared answer 
 stored in one call. Whatever is unusual
 (delay, batch, retry topic, transaction bits, IPv6, binary header) goes through `SendPath.take`.
 
-Source: docs/requests.md, "sending"; RocketMQ SendMessageProcessor.
+Source: docs/reference/requests.md, "sending"; RocketMQ SendMessageProcessor.
 """
 
 from itertools import groupby

@@ -3,7 +3,7 @@
 The answer does not wait for flush or replica, as in RocketMQ; but in `elect` it does, where the next master cuts what
 not all in sync have, and the consumer has passed the message over by then.
 
-Source: docs/requests.md, "retry"; RocketMQ SendMessageProcessor.
+Source: docs/reference/requests.md, "retry"; RocketMQ SendMessageProcessor.
 """
 
 from typing import TYPE_CHECKING

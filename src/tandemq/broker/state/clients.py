@@ -1,6 +1,7 @@
 """Who is connected: producers and consumers by group, their subscriptions, and the queue locks of orderly consumers.
 
-Source: docs/requests.md, "group membership" and "orderly consumption"; RocketMQ ConsumerManager, RebalanceLockManager.
+Source: docs/reference/requests.md, "group membership" and "orderly consumption"; RocketMQ ConsumerManager,
+RebalanceLockManager.
 """
 
 from dataclasses import dataclass, field

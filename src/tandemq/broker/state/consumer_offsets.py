@@ -1,6 +1,6 @@
 """How far each consumer group is, per topic and queue.
 
-Source: docs/storage.md, "consumerOffset.json"; RocketMQ ConsumerOffsetManager.
+Source: docs/internals/storage.md, "consumerOffset.json"; RocketMQ ConsumerOffsetManager.
 """
 
 import logging

@@ -1,6 +1,6 @@
 """The consumer groups of this broker: configuration only; who is connected is in `clients`.
 
-Source: docs/storage.md, "subscriptionGroup.json"; RocketMQ SubscriptionGroupManager.
+Source: docs/internals/storage.md, "subscriptionGroup.json"; RocketMQ SubscriptionGroupManager.
 """
 
 from collections.abc import Iterable

@@ -6,7 +6,7 @@ One job at a time. It takes all tables that are due as they are when it begins, 
 What must not be said before a table is on the device waits: `asked` counts the changes others wait for, `settled` how
 many of them are decided. A table that could not be written is due again when the owner says `again`.
 
-Source: docs/storage.md, "config files"; requirement V11.
+Source: docs/internals/storage.md, "config files"; requirement V11.
 """
 
 from collections.abc import Callable

@@ -7,7 +7,7 @@ The hot paths count per turn or per answer; everything else is worked out here f
     each minute   the table of send times begins anew; the last one is shown
 
 How long a send took is the time between the turn it arrived in and the turn its answer left in: 0 if it is the same.
-Source: docs/requests.md, "statistics"; RocketMQ StoreStatsService, BrokerStatsManager, BrokerStats.
+Source: docs/reference/requests.md, "statistics"; RocketMQ StoreStatsService, BrokerStatsManager, BrokerStats.
 """
 
 import logging

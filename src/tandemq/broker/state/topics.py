@@ -4,7 +4,7 @@ Limits: `TOPICS_MAX` topics, and a table that fits into one frame of the copy fo
 for retry and dead letter topics. A table that is larger already (an older version's, another broker's) is served as it
 is, and takes no new topics. A stored topic whose attributes are too long loses them.
 
-Source: docs/storage.md, "topics.json"; RocketMQ TopicConfigManager.
+Source: docs/internals/storage.md, "topics.json"; RocketMQ TopicConfigManager.
 """
 
 import logging

@@ -1,6 +1,6 @@
 """`tandemq ha check`: for scripts and monitoring, one line and an exit code.
 
-Source: docs/operations.md, "Health for scripts".
+Source: docs/guides/operations.md, "Health for scripts".
 """
 
 import click

@@ -8,7 +8,7 @@
     registry                        a member does not reach it, or finds something wrong in it
     damage                          a member's log has damaged ranges
 
-Source: docs/operations.md, "Health for scripts".
+Source: docs/guides/operations.md, "Health for scripts".
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -2,7 +2,7 @@
 
 A command is given to the broker that carries it out, and waited for: to the present master, or to the one that is to
 be it. Nothing is repeated by itself; asking twice is harmless.
-Source: docs/failover.md, "Switch"; docs/requests.md, "Groups with a registry".
+Source: docs/internals/failover.md, "Switch"; docs/reference/requests.md, "Groups with a registry".
 """
 
 import time
@@ -53,7 +53,7 @@ def _group(name: str | None, addresses: tuple[str, ...], name_servers: str, regi
             raise LocalError(f"no broker of group {name} answers", hint="are they running?")
         raise ConfigError(
             f"the roles of group {name} are fixed by its brokers' settings: it has no registry",
-            hint="set registryAddr and configure the group: docs/failover.md",
+            hint="set registryAddr and configure the group: docs/guides/failover.md",
         )
     return group
 

@@ -1,6 +1,6 @@
 """`tandemq ha status`: how replication stands, and, of groups with a registry, who may do what, since when, and why.
 
-Source: docs/operations.md, "Replication"; docs/failover.md.
+Source: docs/guides/operations.md, "Replication"; docs/internals/failover.md.
 """
 
 import time

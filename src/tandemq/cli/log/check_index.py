@@ -5,7 +5,7 @@ before the log's start or in damaged ranges of it; and, where `abort` says that 
 not written yet or not put into the slots: a start enters it.
 
 Memory: one batch of records, the entries of one index file.
-Source: docs/storage.md, "index"; works on RocketMQ's stores as on ours.
+Source: docs/internals/storage.md, "index"; works on RocketMQ's stores as on ours.
 """
 
 from collections import Counter

@@ -9,7 +9,7 @@ are checked many at a time where they are regular (`codec.record.record_run`), e
 offset, CRC of the body, CRC of the whole record where there is one. On the way their queue entries may be compared
 (`check_queues`).
 
-Source: docs/storage.md, "recovery"; works on RocketMQ's stores as on ours.
+Source: docs/internals/storage.md, "recovery"; works on RocketMQ's stores as on ours.
 """
 
 import os

@@ -9,7 +9,7 @@ where `abort` says that the broker runs or was killed, entries that were not wri
 
 Memory: a piece of a queue, a few numbers per queue, `LISTED_MAX` findings. Where as many entries are there as records
 named, no entry can be without its record; only elsewhere each is looked up in the log.
-Source: docs/storage.md, "consume queue"; works on RocketMQ's stores as on ours.
+Source: docs/internals/storage.md, "consume queue"; works on RocketMQ's stores as on ours.
 """
 
 import os

@@ -1,7 +1,7 @@
 """What operators ask about a cluster, its brokers and topics: stories of requests, run by any client node.
 
 Requests that change topics go to every master of a cluster, those that ask go where the answer is.
-Source: docs/requests.md, "administration"; RocketMQ DefaultMQAdminExt and what its requests do.
+Source: docs/reference/requests.md, "administration"; RocketMQ DefaultMQAdminExt and what its requests do.
 """
 
 from dataclasses import dataclass

@@ -4,7 +4,7 @@ Moving offsets. A group that is online is moved through its brokers (222), which
 by telling the new offsets (15). To move one queue, or to an offset instead of a time, needs a broker that understands
 more than 4.9's 222 does, or a group that is offline.
 
-Source: docs/requests.md, "administration" and "offsets".
+Source: docs/reference/requests.md, "administration" and "offsets".
 """
 
 from collections.abc import Callable

@@ -2,7 +2,7 @@
 
 A message whose body cannot be decompressed is found like any other, with its `fault`.
 
-Source: docs/requests.md, "all codes".
+Source: docs/reference/requests.md, "all codes".
 """
 
 import logging

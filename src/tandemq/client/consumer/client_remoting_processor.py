@@ -1,6 +1,6 @@
 """What brokers ask of consumers: to rebalance, to move to other offsets, to say how they are, to consume a message.
 
-Source: docs/requests.md, "relayed to clients"; RocketMQ ClientRemotingProcessor.
+Source: docs/reference/requests.md, "relayed to clients"; RocketMQ ClientRemotingProcessor.
 """
 
 from collections.abc import Callable

@@ -6,7 +6,7 @@
 Nothing is shared out among members, and a message counts as consumed when it was taken. An unreadable one
 (`client.consumer.unreadable`) is logged and passed over.
 
-Owner: the node. Source: docs/requests.md, "consuming".
+Owner: the node. Source: docs/reference/requests.md, "consuming".
 """
 
 import logging

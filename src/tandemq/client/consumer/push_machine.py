@@ -11,7 +11,7 @@ What always holds: every delivery is ended once, by `ack` or `retry`; what is ne
 again, here or at another member. Deliveries of a queue that was given back meanwhile are no longer this consumer's:
 ending them does nothing.
 
-Owner: the node. Source: docs/requests.md, "consuming"; RocketMQ ConsumeMessage*Service.
+Owner: the node. Source: docs/reference/requests.md, "consuming"; RocketMQ ConsumeMessage*Service.
 """
 
 import logging

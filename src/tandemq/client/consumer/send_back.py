@@ -4,7 +4,7 @@
       └► it cannot: send a new message to %RETRY%group, on whichever broker takes it
            └► nobody does: the message stays with its consumer and is delivered again
 
-Source: docs/requests.md, "retry"; docs/ha.md; RocketMQ DefaultMQPushConsumerImpl.sendMessageBack.
+Source: docs/reference/requests.md, "retry"; docs/internals/ha.md; RocketMQ DefaultMQPushConsumerImpl.sendMessageBack.
 """
 
 import logging

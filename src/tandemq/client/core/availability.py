@@ -11,7 +11,7 @@ link is left, after the answers that are still under way.
 Pulls are held back while a broker is in doubt or shut: however many there are, it is asked one check at a time, less
 and less often, and only while somebody wants it. Messages are not: who may not be read from may still take them.
 
-Owner: the node. Source: docs/failover.md, "Clients"; requirements F07, F08, F11.
+Owner: the node. Source: docs/internals/failover.md, "Clients"; requirements F07, F08, F11.
 """
 
 import logging

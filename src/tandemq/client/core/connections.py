@@ -13,7 +13,7 @@ it was sent, closes the link, and everybody waiting on it hears so at once. Own 
 An address that failed is *down* until it has spoken again on a new link. It is tried again in the background, ever less
 often; whoever has a choice leaves it alone meanwhile.
 
-Owner: the node. Does not know: what requests mean, topics, groups. Source: docs/remoting.md.
+Owner: the node. Does not know: what requests mean, topics, groups. Source: docs/internals/remoting.md.
 """
 
 import logging

@@ -11,7 +11,7 @@ READ, NONE. Those that are down or said that they may not serve come last.
 
 However many say that a route looks wrong, the name servers are asked one question at a time, `REFRESH_GAP_MS` apart.
 
-Owner: the node. Does not know: who uses the routes. Source: docs/requests.md; RocketMQ MQClientInstance.
+Owner: the node. Does not know: who uses the routes. Source: docs/reference/requests.md; RocketMQ MQClientInstance.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """Messages made ready to leave: checked, given a unique key, compressed, encoded.
 
 A batch is a list of messages of one topic in one request; each keeps its own properties and key.
-Source: docs/requests.md, "sending"; docs/storage.md, "batches".
+Source: docs/reference/requests.md, "sending"; docs/internals/storage.md, "batches".
 """
 
 import zlib

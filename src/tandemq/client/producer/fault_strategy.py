@@ -11,7 +11,7 @@ A member that failed is tried again after a pause that grows, by one message and
 listed as the master is tried like that too. Its answer lets the others through. What failed for one topic only does
 not hold up another.
 
-Owner: the producer. Source: docs/failover.md, "Clients"; requirements F01, F08, G05, G06.
+Owner: the producer. Source: docs/internals/failover.md, "Clients"; requirements F01, F08, G05, G06.
 """
 
 from random import Random

@@ -14,7 +14,8 @@ later one succeeded, the error says OutcomeUnknown: it may be stored. A status i
 
 A queue that the caller chose is not exchanged for another: then a failed attempt is the end.
 
-Owner: the node. Source: docs/requests.md, "sending"; docs/failover.md, "Clients"; RocketMQ DefaultMQProducerImpl.
+Owner: the node. Source: docs/reference/requests.md, "sending"; docs/internals/failover.md, "Clients"; RocketMQ
+DefaultMQProducerImpl.
 """
 
 from collections.abc import Callable, Sequence

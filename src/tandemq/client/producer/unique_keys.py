@@ -2,7 +2,7 @@
 
     ip 4 (IPv6: 16) · pid 2 · salt 4 · milliseconds since the month began 4 · counter 2
 
-Source: docs/storage.md, "commit log"; RocketMQ MessageClientIDSetter.
+Source: docs/internals/storage.md, "commit log"; RocketMQ MessageClientIDSetter.
 """
 
 from datetime import UTC, datetime

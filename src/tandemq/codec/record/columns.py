@@ -8,7 +8,7 @@ Both are tables of bytes with one row per message, so that what all rows share i
 each; only the two checksums are computed message by message. Whatever is not like that takes the way of
 `decode_batch`: `read_parts` gives None.
 
-Source: docs/storage.md, "record"; docs/requests.md, "sending".
+Source: docs/internals/storage.md, "record"; docs/reference/requests.md, "sending".
 """
 
 from collections.abc import Sequence

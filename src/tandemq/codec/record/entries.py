@@ -6,7 +6,7 @@
     checkpoint    log time 8 · queue time 8 · index time 8 · master flushed 8 · confirm offset 8 · zeroes to 4096
     blank         size 4 · magic 4 · anything
 
-Source: docs/storage.md; RocketMQ ConsumeQueue, IndexFile, IndexHeader, StoreCheckpoint, CommitLog.
+Source: docs/internals/storage.md; RocketMQ ConsumeQueue, IndexFile, IndexHeader, StoreCheckpoint, CommitLog.
 """
 
 from struct import Struct

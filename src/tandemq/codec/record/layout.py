@@ -2,7 +2,7 @@
 
 Messages of one producer mostly differ in UNIQ_KEY alone: the rest of their properties is read once and then known.
 
-Source: docs/storage.md, "record".
+Source: docs/internals/storage.md, "record".
 """
 
 from typing import NamedTuple

@@ -7,7 +7,7 @@
 A host is an address of 4 (or 16) bytes and a port of 4. Records made here close with the property `__CRC32#`,
 20 bytes, whose value is the CRC of the record before it: ten digits, least significant first.
 
-Source: docs/storage.md, "record"; RocketMQ MessageExtEncoder, MessageDecoder.
+Source: docs/internals/storage.md, "record"; RocketMQ MessageExtEncoder, MessageDecoder.
 """
 
 import zlib

@@ -4,7 +4,7 @@ Reading one record costs some Python per field; reading a thousand that lie one 
 passes and Python one checksum call each. Only regular records are read this way: IPv4 hosts, magic V1, closed by the
 CRC property, as this broker writes them. `scan_run` stops before the first that is not, and `parse_record` decides.
 
-Source: docs/storage.md, "record".
+Source: docs/internals/storage.md, "record".
 """
 
 from collections.abc import Iterator

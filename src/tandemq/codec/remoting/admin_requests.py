@@ -1,6 +1,6 @@
 """Header fields of operators' requests, typed; see `codec.remoting.requests`.
 
-Source: docs/requests.md, "administration"; RocketMQ's protocol.header classes.
+Source: docs/reference/requests.md, "administration"; RocketMQ's protocol.header classes.
 """
 
 import msgspec

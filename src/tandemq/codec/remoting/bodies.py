@@ -10,7 +10,7 @@
 A field that is null, and cannot be, counts as missing: its default holds. Unknown fields are ignored. What cannot be
 converted is an error that names the field.
 
-Source: docs/remoting.md, "JSON bodies"; fastjson 1.2 TypeUtils, IntegerCodec, BooleanCodec, StringCodec,
+Source: docs/internals/remoting.md, "JSON bodies"; fastjson 1.2 TypeUtils, IntegerCodec, BooleanCodec, StringCodec,
 EnumDeserializer.
 """
 

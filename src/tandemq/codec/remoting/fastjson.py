@@ -5,7 +5,7 @@ Java leaves numeric map keys unquoted, writes objects as map keys, and replaces 
 not read then, for instance single quotes, a slow reader of our own reads. `dumps` writes maps with int keys the way
 asked for.
 
-Source: docs/remoting.md, "JSON bodies".
+Source: docs/internals/remoting.md, "JSON bodies".
 """
 
 import json

@@ -5,7 +5,7 @@
     header
     body
 
-Source: docs/remoting.md, "frame"; RocketMQ NettyDecoder, RemotingCommand.
+Source: docs/internals/remoting.md, "frame"; RocketMQ NettyDecoder, RemotingCommand.
 """
 
 from struct import Struct

@@ -5,7 +5,7 @@ The binary form:
     code 2 · language 1 · version 2 · opaque 4 · flag 4 · remark length 4 · remark · fields length 4 · fields
     a field: key length 2 · key · value length 4 · value
 
-Source: docs/remoting.md, "header"; RocketMQ RocketMQSerializable.
+Source: docs/internals/remoting.md, "header"; RocketMQ RocketMQSerializable.
 """
 
 from struct import Struct

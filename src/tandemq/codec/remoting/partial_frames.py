@@ -7,7 +7,7 @@ One unfinished frame per link is bounded (`frame_bytes_max`); so is their sum wi
 leave. Frames that arrive whole are not seen here at all.
 
 Owner: the node. Does not know: links but by number, the clock.
-Source: docs/guarantees.md, "memory".
+Source: docs/reference/guarantees.md, "memory".
 """
 
 from typing import NamedTuple

@@ -3,7 +3,7 @@
 Numbers and booleans come as text and are converted as Java does; a field that is missing and has no default makes
 `read_fields` raise.
 
-Source: docs/requests.md; RocketMQ's protocol.header classes.
+Source: docs/reference/requests.md; RocketMQ's protocol.header classes.
 """
 
 from functools import lru_cache

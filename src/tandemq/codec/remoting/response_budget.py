@@ -4,7 +4,7 @@ A turn's answers are in memory until the turn is over, whoever reads them then. 
 a link gets no further answer once it had a quarter of what is left: a few that ask for much leave room to the others.
 
 Owner: the node. Does not know: pulls and sends, which have bounds of their own.
-Source: docs/guarantees.md, "memory".
+Source: docs/reference/guarantees.md, "memory".
 """
 
 TURN_BYTES_MAX = 64 << 20

@@ -8,7 +8,7 @@ that differ from it only there are read by matching, at half the cost of decodin
 
 Everything outside those places is compared byte by byte, so what the pattern's first header meant the others mean too.
 Frames of one length that lie one behind the other are taken apart at once (`SendRun`), at a third of that cost.
-Source: docs/requests.md, "sending".
+Source: docs/reference/requests.md, "sending".
 """
 
 import re

@@ -1,6 +1,6 @@
 """What a member cannot use of the registry, or what is there and not as it acts; and what an operator does about it.
 
-Source: docs/operations.md, "What a broker says of the registry".
+Source: docs/guides/operations.md, "What a broker says of the registry".
 """
 
 from typing import TYPE_CHECKING

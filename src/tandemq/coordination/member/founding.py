@@ -10,7 +10,7 @@ A member that waits serves nobody and promises nothing, and its live node says s
 acknowledges anything, and the longest log of the latest epoch holds all that ever was. In `slave-consume` the log is
 the master's, but nobody knows who was read from last: the slave is, until it has handed over whatever offsets it has.
 
-Owner: the member. Source: docs/failover.md, "When the registry loses the record"; requirements F09, F30.
+Owner: the member. Source: docs/internals/failover.md, "When the registry loses the record"; requirements F09, F30.
 """
 
 from typing import TYPE_CHECKING

@@ -8,7 +8,7 @@ before it has the offsets of a hand-back; in a switch never, for there the giver
 
 In a hand-back the master writes the record, once it has stored the offsets; in a switch the giver does, once the target
 also holds all of the log.
-Source: docs/failover.md, "Hand-back", "Switch"; requirements F22, F25, F26, V18, V19, M07.
+Source: docs/internals/failover.md, "Hand-back", "Switch"; requirements F22, F25, F26, V18, V19, M07.
 """
 
 from dataclasses import dataclass, replace

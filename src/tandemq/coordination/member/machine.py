@@ -21,7 +21,7 @@ Rules, all others follow from them:
 3. Who has a write under way that could make itself the holder promises nothing.
 
 Owner: the broker's node. Drive it with every event, then take `next_effects`; call `tick` by `deadline_ms`.
-Source: docs/failover.md; requirements F09-F33, V17-V19, R11.
+Source: docs/internals/failover.md; requirements F09-F33, V17-V19, R11.
 """
 
 from dataclasses import replace

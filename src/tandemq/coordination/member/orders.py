@@ -1,6 +1,6 @@
 """The words between a member and the broker that drives it: settings in, orders and notes out.
 
-Source: docs/failover.md, "A broker and its member".
+Source: docs/internals/failover.md, "A broker and its member".
 """
 
 from dataclasses import dataclass

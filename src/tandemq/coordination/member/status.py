@@ -1,4 +1,4 @@
-"""What `ha status` shows of one member. Source: docs/failover.md, "Leases"; requirement F31."""
+"""What `ha status` shows of one member. Source: docs/internals/failover.md, "Leases"; requirement F31."""
 
 from typing import TYPE_CHECKING
 

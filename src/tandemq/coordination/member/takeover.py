@@ -1,6 +1,6 @@
 """Taking over from a holder that is gone, by oneself or by an operator's order.
 
-Source: docs/failover.md, "When another takes over"; requirements F13, F14, F17-F20, F30, R11.
+Source: docs/internals/failover.md, "When another takes over"; requirements F13, F14, F17-F20, F30, R11.
 """
 
 from dataclasses import replace

@@ -19,7 +19,7 @@ The name server carries nothing out that arrives on a link after the session mov
 
 Limits: `UNDER_WAY_MAX` operations under way; one more is Unknown at once.
 Owner: the node it speaks for; it is driven by links and time like the node itself. Does not know: sockets, the clock.
-Source: docs/failover.md, "The registry in a name server".
+Source: docs/internals/failover.md, "The registry in a name server".
 """
 
 import logging

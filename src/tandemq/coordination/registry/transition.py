@@ -8,7 +8,7 @@ and the brokers that live must allow it. What contradicts itself is refused befo
     slave-consume     elect                          the master alone: there it says who was ever connected
     unknown           slave-consume, elect           the master alone
 
-Owner: nobody; plain functions. Source: docs/failover.md, "Group configuration".
+Owner: nobody; plain functions. Source: docs/guides/failover.md, "Group configuration".
 """
 
 from collections.abc import Collection

@@ -11,7 +11,7 @@ restart, and whoever resumes one has no watches.
 
 Limits: `NODES_MAX` nodes, `BYTES_MAX` of data in all, `SESSIONS_MAX` sessions, `WATCHES_MAX` watches of one session.
 Owner: one; no locks. Does not know: links, disks, the time (it is passed in).
-Source: docs/failover.md, "The registry".
+Source: docs/internals/failover.md, "The registry".
 """
 
 import logging

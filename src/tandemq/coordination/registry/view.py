@@ -12,7 +12,7 @@ after that the first write can no longer happen. Until then `pending` says what 
                         │                 └─ same version ─► written as it stands ─ Done, or as above
 
 Owner: one `Member`, which looks at the fields after every event. Knows nothing of roles.
-Source: docs/failover.md, "The registry".
+Source: docs/internals/failover.md, "The registry".
 """
 
 from collections.abc import Iterable

@@ -13,7 +13,8 @@ Timestamps stand in the heads; those are rendered anew every few milliseconds. A
 length, because every changing number has a fixed number of digits.
 
 The header is what a Java 5.x producer writes: one-letter names, JSON, properties with UNIQ_KEY, WAIT and TAGS.
-Does not know: sockets, windows, answers. Source: docs/requests.md 1, 2; docs/remoting.md 2, 3; docs/storage.md 4.
+Does not know: sockets, windows, answers. Source: docs/reference/requests.md 1, 2; docs/internals/remoting.md 2, 3;
+docs/internals/storage.md 4.
 """
 
 from __future__ import annotations

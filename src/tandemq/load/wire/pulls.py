@@ -4,7 +4,7 @@
                      ^start                          ^end
 
 The buffer grows to the largest answer and is compacted when it is full.
-Source: docs/requests.md 2.1.
+Source: docs/reference/requests.md 2.1.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     size(4) magic(4) … queueOffset(8)@20 physicalOffset(8)@28 sysFlag(4)@36 … bodyLen(4) body …
 
-The body of a record with IPv4 hosts starts at 88; each IPv6 host adds 12. Source: docs/storage.md 2.
+The body of a record with IPv4 hosts starts at 88; each IPv6 host adds 12. Source: docs/internals/storage.md 2.
 """
 
 from __future__ import annotations

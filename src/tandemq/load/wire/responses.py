@@ -6,7 +6,7 @@ An answer to a send is complete when its length says so, and good when its heade
 without decoding: the lengths are walked, and the good answers of a whole read are counted by one search. Only when the
 two numbers differ are the single answers looked at.
 
-Does not know: sockets, requests. Source: docs/remoting.md 2, 3.
+Does not know: sockets, requests. Source: docs/internals/remoting.md 2, 3.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 Counted is what memory holds: a buffer whole until all of it is taken, and what an object costs. A small part of a large
 block is copied, so that nobody keeps a block by asking for a record of it.
 
-Source: docs/guarantees.md, "memory".
+Source: docs/reference/guarantees.md, "memory".
 """
 
 import select

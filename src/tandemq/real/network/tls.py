@@ -5,7 +5,7 @@
 
 A link is ready when its handshake is done; its owner limits the time for that, the bytes are limited here.
 Errors are told as NetworkError, in words that say which side lacks what; `outgoing` then has the alert for the peer.
-Source: docs/ha.md 10; decision 0009.
+Source: docs/internals/ha.md 10; decision 0009.
 """
 
 import os

@@ -8,7 +8,7 @@ What `tandemq ha config set` and `apply --follow` do, with the same checks (`coo
 `transition`) and in the same order. Operations go one at a time, to the registry that the brokers use: over the network
 to the name server that hosts it, or to the ideal one.
 
-Source: docs/failover.md, "Group configuration".
+Source: docs/guides/failover.md, "Group configuration".
 """
 
 from collections.abc import Callable, Generator

@@ -24,7 +24,7 @@ Action = Callable[[], None]
 
 
 class Violation(Exception):
-    """Something that must always hold did not. `rule` is its name in docs/simulation.md, such as "I1"."""
+    """Something that must always hold did not. `rule` is its name in docs/internals/simulation.md, such as "I1"."""
 
     def __init__(self, rule: str, text: str) -> None:
         """With the rule and what was seen instead."""

@@ -9,7 +9,8 @@ whether it is that log still. Each batch joins to what the table holds: whatever
 The first archive of a log puts that mark where the log begins, before anything is read: what retention takes meanwhile
 is missed, however often the first batch is begun anew.
 
-Source: docs/pipeline.md, "Archive"; reliability: a driver killed between the two commits loses and doubles nothing.
+Source: docs/guides/pipeline.md, "Archive"; reliability: a driver killed between the two commits loses and doubles
+nothing.
 """
 
 import logging

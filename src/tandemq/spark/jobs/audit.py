@@ -9,7 +9,7 @@
 Bytes that differ without any record differing (what fills the end of a file) are counted and harm nobody. What one log
 has behind the other's end is lag, not divergence. What vanishes while it is compared is told as lost.
 
-Source: docs/pipeline.md, "Audit".
+Source: docs/guides/pipeline.md, "Audit".
 """
 
 from collections.abc import Iterator

@@ -8,7 +8,7 @@ a checkpoint that is older than the lake, newer, or another one is refused, as i
 missing.
 
 Where the log's files can be read, `spark.jobs.archive` is quicker: rows do not pass through the JVM.
-Source: docs/pipeline.md, "Collect".
+Source: docs/guides/pipeline.md, "Collect".
 """
 
 import json

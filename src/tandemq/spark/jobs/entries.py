@@ -4,7 +4,7 @@
           └► WORK/scan/<start>-<end>.keys       (topic, key, log offset, store time), in the order brokers enter them
 
 A file is there whole or not at all, so that a rebuild that was interrupted goes on with the ranges that are missing.
-Source: docs/storage.md, "consume queue", "index".
+Source: docs/internals/storage.md, "consume queue", "index".
 """
 
 from collections.abc import Callable

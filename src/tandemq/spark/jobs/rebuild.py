@@ -8,7 +8,8 @@
 
 Interrupted anywhere, it goes on: ranges that were scanned, and queues that are in place, are not made again.
 Queues equal the broker's byte for byte where the log reaches back to its start; where it does not, they begin with the
-first message that is still there. Source: docs/storage.md, "consume queue", "index"; docs/pipeline.md, "Rebuild".
+first message that is still there. Source: docs/internals/storage.md, "consume queue", "index"; docs/guides/pipeline.md,
+"Rebuild".
 """
 
 import json

@@ -9,7 +9,7 @@ which the lake holds more by now. A replay to a topic notes up to which log offs
 sent, if it is given a place to note it: lakes grow by rows behind those they have, and offsets outlive the compaction
 of their files.
 
-Source: docs/pipeline.md, "Replay"; docs/storage.md, "files".
+Source: docs/guides/pipeline.md, "Replay"; docs/internals/storage.md, "files".
 """
 
 import json

@@ -1,7 +1,7 @@
 """Report: one self-contained HTML page of what a log holds. No script, no font, no picture is loaded from anywhere.
 
 Charts are drawn as SVG from the figures of `spark.jobs.stats`, which are in the page as JSON besides.
-Source: docs/pipeline.md, "Report".
+Source: docs/guides/pipeline.md, "Report".
 """
 
 import json

@@ -1,6 +1,6 @@
 """Scrub: every record of a log read and its checksum compared, by all workers at once.
 
-Source: docs/pipeline.md, "Scrub".
+Source: docs/guides/pipeline.md, "Scrub".
 """
 
 from dataclasses import dataclass, field

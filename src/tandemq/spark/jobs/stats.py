@@ -8,7 +8,7 @@ the producer's clock to the broker's: the log knows no consumer's clock. It is c
 to three digits. Lag of a group is what its topics' queues hold beyond the offsets it committed, as the store's table of
 offsets says.
 
-Source: docs/pipeline.md, "Statistics".
+Source: docs/guides/pipeline.md, "Statistics".
 """
 
 import hashlib

@@ -14,7 +14,7 @@ The table's own log does not notice two compactions of the same files: each adds
 the system takes from a process that dies.
 
 Everything else (tasks, jobs) sees `Lake` only; another table format would be another class of the same verbs.
-Source: docs/pipeline.md, "The lake"; Delta protocol, "transaction identifiers".
+Source: docs/guides/pipeline.md, "The lake"; Delta protocol, "transaction identifiers".
 """
 
 import fcntl

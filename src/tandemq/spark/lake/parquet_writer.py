@@ -4,7 +4,7 @@ Twice as fast as handing rows to the JVM and letting Spark write them. A file is
 commits its name (`spark.lake.delta`); one that nobody commits, because its task or its driver died, is swept up by
 `vacuum`.
 
-Source: docs/pipeline.md, "The lake".
+Source: docs/guides/pipeline.md, "The lake".
 """
 
 import json

@@ -3,10 +3,10 @@
     row ─► head 88 (or more, IPv6) · body as stored · topic · properties as stored      = the record, byte for byte
     row with a verdict ─► `body`, the bytes as they lay
 
-What a lake keeps of a record is all of it (docs/pipeline.md, "Columns"): a record made anew is compared with the size
-and, through its own CRC, with the content that the broker wrote.
+What a lake keeps of a record is all of it (docs/guides/pipeline.md, "Columns"): a record made anew is compared with the
+size and, through its own CRC, with the content that the broker wrote.
 
-Source: docs/storage.md, "record", "commit log"; RocketMQ MessageDecoder.
+Source: docs/internals/storage.md, "record", "commit log"; RocketMQ MessageDecoder.
 """
 
 import ipaddress

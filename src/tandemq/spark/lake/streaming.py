@@ -3,7 +3,7 @@
     checkpoint/metadata           {"id": …}         tells it from one made anew in its place
     checkpoint/offsets/<batch>    … its last line   where the source's part of a micro-batch ends
 
-Source: docs/pipeline.md, "The lake"; Spark's OffsetSeqLog, StreamMetadata.
+Source: docs/guides/pipeline.md, "The lake"; Spark's OffsetSeqLog, StreamMetadata.
 """
 
 import json

@@ -4,5 +4,5 @@
     rocketmq-lag ──────────────────────────────────► gold_lag
 
 `project/` holds what a project consists of; `write_project` fills in what differs from one to the next.
-Source: docs/pipeline.md, "Declarative pipeline".
+Source: docs/guides/pipeline.md, "Declarative pipeline".
 """

@@ -4,7 +4,7 @@
     DIRECTORY/conf/spark-defaults.conf    catalog and warehouse, which Spark takes at its start only
     DIRECTORY/transformations/*.py        the tables; the user's to change
 
-Source: docs/pipeline.md, "Declarative pipeline"; Spark Declarative Pipelines.
+Source: docs/guides/pipeline.md, "Declarative pipeline"; Spark Declarative Pipelines.
 """
 
 import json

@@ -5,7 +5,7 @@
 One client per process and cluster is kept, because Spark uses its Python processes again and again: a micro-batch then
 costs no new connections. Its loop turns in a thread of its own.
 
-Source: docs/pipeline.md; tandemq.client.core.operations for stories.
+Source: docs/guides/pipeline.md; tandemq.client.core.operations for stories.
 """
 
 import os

@@ -1,6 +1,6 @@
 """What Spark raises, as one of our errors: the line that says what is wrong, without the way it took through the JVM.
 
-Source: docs/pipeline.md, "Jobs".
+Source: docs/guides/pipeline.md, "Jobs".
 """
 
 import re

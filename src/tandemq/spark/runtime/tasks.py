@@ -6,7 +6,7 @@ tells how far it is and goes on after an interruption.
                                                               (not those of which something was lost)
                  {"ended": true}                              the last line of a check that ended
 
-Source: docs/pipeline.md, "Jobs".
+Source: docs/guides/pipeline.md, "Jobs".
 """
 
 import json

@@ -7,7 +7,7 @@
 
 Before 4.2 Spark asks a source where the next micro-batch ends, and says no more. `OwnPace` keeps to the limit then.
 
-Source: docs/pipeline.md, "Versions of Spark"; PySpark's python_streaming_source_runner.
+Source: docs/guides/pipeline.md, "Versions of Spark"; PySpark's python_streaming_source_runner.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

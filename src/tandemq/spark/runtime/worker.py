@@ -1,6 +1,6 @@
 """What a worker process of Spark's keeps from task to task.
 
-Source: docs/pipeline.md, "Figures".
+Source: docs/guides/pipeline.md, "Figures".
 """
 
 import gc

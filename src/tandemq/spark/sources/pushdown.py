@@ -3,7 +3,7 @@
 All of them are left to Spark as well, so that what is read may be more than what matches and never less. Store times
 rise within a queue as long as the broker's clock does; that is what reading by time relies on.
 
-Source: docs/pipeline.md, "Filters".
+Source: docs/guides/pipeline.md, "Filters".
 """
 
 from collections.abc import Iterable, Mapping

@@ -7,7 +7,7 @@
 Regular records (IPv4 hosts, magic V1) are taken column by column, all others one by one. A record whose bytes are not
 sound, and damage between records, is a row too: its verdict says why, and its body holds the bytes as they lie.
 
-Source: docs/storage.md, "record"; docs/pipeline.md, "Columns".
+Source: docs/internals/storage.md, "record"; docs/guides/pipeline.md, "Columns".
 """
 
 from collections.abc import Callable, Sequence

@@ -7,7 +7,7 @@
 
 `verdict` is NULL for a sound record; for bytes that are none it says why, and `body` holds these bytes as they lie.
 
-Source: docs/pipeline.md, "Columns"; Spark's Kafka connector for the names of `schema=kafka`.
+Source: docs/guides/pipeline.md, "Columns"; Spark's Kafka connector for the names of `schema=kafka`.
 """
 
 from collections.abc import Iterable, Sequence

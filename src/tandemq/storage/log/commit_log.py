@@ -6,7 +6,7 @@ nothing of the turn is in the log: `end` goes back, and the caller answers accor
     append … append · write()  ->  [start, end) is readable · flush job  ->  below `flushed_offset` is on the device
 
 Does not know: topics, replicas, sockets, the time.
-Source: docs/storage.md, "commit log"; RocketMQ CommitLog.
+Source: docs/internals/storage.md, "commit log"; RocketMQ CommitLog.
 """
 
 from collections.abc import Sequence

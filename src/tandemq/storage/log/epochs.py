@@ -5,7 +5,7 @@ generation behind that point sets them aside. The file has RocketMQ 5's form: nu
 then `epoch-startOffset` per line. There are two copies, for without it a master has no history in common
 with its slaves; RocketMQ, too, reads the second if it cannot read the first.
 
-Source: docs/ha.md, "between TandemQ brokers"; RocketMQ EpochFileCache.
+Source: docs/internals/ha.md, "between TandemQ brokers"; RocketMQ EpochFileCache.
 """
 
 import zlib

@@ -3,7 +3,7 @@
 Below some thirty messages, or when they are large or differ in more than their queues, bodies of one length, unique
 keys and births, `CommitLog.append_run` makes the same bytes one by one.
 
-Source: docs/storage.md, "record"; docs/performance.md, "A send".
+Source: docs/internals/storage.md, "record"; docs/internals/performance.md, "A send".
 """
 
 from collections.abc import Sequence

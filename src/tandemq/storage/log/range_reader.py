@@ -7,7 +7,7 @@ that catch up together read the log once.
 
     bytes read  <=  2 * bytes answered + CREDIT_MAX        for any number of queues, topics and readers
 
-Source: docs/storage.md, "read rules".
+Source: docs/internals/storage.md, "read rules".
 """
 
 from collections.abc import Sequence

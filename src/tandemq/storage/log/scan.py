@@ -2,7 +2,7 @@
 
 A fault is damage if valid records follow it, else the log's end: a torn tail may be cut, damage never.
 
-Source: docs/storage.md, "recovery".
+Source: docs/internals/storage.md, "recovery".
 """
 
 from collections.abc import Callable, Iterator

@@ -3,7 +3,7 @@
 A file is named by the 20-digit offset of its first byte and created at full length (sparse). The space held is
 `[start, end)`; `end` is known to the owner, not to the files, which are longer.
 
-Source: docs/storage.md, "files"; RocketMQ MappedFileQueue.
+Source: docs/internals/storage.md, "files"; RocketMQ MappedFileQueue.
 """
 
 from collections import OrderedDict

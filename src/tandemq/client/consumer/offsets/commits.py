@@ -12,7 +12,8 @@ RocketMQ handles the requests of one link on several threads, so what is sent at
 
 When nobody answers, what waits for the same broker fails with it; whoever told it tells it again.
 
-Owner: the shares of one consumer. Source: docs/requests.md, "offsets"; RocketMQ ConsumerOffsetManager.commitOffset.
+Owner: the shares of one consumer. Source: docs/reference/requests.md, "offsets"; RocketMQ
+ConsumerOffsetManager.commitOffset.
 """
 
 from tandemq.boundary import Now

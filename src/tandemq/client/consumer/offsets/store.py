@@ -4,7 +4,7 @@ Asked of and told to the master; to a slave when the master is down or may not s
 again to the master when it is back, because where an offset was told is remembered beside it. A member that refuses it
 with NO_PERMISSION may serve nobody now: the next one is asked.
 
-Source: docs/requests.md, "offsets"; RocketMQ RemoteBrokerOffsetStore, RebalancePushImpl.
+Source: docs/reference/requests.md, "offsets"; RocketMQ RemoteBrokerOffsetStore, RebalancePushImpl.
 """
 
 from collections.abc import Callable

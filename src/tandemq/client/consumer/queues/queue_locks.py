@@ -5,7 +5,7 @@ it longer (60 s), so that two members never believe to hold the same one. Only m
 stands still while a queue's master is gone. In a broker group that fails over it is who serves now; a lock counts for
 the broker that gave it, and is taken again at the next one.
 
-Source: docs/requests.md, "orderly consumption"; RocketMQ RebalanceImpl.lockAll.
+Source: docs/reference/requests.md, "orderly consumption"; RocketMQ RebalanceImpl.lockAll.
 """
 
 from collections.abc import Iterable

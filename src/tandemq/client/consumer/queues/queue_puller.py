@@ -18,7 +18,7 @@ Nothing is pulled while the window is full; who makes room calls `pull`.
 An answer is taken message by message. A body that cannot be decompressed is handed on with its `fault`; it costs the
 other messages nothing. A damaged record (its checksum is wrong) ends the answer: what lies before it is delivered, and
 the queue waits there for sound bytes, of another member or repaired.
-Source: docs/requests.md, "pull"; RocketMQ PullAPIWrapper.
+Source: docs/reference/requests.md, "pull"; RocketMQ PullAPIWrapper.
 """
 
 import logging

@@ -14,7 +14,7 @@ A broker that was reached just now may not have heard of all members yet, so tho
 Rebalancing starts when a broker says that members changed, when a route changed, when a member vanished, and every
 `rebalance_ms`; until everything could be asked it is tried again, ever less often.
 
-Owner: the consumer. Source: docs/requests.md, "group membership"; RocketMQ RebalanceImpl.
+Owner: the consumer. Source: docs/reference/requests.md, "group membership"; RocketMQ RebalanceImpl.
 """
 
 import logging

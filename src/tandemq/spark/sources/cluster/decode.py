@@ -3,7 +3,7 @@
 A record that is not sound (its checksum is wrong, its body cannot be decompressed) is a row with its `verdict` and the
 bytes as they lie for a body, if that column is asked for; otherwise it is an error: it never looks like a good row.
 
-Source: docs/pipeline.md, "Columns"; docs/storage.md, "record".
+Source: docs/guides/pipeline.md, "Columns"; docs/internals/storage.md, "record".
 """
 
 from collections.abc import Callable, Sequence

@@ -1,6 +1,6 @@
 """`format("rocketmq-lag")`: how far consumer groups are, as brokers say now; one row per group and queue.
 
-Source: docs/pipeline.md, "Declarative pipeline"; docs/requests.md, "administration".
+Source: docs/guides/pipeline.md, "Declarative pipeline"; docs/reference/requests.md, "administration".
 """
 
 import logging

@@ -6,7 +6,7 @@ The same form is what Spark keeps in a checkpoint and what `startingOffsets` and
 the earliest and -1 the latest offset of a queue, as in Spark's Kafka source. `epoch` is the generation of the group's
 log under which the numbers were true; it is left out where a group has none (0).
 
-Source: docs/pipeline.md, "Offsets".
+Source: docs/guides/pipeline.md, "Offsets".
 """
 
 import json

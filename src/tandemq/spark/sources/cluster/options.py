@@ -3,7 +3,7 @@
 Names and meanings follow Spark's Kafka source where it has them; names of the old rocketmq-spark connector are taken
 where they mean the same. Spark hands option names over in lower case, so case does not matter.
 
-Source: docs/pipeline.md, "The cluster as a source".
+Source: docs/guides/pipeline.md, "The cluster as a source".
 """
 
 import json

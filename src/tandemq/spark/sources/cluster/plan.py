@@ -5,7 +5,7 @@
 Large ranges are split so that all have a task of their own, small ones share a task: starting one costs more than
 reading a few thousand messages.
 
-Source: docs/pipeline.md, "Offsets"; Spark's KafkaOffsetRangeCalculator for the meaning of minPartitions.
+Source: docs/guides/pipeline.md, "Offsets"; Spark's KafkaOffsetRangeCalculator for the meaning of minPartitions.
 """
 
 from collections.abc import Mapping, Sequence

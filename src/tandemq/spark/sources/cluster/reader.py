@@ -9,7 +9,7 @@ Pulls are plain ones, of no consumer group, answered at once; a member that serv
 read instead. Several queues are pulled at the same time, and while one answer is decoded the next is on its way.
 Records come queue by queue all the same, so that a batch that is repeated has its rows in the same order.
 
-Source: docs/pipeline.md, "Reading"; docs/requests.md, "PULL_MESSAGE", "all codes".
+Source: docs/guides/pipeline.md, "Reading"; docs/reference/requests.md, "PULL_MESSAGE", "all codes".
 """
 
 import logging

@@ -4,7 +4,7 @@ Stories of requests (tandemq.client.core.operations). The end of a queue is aske
 it is down, of its slaves, which may lag: an end that a slave told may be behind what was read before, and that is no
 loss.
 
-Source: docs/pipeline.md, "Offsets"; docs/requests.md.
+Source: docs/guides/pipeline.md, "Offsets"; docs/reference/requests.md.
 """
 
 import re

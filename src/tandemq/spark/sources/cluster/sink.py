@@ -6,7 +6,7 @@ At least once: a task, a micro-batch or a query that is done again sends the sam
 same unique key, the hash of (query, batch, partition, row), so that readers can drop what they know. The rows of a
 batch must come in the same order then; those of our sources do.
 
-Source: docs/pipeline.md, "The cluster as a sink"; Spark's Kafka sink for conventions.
+Source: docs/guides/pipeline.md, "The cluster as a sink"; Spark's Kafka sink for conventions.
 """
 
 import asyncio

@@ -8,7 +8,7 @@ queue's first message, and is read from the next micro-batch on, so that a batch
 the same reason the first micro-batch is empty, unless the options name all offsets: Spark notes where batches end, and
 not where the first one begins.
 
-Source: docs/pipeline.md; Spark's Kafka source for conventions.
+Source: docs/guides/pipeline.md; Spark's Kafka source for conventions.
 """
 
 import logging

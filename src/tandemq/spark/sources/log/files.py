@@ -4,7 +4,7 @@
     store/epochFileCheckpoint                                         generations, if the store has any
 
 Read only; the broker may be running and writing. What it has written is taken up to the last record that is whole and
-sound. Source: docs/storage.md, "files", "recovery".
+sound. Source: docs/internals/storage.md, "files", "recovery".
 """
 
 import os

@@ -1,6 +1,7 @@
 """Options of `format("rocketmq-log")`, read and judged before anything else happens.
 
-Spark hands option names over in lower case, so case does not matter. Source: docs/pipeline.md, "The log as a source".
+Spark hands option names over in lower case, so case does not matter. Source: docs/guides/pipeline.md, "The log as a
+source".
 """
 
 import json

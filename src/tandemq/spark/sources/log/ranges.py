@@ -8,7 +8,7 @@ record before it begins, which therefore looks whether its last record is follow
 log's end, with no sound record behind it, is a torn tail and no row: a broker that starts cuts it. If the log went on
 there when the ranges were planned, it is a loss.
 
-Source: docs/storage.md, "recovery"; docs/pipeline.md, "Damage".
+Source: docs/internals/storage.md, "recovery"; docs/guides/pipeline.md, "Damage".
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -7,7 +7,7 @@ A stream follows a directory that grows. Its offsets say which generation of the
 written anew after a failover is noticed, never mixed in. Spark notes where a micro-batch ends and not where the first
 one begins: if the options do not say that either, it ends there, empty, so that a restart begins nowhere else.
 
-Source: docs/pipeline.md, "The log as a source".
+Source: docs/guides/pipeline.md, "The log as a source".
 """
 
 import logging

@@ -4,7 +4,7 @@ record before it, as a checksum.
 Records say where they lie and when they were stored, so that no two logs have the same one at the same place. Twins
 have the same, whatever fills the ends of their files.
 
-Source: docs/pipeline.md, "Archive".
+Source: docs/guides/pipeline.md, "Archive".
 """
 
 import zlib
