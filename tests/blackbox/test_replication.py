@@ -4,6 +4,7 @@ import random
 import socket
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -259,3 +260,18 @@ def seconds_to_stop(program: Program) -> float:
     assert program.process.wait(30) == 0
     program.stop()
     return seconds
+
+
+def test_slave_starts_again_while_clients_hold_all_places_of_theirs(start: Start) -> None:
+    master = start("master", maxConnections=5)
+    slave = start_slave(start, master.ha_port)
+    with ExitStack() as held:
+        clients = [held.enter_context(Caller(master.port)) for _ in range(5)]
+        assert clients[0].send(b"before") == OK
+        wait_for_copy(master, slave)
+        slave.kill()
+        with pytest.raises(ConnectionError), Caller(master.port) as refused:
+            refused.send(b"no place is left for a client")
+        assert clients[0].send(b"meanwhile") == OK
+        slave.start()
+        wait_for_copy(master, slave)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tandemq.broker.maintenance.registration import PIECE_TOPICS
+from tandemq.model.codes import RequestCode
 from tests.interop.checks import all_sent_ok, exactly, fail_one, lose_one, prove, repeat_one
 from tests.interop.driver import JavaDriver
 from tests.interop.java import SERVER_VERSIONS, wait_until
@@ -113,3 +116,37 @@ def test_broker_registers_with_name_servers_of_different_make(tmp_path: Path) ->
     finally:
         for server in servers:
             server.kill()
+
+
+@pytest.mark.background
+@pytest.mark.parametrize("names", SERVER_VERSIONS)
+def test_name_server_of_rocketmq_takes_all_pieces_of_a_registration(names: str, tmp_path: Path) -> None:
+    """It skips topics that come under the data version it has stored: each piece must have its own."""
+    with (
+        name_server(names, tmp_path / "namesrv") as namesrv,
+        broker(SUBJECT, tmp_path / "broker", namesrv, settings=SMALL_STORE) as subject,
+    ):
+        namesrv.start()
+        start_registered(subject, namesrv)
+        _write_topics(subject.port, range(PIECE_TOPICS + 500), queues=2)
+        _wait_queues(namesrv, f"T{PIECE_TOPICS + 499}", 2)
+        _wait_queues(namesrv, "T0", 2)
+        for number in (0, PIECE_TOPICS + 499):
+            _write_topics(subject.port, range(number, number + 1), queues=7)
+            _wait_queues(namesrv, f"T{number}", 7)
+
+
+def _write_topics(port: int, numbers: range, *, queues: int) -> None:
+    topics = [
+        {"topicName": f"T{number}", "readQueueNums": queues, "writeQueueNums": queues, "perm": 6} for number in numbers
+    ]
+    body = json.dumps({"topicConfigList": topics}).encode()
+    assert ask(port, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, body).fields["code"] == 0
+
+
+def _wait_queues(namesrv: NameServer, topic: str, queues: int) -> None:
+    def found() -> bool:
+        answer = ask(namesrv.port, GET_ROUTE, {"topic": topic})
+        return answer.fields["code"] == 0 and loads_lenient(answer.body)["queueDatas"][0]["writeQueueNums"] == queues
+
+    wait_until(found, what=f"{namesrv.name} knows {topic} with {queues} queues", within_s=40)
