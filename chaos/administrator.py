@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from tandemq.coordination.registry.records import GroupConfig, Mode, Permission, contradictions, with_member
+from tandemq.coordination.registry.records import BrokerPermission, GroupConfig, Mode, contradictions, with_member
 from tandemq.errors import LocalError
 from tandemq.groupdb.database import GroupDatabase
 from tandemq.groupdb.publisher import Carried, carry_group
@@ -70,7 +70,7 @@ class Administrator:
             "dropped": replace(self.first, members=others),
             f"weight {weight}": with_member(self.first, replace(member, weight=weight)),
         }
-        permission = dice.choice([one for one in Permission if one is not member.permission])
+        permission = dice.choice([one for one in BrokerPermission if one is not member.permission])
         found[f"permission {permission.value}"] = with_member(self.first, replace(member, permission=permission))
         sound = {what: config for what, config in found.items() if not list(contradictions(config))}
         what = dice.choice(sorted(sound))

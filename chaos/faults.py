@@ -9,7 +9,7 @@ from typing import Any
 
 from chaos.proxy import Behaviour
 from chaos.world import Broker, World
-from tandemq.coordination.registry.records import Mode, Permission
+from tandemq.coordination.registry.records import BrokerPermission, Mode
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.run.request import try_ask
@@ -122,7 +122,7 @@ class Faults:
         if refusal:
             return
         own = config.member(broker.broker_id)
-        right = Permission.NONE if own is None else own.permission
+        right = BrokerPermission.NONE if own is None else own.permission
         if own is None and self._dice.random() < 0.5:
             broker.kill()
         until = time.monotonic() + OBEYS_SECONDS
@@ -138,7 +138,7 @@ class Faults:
         if not broker.is_running:
             broker.start()
 
-    def _disobedience(self, broker: Broker, right: Permission, *, is_member: bool) -> str:
+    def _disobedience(self, broker: Broker, right: BrokerPermission, *, is_member: bool) -> str:
         """What is not yet as the configuration says; "" if everything is."""
         standing = broker.standing()
         if standing.get("mayRead") and not right.may_read:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from tandemq.registry import Ask, RegistryEvent
+from tandemq.registry import RegistryEvent, RegistryRequest
 
 Buffer = bytes | bytearray | memoryview
 
@@ -208,7 +208,7 @@ class Turn:
     closes: list[tuple[int, str]] = field(default_factory=list)
     connects: list[Connect] = field(default_factory=list)
     jobs: list[Job] = field(default_factory=list)
-    asks: list[Ask] = field(default_factory=list)
+    asks: list[RegistryRequest] = field(default_factory=list)
     """For the registry the shell speaks for this node, if it does."""
 
     def send(self, link: int, *buffers: Buffer) -> None:

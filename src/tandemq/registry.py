@@ -99,7 +99,7 @@ Operation = Read | ReadChildren | Create | Write | Delete
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class NodeFound:
     """Answer to Read. `owner`: the session of an ephemeral node, PERSISTENT (0) for others."""
 
     data: bytes
@@ -122,7 +122,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class NodeMissing:
     """There is no such node."""
 
 
@@ -137,7 +137,7 @@ class Conflict:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RegistryRefused:
     """The registry does not do this at all: data too long, a child below an ephemeral node, children below a deleted
     one, no permission. Nothing happened, and the same again would be refused again."""
 
@@ -149,14 +149,14 @@ class Unknown:
     """No answer: it may have happened or not. Never a failure; read before anything else is done."""
 
 
-Outcome = Found | Names | Done | Missing | Exists | Conflict | Refused | Unknown
+Outcome = NodeFound | Names | Done | NodeMissing | Exists | Conflict | RegistryRefused | Unknown
 
 
 # Between a machine and a registry.
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class RegistryRequest:
     """An operation and the asker's own number for it. Operations of a session are carried out and answered in order."""
 
     token: int
@@ -164,7 +164,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RegistryResponse:
     """Comes once per Ask. `sent_ms`: monotonic time before the request left."""
 
     token: int
@@ -214,14 +214,14 @@ class RegistrySession(Protocol):
     def problem(self) -> str:
         """Why there is no session at present; empty while there is one."""
 
-    def ask(self, ask: Ask) -> None:
+    def ask(self, ask: RegistryRequest) -> None:
         """Begin an operation."""
 
     def take_events(self) -> "list[RegistryEvent]":
         """What happened since the last call, in order."""
 
 
-RegistryEvent = Answer | SessionUp | SessionSuspended | SessionLost | Changed | Confirmed
+RegistryEvent = RegistryResponse | SessionUp | SessionSuspended | SessionLost | Changed | Confirmed
 
 
 ZOOKEEPER = "zookeeper"

@@ -7,7 +7,7 @@ import pytest
 
 from tandemq.boundary import Event, Now, Turn
 from tandemq.real.loop import Loop
-from tandemq.registry import Answer, Ask, Changed, Create, Done, RegistryEvent, SessionUp
+from tandemq.registry import Changed, Create, Done, RegistryEvent, RegistryRequest, RegistryResponse, SessionUp
 from tests.blackbox.programs import wait_until
 
 
@@ -26,8 +26,8 @@ class Registry:
             self._events.append(event)
         self._wake()
 
-    def ask(self, ask: Ask) -> None:
-        thread = threading.Thread(target=self.tell, args=(Answer(ask.token, Done(ask.token), 0),))
+    def ask(self, ask: RegistryRequest) -> None:
+        thread = threading.Thread(target=self.tell, args=(RegistryResponse(ask.token, Done(ask.token), 0),))
         thread.start()
 
     def take_events(self) -> list[RegistryEvent]:
@@ -46,9 +46,9 @@ class Asker:
     def turn(self, received: Sequence[tuple[int, bytes]], events: Sequence[Event], now: Now) -> Turn:
         turn = Turn()
         self.told += events
-        answered = sum(isinstance(event, Answer) for event in self.told)
+        answered = sum(isinstance(event, RegistryResponse) for event in self.told)
         if events and answered < self.count:
-            turn.asks.append(Ask(answered + 1, Create(f"/{answered}", b"")))
+            turn.asks.append(RegistryRequest(answered + 1, Create(f"/{answered}", b"")))
         return turn
 
     def deadline_ms(self) -> int | None:
@@ -73,4 +73,4 @@ def test_operations_go_to_the_registry_and_its_events_wake_the_loop(loop: Loop) 
     loop.stop()
     thread.join(30)
     assert node.told[0] == SessionUp(1, 2_000)
-    assert [event.token for event in node.told if isinstance(event, Answer)] == list(range(1, 501))
+    assert [event.token for event in node.told if isinstance(event, RegistryResponse)] == list(range(1, 501))

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from chaos.administrator import Administrator
-from tandemq.coordination.registry.records import GroupConfig, Mode, Permission, contradictions, with_member
+from tandemq.coordination.registry.records import BrokerPermission, GroupConfig, Mode, contradictions, with_member
 from tandemq.run.groups import new_group
 from tandemq.run.local import LocalCluster
 
@@ -32,7 +32,7 @@ def test_changes_are_refused_or_seen_by_the_brokers(tmp_path: Path) -> None:
 def read_only(config: GroupConfig, broker_id: int) -> GroupConfig:
     member = config.member(broker_id)
     assert member is not None
-    return with_member(config, replace(member, permission=Permission.READ))
+    return with_member(config, replace(member, permission=BrokerPermission.READ))
 
 
 @pytest.mark.parametrize("mode", [Mode.ELECT, Mode.SLAVE_CONSUME])

@@ -11,16 +11,16 @@ import pytest
 from tandemq.real.clock import read_clock
 from tandemq.real.zookeeper import CLOSE_SECONDS, ZooKeeperRegistry
 from tandemq.registry import (
-    Answer,
-    Ask,
     Confirmed,
     Create,
     Done,
-    Found,
+    NodeFound,
     Operation,
     Outcome,
     Read,
     RegistryEvent,
+    RegistryRequest,
+    RegistryResponse,
     SessionLost,
     SessionUp,
     Unknown,
@@ -53,9 +53,9 @@ class Client:
     def do(self, operation: Operation) -> Outcome:
         self._token += 1
         token = self._token
-        self.registry.ask(Ask(token, operation))
-        self.until(lambda: any(isinstance(e, Answer) and e.token == token for e in self.told), f"{operation}")
-        return next(e.outcome for e in self.told if isinstance(e, Answer) and e.token == token)
+        self.registry.ask(RegistryRequest(token, operation))
+        self.until(lambda: any(isinstance(e, RegistryResponse) and e.token == token for e in self.told), f"{operation}")
+        return next(e.outcome for e in self.told if isinstance(e, RegistryResponse) and e.token == token)
 
     def do_until_known(self, operation: Operation) -> Outcome:
         """As a machine would: again, as long as nobody answers."""
@@ -96,12 +96,12 @@ def test_a_session_and_its_nodes_outlive_a_killed_leader(servers: list[ZooKeeper
             killed_ms = read_clock().mono_ms
             wrote = client.do_until_known(Write("/state", str(version).encode(), version))
             found = client.do_until_known(Read("/state"))
-            assert isinstance(found, Found)
+            assert isinstance(found, NodeFound)
             assert (found.version, wrote) == (version + 1, Done(version + 1)) or found.data == str(version).encode()
             client.wait_confirmed_since(killed_ms)
             server.begin_start()
         live = client.do_until_known(Read("/live"))
-        assert isinstance(live, Found)
+        assert isinstance(live, NodeFound)
         assert live.owner == next(event.session_id for event in client.told if isinstance(event, SessionUp))
         assert not any(isinstance(event, SessionLost) for event in client.told)
     finally:
@@ -121,7 +121,7 @@ def test_without_a_majority_nothing_is_confirmed_and_nothing_is_lost(servers: li
         for server in servers[:2]:
             server.begin_start()
         client.until(lambda: client.registry.problem == "", "up again")
-        assert client.do_until_known(Read("/kept")) == Found(b"x", 0)
+        assert client.do_until_known(Read("/kept")) == NodeFound(b"x", 0)
     finally:
         client.registry.close()
 

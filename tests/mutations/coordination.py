@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from tandemq.coordination import lease
 from tandemq.coordination.member import founding, machine, takeover
-from tandemq.coordination.member.orders import Stage
+from tandemq.coordination.member.orders import MemberStage
 from tandemq.coordination.registry import view
 
 
@@ -34,15 +34,15 @@ class Mutation:
             yield
 
 
-def claim_by_reading(self: machine.Member, why: str, now: Any) -> None:
+def claim_by_reading(self: machine.MemberMachine, why: str, now: Any) -> None:
     """Serving goes on after a hand-over that was given up, without a write."""
     self._claim_above = view.NO_NODE - 1
-    self.become(Stage.CLAIMING, why, now)
-    self.become(Stage.PREPARING, why, now)
+    self.become(MemberStage.CLAIMING, why, now)
+    self.become(MemberStage.PREPARING, why, now)
 
 
 def _recorded_is_claimed(original: Callable[..., None]) -> Callable[..., None]:
-    def recorded(self: machine.Member, *arguments: Any, **options: Any) -> None:
+    def recorded(self: machine.MemberMachine, *arguments: Any, **options: Any) -> None:
         original(self, *arguments, **options)
         self._claim_above = view.NO_NODE - 1
         self.is_loss_accepted = True
@@ -50,7 +50,7 @@ def _recorded_is_claimed(original: Callable[..., None]) -> Callable[..., None]:
     return recorded
 
 
-def _any_session(self: machine.Member) -> int:
+def _any_session(self: machine.MemberMachine) -> int:
     ms = self.timing.lease_ms
     return max(self.lease.peers_until_ms(self.rivals(), ms), self.lease.registry_until_ms(ms))
 
@@ -60,7 +60,7 @@ def _one_peer_is_enough(self: lease.Lease, others: Any, lease_ms: int) -> int:
 
 
 def _promises_always(original: Callable[..., int]) -> Callable[..., int]:
-    def on_heartbeat(self: machine.Member, peer: int, heartbeat: Any, now: Any) -> int:
+    def on_heartbeat(self: machine.MemberMachine, peer: int, heartbeat: Any, now: Any) -> int:
         original(self, peer, heartbeat, now)
         return int(heartbeat.number)
 
@@ -78,26 +78,30 @@ def _live_ignored(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 MUTATIONS = (
-    Mutation("a lease never ends", machine.Member, "lease_until", lambda _: lease.FOREVER),
-    Mutation("a registry grant counts in any session", machine.Member, "lease_until", _any_session),
+    Mutation("a lease never ends", machine.MemberMachine, "lease_until", lambda _: lease.FOREVER),
+    Mutation("a registry grant counts in any session", machine.MemberMachine, "lease_until", _any_session),
     Mutation("one of several peers grants a lease", lease.Lease, "peers_until_ms", _one_peer_is_enough, first_seed=403),
     Mutation(
         "reading the record is a claim, with any log",
-        machine.Member,
+        machine.MemberMachine,
         "_recorded",
-        _recorded_is_claimed(machine.Member._recorded),
+        _recorded_is_claimed(machine.MemberMachine._recorded),
     ),
     Mutation(
-        "who may have lost the end of its log leads", machine.Member, "_may_lead", lambda _: True, first_seed=2109
+        "who may have lost the end of its log leads",
+        machine.MemberMachine,
+        "_may_lead",
+        lambda _: True,
+        first_seed=2109,
     ),
     Mutation(
         "a group is begun anew without those who are away", founding.Founder, "_was_there_before", lambda *_: False
     ),
     Mutation(
         "a member promises while it takes over",
-        machine.Member,
+        machine.MemberMachine,
         "on_heartbeat",
-        _promises_always(machine.Member.on_heartbeat),
+        _promises_always(machine.MemberMachine.on_heartbeat),
     ),
     Mutation("silence is not waited for", takeover.Taker, "_is_silent", lambda *_: True),
     Mutation("the live node is not looked at", takeover.Taker, "_suspect", _live_ignored(takeover.Taker._suspect)),

@@ -25,7 +25,7 @@ from tandemq.coordination import lease
 from tandemq.coordination.member import handover, takeover
 from tandemq.coordination.member import machine as member
 from tandemq.coordination.permission import right_of
-from tandemq.coordination.registry.records import Permission
+from tandemq.coordination.registry.records import BrokerPermission
 from tandemq.replication import master
 from tests.mutations.patch import Mutation, both, patched
 
@@ -170,12 +170,12 @@ def held_pulls_kept() -> AbstractContextManager[Any]:
 
 def loss_forgotten() -> AbstractContextManager[Any]:
     """Who lost part of its log leads all the same."""
-    return _always(member.Member, "is_log_whole", True)
+    return _always(member.MemberMachine, "is_log_whole", True)
 
 
 def lease_for_ever() -> AbstractContextManager[Any]:
     """A lease never ends."""
-    return patched(member.Member, "lease_until", lambda self: lease.FOREVER)
+    return patched(member.MemberMachine, "lease_until", lambda self: lease.FOREVER)
 
 
 def never_gives_back() -> AbstractContextManager[Any]:
@@ -196,24 +196,24 @@ def waiting_is_stored() -> AbstractContextManager[Any]:
 def permission_not_looked_up() -> AbstractContextManager[Any]:
     """Whoever serves may do everything, whatever is configured."""
 
-    def full(_configured: Permission, broker_id: int, state: Any) -> Permission:
-        return right_of(Permission.FULL, broker_id, state)
+    def full(_configured: BrokerPermission, broker_id: int, state: Any) -> BrokerPermission:
+        return right_of(BrokerPermission.FULL, broker_id, state)
 
     return patched(member, "right_of", full)
 
 
 def taken_out_serves() -> AbstractContextManager[Any]:
     """Who was a member once goes on as one when the configuration does not name it any more."""
-    own_of = member.Member.own_of
+    own_of = member.MemberMachine.own_of
 
-    def keep(self: member.Member, broker_id: int) -> Any:
+    def keep(self: member.MemberMachine, broker_id: int) -> Any:
         found = own_of(self, broker_id)
         if broker_id != self.id:
             return found
         kept = self.__dict__["once"] = found or self.__dict__.get("once")
         return kept
 
-    return patched(member.Member, "own_of", keep)
+    return patched(member.MemberMachine, "own_of", keep)
 
 
 def taken_out_stays_in_sync() -> AbstractContextManager[Any]:
@@ -236,7 +236,7 @@ def anybody_is_elected() -> AbstractContextManager[Any]:
     eligible = takeover.Taker._is_eligible
 
     def may(self: takeover.Taker, state: Any, holder: int, now: Any) -> bool:
-        with patched(self._member, "configured", lambda _: Permission.FULL):
+        with patched(self._member, "configured", lambda _: BrokerPermission.FULL):
             return eligible(self, state, holder, now)
 
     return patched(takeover.Taker, "_is_eligible", may)

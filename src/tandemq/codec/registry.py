@@ -33,15 +33,15 @@ from tandemq.registry import (
     Delete,
     Done,
     Exists,
-    Found,
     Guard,
-    Missing,
     Names,
+    NodeFound,
+    NodeMissing,
     Operation,
     Outcome,
     Read,
     ReadChildren,
-    Refused,
+    RegistryRefused,
     Write,
 )
 
@@ -124,7 +124,7 @@ def decode_operation(request: Command) -> tuple[int, Operation]:
     return fields.session_id, operation
 
 
-_BARE: dict[str, Outcome] = {"missing": Missing(), "exists": Exists(), "conflict": Conflict()}
+_BARE: dict[str, Outcome] = {"missing": NodeMissing(), "exists": Exists(), "conflict": Conflict()}
 _BARE_NAMES = {type(outcome): name for name, outcome in _BARE.items()}
 
 
@@ -132,14 +132,14 @@ def encode_outcome(request: Command, outcome: Outcome) -> Command:
     """The answer to an operation."""
     body = b""
     match outcome:
-        case Found(data=body, version=version, owner=owner):
+        case NodeFound(data=body, version=version, owner=owner):
             fields = {"outcome": "found", "version": str(version), "owner": str(owner)}
         case Names(children=children):
             fields = {"outcome": "names"}
             body = msgspec.json.encode(children)
         case Done(version=version):
             fields = {"outcome": "done", "version": str(version)}
-        case Refused(reason=reason):
+        case RegistryRefused(reason=reason):
             fields = {"outcome": "refused", "reason": reason}
         case _:
             fields = {"outcome": _BARE_NAMES[type(outcome)]}
@@ -157,13 +157,13 @@ def decode_outcome(answer: Command) -> Outcome:
     try:
         match kind:
             case "found":
-                return Found(bytes(answer.body), int(fields["version"]), int(fields["owner"]))
+                return NodeFound(bytes(answer.body), int(fields["version"]), int(fields["owner"]))
             case "names":
                 return Names(tuple(msgspec.json.decode(answer.body, type=list[str])))
             case "done":
                 return Done(int(fields["version"]))
             case "refused":
-                return Refused(fields["reason"])
+                return RegistryRefused(fields["reason"])
             case _:
                 return _BARE[kind]
     except (KeyError, ValueError, msgspec.DecodeError) as error:

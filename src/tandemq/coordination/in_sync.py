@@ -13,7 +13,7 @@ Owner: the master's `Member`. Source: docs/internals/failover.md, "In-sync set";
 
 from collections.abc import Collection, Mapping
 
-from tandemq.coordination.liveness import Peer
+from tandemq.coordination.liveness import GroupPeer
 from tandemq.coordination.registry.records import GroupConfig
 
 JOIN_MS = 1_000
@@ -66,7 +66,7 @@ class InSync:
             self._joining = None
         self._unite()
 
-    def confirm(self, log_end: int, peers: Mapping[int, Peer]) -> int:
+    def confirm(self, log_end: int, peers: Mapping[int, GroupPeer]) -> int:
         """Compute the confirm offset anew and return it."""
         if self._served_from is not None:
             lowest = log_end
@@ -80,7 +80,7 @@ class InSync:
     def wish(
         self,
         now_ms: int,
-        peers: Mapping[int, Peer],
+        peers: Mapping[int, GroupPeer],
         *,
         gone: Collection[int],
         candidates: Collection[int],
@@ -116,12 +116,12 @@ class InSync:
                 return self.decided | {self._joining}
         return None
 
-    def _drop_stuck(self, now_ms: int, peers: Mapping[int, Peer]) -> None:
+    def _drop_stuck(self, now_ms: int, peers: Mapping[int, GroupPeer]) -> None:
         if self._joining is not None:
             peer = peers.get(self._joining)
             if peer is None or not peer.is_linked or now_ms - self._joining_ms > JOIN_MS:
                 self._joining = None
                 self._unite()
 
-    def _has_caught_up(self, peer: Peer | None, now_ms: int) -> bool:
+    def _has_caught_up(self, peer: GroupPeer | None, now_ms: int) -> bool:
         return peer is not None and peer.is_linked and peer.acked >= 0 and now_ms - peer.caught_up_ms < JOIN_MS

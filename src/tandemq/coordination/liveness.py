@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Peer:
+class GroupPeer:
     """One other member, as this broker's own connections show it."""
 
     heard_ms: int
@@ -33,7 +33,7 @@ class Peer:
     """Its log end, as its heartbeats say; -1: never told."""
 
 
-class Checks:
+class AbsenceChecks:
     """N looks in a row, a fixed time apart."""
 
     def __init__(self) -> None:

@@ -9,14 +9,14 @@ A right is not yet permission: only while a lease holds may it be used (`lease`)
 Source: docs/internals/failover.md, "Permissions"; requirements F06, F12, F24.
 """
 
-from tandemq.coordination.registry.records import NOBODY, GroupMode, GroupState, Permission
+from tandemq.coordination.registry.records import NOBODY, BrokerPermission, GroupMode, GroupState
 
 
-def right_of(configured: Permission, broker_id: int, state: GroupState | None) -> Permission:
+def right_of(configured: BrokerPermission, broker_id: int, state: GroupState | None) -> BrokerPermission:
     """The table above. `state` None: the record was never read, so nobody may do anything."""
     if state is None or holder_of(state) != broker_id:
-        return Permission.NONE
-    return configured if state.mode is GroupMode.NORMAL else configured & Permission.READ
+        return BrokerPermission.NONE
+    return configured if state.mode is GroupMode.NORMAL else configured & BrokerPermission.READ
 
 
 def holder_of(state: GroupState) -> int:

@@ -11,7 +11,7 @@ Source: docs/internals/failover.md, "When another takes over"; requirements F12-
 
 from enum import Enum
 
-from tandemq.coordination.registry.records import GroupMode, GroupState, Permission
+from tandemq.coordination.registry.records import BrokerPermission, GroupMode, GroupState
 
 
 class HandStep(Enum):
@@ -25,7 +25,7 @@ class HandStep(Enum):
     """The other has stored them; the record is about to change."""
 
 
-def may_take_reading(state: GroupState, broker_id: int, mine: Permission, masters: Permission) -> bool:
+def may_take_reading(state: GroupState, broker_id: int, mine: BrokerPermission, masters: BrokerPermission) -> bool:
     """Whether a slave may take over reading from a master that is gone, by configuration and record."""
     return (
         state.mode is GroupMode.NORMAL

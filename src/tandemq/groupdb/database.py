@@ -22,10 +22,10 @@ import sqlalchemy as sql
 from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, SQLAlchemyError
 
 from tandemq.coordination.registry.records import (
+    BrokerPermission,
     GroupConfig,
-    Member,
+    GroupMember,
     Mode,
-    Permission,
     Role,
     check_config,
     check_name,
@@ -248,7 +248,7 @@ def _stored(rows: list[Any]) -> StoredGroup:
     config = None
     if not first.is_removed:
         members = tuple(
-            Member(row.broker_id, Role(row.role), Permission(row.permission), row.weight, row.priority)
+            GroupMember(row.broker_id, Role(row.role), BrokerPermission(row.permission), row.weight, row.priority)
             for row in rows
             if row.broker_id is not None
         )
@@ -258,7 +258,7 @@ def _stored(rows: list[Any]) -> StoredGroup:
     )
 
 
-def _member_row(cluster: str, broker_name: str, member: Member) -> dict[str, Any]:
+def _member_row(cluster: str, broker_name: str, member: GroupMember) -> dict[str, Any]:
     return {
         "cluster": cluster,
         "broker_name": broker_name,

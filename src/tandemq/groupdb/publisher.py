@@ -26,15 +26,15 @@ from tandemq.coordination.registry.interface import (
     Delete,
     Done,
     Exists,
-    Found,
     Guard,
-    Missing,
     Names,
+    NodeFound,
+    NodeMissing,
     Operation,
     Outcome,
     Read,
     ReadChildren,
-    Refused,
+    RegistryRefused,
     Unknown,
     Write,
 )
@@ -114,7 +114,7 @@ def carry_group(database: GroupDatabase, do: Do, cluster: str, broker_name: str)
     raise RemoteError(f"{path} is written, or its group changed, by somebody else all the time")
 
 
-def _bring(do: Do, path: str, node: Found | None, group: StoredGroup, guard: Guard | None) -> Carried | None:
+def _bring(do: Do, path: str, node: NodeFound | None, group: StoredGroup, guard: Guard | None) -> Carried | None:
     """Make the node what the group is; None: the node, or the record, is not any more what was read."""
     if group.config is None:
         if node is None:
@@ -137,17 +137,17 @@ def _apply(do: Do, operation: Operation, path: str, what: Carried) -> Carried | 
     match do(operation):
         case Done():
             return what
-        case Conflict() | Missing() | Exists():
+        case Conflict() | NodeMissing() | Exists():
             return None
         case outcome:
             raise _failed(outcome, path)
 
 
-def _known(outcome: Outcome, path: str) -> Found | None:
+def _known(outcome: Outcome, path: str) -> NodeFound | None:
     match outcome:
-        case Found():
+        case NodeFound():
             return outcome
-        case Missing():
+        case NodeMissing():
             return None
         case _:
             raise _failed(outcome, path)
@@ -156,11 +156,13 @@ def _known(outcome: Outcome, path: str) -> Found | None:
 def _failed(outcome: Outcome, path: str) -> RemoteError | OutcomeUnknown:
     if isinstance(outcome, Unknown):
         return OutcomeUnknown(f"the registry did not answer for {path}", hint="run it again: nothing is done twice")
-    reason = outcome.reason if isinstance(outcome, Refused) else repr(outcome)
+    reason = outcome.reason if isinstance(outcome, RegistryRefused) else repr(outcome)
     return RemoteError(f"the registry refused {path}: {reason}")
 
 
-def _weigh(do: Do, node: Found | None, record: Found | None, group: StoredGroup) -> tuple[str, GroupState | None]:
+def _weigh(
+    do: Do, node: NodeFound | None, record: NodeFound | None, group: StoredGroup
+) -> tuple[str, GroupState | None]:
     """Why the group as it stands forbids its configuration, "" if it does not; and its record as it must be before."""
     if group.config is None:
         living = _living(do, group) if node is not None else []
@@ -176,7 +178,7 @@ def _weigh(do: Do, node: Found | None, record: Found | None, group: StoredGroup)
     return (str(trouble), None) if trouble is not None else ("", forgotten(state, before, group.config))
 
 
-def _config_of(broker_name: str, node: Found | None) -> GroupConfig | None:
+def _config_of(broker_name: str, node: NodeFound | None) -> GroupConfig | None:
     """What a `config` node says; None if there is none, or nothing that brokers could have read."""
     try:
         return None if node is None else config_from_json(broker_name, node.data)
@@ -190,7 +192,7 @@ def _living(do: Do, group: StoredGroup) -> list[int]:
     match do(ReadChildren(path)):
         case Names(children=names):
             return [int(name) for name in names if name.isdecimal()]
-        case Missing():
+        case NodeMissing():
             return []
         case outcome:
             raise _failed(outcome, path)

@@ -36,8 +36,6 @@ from kazoo.retry import KazooRetry
 
 from tandemq.real.clock import read_clock
 from tandemq.registry import (
-    Answer,
-    Ask,
     Changed,
     Confirmed,
     Conflict,
@@ -45,16 +43,18 @@ from tandemq.registry import (
     Delete,
     Done,
     Exists,
-    Found,
     Guard,
-    Missing,
     Names,
+    NodeFound,
+    NodeMissing,
     Operation,
     Outcome,
     Read,
     ReadChildren,
-    Refused,
     RegistryEvent,
+    RegistryRefused,
+    RegistryRequest,
+    RegistryResponse,
     SessionLost,
     SessionSuspended,
     SessionUp,
@@ -72,14 +72,14 @@ CLOSE_SECONDS = 2
 _log = logging.getLogger(__name__)
 
 _OUTCOMES: dict[type[Exception], Outcome] = {
-    zk.NoNodeError: Missing(),
+    zk.NoNodeError: NodeMissing(),
     zk.NodeExistsError: Exists(),
     zk.BadVersionError: Conflict(),
-    zk.NotEmptyError: Refused("it has children"),
-    zk.NoChildrenForEphemeralsError: Refused("an ephemeral node has no children"),
-    zk.NoAuthError: Refused("ZooKeeper's access control does not allow it"),
-    zk.InvalidACLError: Refused("ZooKeeper refused the access control list"),
-    zk.BadArgumentsError: Refused("ZooKeeper refused the arguments"),
+    zk.NotEmptyError: RegistryRefused("it has children"),
+    zk.NoChildrenForEphemeralsError: RegistryRefused("an ephemeral node has no children"),
+    zk.NoAuthError: RegistryRefused("ZooKeeper's access control does not allow it"),
+    zk.InvalidACLError: RegistryRefused("ZooKeeper refused the access control list"),
+    zk.BadArgumentsError: RegistryRefused("ZooKeeper refused the arguments"),
 }
 
 
@@ -129,11 +129,11 @@ class ZooKeeperRegistry:
         self._events: deque[RegistryEvent] = deque()
         self._lock = threading.RLock()
         """Held by whoever reads or changes what follows, and while requests are handed to kazoo, for their order."""
-        self._under_way: dict[int, Ask] = {}
+        self._under_way: dict[int, RegistryRequest] = {}
         """By serial number, in order: a token may come again, an answer must not go to the wrong one."""
         self._answered: dict[int, list[RegistryEvent]] = {}
         """What is told when all operations before have been answered."""
-        self._waiting: deque[tuple[int, Ask, int]] = deque()
+        self._waiting: deque[tuple[int, RegistryRequest, int]] = deque()
         """Behind a creation that is under way."""
         self._creating: int | None = None
         self._serial = 0
@@ -157,7 +157,7 @@ class ZooKeeperRegistry:
         self._client.start_async()
         self._pinger.start()
 
-    def ask(self, ask: Ask) -> None:
+    def ask(self, ask: RegistryRequest) -> None:
         """Begin an operation; its answer comes as an event."""
         sent_ms = read_clock().mono_ms
         reason = refusal(ask.operation)
@@ -169,8 +169,8 @@ class ZooKeeperRegistry:
                 self._waiting.append((serial, ask, sent_ms))
                 self._begin_waiting()
             else:
-                outcome = Unknown() if reason is None else Refused(reason)
-                self._tell(serial, [Answer(ask.token, outcome, sent_ms)])
+                outcome = Unknown() if reason is None else RegistryRefused(reason)
+                self._tell(serial, [RegistryResponse(ask.token, outcome, sent_ms)])
         self._wake()
 
     def _begin_waiting(self) -> None:
@@ -215,7 +215,7 @@ class ZooKeeperRegistry:
 
     # Operations. What follows runs on kazoo's threads as well.
 
-    def _begin(self, serial: int, ask: Ask, sent_ms: int, reads_left: int = READS_MAX) -> None:
+    def _begin(self, serial: int, ask: RegistryRequest, sent_ms: int, reads_left: int = READS_MAX) -> None:
         def ended(result: Any) -> None:
             self._ended(serial, ask, sent_ms, result, reads_left)
 
@@ -240,7 +240,7 @@ class ZooKeeperRegistry:
             case Delete(path=path, version=version):
                 return client.delete_async(path, version=version)
 
-    def _ended(self, serial: int, ask: Ask, sent_ms: int, result: Any, reads_left: int) -> None:
+    def _ended(self, serial: int, ask: RegistryRequest, sent_ms: int, result: Any, reads_left: int) -> None:
         operation = ask.operation
         if result.exception is None:
             self._answer(serial, ask, _outcome(operation, result.value), sent_ms)
@@ -249,12 +249,12 @@ class ZooKeeperRegistry:
         else:
             self._answer(serial, ask, _failure(result.exception), sent_ms)
 
-    def _watch_missing(self, serial: int, ask: Ask, sent_ms: int, reads_left: int) -> None:
+    def _watch_missing(self, serial: int, ask: RegistryRequest, sent_ms: int, reads_left: int) -> None:
         def ended(result: Any) -> None:
             if result.exception is not None:
                 self._answer(serial, ask, _failure(result.exception), sent_ms)
             elif result.value is None:
-                self._answer(serial, ask, Missing(), sent_ms)
+                self._answer(serial, ask, NodeMissing(), sent_ms)
             elif reads_left:
                 self._begin(serial, ask, sent_ms, reads_left - 1)
             else:
@@ -262,12 +262,14 @@ class ZooKeeperRegistry:
 
         self._client.exists_async(ask.operation.path, watch=self._on_watch).rawlink(ended)
 
-    def _answer(self, serial: int, ask: Ask, outcome: Outcome, sent_ms: int) -> None:
+    def _answer(self, serial: int, ask: RegistryRequest, outcome: Outcome, sent_ms: int) -> None:
         with self._lock:
             if serial not in self._under_way:
                 return  # answered Unknown when the connection went
-            events: list[RegistryEvent] = [Answer(ask.token, outcome, sent_ms)]
-            if not isinstance(outcome, Unknown | Refused) and isinstance(ask.operation, Create | Write | Delete):
+            events: list[RegistryEvent] = [RegistryResponse(ask.token, outcome, sent_ms)]
+            if not isinstance(outcome, Unknown | RegistryRefused) and isinstance(
+                ask.operation, Create | Write | Delete
+            ):
                 events.append(Confirmed(sent_ms))
             self._tell(serial, events)
             if serial == self._creating:
@@ -302,7 +304,7 @@ class ZooKeeperRegistry:
 
     def _down(self, now_ms: int, *, lost: bool) -> None:
         for serial, ask in self._under_way.items():
-            self._events.extend(self._answered.get(serial, [Answer(ask.token, Unknown(), now_ms)]))
+            self._events.extend(self._answered.get(serial, [RegistryResponse(ask.token, Unknown(), now_ms)]))
         self._under_way.clear()
         self._answered.clear()
         self._waiting.clear()
@@ -344,7 +346,7 @@ def _outcome(operation: Operation, value: Any) -> Outcome:
     match operation:
         case Read():
             data, stat = value
-            return Found(data, stat.version, stat.ephemeralOwner)
+            return NodeFound(data, stat.version, stat.ephemeralOwner)
         case ReadChildren():
             return Names(tuple(sorted(value)))
         case Create():

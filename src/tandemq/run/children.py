@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from tandemq.codec.remoting.fastjson import loads
-from tandemq.coordination.member.orders import Stage
+from tandemq.coordination.member.orders import MemberStage
 from tandemq.coordination.registry.records import Mode
 from tandemq.errors import ConfigError, LocalError, NetworkError
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -433,7 +433,7 @@ class ChildCluster:
 
 
 def _is_serving_master(standing: Mapping[str, Any]) -> bool:
-    return bool(standing.get("isMaster")) and standing.get("stage") == Stage.SERVING.value
+    return bool(standing.get("isMaster")) and standing.get("stage") == MemberStage.SERVING.value
 
 
 def copies_of(address: str) -> int:

@@ -14,10 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from tandemq.coordination.registry.records import (
+    BrokerPermission,
     GroupConfig,
-    Member,
+    GroupMember,
     Mode,
-    Permission,
     Role,
     config_from_json,
     config_path,
@@ -28,7 +28,7 @@ from tandemq.coordination.registry.records import (
 )
 from tandemq.coordination.registry.transition import MASTER_ID, forgotten, objection
 from tandemq.errors import ConfigError, OutcomeUnknown, RemoteError
-from tandemq.registry import Create, Done, Found, Missing, Operation, Read, Unknown, Write, parse_address
+from tandemq.registry import Create, Done, NodeFound, NodeMissing, Operation, Read, Unknown, Write, parse_address
 from tandemq.run.registry_session import RegistryClient
 
 CLUSTER = "DefaultCluster"
@@ -41,9 +41,9 @@ def has_registry(directory: Path) -> bool:
 
 def new_group(mode: Mode, members: int) -> GroupConfig:
     """A group of this many members, as it is configured if nobody says anything else."""
-    slave = Permission.READ if mode is Mode.SLAVE_CONSUME else Permission.FULL
-    others = (Member(number, Role.SLAVE, slave) for number in range(1, members))
-    return GroupConfig(mode, (Member(MASTER_ID, Role.MASTER), *others))
+    slave = BrokerPermission.READ if mode is Mode.SLAVE_CONSUME else BrokerPermission.FULL
+    others = (GroupMember(number, Role.SLAVE, slave) for number in range(1, members))
+    return GroupConfig(mode, (GroupMember(MASTER_ID, Role.MASTER), *others))
 
 
 def configure(
@@ -132,11 +132,11 @@ def _leave_mode(registry: RegistryClient, path: str, name: str, before: GroupCon
         _do(registry, Write(path, state_to_json(begun), node.version), path)
 
 
-def _read(registry: RegistryClient, path: str) -> Found | None:
+def _read(registry: RegistryClient, path: str) -> NodeFound | None:
     match registry.do(Read(path)):
-        case Found() as found:
+        case NodeFound() as found:
             return found
-        case Missing():
+        case NodeMissing():
             return None
         case outcome:
             raise RemoteError(f"the registry does not tell {path}: {outcome}")

@@ -23,7 +23,7 @@ from typing import Self
 from tandemq.broker.node import Broker
 from tandemq.config.files import load_broker_config
 from tandemq.config.settings import BrokerConfig, NameServerConfig
-from tandemq.coordination.member.orders import Stage
+from tandemq.coordination.member.orders import MemberStage
 from tandemq.coordination.registry.records import Mode
 from tandemq.errors import ConfigError, LocalError, NetworkError
 from tandemq.run.broker import BrokerProcess
@@ -149,7 +149,7 @@ class LocalBroker:
         if not self.is_running:
             return False
         node = self.node
-        return node.is_master and (node.failover is None or node.failover.member.stage is Stage.SERVING)
+        return node.is_master and (node.failover is None or node.failover.member.stage is MemberStage.SERVING)
 
     def members_in_sync(self) -> int:
         """How many members the group's record lists as in sync, as this broker knows it."""

@@ -18,18 +18,18 @@ from typing import Protocol, Self
 
 from tandemq.boundary import Closed, Event, Now, Opened, Turn
 from tandemq.codec.proofs import Keyring
-from tandemq.coordination.registry.embedded import EmbeddedRegistry, State
+from tandemq.coordination.registry.embedded import EmbeddedRegistry, RegistrySessionState
 from tandemq.errors import ConfigError, NotConnected, RemoteError
 from tandemq.real.clock import read_clock
 from tandemq.real.loop import Loop
 from tandemq.registry import (
     ZOOKEEPER,
-    Answer,
-    Ask,
     Operation,
     Outcome,
     RegistryAddress,
     RegistryEvent,
+    RegistryRequest,
+    RegistryResponse,
     RegistrySession,
     SessionUp,
     Unknown,
@@ -69,7 +69,7 @@ class EmbeddedSession:
         self._links = 0
         self._machine = EmbeddedRegistry(address, client, timeout_ms, self._next_link, keyring)
         self._wake = wake
-        self._asks: deque[Ask] = deque()
+        self._asks: deque[RegistryRequest] = deque()
         self._told: deque[RegistryEvent] = deque()
         self._is_closing = False
         self._is_over = threading.Event()
@@ -104,14 +104,14 @@ class EmbeddedSession:
                 machine.received(link, data, turn, now)
         while self._asks:
             machine.ask(self._asks.popleft(), turn, now)
-        if self._is_closing and machine.state is not State.CLOSED:
+        if self._is_closing and machine.state is not RegistrySessionState.CLOSED:
             machine.close(turn, now)
         machine.tick(turn, now)
         told = machine.take_events()
         self._told.extend(told)
         if (told or machine.refusal) and self._wake is not None:
             self._wake.set()
-        if machine.state is State.CLOSED and not machine.owns(self._links):
+        if machine.state is RegistrySessionState.CLOSED and not machine.owns(self._links):
             self._is_over.set()
         return turn
 
@@ -119,7 +119,7 @@ class EmbeddedSession:
         """See `boundary.Node`."""
         return self._machine.deadline_ms()
 
-    def ask(self, ask: Ask) -> None:
+    def ask(self, ask: RegistryRequest) -> None:
         """See `RegistrySession`; from any thread."""
         self._asks.append(ask)
         self._loop.wake()
@@ -204,9 +204,9 @@ class RegistryClient:
     def do(self, operation: Operation) -> Outcome:
         """Carry out one operation; Unknown if no answer comes in time."""
         self._token += 1
-        self._session.ask(Ask(self._token, operation))
-        answer = self._wait_for(Answer)
-        return answer.outcome if isinstance(answer, Answer) else Unknown()
+        self._session.ask(RegistryRequest(self._token, operation))
+        answer = self._wait_for(RegistryResponse)
+        return answer.outcome if isinstance(answer, RegistryResponse) else Unknown()
 
     def _wait_for(self, kind: type[RegistryEvent]) -> RegistryEvent | None:
         """The next event of a kind; an answer must be the last one asked for."""
@@ -214,7 +214,7 @@ class RegistryClient:
         while True:
             self._wake.clear()
             for event in self._session.take_events():
-                if isinstance(event, kind) and (not isinstance(event, Answer) or event.token == self._token):
+                if isinstance(event, kind) and (not isinstance(event, RegistryResponse) or event.token == self._token):
                     return event
             left_ms = until_ms - read_clock().mono_ms
             if left_ms <= 0 or self._session.refusal or not self._wake.wait(left_ms / 1000):

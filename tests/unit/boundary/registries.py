@@ -17,8 +17,6 @@ from tandemq.coordination.registry.tree import Tree
 from tandemq.real.clock import read_clock
 from tandemq.real.zookeeper import ZooKeeperRegistry
 from tandemq.registry import (
-    Answer,
-    Ask,
     Changed,
     Confirmed,
     Create,
@@ -26,6 +24,8 @@ from tandemq.registry import (
     Operation,
     Outcome,
     RegistryEvent,
+    RegistryRequest,
+    RegistryResponse,
     SessionLost,
     SessionSuspended,
     SessionUp,
@@ -48,7 +48,7 @@ SHORT_MS = 600
 class Line(Protocol):
     """What carries a session's operations, and what can go wrong with it."""
 
-    def ask(self, ask: Ask) -> None: ...
+    def ask(self, ask: RegistryRequest) -> None: ...
     def take_events(self) -> list[RegistryEvent]: ...
     def cut(self) -> None: ...
     def silence(self) -> None: ...
@@ -85,12 +85,12 @@ class Session:
 
     def ask(self, operation: Operation) -> int:
         self._token += 1
-        self.line.ask(Ask(self._token, operation))
+        self.line.ask(RegistryRequest(self._token, operation))
         return self._token
 
-    def answer(self, token: int) -> Answer:
-        def found() -> list[Answer]:
-            return [event for event in self.told if isinstance(event, Answer) and event.token == token]
+    def answer(self, token: int) -> RegistryResponse:
+        def found() -> list[RegistryResponse]:
+            return [event for event in self.told if isinstance(event, RegistryResponse) and event.token == token]
 
         self.until(lambda: bool(found()), f"an answer to {token}")
         return found()[0]
@@ -169,12 +169,12 @@ class TreeLine:
         self._is_up, self._session = False, 0
         self._events.append(SessionLost())
 
-    def ask(self, ask: Ask) -> None:
+    def ask(self, ask: RegistryRequest) -> None:
         now_ms = self._place.clock_ms
         if not self._is_up or not self._place.tree.touch(self._session, now_ms):
-            self._events.append(Answer(ask.token, Unknown(), now_ms))
+            self._events.append(RegistryResponse(ask.token, Unknown(), now_ms))
             return
-        self._events.append(Answer(ask.token, self._place.tree.execute(self._session, ask.operation), now_ms))
+        self._events.append(RegistryResponse(ask.token, self._place.tree.execute(self._session, ask.operation), now_ms))
         if isinstance(ask.operation, Create | Write | Delete):
             self._events.append(Confirmed(now_ms))
         self._place.deliver()
@@ -256,7 +256,7 @@ class ProxiedLine:
         self._proxy = proxy
         self._shell = shell
 
-    def ask(self, ask: Ask) -> None:
+    def ask(self, ask: RegistryRequest) -> None:
         self._shell.ask(ask)
 
     def take_events(self) -> list[RegistryEvent]:

@@ -11,20 +11,20 @@ import pytest
 from tandemq.registry import (
     DATA_BYTES_MAX,
     PERSISTENT,
-    Answer,
     Confirmed,
     Conflict,
     Create,
     Delete,
     Done,
     Exists,
-    Found,
     Guard,
-    Missing,
     Names,
+    NodeFound,
+    NodeMissing,
     Read,
     ReadChildren,
-    Refused,
+    RegistryRefused,
+    RegistryResponse,
     SessionLost,
     SessionSuspended,
     SessionUp,
@@ -59,18 +59,18 @@ def root() -> str:
 
 def test_a_node_is_created_read_written_and_deleted_by_version(begin: Begin, root: str) -> None:
     me = begin()
-    assert me.do(Read(root)) == Missing()
+    assert me.do(Read(root)) == NodeMissing()
     assert me.do(Create(root, b"one")) == Done(0)
     assert me.do(Create(root, b"two")) == Exists()
-    assert me.do(Read(root)) == Found(b"one", 0, PERSISTENT)
+    assert me.do(Read(root)) == NodeFound(b"one", 0, PERSISTENT)
     assert me.do(Write(root, b"two", 0)) == Done(1)
     assert me.do(Write(root, b"three", 0)) == Conflict()
     assert me.do(Write(root, b"", 1)) == Done(2)
-    assert me.do(Read(root)) == Found(b"", 2, PERSISTENT)
+    assert me.do(Read(root)) == NodeFound(b"", 2, PERSISTENT)
     assert me.do(Delete(root, 1)) == Conflict()
     assert me.do(Delete(root, 2)) == Done(2)
-    assert me.do(Delete(root, 2)) == Missing()
-    assert me.do(Write(root, b"x", 2)) == Missing()
+    assert me.do(Delete(root, 2)) == NodeMissing()
+    assert me.do(Write(root, b"x", 2)) == NodeMissing()
     assert me.do(Create(root, b"again")) == Done(0)
 
 
@@ -83,23 +83,23 @@ def test_a_write_happens_only_while_its_guard_holds(begin: Begin, root: str) -> 
     assert me.do(Write(other, b"", 0)) == Done(1)
     assert me.do(Write(node, b"2", 1, Guard(other, 0))) == Conflict()
     assert me.do(Write(node, b"2", 0, Guard(other, 1))) == Conflict()
-    assert me.do(Write(f"{root}/none", b"", 0, Guard(other, 1))) == Missing()
-    assert isinstance(me.do(Write(node, b"2", 1, Guard("/", 1))), Refused)
-    assert me.do(Read(node, watch=True)) == Found(b"1", 1, PERSISTENT)
+    assert me.do(Write(f"{root}/none", b"", 0, Guard(other, 1))) == NodeMissing()
+    assert isinstance(me.do(Write(node, b"2", 1, Guard("/", 1))), RegistryRefused)
+    assert me.do(Read(node, watch=True)) == NodeFound(b"1", 1, PERSISTENT)
     assert me.do(Write(node, b"2", 1, Guard(other, 1))) == Done(2)
     me.until(lambda: me.changed(node) == 1, "told of the write")
-    assert me.do(Read(other)) == Found(b"", 1, PERSISTENT), "a guard is not written"
+    assert me.do(Read(other)) == NodeFound(b"", 1, PERSISTENT), "a guard is not written"
 
 
 def test_missing_parents_are_made_and_children_are_listed(begin: Begin, root: str) -> None:
     me = begin()
-    assert me.do(ReadChildren(root)) == Missing()
+    assert me.do(ReadChildren(root)) == NodeMissing()
     assert me.do(Create(f"{root}/b/x", b"1")) == Done(0)
     assert me.do(Create(f"{root}/a", b"2")) == Done(0)
     assert me.do(ReadChildren(root)) == Names(("a", "b"))
     assert me.do(ReadChildren(f"{root}/a")) == Names(())
-    assert me.do(Read(f"{root}/b")) == Found(b"", 0, PERSISTENT)
-    assert isinstance(me.do(Delete(f"{root}/b", 0)), Refused)
+    assert me.do(Read(f"{root}/b")) == NodeFound(b"", 0, PERSISTENT)
+    assert isinstance(me.do(Delete(f"{root}/b", 0)), RegistryRefused)
     assert me.do(Delete(f"{root}/b/x", 0)) == Done(0)
     assert me.do(Delete(f"{root}/b", 0)) == Done(0)
     assert me.do(ReadChildren(root)) == Names(("a",))
@@ -108,23 +108,23 @@ def test_missing_parents_are_made_and_children_are_listed(begin: Begin, root: st
 def test_what_no_registry_does_is_refused(begin: Begin, root: str) -> None:
     me = begin()
     for path in ("", "/", "no/slash", "/a//b", "/a/", "/a/../b", "/a\n", "/" + "x" * 2000):
-        assert isinstance(me.do(Read(path)), Refused), path
-    assert isinstance(me.do(Create(root, bytes(DATA_BYTES_MAX + 1))), Refused)
+        assert isinstance(me.do(Read(path)), RegistryRefused), path
+    assert isinstance(me.do(Create(root, bytes(DATA_BYTES_MAX + 1))), RegistryRefused)
     assert me.do(Create(root, bytes(DATA_BYTES_MAX))) == Done(0)
-    assert isinstance(me.do(Write(root, bytes(DATA_BYTES_MAX + 1), 0)), Refused)
-    assert me.do(Read(root)) == Found(bytes(DATA_BYTES_MAX), 0, PERSISTENT)
+    assert isinstance(me.do(Write(root, bytes(DATA_BYTES_MAX + 1), 0)), RegistryRefused)
+    assert me.do(Read(root)) == NodeFound(bytes(DATA_BYTES_MAX), 0, PERSISTENT)
     assert me.do(Create(f"{root}/e", b"", ephemeral=True)) == Done(0)
-    assert isinstance(me.do(Create(f"{root}/e/child", b"")), Refused)
+    assert isinstance(me.do(Create(f"{root}/e/child", b"")), RegistryRefused)
 
 
 def test_a_watch_on_data_tells_once(begin: Begin, root: str) -> None:
     me, other = begin(), begin()
     me.do(Create(root, b"0"))
-    assert me.do(Read(root, watch=True)) == Found(b"0", 0, PERSISTENT)
+    assert me.do(Read(root, watch=True)) == NodeFound(b"0", 0, PERSISTENT)
     assert other.do(Write(root, b"1", 0)) == Done(1)
     me.until(lambda: me.changed(root) == 1, "told of the write")
     assert other.do(Write(root, b"2", 1)) == Done(2)
-    assert me.do(Read(root, watch=True)) == Found(b"2", 2, PERSISTENT)
+    assert me.do(Read(root, watch=True)) == NodeFound(b"2", 2, PERSISTENT)
     assert me.changed(root) == 1
     assert other.do(Delete(root, 2)) == Done(2)
     me.until(lambda: me.changed(root) == 2, "told of the deletion")
@@ -132,8 +132,8 @@ def test_a_watch_on_data_tells_once(begin: Begin, root: str) -> None:
 
 def test_a_watch_on_what_is_missing_tells_of_its_creation(begin: Begin, root: str) -> None:
     me, other = begin(), begin()
-    assert me.do(Read(f"{root}/data", watch=True)) == Missing()
-    assert me.do(ReadChildren(f"{root}/children", watch=True)) == Missing()
+    assert me.do(Read(f"{root}/data", watch=True)) == NodeMissing()
+    assert me.do(ReadChildren(f"{root}/children", watch=True)) == NodeMissing()
     other.do(Create(f"{root}/data", b""))
     other.do(Create(f"{root}/children/one", b""))
     me.until(lambda: me.changed(f"{root}/data") == 1, "told of the data")
@@ -159,18 +159,18 @@ def test_an_ephemeral_node_has_an_owner_and_goes_with_it(begin: Begin, root: str
     me, other = begin(), begin()
     assert me.id != other.id
     assert other.do(Create(f"{root}/live/1", b"me", ephemeral=True)) == Done(0)
-    assert me.do(Read(f"{root}/live/1", watch=True)) == Found(b"me", 0, other.id)
+    assert me.do(Read(f"{root}/live/1", watch=True)) == NodeFound(b"me", 0, other.id)
     assert me.do(Create(f"{root}/live/1", b"", ephemeral=True)) == Exists()
     other.close()
     me.until(lambda: me.changed(f"{root}/live/1") == 1, "told that the owner went")
-    assert me.do(Read(f"{root}/live/1")) == Missing()
+    assert me.do(Read(f"{root}/live/1")) == NodeMissing()
     assert me.do(ReadChildren(f"{root}/live")) == Names(())
 
 
 def test_a_session_that_falls_silent_is_suspended_and_then_lost(begin: Begin, root: str) -> None:
     me, other = begin(), begin(SHORT_MS)
     assert other.do(Create(root, b"", ephemeral=True)) == Done(0)
-    assert me.do(Read(root, watch=True)) == Found(b"", 0, other.id)
+    assert me.do(Read(root, watch=True)) == NodeFound(b"", 0, other.id)
     other.line.silence()
     me.until(lambda: me.changed(root) == 1, "told that the session expired")
     other.wait(SessionSuspended)
@@ -194,7 +194,7 @@ def test_a_session_outlives_a_broken_connection_and_so_do_its_nodes(begin: Begin
     other.wait(SessionUp, 2)
     assert other.id == before
     assert other.count(SessionLost) == 0
-    assert other.do(Read(root)) == Found(b"", 0, before)
+    assert other.do(Read(root)) == NodeFound(b"", 0, before)
     assert me.changed(root) == 0
 
 
@@ -204,7 +204,7 @@ def test_watches_asked_for_after_a_broken_connection_tell(begin: Begin, root: st
     me.do(Read(root, watch=True))
     me.line.cut()
     me.wait(SessionUp, 2)
-    assert me.do(Read(root, watch=True)) == Found(b"", 0, PERSISTENT)
+    assert me.do(Read(root, watch=True)) == NodeFound(b"", 0, PERSISTENT)
     other.do(Write(root, b"", 0))
     me.until(lambda: me.changed(root) >= 1, "told of the write")
 
@@ -220,7 +220,7 @@ def test_an_operation_nobody_answers_is_unknown_and_reading_tells(begin: Begin, 
     me.line.restore()
     me.wait(SessionUp, 2)
     found = me.do(Read(root))
-    assert found in (Found(b"0", 0, PERSISTENT), Found(b"1", 1, PERSISTENT))
+    assert found in (NodeFound(b"0", 0, PERSISTENT), NodeFound(b"1", 1, PERSISTENT))
     assert other.do(Read(root)) == found
 
 
@@ -240,12 +240,12 @@ def test_a_counter_kept_by_compare_and_set_loses_nothing(begin: Begin, root: str
         reads = [(each, each.do(Read(root))) for each in crowd]
         asked = []
         for each, found in reads:
-            assert isinstance(found, Found)
+            assert isinstance(found, NodeFound)
             asked.append((each, each.ask(Write(root, str(int(found.data) + 1).encode(), found.version))))
         outcomes = [each.answer(token).outcome for each, token in asked]
         assert outcomes.count(Conflict()) == len(crowd) - 1
         wins += sum(isinstance(outcome, Done) for outcome in outcomes)
-    assert crowd[0].do(Read(root)) == Found(str(wins).encode(), wins, PERSISTENT)
+    assert crowd[0].do(Read(root)) == NodeFound(str(wins).encode(), wins, PERSISTENT)
 
 
 def test_operations_of_one_session_are_carried_out_in_order(begin: Begin, root: str) -> None:
@@ -253,10 +253,10 @@ def test_operations_of_one_session_are_carried_out_in_order(begin: Begin, root: 
     path = f"{root}/made/of/several"
     tokens = [me.ask(Create(path, b"0")), *(me.ask(Write(path, str(n).encode(), n)) for n in range(30))]
     assert [me.answer(token).outcome for token in tokens] == [Done(n) for n in range(31)]
-    assert [event.token for event in me.told if isinstance(event, Answer)] == tokens
+    assert [event.token for event in me.told if isinstance(event, RegistryResponse)] == tokens
     tokens = [me.ask(operation) for operation in (Read(f"{root}/missing", watch=True), Read(path), Read("no path"))]
-    assert isinstance(me.answer(tokens[-1]).outcome, Refused)
-    assert [event.token for event in me.told if isinstance(event, Answer)][-3:] == tokens
+    assert isinstance(me.answer(tokens[-1]).outcome, RegistryRefused)
+    assert [event.token for event in me.told if isinstance(event, RegistryResponse)][-3:] == tokens
 
 
 def test_the_session_is_confirmed_again_and_again_until_nobody_answers(begin: Begin, place: Place, root: str) -> None:
@@ -293,7 +293,7 @@ def test_everything_is_there_after_the_registry_was_killed(begin: Begin, place: 
         session.wait(SessionSuspended)
         session.wait(SessionUp, 2)
         assert session.count(SessionLost) == 0
-    assert me.do(Read(f"{root}/kept")) == Found(b"1", 1, PERSISTENT)
-    assert me.do(Read(f"{root}/gone")) == Missing()
-    assert me.do(Read(f"{root}/live")) == Found(b"", 0, other.id)
+    assert me.do(Read(f"{root}/kept")) == NodeFound(b"1", 1, PERSISTENT)
+    assert me.do(Read(f"{root}/gone")) == NodeMissing()
+    assert me.do(Read(f"{root}/live")) == NodeFound(b"", 0, other.id)
     assert me.do(Write(f"{root}/kept", b"2", 1)) == Done(2)

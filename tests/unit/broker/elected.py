@@ -17,23 +17,23 @@ from tandemq.broker.failover.service import Failover
 from tandemq.broker.node import Machine
 from tandemq.config.settings import tiny
 from tandemq.coordination.registry import records
-from tandemq.coordination.registry.records import GroupConfig, GroupState, Mode, Permission, Role
+from tandemq.coordination.registry.records import BrokerPermission, GroupConfig, GroupState, Mode, Role
 from tandemq.coordination.registry.tree import Tree
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.registry import (
-    Answer,
-    Ask,
     Changed,
     Confirmed,
     Create,
     Delete,
     Done,
-    Found,
+    NodeFound,
     Operation,
     Outcome,
     Read,
     RegistryEvent,
+    RegistryRequest,
+    RegistryResponse,
     SessionLost,
     SessionSuspended,
     SessionUp,
@@ -53,7 +53,7 @@ class Broker(Member):
     """A member of the group; asks the registry what its turns ask."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
-        self.asks: list[Ask] = []
+        self.asks: list[RegistryRequest] = []
         self.group: ElectedGroup | None = None
         super().__init__(*arguments, **named)
 
@@ -119,8 +119,8 @@ class ElectedGroup:
         self.secret = secret
         self.path, self.mode, self.changes = path, mode, changes
         self.disks = disks or {}
-        slave = Permission.FULL if mode is Mode.ELECT else Permission.READ
-        self.allowed = {number: slave if number else Permission.FULL for number in range(members)}
+        slave = BrokerPermission.FULL if mode is Mode.ELECT else BrokerPermission.READ
+        self.allowed = {number: slave if number else BrokerPermission.FULL for number in range(members)}
         self.now = Now(1_000, START_WALL_MS)
         self.tree = Tree()
         self.registry_is_up = True
@@ -139,7 +139,7 @@ class ElectedGroup:
         if settles:
             self.pass_time(4_000)
 
-    def allow(self, number: int, permission: Permission) -> None:
+    def allow(self, number: int, permission: BrokerPermission) -> None:
         """An administrator changes what a member may do at most."""
         self.allowed[number] = permission
         self.configure()
@@ -148,27 +148,27 @@ class ElectedGroup:
         config = GroupConfig(
             self.mode,
             tuple(
-                records.Member(number, Role.SLAVE if number else Role.MASTER, permission)
+                records.GroupMember(number, Role.SLAVE if number else Role.MASTER, permission)
                 for number, permission in self.allowed.items()
             ),
         )
         path = records.config_path("DefaultCluster", "broker-a")
         found, data = self._do(Read(path)), records.config_to_json(config)
-        wanted = Write(path, data, found.version) if isinstance(found, Found) else Create(path, data)
+        wanted = Write(path, data, found.version) if isinstance(found, NodeFound) else Create(path, data)
         assert isinstance(self._do(wanted), Done)
 
     @property
     def record(self) -> GroupState:
         """What the registry says of the group."""
         found = self._do(Read(records.state_path("DefaultCluster", "broker-a")))
-        assert isinstance(found, Found), "the group has begun"
+        assert isinstance(found, NodeFound), "the group has begun"
         return records.state_from_json("broker-a", found.data)
 
     def lose_record(self) -> None:
         """The registry forgets what the group has agreed on."""
         path = records.state_path("DefaultCluster", "broker-a")
         found = self._do(Read(path))
-        assert isinstance(found, Found), "the group has begun"
+        assert isinstance(found, NodeFound), "the group has begun"
         assert isinstance(self._do(Delete(path, found.version)), Done)
 
     def _do(self, operation: Operation) -> Outcome:
@@ -233,7 +233,7 @@ class ElectedGroup:
                 if broker.failover.registry.is_up:
                     broker.turn([], [SessionSuspended()])
                 if asks:
-                    broker.turn([], [Answer(ask.token, Unknown(), self.now.mono_ms) for ask in asks])
+                    broker.turn([], [RegistryResponse(ask.token, Unknown(), self.now.mono_ms) for ask in asks])
                 continue
             moved |= self._connect(number, broker)
             moved |= self._answer(number, broker)
@@ -263,7 +263,7 @@ class ElectedGroup:
         for ask in asks:
             self.tree.touch(session, self.now.mono_ms)
             outcome = self._execute(broker, session, ask)
-            broker.turn([], [Answer(ask.token, outcome, self.now.mono_ms)])
+            broker.turn([], [RegistryResponse(ask.token, outcome, self.now.mono_ms)])
         if self.now.mono_ms - self.confirm_ms.get(number, 0) >= CONFIRM_MS:
             self.confirm_ms[number] = self.now.mono_ms
             self.tree.touch(session, self.now.mono_ms)
@@ -271,7 +271,7 @@ class ElectedGroup:
             return True
         return bool(asks)
 
-    def _execute(self, _broker: Broker, session: int, ask: Ask) -> Outcome:
+    def _execute(self, _broker: Broker, session: int, ask: RegistryRequest) -> Outcome:
         return self.tree.execute(session, ask.operation)
 
     # What travels.

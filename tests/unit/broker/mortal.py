@@ -20,7 +20,7 @@ from tandemq.codec.remoting.fastjson import loads
 from tandemq.coordination.registry.records import Mode
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
-from tandemq.registry import Ask, Outcome
+from tandemq.registry import Outcome, RegistryRequest
 from tandemq.sim.world.disk import PowerLoss, SimDisk
 from tests.unit.broker.elected import STEP_MS, Broker, ElectedGroup
 from tests.unit.broker.harness import messages_in, send_fields
@@ -150,7 +150,7 @@ class MortalGroup(ElectedGroup):
         except PowerLoss:
             return True
 
-    def _execute(self, broker: Broker, session: int, ask: Ask) -> Outcome:
+    def _execute(self, broker: Broker, session: int, ask: RegistryRequest) -> Outcome:
         (number,) = [number for number, found in self.brokers.items() if found is broker]
         if self.mortals[number].death:
             raise PowerLoss

@@ -27,8 +27,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tandemq.coordination.member.orders import Stage
-from tandemq.coordination.registry.records import Mode, Permission
+from tandemq.coordination.member.orders import MemberStage
+from tandemq.coordination.registry.records import BrokerPermission, Mode
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
@@ -191,7 +191,7 @@ class Story:
     # Operators.
 
     def _do_allow(self, number: str, permission: str) -> None:
-        self.group.allow(int(number), Permission(permission))
+        self.group.allow(int(number), BrokerPermission(permission))
 
     def _do_switch(self, target: str) -> None:
         self._ask(self.group.record.master, Code.TANDEM_SWITCH, {"target": int(target)}, "switch")
@@ -218,7 +218,11 @@ class Story:
             may = ("R" if "R" in broker.may else "-") + ("W" if "W" in broker.may else "-")
             queue = broker.node.store.queues.get(("TopicA", 0))
             offset = broker.node.offsets.get("TopicA", "group", 0)
-            trouble = f", {member.why}" if member.stage in (Stage.UNREAD, Stage.AWAITING, Stage.CLAIMING) else ""
+            trouble = (
+                f", {member.why}"
+                if member.stage in (MemberStage.UNREAD, MemberStage.AWAITING, MemberStage.CLAIMING)
+                else ""
+            )
             self._lines.append(
                 f"{number} {may} {broker.stage}{lonely}: {0 if queue is None else queue.max_offset} messages, "
                 f"{'nothing committed' if offset is None else f'committed to {offset}'}{trouble}"

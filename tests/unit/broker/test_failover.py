@@ -8,7 +8,7 @@ from tandemq.broker.failover import service
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets
 from tandemq.broker.state.persistence import Saver
 from tandemq.codec.remoting.fastjson import loads
-from tandemq.coordination.registry.records import Mode, Permission
+from tandemq.coordination.registry.records import BrokerPermission, Mode
 from tandemq.errors import DiskFull
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
@@ -373,7 +373,7 @@ def test_copy_of_a_member_that_was_taken_out_does_not_count(tmp_path: Path) -> N
     group.configure()
     group.pass_time(500)
     assert group.send(master) == ResponseCode.SLAVE_NOT_AVAILABLE
-    group.allow(1, Permission.READ)
+    group.allow(1, BrokerPermission.READ)
     group.pass_time(500)
     assert group.send(master) == ResponseCode.SUCCESS
 

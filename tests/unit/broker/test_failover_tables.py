@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from tandemq.coordination.registry.records import GroupMode, Mode, Permission
+from tandemq.coordination.registry.records import BrokerPermission, GroupMode, Mode
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.sim.world.disk import SimDisk
@@ -17,7 +17,12 @@ from tests.unit.broker.elected import Broker, ElectedGroup
 from tests.unit.broker.harness import send_fields
 
 OFFSET = {"consumerGroup": "group", "topic": "TopicA", "queueId": 0, "commitOffset": 0}
-ASKED = {Permission.FULL: "RWC", Permission.READ: "RC", Permission.WRITE: "W", Permission.NONE: ""}
+ASKED = {
+    BrokerPermission.FULL: "RWC",
+    BrokerPermission.READ: "RC",
+    BrokerPermission.WRITE: "W",
+    BrokerPermission.NONE: "",
+}
 """What is answered under each permission: pulls, sends, commits."""
 LEASE_OVER_MS = 1_700
 """After this a lease of 1.3 s is over, and nobody has taken over yet."""
@@ -43,9 +48,11 @@ def allowed(group: ElectedGroup, broker: Broker) -> str:
 
 
 @spec("F12", "F13", "F06", "F10")
-@pytest.mark.parametrize("slaves", [Permission.FULL, Permission.READ])
-@pytest.mark.parametrize("masters", list(Permission))
-def test_what_is_answered_by_state_and_permission(masters: Permission, slaves: Permission, tmp_path: Path) -> None:
+@pytest.mark.parametrize("slaves", [BrokerPermission.FULL, BrokerPermission.READ])
+@pytest.mark.parametrize("masters", list(BrokerPermission))
+def test_what_is_answered_by_state_and_permission(
+    masters: BrokerPermission, slaves: BrokerPermission, tmp_path: Path
+) -> None:
     group = group_of(tmp_path, 2, [0, 1])
     group.send(group.brokers[0])
     group.allow(0, masters)

@@ -13,8 +13,8 @@ import pytest
 
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets
 from tandemq.broker.state.persistence import Saver
-from tandemq.coordination.member.machine import Member
-from tandemq.coordination.member.orders import Stage
+from tandemq.coordination.member.machine import MemberMachine
+from tandemq.coordination.member.orders import MemberStage
 from tandemq.coordination.registry.records import GroupMode, Mode
 from tandemq.coordination.slave_consume import HandStep
 from tandemq.model.codes import RequestCode as Code
@@ -31,7 +31,7 @@ def is_at(number: int, what: str, path: str) -> Moment:
     return lambda _, at: at.number == number and at.what == what and at.path.endswith(path)
 
 
-def stands(number: int, stage: Stage) -> Moment:
+def stands(number: int, stage: MemberStage) -> Moment:
     """A member has come to a stage."""
     return lambda group, at: at.number == number and group.brokers[number].failover.member.stage is stage
 
@@ -54,7 +54,7 @@ def has_taken(group: MortalGroup, _: Point) -> bool:
 HAND_BACK: dict[str, Moment] = {
     "a: about to register": is_at(MASTER, "asked Create", "/live/0"),
     "a: registered, unknowing": is_at(MASTER, "answered Create", "/live/0"),
-    "b: the state seen": stands(MASTER, Stage.AWAITING),
+    "b: the state seen": stands(MASTER, MemberStage.AWAITING),
     "c: the slave connected": lambda group, _: group.brokers[SLAVE].failover.member.peer(MASTER).is_linked,
     "d: pulls refused": gives(SLAVE, HandStep.DRAIN),
     "d: offsets sent": gives(SLAVE, HandStep.OFFSETS),
@@ -64,7 +64,7 @@ HAND_BACK: dict[str, Moment] = {
     "f: about to write the record": is_at(MASTER, "asked Write", "/state"),
     "f: written, unknowing": is_at(MASTER, "answered Write", "/state"),
     "f: the master serves": lambda group, _: group.brokers[MASTER].may == "RW",
-    "f: the slave follows": stands(SLAVE, Stage.SLAVE),
+    "f: the slave follows": stands(SLAVE, MemberStage.SLAVE),
 }
 SWITCH: dict[str, Moment] = {
     "pulls refused": gives(MASTER, HandStep.DRAIN),
@@ -73,7 +73,7 @@ SWITCH: dict[str, Moment] = {
     "the giver knows": gives(MASTER, HandStep.WAIT),
     "about to write the record": is_at(MASTER, "asked Write", "/state"),
     "written, unknowing": is_at(MASTER, "answered Write", "/state"),
-    "the target prepares": stands(SLAVE, Stage.PREPARING),
+    "the target prepares": stands(SLAVE, MemberStage.PREPARING),
     "the epoch is about to be saved": is_at(SLAVE, "disk replace", "epochFileCheckpoint"),
     "the target serves": lambda group, _: group.brokers[SLAVE].may == "RW",
 }
@@ -229,13 +229,13 @@ def test_checker_sees_offsets_that_were_not_merged(tmp_path: Path, monkeypatch: 
 
 def test_checker_sees_offsets_that_count_before_they_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Saver, "begin", lambda _: None)
-    monkeypatch.setattr(Member, "may_take_offsets", take_at_once)
+    monkeypatch.setattr(MemberMachine, "may_take_offsets", take_at_once)
     traffic, begin = hand_back(tmp_path, seed=1)
     with pytest.raises(AssertionError, match="a committed offset went back"):
         crash_at(traffic, begin, HAND_BACK["f: written, unknowing"], [MASTER], POWER, 200)
 
 
-def take_at_once(member: Member, giver: int, token: int) -> bool:
+def take_at_once(member: MemberMachine, giver: int, token: int) -> bool:
     may_take = member._giver.take(giver, token)
     if may_take:
         member._giver.taken = token

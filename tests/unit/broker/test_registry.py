@@ -6,13 +6,13 @@ from tandemq.boundary import Closed, Drained, Event, JobDone, LinkKind, Now, Ope
 from tandemq.broker.failover.registry_client import BrokerRegistry
 from tandemq.config.settings import tiny_name_server
 from tandemq.coordination.registry.interface import (
-    Answer,
-    Ask,
     Confirmed,
     Create,
     Done,
     Read,
     RegistryEvent,
+    RegistryRequest,
+    RegistryResponse,
     SessionLost,
     SessionSuspended,
     SessionUp,
@@ -26,12 +26,12 @@ from tandemq.sim.world.disk import SimDisk
 def test_operations_for_zookeeper_leave_with_the_turn_and_events_come_with_it() -> None:
     registry = BrokerRegistry(parse_address("zookeeper://a:2181"), "me", 2_000, lambda: -1)
     turn, now = Turn(), Now(0, 0)
-    asks = [Ask(1, Read("/a")), Ask(2, Read("/b"))]
+    asks = [RegistryRequest(1, Read("/a")), RegistryRequest(2, Read("/b"))]
     registry.ask(asks, turn, now)
     registry.tick(turn, now)
     assert turn.asks == asks
     assert not turn.connects
-    told: list[Event] = [SessionUp(7, 4_000), Confirmed(3), Answer(1, Unknown(), 3)]
+    told: list[Event] = [SessionUp(7, 4_000), Confirmed(3), RegistryResponse(1, Unknown(), 3)]
     assert all(registry.on_event(event, turn, now) for event in told)
     assert registry.take_events() == told
     assert registry.is_up
@@ -62,7 +62,7 @@ def test_a_name_server_is_spoken_to_on_a_link_of_its_own() -> None:
         for data in answers:
             registry.received(-5, data, turn, now)
         if registry.is_up and step == 5:
-            registry.ask([Ask(1, Create("/live", b"", ephemeral=True))], turn, now)
+            registry.ask([RegistryRequest(1, Create("/live", b"", ephemeral=True))], turn, now)
         registry.tick(turn, now)
         told += registry.take_events()
         assert not turn.asks
@@ -79,7 +79,7 @@ def test_a_name_server_is_spoken_to_on_a_link_of_its_own() -> None:
     assert registry.owns(-5)
     assert registry.deadline_ms() is not None
     assert told[0] == SessionUp(1, 2_000)
-    assert [event.outcome for event in told if isinstance(event, Answer)] == [Done(0)]
+    assert [event.outcome for event in told if isinstance(event, RegistryResponse)] == [Done(0)]
     turn = Turn()
     assert registry.on_event(Closed(-5, "gone"), turn, now)
     assert registry.take_events() == [SessionSuspended()]

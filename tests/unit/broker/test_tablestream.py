@@ -8,7 +8,7 @@ from tandemq.boundary import LinkKind
 from tandemq.broker.failover import metadata_stream
 from tandemq.codec.ha import KIND_DELAYS, KIND_GROUPS, KIND_OFFSETS, KIND_TOPICS
 from tandemq.codec.remoting.fastjson import dumps
-from tandemq.coordination.registry.records import Mode, Permission
+from tandemq.coordination.registry.records import BrokerPermission, Mode
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tests.spec import spec
@@ -263,7 +263,7 @@ def test_master_that_may_only_be_written_tells_its_offsets_to_whoever_joins(pair
     pair.pass_time(6_000)
     pair.send(master)
     master.commit(1)
-    pair.allow(0, Permission.WRITE)
+    pair.allow(0, BrokerPermission.WRITE)
     pair.pass_time(1_000)
     assert master.may == "W"
     pair.start(1)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tandemq.coordination.registry.records import Mode, config_path
-from tandemq.registry import Delete, Found, Read
+from tandemq.registry import Delete, NodeFound, Read
 from tests.unit.broker.elected import ElectedGroup
 
 
@@ -56,7 +56,7 @@ def test_empty_registry_is_said_until_the_configuration_is_there(
     group = alone(tmp_path)
     path = config_path("DefaultCluster", "broker-a")
     found = group._do(Read(path))
-    assert isinstance(found, Found)
+    assert isinstance(found, NodeFound)
     group._do(Delete(path, found.version))
     group.pass_time(20_000)
     (line,) = said(caplog)

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from tandemq.coordination.registry.records import (
+    BrokerPermission,
     GroupState,
     Mode,
-    Permission,
     config_from_json,
     config_path,
     state_path,
     state_to_json,
 )
-from tandemq.registry import Create, Found, Missing, Outcome, Read, parse_address
+from tandemq.registry import Create, NodeFound, NodeMissing, Outcome, Read, parse_address
 from tandemq.run.registry_session import RegistryClient
 from tests.blackbox.programs import wait_until
 from tests.spec import spec
@@ -120,14 +120,14 @@ def test_what_is_stored_is_carried_and_carried_again_does_nothing(
     assert apply() == [{"cluster": cluster, "group": "broker-a", "done": "created", "reason": ""}]
     assert config("list")[0]["applied"] is True
     found = read(place, config_path(cluster, "broker-a"))
-    assert isinstance(found, Found)
+    assert isinstance(found, NodeFound)
     carried = config_from_json("broker-a", found.data)
     assert carried.mode is Mode.SLAVE_CONSUME
-    assert [member.permission for member in carried.members] == [Permission.FULL, Permission.READ]
+    assert [member.permission for member in carried.members] == [BrokerPermission.FULL, BrokerPermission.READ]
     assert [row["done"] for row in apply()] == ["unchanged"]
     config("remove", "broker-a", "--yes", "--cluster", cluster)
     assert [row["done"] for row in apply()] == ["removed"]
-    assert read(place, config_path(cluster, "broker-a")) == Missing()
+    assert read(place, config_path(cluster, "broker-a")) == NodeMissing()
     assert config("list") == []
 
 
@@ -221,7 +221,7 @@ def test_a_task_that_follows_is_killed_again_and_again_and_the_registry_ends_up_
 ) -> None:
     def carried_weight() -> int:
         found = read(place, config_path(cluster, "broker-a"))
-        return config_from_json("broker-a", found.data).members[0].weight if isinstance(found, Found) else -1
+        return config_from_json("broker-a", found.data).members[0].weight if isinstance(found, NodeFound) else -1
 
     def wait_carried(weight: int) -> None:
         wait_until(lambda: carried_weight() == weight, f"weight {weight} is carried")

@@ -8,7 +8,7 @@ import pytest
 
 from tandemq.cli.ha.status import times_texts
 from tandemq.coordination.lease import timing
-from tandemq.coordination.registry.records import GroupConfig, Member, Mode, Role, config_path, config_to_json
+from tandemq.coordination.registry.records import GroupConfig, GroupMember, Mode, Role, config_path, config_to_json
 from tandemq.registry import Create, Done, parse_address
 from tandemq.run.local import LocalCluster
 from tandemq.run.registry_session import RegistryClient
@@ -44,7 +44,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 def configure(place: NameServerPlace) -> None:
     """Broker 0 alone is the group."""
-    config = config_to_json(GroupConfig(Mode.ELECT, (Member(0, Role.MASTER),)))
+    config = config_to_json(GroupConfig(Mode.ELECT, (GroupMember(0, Role.MASTER),)))
     with RegistryClient(parse_address(f"namesrv://127.0.0.1:{place.port}")) as client:
         assert isinstance(client.do(Create(config_path("DefaultCluster", "broker-a"), config)), Done)
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tandemq.coordination.registry.interface import (
-    Answer,
-    Ask,
     Confirmed,
     RegistryEvent,
+    RegistryRequest,
+    RegistryResponse,
     SessionLost,
     SessionSuspended,
     SessionUp,
@@ -74,7 +74,7 @@ class RegistryClient:
 
     def _arrives(self, connection: Connection, event: RegistryEvent) -> None:
         if self.is_current and connection is self.connection and connection.is_open:
-            if isinstance(event, Answer):
+            if isinstance(event, RegistryResponse):
                 connection.waiting.pop(event.token, None)
                 self.node.input(lambda m, now: m.receive(Confirmed(event.sent_ms), now))
             self.node.input(lambda m, now: m.receive(event, now))
@@ -105,7 +105,7 @@ class RegistryClient:
 
         world.at(at, arrives)
 
-    def ask(self, ask: Ask) -> None:
+    def ask(self, ask: RegistryRequest) -> None:
         connection, sent = self.connection, self.node.clock().mono_ms
         if connection is None or not connection.is_open:
             self.world.after(0, lambda: self._unknown(ask.token, sent))
@@ -115,13 +115,13 @@ class RegistryClient:
 
         def serve() -> None:
             outcome = self.world.tree.execute(session, ask.operation)
-            self._tell(connection, Answer(ask.token, outcome, sent))
+            self._tell(connection, RegistryResponse(ask.token, outcome, sent))
 
         self._send(connection, serve)
 
     def _unknown(self, token: int, sent: int) -> None:
         if self.is_current:
-            self.node.input(lambda m, now: m.receive(Answer(token, Unknown(), sent), now))
+            self.node.input(lambda m, now: m.receive(RegistryResponse(token, Unknown(), sent), now))
 
     def cut(self) -> None:
         """The connection breaks; what was on its way may still arrive."""

@@ -10,7 +10,7 @@ from functools import partial
 from random import Random
 from typing import TypeVar
 
-from tandemq.coordination.member.orders import Stage
+from tandemq.coordination.member.orders import MemberStage
 from tandemq.coordination.registry.records import GroupMode, Mode
 from tests.unit.coordination.world import Violation, World
 
@@ -66,7 +66,7 @@ class Schedule:
         """A master that may have lost something, and nobody in sync has more: only an operator may decide that."""
         world = self.world
         master = world.nodes[world.record.master]
-        if master.member is None or master.member.is_log_whole or world.stage(master.id) is not Stage.CLAIMING:
+        if master.member is None or master.member.is_log_whole or world.stage(master.id) is not MemberStage.CLAIMING:
             return False
         if world.record.in_sync != (master.id,):
             return False

@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tandemq.boundary import Now
-from tandemq.coordination.member.machine import Member
+from tandemq.coordination.member.machine import MemberMachine
 from tandemq.coordination.member.orders import (
     BecomeMaster,
     BecomeSlave,
@@ -15,7 +15,7 @@ from tandemq.coordination.member.orders import (
     Note,
     PermissionChanged,
 )
-from tandemq.coordination.registry.interface import Ask
+from tandemq.coordination.registry.interface import RegistryRequest
 from tandemq.coordination.registry.records import Mode
 from tests.unit.coordination.client import RegistryClient
 
@@ -80,7 +80,7 @@ class Node:
         """Remembered on its disk."""
         self.epochs: list[tuple[int, int]] = []
         self.offset = 0
-        self.member: Member | None = None
+        self.member: MemberMachine | None = None
         self.registry: RegistryClient | None = None
         self.links: list[Link] = []
         self.paused_until = 0.0
@@ -107,7 +107,7 @@ class Node:
         )
         now = self.clock()
         epoch = self.epochs[-1][0] if self.epochs else 0
-        self.member = Member(settings, now, log_end=len(self.log), log_epoch=epoch, is_log_whole=self.is_whole)
+        self.member = MemberMachine(settings, now, log_end=len(self.log), log_epoch=epoch, is_log_whole=self.is_whole)
         self.registry = RegistryClient(world, self)
         self.after_input()
         life = self.life
@@ -181,7 +181,7 @@ class Node:
     def _carry_out(self, effect: object) -> None:
         world, member = self.world, self.member
         assert member is not None and self.registry is not None
-        if isinstance(effect, Ask):
+        if isinstance(effect, RegistryRequest):
             self.registry.ask(effect)
         elif isinstance(effect, BecomeMaster):
             self.role, self.is_ready = effect, False

@@ -13,7 +13,7 @@ Commands: `begin MODE [size=N] [started=0,1] [key=value …]`, `start ID`, `kill
 from collections.abc import Callable
 from dataclasses import replace
 
-from tandemq.coordination.registry.records import Mode, Permission, with_member
+from tandemq.coordination.registry.records import BrokerPermission, Mode, with_member
 from tests.scripts.transcript import parse
 from tests.unit.coordination.world import World
 
@@ -97,7 +97,7 @@ class Story:
         config = self.world.config
         member = config.member(int(node))
         assert member is not None, "a member of the group"
-        self.world.config = with_member(config, replace(member, permission=Permission(permission)))
+        self.world.config = with_member(config, replace(member, permission=BrokerPermission(permission)))
         self.world.configure(self.world.config)
 
     def _do_switch(self, target: str) -> list[str]:

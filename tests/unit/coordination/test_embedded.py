@@ -9,18 +9,18 @@ from tandemq.codec.proofs import Keyring
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.config.settings import tiny_name_server
 from tandemq.coordination.registry import embedded as module
-from tandemq.coordination.registry.embedded import EmbeddedRegistry, State
+from tandemq.coordination.registry.embedded import EmbeddedRegistry, RegistrySessionState
 from tandemq.coordination.registry.interface import (
     PERSISTENT,
-    Answer,
-    Ask,
     Changed,
     Confirmed,
     Create,
     Done,
-    Found,
+    NodeFound,
     Read,
     RegistryEvent,
+    RegistryRequest,
+    RegistryResponse,
     SessionLost,
     SessionSuspended,
     SessionUp,
@@ -72,7 +72,7 @@ class Pair:
         self._links -= 1
         return self._links
 
-    def step(self, *asks: Ask, ms: int = STEP_MS) -> None:
+    def step(self, *asks: RegistryRequest, ms: int = STEP_MS) -> None:
         self.now.mono_ms += ms
         turn = Turn()
         events, self._machine_events = self._machine_events, []
@@ -138,8 +138,8 @@ class Pair:
         self._machine_events.append(Closed(link, "cut"))
         self._server_events.append(Closed(link, "cut"))
 
-    def answers(self) -> list[Answer]:
-        return [event for event in self.told if isinstance(event, Answer)]
+    def answers(self) -> list[RegistryResponse]:
+        return [event for event in self.told if isinstance(event, RegistryResponse)]
 
     def forge(self, data: bytes) -> None:
         self._to_machine.append((self._links, data))
@@ -162,12 +162,16 @@ def test_a_session_is_up_and_confirmed_from_when_the_request_left() -> None:
 
 def test_operations_and_watches_pass() -> None:
     pair = Pair().up()
-    pair.step(Ask(1, Create("/a", b"x")), Ask(2, Read("/a", watch=True)), Ask(3, Write("/a", b"y", 0)))
+    pair.step(
+        RegistryRequest(1, Create("/a", b"x")),
+        RegistryRequest(2, Read("/a", watch=True)),
+        RegistryRequest(3, Write("/a", b"y", 0)),
+    )
     for _ in range(5):
         pair.step()
     assert [(a.token, a.outcome) for a in pair.answers()] == [
         (1, Done(0)),
-        (2, Found(b"x", 0, PERSISTENT)),
+        (2, NodeFound(b"x", 0, PERSISTENT)),
         (3, Done(1)),
     ]
     assert Changed("/a") in pair.told
@@ -177,12 +181,12 @@ def test_a_silent_registry_suspends_and_what_was_under_way_is_unknown() -> None:
     pair = Pair().up()
     pair.is_silent = True
     silent_ms = pair.now.mono_ms
-    pair.step(Ask(7, Create("/a", b"")))
+    pair.step(RegistryRequest(7, Create("/a", b"")))
     pair.until(SessionSuspended)
     assert TIMEOUT_MS // 2 - 200 <= pair.now.mono_ms - silent_ms <= TIMEOUT_MS // 2 + 2 * STEP_MS
     assert [(a.token, a.outcome) for a in pair.answers()] == [(7, Unknown())]
     assert pair.told.index(pair.answers()[0]) < pair.told.index(SessionSuspended())
-    pair.step(Ask(8, Read("/a")))
+    pair.step(RegistryRequest(8, Read("/a")))
     assert pair.answers()[-1].outcome == Unknown()
     assert "nothing was answered" in pair.machine.problem
     pair.is_silent = False
@@ -231,7 +235,7 @@ def test_a_name_server_without_the_registry_is_asked_again_and_said_to_have_none
     pair = Pair(hosts_registry=False)
     for _ in range(500):
         pair.step()
-    assert pair.machine.state is not State.UP
+    assert pair.machine.state is not RegistrySessionState.UP
     assert not pair.told
     assert "refused the registry" in pair.machine.problem
     assert 3 <= pair.connects <= 10
@@ -239,7 +243,7 @@ def test_a_name_server_without_the_registry_is_asked_again_and_said_to_have_none
 
 def test_a_closed_session_takes_its_nodes_along_and_nothing_follows() -> None:
     pair = Pair().up()
-    pair.step(Ask(1, Create("/live", b"", ephemeral=True)))
+    pair.step(RegistryRequest(1, Create("/live", b"", ephemeral=True)))
     turn = Turn()
     pair.machine.close(turn, pair.now)
     pair._carry(turn)
@@ -272,7 +276,7 @@ def test_nonsense_from_a_name_server_costs_the_link_only(answer: bytes) -> None:
 def test_operations_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "UNDER_WAY_MAX", 4)
     pair = Pair().up()
-    pair.step(*(Ask(n, Read("/a")) for n in range(10)))
+    pair.step(*(RegistryRequest(n, Read("/a")) for n in range(10)))
     assert {a.outcome for a in pair.answers()} == {Unknown()}
     assert 6 <= len(pair.answers()) <= 8
 
@@ -284,7 +288,7 @@ SECRET, OTHER = b"s" * 32, b"o" * 32
 
 def test_session_is_proven_both_ways_and_again_on_each_connection() -> None:
     pair = Pair(ours=(SECRET,), theirs=(OTHER, SECRET)).up()
-    pair.step(Ask(1, Create("/a", b"x")))
+    pair.step(RegistryRequest(1, Create("/a", b"x")))
     pair.step(ms=20)
     pair.step(ms=20)
     assert [answer.outcome for answer in pair.answers()] == [Done(0)]

@@ -3,7 +3,7 @@
 import pytest
 
 from tandemq.coordination.member.diagnosis import trouble_of
-from tandemq.coordination.member.orders import Stage
+from tandemq.coordination.member.orders import MemberStage
 from tandemq.coordination.registry.records import GroupMode, Mode
 from tests.spec import spec
 from tests.unit.coordination.node import Node
@@ -103,7 +103,7 @@ def test_operator_begins_anew_with_one_member_when_the_others_are_gone() -> None
     world.run(world.now + 5_000)
     assert world.writers() == []
     assert left.member is not None
-    assert left.member.stage is Stage.UNREAD
+    assert left.member.stage is MemberStage.UNREAD
     preview = left.member.force_master(left.clock(), is_preview=True)
     assert preview.is_accepted
     assert "what others hold beyond it is lost" in preview.text

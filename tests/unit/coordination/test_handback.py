@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tandemq.coordination.member.machine import Member
-from tandemq.coordination.member.orders import Stage
+from tandemq.coordination.member.machine import MemberMachine
+from tandemq.coordination.member.orders import MemberStage
 from tandemq.coordination.registry.records import GroupMode, Mode
 from tandemq.coordination.slave_consume import HandStep
 from tests.mutations.coordination import claim_by_reading
@@ -55,7 +55,7 @@ def is_live(world: World) -> bool:
 
 STEPS: dict[str, Moment] = {
     "a: the master has registered": is_live,
-    "b: it has seen the state": lambda world: world.stage(MASTER) is Stage.AWAITING,
+    "b: it has seen the state": lambda world: world.stage(MASTER) is MemberStage.AWAITING,
     "c: the slave is connected": lambda world: bool(world.nodes[SLAVE].links),
     "d: the slave refuses pulls": lambda world: step_of(world) is HandStep.DRAIN,
     "d: the offsets are on their way": lambda world: step_of(world) is HandStep.OFFSETS,
@@ -70,7 +70,7 @@ def is_well(world: World) -> bool:
     return (
         world.record.mode is GroupMode.NORMAL
         and world.readers() == world.writers() == [MASTER]
-        and world.stage(SLAVE) is Stage.SLAVE
+        and world.stage(SLAVE) is MemberStage.SLAVE
     )
 
 
@@ -119,7 +119,7 @@ def test_master_does_not_read_on_the_records_word_alone() -> None:
     assert world.step_until(lambda: step_of(world) is HandStep.DRAIN, 12_000)
     world.cut_links.add(frozenset((MASTER, SLAVE)))  # calls are lost, the open link stays
     assert world.run_until(lambda: world.readers() == [SLAVE], 6_000)
-    assert world.stage(MASTER) is Stage.AWAITING
+    assert world.stage(MASTER) is MemberStage.AWAITING
 
 
 def hand_over_with_a_late_master(seed: int) -> World:
@@ -142,7 +142,7 @@ def test_slave_that_gave_up_waiting_writes_the_record_before_it_reads_again() ->
 
 
 def test_without_that_write_both_would_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Member, "reclaim", claim_by_reading)
+    monkeypatch.setattr(MemberMachine, "reclaim", claim_by_reading)
     with pytest.raises(Violation):
         hand_over_with_a_late_master(6)
 

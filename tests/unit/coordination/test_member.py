@@ -8,18 +8,16 @@ from tandemq.boundary import Now
 from tandemq.codec.ha import Heartbeat
 from tandemq.coordination.lease import timing
 from tandemq.coordination.member import takeover
-from tandemq.coordination.member.machine import Member
-from tandemq.coordination.member.orders import PermissionChanged, Stage
+from tandemq.coordination.member.machine import MemberMachine
+from tandemq.coordination.member.orders import MemberStage, PermissionChanged
 from tandemq.coordination.registry.records import (
+    BrokerPermission,
+    GroupMember,
     GroupMode,
     GroupState,
     Mode,
-    Permission,
     Role,
     with_member,
-)
-from tandemq.coordination.registry.records import (
-    Member as Configured,
 )
 from tests.spec import spec
 from tests.unit.coordination.faults import Schedule
@@ -35,7 +33,7 @@ def group(mode: Mode, size: int = 2, **settings: int) -> World:
     return world
 
 
-def member_of(world: World, number: int) -> Member:
+def member_of(world: World, number: int) -> MemberMachine:
     found = world.nodes[number].member
     assert found is not None, "it lives"
     return found
@@ -72,7 +70,7 @@ def test_member_that_has_read_nothing_promises_nothing_and_serves_nothing() -> N
     world.stop_registry()
     world.nodes[1].start()
     world.run(60_000)
-    assert member_of(world, 1).stage is Stage.UNREAD
+    assert member_of(world, 1).stage is MemberStage.UNREAD
     assert beat(world, 1, 2, epoch=1) == 0 and world.readers() == world.writers() == []
     assert member_of(world, 1).heartbeat(world.nodes[1].clock()) is None
 
@@ -208,7 +206,7 @@ def test_master_takes_reading_back_by_itself_only_if_told_to(after_ms: int, expe
     world.run(world.now + 30_000)
     assert world.readers() == expected
     status = member_of(world, 0).status(world.nodes[0].clock())
-    assert expected or (status.stage is Stage.AWAITING and "force-master" in status.why)
+    assert expected or (status.stage is MemberStage.AWAITING and "force-master" in status.why)
 
 
 # A log that may have lost something.
@@ -249,7 +247,7 @@ def emptied_slave_alone() -> World:
 
 def test_without_that_rule_a_slave_with_an_emptied_store_would_lose_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(takeover, "may_stand", lambda **facts: facts["is_in_sync"])
-    monkeypatch.setattr(Member, "_may_lead", lambda _: True)
+    monkeypatch.setattr(MemberMachine, "_may_lead", lambda _: True)
     world = emptied_slave_alone()
     with pytest.raises(Violation):
         world.run(world.now + 20_000)
@@ -279,7 +277,7 @@ def test_master_whose_flush_failed_leaves_the_mastership_to_one_in_sync() -> Non
 @spec("R11")
 def test_member_that_may_not_be_written_to_is_not_elected() -> None:
     world = group(Mode.ELECT)
-    world.configure(with_member(world.config, Configured(2, Role.SLAVE, Permission.READ)))
+    world.configure(with_member(world.config, GroupMember(2, Role.SLAVE, BrokerPermission.READ)))
     world.run(world.now + 500)
     assert "may not be written to" in refusal_of_switch(world, 1, 2)
     world.nodes[1].crash()
@@ -308,19 +306,23 @@ def test_only_an_operator_accepts_the_loss_when_nobody_else_is_in_sync() -> None
 @spec("F02", "V17")
 def test_role_comes_from_the_registry_at_the_start_and_on_change() -> None:
     world = group(Mode.ELECT, 3)
-    assert (world.stage(1), world.stage(2), world.stage(3)) == (Stage.SERVING, Stage.SLAVE, Stage.SLAVE)
+    assert (world.stage(1), world.stage(2), world.stage(3)) == (
+        MemberStage.SERVING,
+        MemberStage.SLAVE,
+        MemberStage.SLAVE,
+    )
     world.nodes[2].crash()
     world.nodes[2].start()
-    assert world.run_until(lambda: world.stage(2) is Stage.SLAVE, 5_000)
+    assert world.run_until(lambda: world.stage(2) is MemberStage.SLAVE, 5_000)
     state: GroupState = world.record
     world.write_state(replace(state, epoch=state.epoch + 1, master=3, reader=3))
-    assert world.run_until(lambda: world.writers() == [3] and world.stage(1) is Stage.SLAVE, 5_000)
+    assert world.run_until(lambda: world.writers() == [3] and world.stage(1) is MemberStage.SLAVE, 5_000)
 
 
 @spec("F10")
 def test_permission_that_is_taken_away_ends_at_once() -> None:
     world = group(Mode.SLAVE_CONSUME)
-    world.configure(with_member(world.config, Configured(0, Role.MASTER, Permission.NONE)))
+    world.configure(with_member(world.config, GroupMember(0, Role.MASTER, BrokerPermission.NONE)))
     assert world.run_until(lambda: world.readers() == world.writers() == [], 500)
     assert not member_of(world, 0).may_commit(world.nodes[0].clock().mono_ms)
     world.run(world.now + 10_000)
@@ -329,7 +331,7 @@ def test_permission_that_is_taken_away_ends_at_once() -> None:
 
 def test_changed_mode_waits_for_the_next_start_and_is_told() -> None:
     world = group(Mode.ELECT)
-    members = (Configured(0, Role.MASTER), Configured(1, Role.SLAVE), Configured(2, Role.SLAVE))
+    members = (GroupMember(0, Role.MASTER), GroupMember(1, Role.SLAVE), GroupMember(2, Role.SLAVE))
     world.configure(replace(world.config, mode=Mode.SLAVE_CONSUME, members=members))
     world.run(world.now + 1_000)
     status = member_of(world, 1).status(world.nodes[1].clock())
@@ -339,7 +341,7 @@ def test_changed_mode_waits_for_the_next_start_and_is_told() -> None:
 def test_broker_that_is_not_configured_serves_nothing_and_says_so() -> None:
     world = group(Mode.ELECT)
     world.configure(replace(world.config, members=tuple(m for m in world.config.members if m.broker_id != 1)))
-    assert world.run_until(lambda: world.stage(1) is Stage.UNREAD, 1_000)
+    assert world.run_until(lambda: world.stage(1) is MemberStage.UNREAD, 1_000)
     assert 1 not in world.readers() and "configuration" in member_of(world, 1).why
 
 
@@ -374,7 +376,7 @@ def test_member_that_is_dropped_from_the_configuration_leaves_the_set_in_sync() 
 def test_mastership_is_left_to_a_member_that_may_be_written_to() -> None:
     world = group(Mode.ELECT, size=3)
     assert world.run_until(lambda: world.record.in_sync == (1, 2, 3), 5_000)
-    rights = {1: Permission.FULL, 2: Permission.READ, 3: Permission.FULL}
+    rights = {1: BrokerPermission.FULL, 2: BrokerPermission.READ, 3: BrokerPermission.FULL}
     members = tuple(replace(one, permission=rights[one.broker_id]) for one in world.config.members)
     world.configure(replace(world.config, members=members))
     world.run(world.now + 500)
@@ -388,7 +390,9 @@ def test_members_that_may_not_be_written_to_let_nobody_wait_in_an_election() -> 
     world = group(Mode.ELECT, size=3)
     members = tuple(
         replace(
-            one, permission=Permission.READ if one.broker_id == 2 else Permission.FULL, priority=int(one.broker_id == 2)
+            one,
+            permission=BrokerPermission.READ if one.broker_id == 2 else BrokerPermission.FULL,
+            priority=int(one.broker_id == 2),
         )
         for one in world.config.members
     )

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tandemq.coordination.registry.records import GroupConfig, Member, Mode, Permission, Role, with_member
+from tandemq.coordination.registry.records import BrokerPermission, GroupConfig, GroupMember, Mode, Role, with_member
 from tests.spec import spec
 from tests.unit.coordination.test_member import group, member_of
 from tests.unit.coordination.world import World
@@ -13,7 +13,7 @@ def without(world: World, number: int) -> None:
     world.configure(replace(world.config, members=tuple(m for m in world.config.members if m.broker_id != number)))
 
 
-def permit(world: World, number: int, permission: Permission) -> None:
+def permit(world: World, number: int, permission: BrokerPermission) -> None:
     """An administrator changes what a member may do."""
     member = world.config.member(number)
     assert member is not None
@@ -47,7 +47,7 @@ def test_switch_is_given_up_when_its_target_is_no_member_any_more() -> None:
 def test_switch_is_given_up_when_its_target_may_not_be_written_any_more() -> None:
     world = group(Mode.ELECT)
     switching(world, 2)
-    permit(world, 2, Permission.READ)
+    permit(world, 2, BrokerPermission.READ)
     assert world.run_until(lambda: bool(world.nodes[1].done), 1_000)
     world.stalled.clear()
     assert world.run_until(lambda: world.writers() == [1], 1_000)
@@ -69,8 +69,8 @@ def test_member_that_was_taken_out_does_not_count_although_the_record_still_name
 @spec("F09")
 def test_group_without_a_configured_master_begins_with_a_member_that_may_be_written() -> None:
     world = World(11, Mode.ELECT, say=True)
-    rights = {1: Permission.READ, 2: Permission.FULL}
-    members = tuple(Member(number, Role.SLAVE, right) for number, right in rights.items())
+    rights = {1: BrokerPermission.READ, 2: BrokerPermission.FULL}
+    members = tuple(GroupMember(number, Role.SLAVE, right) for number, right in rights.items())
     world.configure(GroupConfig(Mode.ELECT, members))
     assert world.run_until(lambda: world.writers() == [2], 3_000)
 

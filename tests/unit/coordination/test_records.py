@@ -5,19 +5,19 @@ import pytest
 
 from tandemq.coordination.registry import records
 from tandemq.coordination.registry.records import (
+    BrokerPermission,
     GroupConfig,
+    GroupMember,
     GroupMode,
     GroupState,
     LiveBroker,
-    Member,
     Mode,
-    Permission,
     Role,
 )
 from tandemq.errors import ConfigError
 
-MASTER = Member(0, Role.MASTER)
-SLAVE = Member(1, Role.SLAVE)
+MASTER = GroupMember(0, Role.MASTER)
+SLAVE = GroupMember(1, Role.SLAVE)
 PAIR = GroupConfig(Mode.SLAVE_CONSUME, (MASTER, SLAVE))
 
 
@@ -40,16 +40,25 @@ def test_a_state_and_a_live_broker_come_back_from_json() -> None:
     ("config", "reason"),
     [
         (GroupConfig(Mode.ELECT, ()), "0 members"),
-        (GroupConfig(Mode.ELECT, tuple(Member(i, Role.SLAVE) for i in range(17))), "17 members"),
-        (GroupConfig(Mode.ELECT, (MASTER, Member(1, Role.MASTER))), "brokers 0, 1 are all master"),
+        (GroupConfig(Mode.ELECT, tuple(GroupMember(i, Role.SLAVE) for i in range(17))), "17 members"),
+        (GroupConfig(Mode.ELECT, (MASTER, GroupMember(1, Role.MASTER))), "brokers 0, 1 are all master"),
         (GroupConfig(Mode.ELECT, (MASTER, SLAVE, SLAVE)), "broker 1 is there 2 times"),
         (GroupConfig(Mode.STATIC, (SLAVE,)), "no master"),
-        (GroupConfig(Mode.SLAVE_CONSUME, (Member(0, Role.SLAVE), Member(1, Role.MASTER))), "broker id 0"),
-        (GroupConfig(Mode.SLAVE_CONSUME, (MASTER, replace(SLAVE, permission=Permission.WRITE))), "take over reading"),
-        (GroupConfig(Mode.SLAVE_CONSUME, (MASTER, replace(SLAVE, permission=Permission.NONE))), "take over reading"),
-        (GroupConfig(Mode.ELECT, (replace(MASTER, permission=Permission.READ), SLAVE)), "broker 0 begins as master"),
-        (GroupConfig(Mode.ELECT, (replace(SLAVE, permission=Permission.READ),)), "no member may be written to"),
-        (GroupConfig(Mode.ELECT, (Member(-1, Role.SLAVE),)), "-1 is no broker id"),
+        (GroupConfig(Mode.SLAVE_CONSUME, (GroupMember(0, Role.SLAVE), GroupMember(1, Role.MASTER))), "broker id 0"),
+        (
+            GroupConfig(Mode.SLAVE_CONSUME, (MASTER, replace(SLAVE, permission=BrokerPermission.WRITE))),
+            "take over reading",
+        ),
+        (
+            GroupConfig(Mode.SLAVE_CONSUME, (MASTER, replace(SLAVE, permission=BrokerPermission.NONE))),
+            "take over reading",
+        ),
+        (
+            GroupConfig(Mode.ELECT, (replace(MASTER, permission=BrokerPermission.READ), SLAVE)),
+            "broker 0 begins as master",
+        ),
+        (GroupConfig(Mode.ELECT, (replace(SLAVE, permission=BrokerPermission.READ),)), "no member may be written to"),
+        (GroupConfig(Mode.ELECT, (GroupMember(-1, Role.SLAVE),)), "-1 is no broker id"),
         (GroupConfig(Mode.ELECT, (replace(MASTER, weight=-1),)), "weight -1"),
         (GroupConfig(Mode.ELECT, (replace(MASTER, priority=1 << 31),)), "priority"),
     ],
@@ -94,14 +103,14 @@ def test_malformed_state_is_refused(data: bytes) -> None:
 
 
 def test_permissions_meet_as_their_rights_do() -> None:
-    for left, right in product(Permission, Permission):
+    for left, right in product(BrokerPermission, BrokerPermission):
         both = left & right
         assert both.may_read == (left.may_read and right.may_read)
         assert both.may_write == (left.may_write and right.may_write)
 
 
 def test_a_member_is_added_or_replaced() -> None:
-    third = Member(2, Role.SLAVE, Permission.READ)
+    third = GroupMember(2, Role.SLAVE, BrokerPermission.READ)
     assert records.with_member(PAIR, third).members == (MASTER, SLAVE, third)
     changed = replace(SLAVE, weight=5)
     assert records.with_member(PAIR, changed).members == (MASTER, changed)

@@ -7,31 +7,31 @@ import pytest
 from tandemq.coordination.election import Candidate, may_stand, place_of
 from tandemq.coordination.in_sync import InSync
 from tandemq.coordination.lease import FOREVER, HEARTBEATS_KEPT, Lease, drift_of, is_lonely, timing
-from tandemq.coordination.liveness import Checks, Peer
+from tandemq.coordination.liveness import AbsenceChecks, GroupPeer
 from tandemq.coordination.permission import holder_of, right_of
-from tandemq.coordination.registry.records import NOBODY, GroupMode, GroupState, Permission
+from tandemq.coordination.registry.records import NOBODY, BrokerPermission, GroupMode, GroupState
 from tandemq.coordination.slave_consume import may_take_reading
 from tests.spec import spec
 
 NORMAL = GroupState(1, 0, (0, 1), GroupMode.NORMAL, 0)
 CONSUMING = GroupState(1, 0, (0, 1), GroupMode.SLAVE_CONSUME, 1)
 READ_PART = {
-    Permission.FULL: Permission.READ,
-    Permission.WRITE: Permission.NONE,
-    Permission.READ: Permission.READ,
-    Permission.NONE: Permission.NONE,
+    BrokerPermission.FULL: BrokerPermission.READ,
+    BrokerPermission.WRITE: BrokerPermission.NONE,
+    BrokerPermission.READ: BrokerPermission.READ,
+    BrokerPermission.NONE: BrokerPermission.NONE,
 }
 
 
 @spec("F12", "F06")
-@pytest.mark.parametrize("configured", list(Permission))
-def test_permission_by_state(configured: Permission) -> None:
+@pytest.mark.parametrize("configured", list(BrokerPermission))
+def test_permission_by_state(configured: BrokerPermission) -> None:
     assert right_of(configured, 0, NORMAL) is configured
-    assert right_of(configured, 1, NORMAL) is Permission.NONE
-    assert right_of(configured, 0, CONSUMING) is Permission.NONE
+    assert right_of(configured, 1, NORMAL) is BrokerPermission.NONE
+    assert right_of(configured, 0, CONSUMING) is BrokerPermission.NONE
     assert right_of(configured, 1, CONSUMING) is READ_PART[configured]
-    assert right_of(configured, 2, NORMAL) is right_of(configured, 2, CONSUMING) is Permission.NONE
-    assert right_of(configured, 0, None) is Permission.NONE
+    assert right_of(configured, 2, NORMAL) is right_of(configured, 2, CONSUMING) is BrokerPermission.NONE
+    assert right_of(configured, 0, None) is BrokerPermission.NONE
 
 
 @spec("F09")
@@ -54,10 +54,15 @@ def test_master_is_lonely_only_if_all_five_hold(facts: tuple[bool, bool, bool, b
 
 
 @spec("F13", "F17", "F19")
-@pytest.mark.parametrize("mine", list(Permission))
-@pytest.mark.parametrize("masters", list(Permission))
-def test_slave_takes_reading_only_if_both_are_configured_to_read(mine: Permission, masters: Permission) -> None:
-    both_read = mine in (Permission.FULL, Permission.READ) and masters in (Permission.FULL, Permission.READ)
+@pytest.mark.parametrize("mine", list(BrokerPermission))
+@pytest.mark.parametrize("masters", list(BrokerPermission))
+def test_slave_takes_reading_only_if_both_are_configured_to_read(
+    mine: BrokerPermission, masters: BrokerPermission
+) -> None:
+    both_read = mine in (BrokerPermission.FULL, BrokerPermission.READ) and masters in (
+        BrokerPermission.FULL,
+        BrokerPermission.READ,
+    )
     assert may_take_reading(NORMAL, 1, mine, masters) is both_read
     assert not may_take_reading(CONSUMING, 1, mine, masters)
     assert not may_take_reading(NORMAL, 2, mine, masters), "never connected"
@@ -116,7 +121,7 @@ def test_late_echo_counts_while_commits_make_many_heartbeats() -> None:
 
 @spec("F17")
 def test_checks_count_only_those_in_a_row() -> None:
-    checks = Checks()
+    checks = AbsenceChecks()
     checks.begin(1_000)
     assert checks.looked(1_000, 1_000) and not checks.looked(1_900, 1_000)
     checks.found(holds=True)
@@ -142,11 +147,11 @@ def test_election_order_is_history_then_priority_then_id() -> None:
 # The in-sync set.
 
 
-def linked(acked: int, caught_up_ms: int = 0) -> Peer:
-    return Peer(heard_ms=0, is_linked=True, acked=acked, caught_up_ms=caught_up_ms, has_tables=True)
+def linked(acked: int, caught_up_ms: int = 0) -> GroupPeer:
+    return GroupPeer(heard_ms=0, is_linked=True, acked=acked, caught_up_ms=caught_up_ms, has_tables=True)
 
 
-def wish(sync: InSync, now_ms: int, peers: dict[int, Peer], gone: tuple[int, ...] = ()) -> frozenset[int] | None:
+def wish(sync: InSync, now_ms: int, peers: dict[int, GroupPeer], gone: tuple[int, ...] = ()) -> frozenset[int] | None:
     return sync.wish(now_ms, peers, gone=gone, candidates={1, 2, 3}, lag_ms_max=15_000)
 
 
@@ -195,7 +200,7 @@ def test_slave_joins_only_with_all_that_was_there_when_the_mastership_began() ->
     sync = InSync(1, (1, 2))
     sync.serve(100, 0, now_ms=0)
     peers = {2: linked(100, 900), 3: linked(60, 900)}
-    sync.confirm(100, {2: Peer(heard_ms=0)})
+    sync.confirm(100, {2: GroupPeer(heard_ms=0)})
     assert wish(sync, 1_000, peers) is None, "nothing is confirmed yet, but up to 100 may have been acknowledged before"
     peers[3].acked = 100
     sync.confirm(100, peers)

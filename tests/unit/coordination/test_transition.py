@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from tandemq.coordination.registry.records import NOBODY, GroupConfig, GroupMode, GroupState, Member, Mode, Role
+from tandemq.coordination.registry.records import NOBODY, GroupConfig, GroupMember, GroupMode, GroupState, Mode, Role
 from tandemq.coordination.registry.transition import forgotten, objection
 from tests.spec import spec
 
@@ -15,7 +15,7 @@ READ_FROM_SLAVE = GroupState(3, 0, (0, 1), GroupMode.SLAVE_CONSUME, 1)
 
 
 def config(mode: Mode) -> GroupConfig:
-    return GroupConfig(mode, (Member(0, Role.MASTER), Member(1, Role.SLAVE)))
+    return GroupConfig(mode, (GroupMember(0, Role.MASTER), GroupMember(1, Role.SLAVE)))
 
 
 @spec("F02", "F33")
@@ -36,7 +36,7 @@ def test_each_pair_of_modes(before: Mode | None, after: Mode) -> None:
 
 
 def test_whoever_serves_stays_a_member() -> None:
-    alone = replace(config(Mode.ELECT), members=(Member(0, Role.MASTER),))
+    alone = replace(config(Mode.ELECT), members=(GroupMember(0, Role.MASTER),))
     found = objection(ELECTED, (), config(Mode.ELECT), alone)
     assert str(found) == "broker 1 is master at present, and is unknown in this configuration: switch first"
     assert objection(GroupState(3, NOBODY, ()), (), config(Mode.ELECT), alone) is None

@@ -10,13 +10,13 @@ from tandemq.coordination.registry.interface import (
     Create,
     Delete,
     Done,
-    Found,
-    Missing,
     Names,
+    NodeFound,
+    NodeMissing,
     Operation,
     Read,
     ReadChildren,
-    Refused,
+    RegistryRefused,
     Write,
 )
 from tandemq.coordination.registry.tree import NodeCreated, NodeDeleted, SessionEnded, Tree
@@ -86,7 +86,7 @@ def test_a_session_expires_when_its_timeout_is_over_and_not_before() -> None:
     assert tree.deadline_ms() is None
     other = tree.open_session(1_000, "other", 7_001)
     assert other > session
-    assert tree.execute(other, Read("/live")) == Missing()
+    assert tree.execute(other, Read("/live")) == NodeMissing()
 
 
 def test_a_restored_session_has_its_whole_timeout_and_its_nodes() -> None:
@@ -96,7 +96,7 @@ def test_a_restored_session_has_its_whole_timeout_and_its_nodes() -> None:
     tree = Tree()
     tree.restore(before.snapshot())
     assert tree.expire(900_000) == []
-    assert tree.execute(session, Read("/live")) == Found(b"x", 0, session)
+    assert tree.execute(session, Read("/live")) == NodeFound(b"x", 0, session)
     assert tree.expire(901_001) == [session]
 
 
@@ -125,12 +125,12 @@ def test_the_tree_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RemoteError, match="1 sessions"):
         tree.open_session(1_000, "other", 0)
     assert tree.execute(session, Create("/a/b", bytes(60))) == Done(0)
-    assert isinstance(tree.execute(session, Create("/c/d", b"")), Refused)
-    assert isinstance(tree.execute(session, Write("/a/b", bytes(101), 0)), Refused)
+    assert isinstance(tree.execute(session, Create("/c/d", b"")), RegistryRefused)
+    assert isinstance(tree.execute(session, Write("/a/b", bytes(101), 0)), RegistryRefused)
     assert tree.execute(session, Write("/a/b", bytes(100), 0)) == Done(1)
-    assert isinstance(tree.execute(session, Create("/c", b"x")), Refused)
+    assert isinstance(tree.execute(session, Create("/c", b"x")), RegistryRefused)
     assert tree.execute(session, Create("/c", b"")) == Done(0)
-    assert tree.execute(session, Read("/a", watch=True)) == Found(b"", 0, PERSISTENT)
+    assert tree.execute(session, Read("/a", watch=True)) == NodeFound(b"", 0, PERSISTENT)
     assert tree.execute(session, ReadChildren("/a", watch=True)) == Names(("b",))
-    assert isinstance(tree.execute(session, Read("/c", watch=True)), Refused)
-    assert tree.execute(session, Read("/a", watch=True)) == Found(b"", 0, PERSISTENT)
+    assert isinstance(tree.execute(session, Read("/c", watch=True)), RegistryRefused)
+    assert tree.execute(session, Read("/a", watch=True)) == NodeFound(b"", 0, PERSISTENT)

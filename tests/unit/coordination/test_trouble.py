@@ -4,11 +4,19 @@ import pytest
 
 from tandemq.boundary import Now
 from tandemq.coordination.member.diagnosis import trouble_of
-from tandemq.coordination.member.machine import Member
-from tandemq.coordination.member.orders import MemberSettings, Stage
-from tandemq.coordination.registry.interface import Answer, Ask, Confirmed, Create, SessionSuspended, SessionUp
+from tandemq.coordination.member.machine import MemberMachine
+from tandemq.coordination.member.orders import MemberSettings, MemberStage
+from tandemq.coordination.registry.interface import (
+    Confirmed,
+    Create,
+    RegistryRequest,
+    RegistryResponse,
+    SessionSuspended,
+    SessionUp,
+)
 from tandemq.coordination.registry.records import (
     GroupConfig,
+    GroupMember,
     GroupState,
     Mode,
     Role,
@@ -18,7 +26,6 @@ from tandemq.coordination.registry.records import (
     state_path,
     state_to_json,
 )
-from tandemq.coordination.registry.records import Member as Configured
 from tandemq.coordination.registry.tree import Tree
 
 SESSION_MS = 2_000
@@ -31,22 +38,23 @@ class Box:
         self.tree, self.now_ms = Tree(), 0
         self.session = self.tree.open_session(60_000, "b1", 0)
         if members:
-            configured = tuple(Configured(one, Role.SLAVE if one else Role.MASTER) for one in members)
+            configured = tuple(GroupMember(one, Role.SLAVE if one else Role.MASTER) for one in members)
             self.create(config_path("c", "g"), config_to_json(GroupConfig(Mode.ELECT, configured)))
         if has_record:
             self.create(state_path("c", "g"), state_to_json(GroupState(3, 0, (0,))))
         settings = MemberSettings("c", "g", 1, address="h:1", ha_address="h:2")
-        self.member = Member(settings, Now(0, 0), log_end=0, log_epoch=0, is_log_whole=True)
+        self.member = MemberMachine(settings, Now(0, 0), log_end=0, log_epoch=0, is_log_whole=True)
 
     def create(self, path: str, data: bytes) -> None:
         self.tree.execute(self.session, Create(path, data))
 
     def connect(self) -> None:
         self.member.receive(SessionUp(self.session, SESSION_MS), Now(self.now_ms, 0))
-        while asks := [effect for effect in self.member.next_effects() if isinstance(effect, Ask)]:
+        while asks := [effect for effect in self.member.next_effects() if isinstance(effect, RegistryRequest)]:
             for ask in asks:
                 self.member.receive(
-                    Answer(ask.token, self.tree.execute(self.session, ask.operation), self.now_ms), Now(self.now_ms, 0)
+                    RegistryResponse(ask.token, self.tree.execute(self.session, ask.operation), self.now_ms),
+                    Now(self.now_ms, 0),
                 )
 
     def pass_time(self, ms: int, *, answers: bool = True) -> None:
@@ -75,7 +83,7 @@ def test_empty_registry_is_told_with_what_to_do() -> None:
 def test_broker_that_the_configuration_does_not_name_is_told_so(has_record: bool) -> None:
     box = Box(0, 2, has_record=has_record)
     box.connect()
-    assert box.member.stage is Stage.UNREAD
+    assert box.member.stage is MemberStage.UNREAD
     assert "broker 1 is no member of group g" in box.trouble
     assert "tandemq ha config set g --member 1,role=slave" in box.trouble
     assert box.member.why == box.trouble
@@ -94,7 +102,7 @@ def test_member_of_a_group_in_order_has_no_trouble() -> None:
     box = Box(0, 1, has_record=True)
     box.connect()
     box.pass_time(5_000)
-    assert (box.member.stage, box.trouble) == (Stage.SLAVE, "")
+    assert (box.member.stage, box.trouble) == (MemberStage.SLAVE, "")
 
 
 def test_registry_that_answers_nothing_for_longer_than_the_session_is_slow_until_it_does() -> None:

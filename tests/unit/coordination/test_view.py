@@ -5,18 +5,18 @@ from dataclasses import replace
 import pytest
 
 from tandemq.coordination.registry.interface import (
-    Answer,
-    Ask,
     Changed,
     Conflict,
     Create,
     Done,
-    Found,
+    NodeFound,
     Operation,
     Outcome,
     Read,
     ReadChildren,
-    Refused,
+    RegistryRefused,
+    RegistryRequest,
+    RegistryResponse,
     SessionLost,
     SessionSuspended,
     SessionUp,
@@ -25,6 +25,7 @@ from tandemq.coordination.registry.interface import (
 )
 from tandemq.coordination.registry.records import (
     GroupConfig,
+    GroupMember,
     GroupMode,
     GroupState,
     LiveBroker,
@@ -37,7 +38,6 @@ from tandemq.coordination.registry.records import (
     state_path,
     state_to_json,
 )
-from tandemq.coordination.registry.records import Member as Configured
 from tandemq.coordination.registry.tree import Tree
 from tandemq.coordination.registry.view import RETRY_MS, RegistryView
 
@@ -53,7 +53,7 @@ class Desk:
         self.tree = Tree()
         self.other = self.tree.open_session(60_000, "other", 0)
         self.session = self.tree.open_session(2_000, "own", 0)
-        config = GroupConfig(Mode.ELECT, (Configured(1, Role.MASTER), Configured(2, Role.SLAVE)))
+        config = GroupConfig(Mode.ELECT, (GroupMember(1, Role.MASTER), GroupMember(2, Role.SLAVE)))
         self.do(Create(config_path("c", "g"), config_to_json(config)))
         self.do(Create(PATH, state_to_json(STATE)))
         self.view = RegistryView("c", "g", 2)
@@ -64,9 +64,11 @@ class Desk:
         """What another broker does."""
         return self.tree.execute(self.other, operation)
 
-    def answer(self, ask: Ask, outcome: Outcome | None = None, now_ms: int = 0) -> None:
+    def answer(self, ask: RegistryRequest, outcome: Outcome | None = None, now_ms: int = 0) -> None:
         """The registry carries an operation out, or its answer is lost."""
-        self.view.receive(Answer(ask.token, outcome or self.tree.execute(self.session, ask.operation), now_ms), now_ms)
+        self.view.receive(
+            RegistryResponse(ask.token, outcome or self.tree.execute(self.session, ask.operation), now_ms), now_ms
+        )
 
     def hear(self) -> None:
         """What watches of our session fired, and all that follows from it."""
@@ -80,7 +82,7 @@ class Desk:
             for ask in asks:
                 self.answer(ask)
 
-    def ask(self) -> Ask:
+    def ask(self) -> RegistryRequest:
         (ask,) = self.view.next_asks()
         return ask
 
@@ -96,7 +98,7 @@ def test_session_brings_live_node_configuration_state_and_neighbours(desk: Desk)
     view = desk.view
     assert view.is_live and view.is_state_read and view.state == STATE and view.config is not None
     assert view.live == {2: LiveBroker(2, "h:1", "h:2")}
-    assert isinstance(desk.do(Read(live_broker_path("c", "g", 2))), Found)
+    assert isinstance(desk.do(Read(live_broker_path("c", "g", 2))), NodeFound)
 
 
 def test_what_was_to_be_told_is_told_when_the_session_goes_on(desk: Desk) -> None:
@@ -108,7 +110,7 @@ def test_what_was_to_be_told_is_told_when_the_session_goes_on(desk: Desk) -> Non
     desk.view.receive(SessionUp(desk.session, 2_000), 0)
     desk.settle()
     found = desk.do(Read(live_broker_path("c", "g", 2)))
-    assert isinstance(found, Found)
+    assert isinstance(found, NodeFound)
     assert found.data == live_to_json(told)
 
 
@@ -169,7 +171,7 @@ def test_refused_fence_decides_nothing(desk: Desk) -> None:
     desk.answer(late, Unknown())
     desk.view.tick(RETRY_MS)
     desk.answer(desk.ask())
-    desk.answer(desk.ask(), Refused("no room"))
+    desk.answer(desk.ask(), RegistryRefused("no room"))
     assert desk.view.pending is not None, "the first write may still come"
     assert "no room" in desk.view.trouble
     desk.view.tick(2 * RETRY_MS)

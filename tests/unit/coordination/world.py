@@ -9,13 +9,14 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from tandemq.coordination.member.orders import Stage
-from tandemq.coordination.registry.interface import Changed, Create, Found, Read, Write
+from tandemq.coordination.member.orders import MemberStage
+from tandemq.coordination.registry.interface import Changed, Create, NodeFound, Read, Write
 from tandemq.coordination.registry.records import (
+    BrokerPermission,
     GroupConfig,
+    GroupMember,
     GroupState,
     Mode,
-    Permission,
     Role,
     config_path,
     config_to_json,
@@ -23,7 +24,6 @@ from tandemq.coordination.registry.records import (
     state_path,
     state_to_json,
 )
-from tandemq.coordination.registry.records import Member as Configured
 from tandemq.coordination.registry.tree import Tree
 from tests.unit.coordination.node import CLUSTER, GROUP, Node
 
@@ -75,7 +75,8 @@ class World:
         ids = range(size) if mode is Mode.SLAVE_CONSUME else range(1, size + 1)
         self.nodes = {number: Node(self, number) for number in ids}
         members = tuple(
-            Configured(number, Role.MASTER if number == ids[0] else Role.SLAVE, Permission.FULL) for number in ids
+            GroupMember(number, Role.MASTER if number == ids[0] else Role.SLAVE, BrokerPermission.FULL)
+            for number in ids
         )
         self.config = GroupConfig(mode, members)
         self.admin = self.tree.open_session(60_000, "admin", 0)
@@ -199,14 +200,14 @@ class World:
     def configure(self, config: GroupConfig) -> None:
         path = config_path(CLUSTER, GROUP)
         found = self.tree.execute(self.admin, Read(path))
-        assert isinstance(found, Found)
+        assert isinstance(found, NodeFound)
         self.tree.execute(self.admin, Write(path, config_to_json(config), found.version))
         self.fire_watches()
 
     def write_state(self, state: GroupState) -> None:
         """As an operator's tool does."""
         found = self.tree.execute(self.admin, Read(state_path(CLUSTER, GROUP)))
-        assert isinstance(found, Found)
+        assert isinstance(found, NodeFound)
         self.tree.execute(self.admin, Write(state_path(CLUSTER, GROUP), state_to_json(state), found.version))
         self.fire_watches()
 
@@ -228,7 +229,7 @@ class World:
     @property
     def record(self) -> Any:
         found = self.tree.execute(self.admin, Read(state_path(CLUSTER, GROUP)))
-        return state_from_json(GROUP, found.data) if isinstance(found, Found) else None
+        return state_from_json(GROUP, found.data) if isinstance(found, NodeFound) else None
 
     def readers(self) -> list[int]:
         return [n.id for n in self.nodes.values() if n.member is not None and n.member.may_read(n.clock().mono_ms)]
@@ -277,6 +278,6 @@ class World:
         for node in self.nodes.values():
             node.consume(1)
 
-    def stage(self, node: int) -> Stage | None:
+    def stage(self, node: int) -> MemberStage | None:
         member = self.nodes[node].member
         return None if member is None else member.stage

@@ -9,20 +9,20 @@ import pytest
 from tandemq.coordination.registry.interface import (
     Create,
     Delete,
-    Found,
-    Missing,
+    NodeFound,
+    NodeMissing,
     Operation,
     Outcome,
     Read,
-    Refused,
+    RegistryRefused,
     Unknown,
     Write,
 )
 from tandemq.coordination.registry.records import (
     GroupConfig,
+    GroupMember,
     GroupMode,
     GroupState,
-    Member,
     Mode,
     Role,
     config_path,
@@ -38,7 +38,7 @@ from tandemq.groupdb.database import GroupDatabase
 from tandemq.groupdb.publisher import Carried, carry
 from tests.spec import spec
 
-PAIR = GroupConfig(Mode.SLAVE_CONSUME, (Member(0, Role.MASTER), Member(1, Role.SLAVE)))
+PAIR = GroupConfig(Mode.SLAVE_CONSUME, (GroupMember(0, Role.MASTER), GroupMember(1, Role.SLAVE)))
 ELECT = replace(PAIR, mode=Mode.ELECT)
 STATIC = replace(PAIR, mode=Mode.STATIC)
 
@@ -62,7 +62,7 @@ class Registry:
 
     def config(self, name: str) -> bytes | None:
         match self.tree.execute(self.session, Read(config_path("main", name))):
-            case Found(data=data):
+            case NodeFound(data=data):
                 return data
             case _:
                 return None
@@ -230,7 +230,7 @@ def test_an_unknown_outcome_ends_the_run_and_the_next_finds_out(database: GroupD
 def test_a_registry_that_refuses_is_said(database: GroupDatabase) -> None:
     registry = Registry()
     put(database, "broker-a", PAIR)
-    registry.before = lambda _: Refused("no room")
+    registry.before = lambda _: RegistryRefused("no room")
     with pytest.raises(RemoteError, match="no room"):
         carry(database, registry.do)
 
@@ -309,7 +309,7 @@ def put_state(registry: Registry, state: GroupState) -> None:
 
 def state_of(registry: Registry) -> GroupState:
     found = registry.tree.execute(registry.session, Read(state_path("main", "broker-a")))
-    assert isinstance(found, Found)
+    assert isinstance(found, NodeFound)
     return state_from_json("broker-a", found.data)
 
 
@@ -418,6 +418,6 @@ def test_removing_a_group_keeps_its_state(database: GroupDatabase) -> None:
     put(database, "broker-a", None)
     assert whats(carry(database, registry.do)) == [Carried.REMOVED]
     found = registry.tree.execute(registry.session, Read(state_path("main", "broker-a")))
-    assert isinstance(found, Found)
+    assert isinstance(found, NodeFound)
     assert found.data == state
-    assert registry.tree.execute(registry.session, Read(config_path("main", "broker-a"))) == Missing()
+    assert registry.tree.execute(registry.session, Read(config_path("main", "broker-a"))) == NodeMissing()

@@ -5,13 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from tandemq.coordination.registry.records import GroupConfig, Member, Mode, Permission, Role
+from tandemq.coordination.registry.records import BrokerPermission, GroupConfig, GroupMember, Mode, Role
 from tandemq.errors import ConfigError, LocalError, NetworkError
 from tandemq.groupdb import database as module
 from tandemq.groupdb.database import GroupDatabase
 
 PAIR = GroupConfig(
-    Mode.SLAVE_CONSUME, (Member(0, Role.MASTER, weight=30), Member(1, Role.SLAVE, Permission.READ, priority=-3))
+    Mode.SLAVE_CONSUME,
+    (GroupMember(0, Role.MASTER, weight=30), GroupMember(1, Role.SLAVE, BrokerPermission.READ, priority=-3)),
 )
 
 
@@ -75,7 +76,7 @@ def test_what_is_carried_is_noted_for_the_revision_it_was(database: GroupDatabas
 
 def test_a_contradiction_is_refused_and_nothing_changes(database: GroupDatabase) -> None:
     put(database, PAIR)
-    two = replace(PAIR, members=(PAIR.members[0], Member(1, Role.MASTER)))
+    two = replace(PAIR, members=(PAIR.members[0], GroupMember(1, Role.MASTER)))
     with pytest.raises(ConfigError, match="all master"):
         put(database, two)
     with pytest.raises(ConfigError, match="is no broker name"):
@@ -94,7 +95,7 @@ def test_changes_at_the_same_time_are_all_there_afterwards(url: str) -> None:
     def add(broker_id: int) -> None:
         def with_me(before: GroupConfig | None) -> GroupConfig:
             members = before.members if before is not None else ()
-            return GroupConfig(Mode.ELECT, (*members, Member(broker_id, Role.SLAVE)))
+            return GroupConfig(Mode.ELECT, (*members, GroupMember(broker_id, Role.SLAVE)))
 
         try:
             start.wait(10)

@@ -8,9 +8,17 @@ import pytest
 
 from tandemq.config.settings import NameServerConfig
 from tandemq.coordination.registry import records
-from tandemq.coordination.registry.records import GroupConfig, GroupMode, GroupState, Member, Mode, Permission, Role
+from tandemq.coordination.registry.records import (
+    BrokerPermission,
+    GroupConfig,
+    GroupMember,
+    GroupMode,
+    GroupState,
+    Mode,
+    Role,
+)
 from tandemq.errors import ConfigError, RemoteError
-from tandemq.registry import Create, Found, Read, Write, parse_address
+from tandemq.registry import Create, NodeFound, Read, Write, parse_address
 from tandemq.run.groups import CLUSTER, configure, has_registry, new_group
 from tandemq.run.local import LocalCluster
 from tandemq.run.nameserver import NameServerProcess
@@ -34,7 +42,7 @@ def registry(tmp_path: Path) -> Iterator[str]:
 def stored(address: str, name: str = "broker-a") -> GroupConfig:
     with RegistryClient(parse_address(address)) as client:
         found = client.do(Read(records.config_path(CLUSTER, name)))
-    assert isinstance(found, Found)
+    assert isinstance(found, NodeFound)
     return records.config_from_json(name, found.data)
 
 
@@ -46,7 +54,7 @@ def put_state(address: str, state: GroupState) -> None:
 def in_sync(address: str) -> tuple[int, ...]:
     with RegistryClient(parse_address(address)) as client:
         found = client.do(Read(records.state_path(CLUSTER, "broker-a")))
-    assert isinstance(found, Found)
+    assert isinstance(found, NodeFound)
     return records.state_from_json("broker-a", found.data).in_sync
 
 
@@ -67,18 +75,22 @@ def test_new_groups_are_elected_unless_said_otherwise(registry: str) -> None:
 
 
 def test_what_was_configured_stays_and_new_members_are_added(registry: str) -> None:
-    members = (Member(0, Role.MASTER, weight=7), Member(1, Role.SLAVE, Permission.FULL, priority=5))
+    members = (GroupMember(0, Role.MASTER, weight=7), GroupMember(1, Role.SLAVE, BrokerPermission.FULL, priority=5))
     config = GroupConfig(Mode.ELECT, members)
     with RegistryClient(parse_address(registry)) as client:
         client.do(Create(records.config_path(CLUSTER, "broker-a"), records.config_to_json(config)))
     assert configure(registry, ["broker-a"], None, 2) is Mode.ELECT
     assert stored(registry) == config
     configure(registry, ["broker-a"], None, 3)
-    assert stored(registry) == GroupConfig(Mode.ELECT, (*members, Member(2, Role.SLAVE)))
+    assert stored(registry) == GroupConfig(Mode.ELECT, (*members, GroupMember(2, Role.SLAVE)))
     configure(registry, ["broker-a"], Mode.SLAVE_CONSUME, 2)
     assert stored(registry) == GroupConfig(
         Mode.SLAVE_CONSUME,
-        (members[0], Member(1, Role.SLAVE, Permission.READ, priority=5), Member(2, Role.SLAVE, Permission.READ)),
+        (
+            members[0],
+            GroupMember(1, Role.SLAVE, BrokerPermission.READ, priority=5),
+            GroupMember(2, Role.SLAVE, BrokerPermission.READ),
+        ),
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from tandemq.config.settings import NameServerConfig
 from tandemq.coordination.registry import records
 from tandemq.errors import ConfigError, RemoteError
-from tandemq.registry import Done, Found, Read, Write, parse_address
+from tandemq.registry import Done, NodeFound, Read, Write, parse_address
 from tandemq.run.groups import CLUSTER
 from tandemq.run.local import LocalCluster
 from tandemq.run.nameserver import NameServerProcess, say_what_is_open
@@ -43,7 +43,7 @@ def test_write_that_would_stop_the_brokers_is_refused_at_once_without_the_secret
 def test_tool_with_the_secret_reads_and_writes(cluster: LocalCluster) -> None:
     with RegistryClient(parse_address(cluster.registry), secret_file=cluster.secret_file) as client:
         found = client.do(Read(STATE))
-        assert isinstance(found, Found)
+        assert isinstance(found, NodeFound)
         state = records.state_from_json("broker-a", found.data)
         assert isinstance(client.do(Write(STATE, records.state_to_json(state), found.version)), Done)
 
@@ -60,7 +60,7 @@ def test_cluster_without_a_secret_works_as_before(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, mode="elect", settings={"haSecretFile": ""}) as open_to_all:
         assert open_to_all.master().is_master()
         with RegistryClient(parse_address(open_to_all.registry)) as client:
-            assert isinstance(client.do(Read(STATE)), Found)
+            assert isinstance(client.do(Read(STATE)), NodeFound)
 
 
 def test_open_registry_that_others_reach_is_said(caplog: pytest.LogCaptureFixture) -> None:

@@ -18,7 +18,7 @@ from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link
 from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.codec.remoting.requests import read_fields
-from tandemq.coordination.member.orders import Status, Verdict
+from tandemq.coordination.member.orders import CommandResult, Status
 from tandemq.errors import ProtocolError, StoreDamaged
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
@@ -94,7 +94,7 @@ class _GroupCalls:
         verdict = failover.member.force_master(now, is_preview=fields.preview)
         return self._decided(link, command, verdict._replace(is_done=True) if fields.preview else verdict)
 
-    def _decided(self, link: Link, command: Command, verdict: Verdict) -> Command | None:
+    def _decided(self, link: Link, command: Command, verdict: CommandResult) -> Command | None:
         if not verdict.is_accepted or verdict.is_done:
             code = ResponseCode.SUCCESS if verdict.is_accepted else ResponseCode.SYSTEM_ERROR
             return command.answer(code, remark=verdict.text)

@@ -13,18 +13,18 @@ from tandemq.boundary import Closed, Event, Now, Opened, Turn
 from tandemq.codec.proofs import Keyring
 from tandemq.coordination.registry.embedded import EmbeddedRegistry
 from tandemq.coordination.registry.interface import (
-    Answer,
-    Ask,
     Changed,
     Confirmed,
     RegistryEvent,
+    RegistryRequest,
+    RegistryResponse,
     SessionLost,
     SessionSuspended,
     SessionUp,
 )
 from tandemq.registry import NAME_SERVER, RegistryAddress
 
-_EVENTS = (Answer, Changed, Confirmed, SessionLost, SessionSuspended, SessionUp)
+_EVENTS = (RegistryResponse, Changed, Confirmed, SessionLost, SessionSuspended, SessionUp)
 
 
 class BrokerRegistry:
@@ -56,7 +56,7 @@ class BrokerRegistry:
         )
         self._events: list[RegistryEvent] = []
 
-    def ask(self, asks: Iterable[Ask], turn: Turn, now: Now) -> None:
+    def ask(self, asks: Iterable[RegistryRequest], turn: Turn, now: Now) -> None:
         """Begin operations; answers come as events."""
         if self._embedded is None:
             turn.asks.extend(asks)

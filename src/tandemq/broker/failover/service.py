@@ -22,19 +22,19 @@ from tandemq.broker.pull.processor import NO_LIMIT
 from tandemq.codec.ha import Heartbeat
 from tandemq.codec.remoting.fastjson import dumps_java
 from tandemq.coordination.member.diagnosis import trouble_of
-from tandemq.coordination.member.machine import Member
+from tandemq.coordination.member.machine import MemberMachine
 from tandemq.coordination.member.orders import (
     BecomeMaster,
     BecomeSlave,
     CommandDone,
     HandOffsets,
     MemberSettings,
+    MemberStage,
     Note,
     PermissionChanged,
-    Stage,
 )
 from tandemq.coordination.permission import holder_of
-from tandemq.coordination.registry.interface import Ask
+from tandemq.coordination.registry.interface import RegistryRequest
 from tandemq.coordination.registry.records import Mode
 from tandemq.errors import StoreError
 from tandemq.model.codes import RequestCode as Code
@@ -89,7 +89,7 @@ class Failover:
         self._noted: bool | None = None
         self._is_unnoted = False
         """Whether the disk did not take that note."""
-        self._member: Member | None = None
+        self._member: MemberMachine | None = None
         self.is_master = False
         self.epoch = 0
         """Of the mastership we act by; 0: none yet."""
@@ -136,14 +136,14 @@ class Failover:
             config.cluster, config.broker_name, config.broker_id, address=address, ha_address=ha_address,
             lag_ms_max=config.lag_ms_max, unclean_hand_back_after_ms=config.unclean_hand_back_ms,
         )  # fmt: skip
-        self._member = Member(
+        self._member = MemberMachine(
             settings, now, log_end=broker.store.log.written_end, log_epoch=broker.replication.log_epoch,
             is_log_whole=self._is_whole,
         )  # fmt: skip
         self._note_whole()
 
     @property
-    def member(self) -> Member:
+    def member(self) -> MemberMachine:
         """Who decides; there after `listening`."""
         assert self._member is not None, "listen first"
         return self._member
@@ -215,7 +215,7 @@ class Failover:
         member = self.member
         while effects := member.next_effects():
             self._note_whole()
-            self.registry.ask([effect for effect in effects if isinstance(effect, Ask)], turn, now)
+            self.registry.ask([effect for effect in effects if isinstance(effect, RegistryRequest)], turn, now)
             for effect in effects:
                 if isinstance(effect, BecomeMaster):
                     self._lead(effect, turn, now)
@@ -229,7 +229,7 @@ class Failover:
                     self._command_done(effect, turn)
                 elif isinstance(effect, Note):
                     self._say(now, effect.text, effect.epoch)
-            if member.stage is Stage.HANDING and not self._broker.clients.consumers:
+            if member.stage is MemberStage.HANDING and not self._broker.clients.consumers:
                 member.on_drained(now)  # nobody is there to commit anything
         self._permit(turn, now)
         self._register(turn, now)
@@ -315,7 +315,7 @@ class Failover:
     def deadline_ms(self) -> int:
         """When a turn is needed."""
         due_ms = min(self._due_ms, self._permitted_until_ms)
-        return min(due_ms, self._beat_ms) if self.member.stage in (Stage.SERVING, Stage.HANDING) else due_ms
+        return min(due_ms, self._beat_ms) if self.member.stage in (MemberStage.SERVING, MemberStage.HANDING) else due_ms
 
     @property
     def has_tables(self) -> bool:
@@ -470,11 +470,11 @@ class Failover:
         broker_id: int | None
         if state.master != member.id:
             broker_id = member.id if member.id != MASTER_ID else state.master
-        elif member.stage in (Stage.SERVING, Stage.HANDING):
+        elif member.stage in (MemberStage.SERVING, MemberStage.HANDING):
             broker_id = MASTER_ID
         else:
             broker_id = registration.broker_id if registration.broker_id == MASTER_ID and self.is_master else None
-            broker_id = None if member.stage is Stage.AWAITING else broker_id
+            broker_id = None if member.stage is MemberStage.AWAITING else broker_id
         mode = "" if member.mode is None else member.mode.value
         registration.move(broker_id, state.epoch, turn, now, weight=member.own.weight, mode=mode)
 

@@ -19,7 +19,7 @@ from tandemq.cli.support.output import json_option, show_json, show_rows, time_t
 from tandemq.errors import ConfigError, NetworkError, RemoteError, TandemError
 
 if TYPE_CHECKING:
-    from tandemq.coordination.registry.records import GroupConfig, Member
+    from tandemq.coordination.registry.records import GroupConfig, GroupMember
     from tandemq.groupdb.database import GroupDatabase, StoredGroup
     from tandemq.groupdb.publisher import CarriedGroup
 
@@ -118,7 +118,7 @@ def _show(found: "StoredGroup", *, as_json: bool) -> None:
     show_rows(members, as_json=False)
 
 
-def _member_row(member: "Member") -> dict[str, Any]:
+def _member_row(member: "GroupMember") -> dict[str, Any]:
     return {
         "id": member.broker_id,
         "role": member.role.value,
@@ -186,8 +186,8 @@ def _changed(
     return config
 
 
-def _member(group: str, config: "GroupConfig", text: str) -> "Member":
-    from tandemq.coordination.registry.records import Member, Permission, Role  # noqa: PLC0415
+def _member(group: str, config: "GroupConfig", text: str) -> "GroupMember":
+    from tandemq.coordination.registry.records import BrokerPermission, GroupMember, Role  # noqa: PLC0415
 
     first, *rest = text.split(",")
     pairs = dict(each.partition("=")[::2] for each in rest)
@@ -203,12 +203,12 @@ def _member(group: str, config: "GroupConfig", text: str) -> "Member":
         raise ConfigError(f"broker {broker_id} is unknown in group {group}", hint="give role=… to add it")
     if "role" in pairs:
         role = Role(_choice(text, "role", pairs["role"].lower(), [each.value for each in Role]))
-        member = Member(broker_id, role) if member is None else replace(member, role=role)
+        member = GroupMember(broker_id, role) if member is None else replace(member, role=role)
     assert member is not None, "it is known, or has a role"
     if "permission" in pairs:
-        choices = [each.value for each in Permission]
+        choices = [each.value for each in BrokerPermission]
         member = replace(
-            member, permission=Permission(_choice(text, "permission", pairs["permission"].upper(), choices))
+            member, permission=BrokerPermission(_choice(text, "permission", pairs["permission"].upper(), choices))
         )
     if "weight" in pairs:
         member = replace(member, weight=_integer(text, "weight", pairs["weight"]))

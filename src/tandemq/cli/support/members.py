@@ -268,8 +268,7 @@ def _living(registry: str) -> list[tuple[str, int, str]]:
         live_from_json,
         live_path,
     )
-    from tandemq.registry import Found as Node  # noqa: PLC0415
-    from tandemq.registry import Missing, Names, Read, ReadChildren  # noqa: PLC0415
+    from tandemq.registry import Names, NodeFound, NodeMissing, Read, ReadChildren  # noqa: PLC0415
 
     with quiet(), registries.open_registry(registry) as client:
 
@@ -277,7 +276,7 @@ def _living(registry: str) -> list[tuple[str, int, str]]:
             match client.do(ReadChildren(path)):
                 case Names(children=names):
                     return names
-                case Missing():
+                case NodeMissing():
                     return ()
                 case outcome:
                     raise RemoteError(f"the registry does not tell what is below {path}: {outcome}")
@@ -287,7 +286,7 @@ def _living(registry: str) -> list[tuple[str, int, str]]:
             for name in below(groups_path(cluster)):
                 for number in below(live_path(cluster, name)):
                     node = client.do(Read(live_broker_path(cluster, name, int(number))))
-                    if isinstance(node, Node):
+                    if isinstance(node, NodeFound):
                         found.append((name, int(number), live_from_json(node.data).address))
         return found
 

@@ -5,13 +5,13 @@ Source: docs/guides/operations.md, "What a broker says of the registry".
 
 from typing import TYPE_CHECKING
 
-from tandemq.coordination.member.orders import Stage
+from tandemq.coordination.member.orders import MemberStage
 
 if TYPE_CHECKING:
-    from tandemq.coordination.member.machine import Member
+    from tandemq.coordination.member.machine import MemberMachine
 
 
-def trouble_of(member: "Member", now_ms: int) -> str:
+def trouble_of(member: "MemberMachine", now_ms: int) -> str:
     """All of it; "" if there is nothing. A registry that does not answer at all is no trouble here: `view.is_up`.
 
     Args:
@@ -41,12 +41,14 @@ def trouble_of(member: "Member", now_ms: int) -> str:
     return "; ".join(found)
 
 
-def why_unread(member: "Member") -> str:
+def why_unread(member: "MemberMachine") -> str:
     """Why a member that has read no record, or is in none, serves nothing; "" if its stage tells."""
-    return (_stranger(member) or member.view.trouble or member.founder.why) if member.stage is Stage.UNREAD else ""
+    return (
+        (_stranger(member) or member.view.trouble or member.founder.why) if member.stage is MemberStage.UNREAD else ""
+    )
 
 
-def _stranger(member: "Member") -> str:
+def _stranger(member: "MemberMachine") -> str:
     settings = member.settings
     if member.view.config is None or member.own is not None:
         return ""

@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING
 
 from tandemq.boundary import Now
 from tandemq.coordination.election import Candidate, place_of
-from tandemq.coordination.member.orders import Verdict
+from tandemq.coordination.member.orders import CommandResult
 from tandemq.coordination.registry.records import GroupConfig, GroupMode, GroupState, LiveBroker, Mode
 from tandemq.coordination.registry.view import NO_NODE
 
 if TYPE_CHECKING:
-    from tandemq.coordination.member.machine import Member
+    from tandemq.coordination.member.machine import MemberMachine
 
 
 class Founder:
     """Begins the group, or waits until that is safe."""
 
-    def __init__(self, member: "Member") -> None:
+    def __init__(self, member: "MemberMachine") -> None:
         """There is a record, or nobody has looked."""
         self._member = member
         self._next_ms = 0
@@ -74,11 +74,11 @@ class Founder:
             if self._heir(config, found) == member.id:
                 self._begin_anew(found, "all members are there", now)
 
-    def force(self, *, is_preview: bool) -> Verdict:
+    def force(self, *, is_preview: bool) -> CommandResult:
         """An operator names this broker; what others hold beyond its log is lost then."""
         member = self._member
         if member.mode is not Mode.ELECT and not self._is_master(member.view.config):
-            return Verdict(False, False, "roles are fixed: force the configured master")
+            return CommandResult(False, False, "roles are fixed: force the configured master")
         self._is_forced |= not is_preview
         held = {
             number: record
@@ -89,7 +89,7 @@ class Founder:
         hint = ""
         if fuller is not None and (held[fuller].epoch, held[fuller].log_end) > (member.log_epoch, member.log_end):
             hint = f"; broker {fuller} has more of the log: force that one instead"
-        return Verdict(
+        return CommandResult(
             True,
             False,
             f"the registry has no record of the group; it begins anew with the log of broker "

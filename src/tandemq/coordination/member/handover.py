@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 from tandemq.boundary import Now
 from tandemq.coordination.lease import NEVER
-from tandemq.coordination.member.orders import HandOffsets, Stage, Verdict
+from tandemq.coordination.member.orders import CommandResult, HandOffsets, MemberStage
 from tandemq.coordination.permission import holder_of
 from tandemq.coordination.registry.records import GroupMode, Mode
 from tandemq.coordination.slave_consume import HandStep
 
 if TYPE_CHECKING:
-    from tandemq.coordination.member.machine import Member
+    from tandemq.coordination.member.machine import MemberMachine
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Hand:
 class Giver:
     """Hands over, or takes a hand-back."""
 
-    def __init__(self, member: "Member") -> None:
+    def __init__(self, member: "MemberMachine") -> None:
         """Nothing under way."""
         self._member = member
         self.hand: Hand | None = None
@@ -50,28 +50,30 @@ class Giver:
 
     # Commands.
 
-    def switch(self, target: int, now: Now) -> Verdict:
+    def switch(self, target: int, now: Now) -> CommandResult:
         """An operator wants another master."""
         member, state = self._member, self._member.view.state
         if state is None or member.view.config is None:
-            return Verdict(False, False, f"broker {member.id} has not read the group's record from the registry")
+            return CommandResult(False, False, f"broker {member.id} has not read the group's record from the registry")
         if member.mode is not Mode.ELECT:
-            return Verdict(False, False, f"roles are fixed in mode {member.mode.value if member.mode else 'unknown'}")
+            return CommandResult(
+                False, False, f"roles are fixed in mode {member.mode.value if member.mode else 'unknown'}"
+            )
         if state.master == target:
-            return Verdict(True, True, f"broker {target} is the master already")
+            return CommandResult(True, True, f"broker {target} is the master already")
         if self.hand is not None and self.hand.to == target:
-            return Verdict(True, False, f"the switch to broker {target} is under way")
+            return CommandResult(True, False, f"the switch to broker {target} is under way")
         refusal = self._refusal(target)
         if refusal is not None:
-            return Verdict(False, False, refusal)
+            return CommandResult(False, False, refusal)
         self._begin(target, now, is_switch=True)
         member.think(now)
-        return Verdict(True, False, f"switching to broker {target}")
+        return CommandResult(True, False, f"switching to broker {target}")
 
     def _refusal(self, target: int) -> str | None:
         member, state = self._member, self._member.view.state
         assert state is not None, "checked before"
-        if member.stage is not Stage.SERVING or state.master != member.id:
+        if member.stage is not MemberStage.SERVING or state.master != member.id:
             return f"broker {member.id} is not the serving master; the record names broker {state.master}"
         if member.own_of(target) is None:
             return f"broker {target} is no member of the group"
@@ -94,7 +96,7 @@ class Giver:
     def _begin(self, to: int, now: Now, *, is_switch: bool) -> None:
         member = self._member
         self.hand = Hand(to, is_switch, now.mono_ms, member.view.version)
-        member.become(Stage.HANDING, f"handing over to broker {to}", now)
+        member.become(MemberStage.HANDING, f"handing over to broker {to}", now)
 
     def tick(self, now: Now) -> None:
         """Go on with what is under way, or begin a hand-back that has become possible."""
@@ -127,7 +129,7 @@ class Giver:
         member, state = self._member, self._member.view.state
         return (
             state is not None
-            and member.stage is Stage.SERVING
+            and member.stage is MemberStage.SERVING
             and state.mode is GroupMode.SLAVE_CONSUME
             and member.view.may_propose
             and state.master in (member.view.live or {})
@@ -182,7 +184,7 @@ class Giver:
         self._next_ms = now.mono_ms + self._member.settings.hand_back_wait_ms
         text = f"the hand-over to broker {hand.to} was given up: {why}"
         if hand.step is HandStep.DRAIN or (hand.is_switch and not hand.is_proposed):
-            self._member.become(Stage.SERVING, text, now)
+            self._member.become(MemberStage.SERVING, text, now)
         else:
             self._member.reclaim(text, now)
         if hand.is_switch:
@@ -209,7 +211,7 @@ class Giver:
 
     def took(self, giver: int, token: int, now: Now) -> None:
         """They are stored: what was read there is known here."""
-        if self._member.stage is Stage.AWAITING and self.take(giver, token):
+        if self._member.stage is MemberStage.AWAITING and self.take(giver, token):
             self.taken = token
             if token > self._member.view.version:
                 self._member.view.read_state()

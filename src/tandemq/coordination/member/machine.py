@@ -31,7 +31,7 @@ from tandemq.codec.ha import Heartbeat
 from tandemq.coordination.election import Candidate, place_of
 from tandemq.coordination.in_sync import InSync
 from tandemq.coordination.lease import FOREVER, NEVER, Lease, Timing, timing
-from tandemq.coordination.liveness import Peer
+from tandemq.coordination.liveness import GroupPeer
 from tandemq.coordination.member.diagnosis import why_unread
 from tandemq.coordination.member.founding import Founder
 from tandemq.coordination.member.handover import Giver
@@ -39,20 +39,19 @@ from tandemq.coordination.member.orders import (
     BecomeMaster,
     BecomeSlave,
     CommandDone,
+    CommandResult,
     Effect,
     MemberSettings,
+    MemberStage,
     Note,
     PermissionChanged,
-    Stage,
     Status,
-    Verdict,
 )
 from tandemq.coordination.member.status import status_of
 from tandemq.coordination.member.takeover import Taker
 from tandemq.coordination.permission import holder_of, right_of
 from tandemq.coordination.registry.interface import Confirmed, RegistryEvent, SessionLost, SessionUp
-from tandemq.coordination.registry.records import GroupMode, GroupState, LiveBroker, Mode, Permission
-from tandemq.coordination.registry.records import Member as Configured
+from tandemq.coordination.registry.records import BrokerPermission, GroupMember, GroupMode, GroupState, LiveBroker, Mode
 from tandemq.coordination.registry.view import NO_NODE, RegistryView
 from tandemq.coordination.slave_consume import HandStep
 
@@ -61,18 +60,26 @@ THINK_MS = 250
 SESSION_MS = 2_000
 """Taken for the session until the registry says what it granted."""
 
-_MOVES: dict[Stage, frozenset[Stage]] = {
-    Stage.UNREAD: frozenset({Stage.SLAVE, Stage.CLAIMING, Stage.AWAITING}),
-    Stage.SLAVE: frozenset({Stage.UNREAD, Stage.CLAIMING, Stage.AWAITING}),
-    Stage.CLAIMING: frozenset({Stage.UNREAD, Stage.SLAVE, Stage.PREPARING, Stage.AWAITING}),
-    Stage.PREPARING: frozenset({Stage.UNREAD, Stage.SLAVE, Stage.SERVING, Stage.CLAIMING, Stage.AWAITING}),
-    Stage.SERVING: frozenset({Stage.UNREAD, Stage.SLAVE, Stage.HANDING, Stage.CLAIMING, Stage.AWAITING}),
-    Stage.HANDING: frozenset({Stage.UNREAD, Stage.SLAVE, Stage.CLAIMING, Stage.AWAITING, Stage.SERVING}),
-    Stage.AWAITING: frozenset({Stage.UNREAD, Stage.SLAVE, Stage.CLAIMING}),
+_MOVES: dict[MemberStage, frozenset[MemberStage]] = {
+    MemberStage.UNREAD: frozenset({MemberStage.SLAVE, MemberStage.CLAIMING, MemberStage.AWAITING}),
+    MemberStage.SLAVE: frozenset({MemberStage.UNREAD, MemberStage.CLAIMING, MemberStage.AWAITING}),
+    MemberStage.CLAIMING: frozenset(
+        {MemberStage.UNREAD, MemberStage.SLAVE, MemberStage.PREPARING, MemberStage.AWAITING}
+    ),
+    MemberStage.PREPARING: frozenset(
+        {MemberStage.UNREAD, MemberStage.SLAVE, MemberStage.SERVING, MemberStage.CLAIMING, MemberStage.AWAITING}
+    ),
+    MemberStage.SERVING: frozenset(
+        {MemberStage.UNREAD, MemberStage.SLAVE, MemberStage.HANDING, MemberStage.CLAIMING, MemberStage.AWAITING}
+    ),
+    MemberStage.HANDING: frozenset(
+        {MemberStage.UNREAD, MemberStage.SLAVE, MemberStage.CLAIMING, MemberStage.AWAITING, MemberStage.SERVING}
+    ),
+    MemberStage.AWAITING: frozenset({MemberStage.UNREAD, MemberStage.SLAVE, MemberStage.CLAIMING}),
 }
 
 
-class Member:
+class MemberMachine:
     """One broker's part in its group. Every input may change what `next_effects` returns and what is permitted."""
 
     def __init__(self, settings: MemberSettings, now: Now, *, log_end: int, log_epoch: int, is_log_whole: bool) -> None:
@@ -90,12 +97,12 @@ class Member:
         self.id = settings.broker_id
         self.view = RegistryView(settings.cluster, settings.broker_name, settings.broker_id)
         self.timing: Timing = self._timing(SESSION_MS)
-        self.stage = Stage.UNREAD
+        self.stage = MemberStage.UNREAD
         self.log_end, self.log_epoch, self.is_log_whole = log_end, log_epoch, is_log_whole
         self.mode: Mode | None = None
         """Of the configuration first read; a change of it holds from the next start."""
         self._started_ms = now.mono_ms
-        self._peers: dict[int, Peer] = {}
+        self._peers: dict[int, GroupPeer] = {}
         self.lease = Lease()
         self.founder = Founder(self)
         self._taker = Taker(self)
@@ -118,7 +125,7 @@ class Member:
         self._why = "the group's record has not been read yet"
         self._thought_ms = now.mono_ms
         self._effects: list[Effect] = []
-        self._tell(settings)
+        self.tell_registry()
 
     # What this broker may do, at the moment of answering. Cheap: asked for every message.
 
@@ -137,12 +144,12 @@ class Member:
     @property
     def why(self) -> str:
         """Why it may, or may not; for refusals."""
-        if self.stage is Stage.SERVING and not any(self._told):
+        if self.stage is MemberStage.SERVING and not any(self._told):
             return "lonely: neither the registry nor every member in sync confirms that nobody else serves"
-        if self.stage is Stage.AWAITING and self.view.state is not None:
+        if self.stage is MemberStage.AWAITING and self.view.state is not None:
             reader = self.view.state.reader
             return f"broker {reader} is read from until it has handed its offsets back; ha force-master ends that"
-        if self.stage is Stage.CLAIMING and self.mode is Mode.ELECT and not self.is_log_whole:
+        if self.stage is MemberStage.CLAIMING and self.mode is Mode.ELECT and not self.is_log_whole:
             return "the end of the log may be lost: waits for a member in sync to take over; ha force-master accepts it"
         return why_unread(self) or self._why
 
@@ -246,7 +253,7 @@ class Member:
 
     def heartbeat(self, now: Now) -> Heartbeat | None:
         """The next heartbeat for all links, behind log bytes; None while we serve nobody. Send it at once."""
-        if self.stage not in (Stage.SERVING, Stage.HANDING) or self.view.state is None:
+        if self.stage not in (MemberStage.SERVING, MemberStage.HANDING) or self.view.state is None:
             return None
         number = self.lease.next_heartbeat(now.mono_ms)
         confirm = self._sync.confirm(self.log_end, self._peers)
@@ -286,20 +293,20 @@ class Member:
         self._is_doubt_final |= is_final
         if self.mode is Mode.ELECT:
             self._ready_epoch = 0
-            if self.stage in (Stage.PREPARING, Stage.SERVING):
+            if self.stage in (MemberStage.PREPARING, MemberStage.SERVING):
                 self.reclaim(f"the log is in doubt: {why}", now)
             self._claim_above = self.view.version + (self.view.pending is not None)  # one under way is no claim
         self.think(now)
 
-    def switch(self, target: int, now: Now) -> Verdict:
+    def switch(self, target: int, now: Now) -> CommandResult:
         """An operator wants `target` to be the master (V18)."""
         return self._giver.switch(target, now)
 
-    def force_master(self, now: Now, *, is_preview: bool = False) -> Verdict:
+    def force_master(self, now: Now, *, is_preview: bool = False) -> CommandResult:
         """An operator wants this broker to serve although that may lose or repeat something (F30), or to know what."""
-        if self.stage is Stage.CLAIMING and not self.is_log_whole:
+        if self.stage is MemberStage.CLAIMING and not self.is_log_whole:
             self.is_loss_accepted |= not is_preview
-            verdict = Verdict(True, True, f"what broker {self.id} lost of its log stays lost")
+            verdict = CommandResult(True, True, f"what broker {self.id} lost of its log stays lost")
         else:
             verdict = self._taker.force(now, is_preview=is_preview)
         self.think(now)
@@ -331,8 +338,6 @@ class Member:
         effects, self._effects = self._effects, []
         return effects
 
-    # Thinking: everything is decided anew from what is known, after each input.
-
     def think(self, now: Now) -> None:
         """Decide what follows from what is known now; every input calls it."""
         self._thought_ms = now.mono_ms
@@ -353,12 +358,12 @@ class Member:
             self.mode = view.config.mode
         state = view.state
         if state is None or self.own is None:
-            if self.stage is not Stage.UNREAD:
+            if self.stage is not MemberStage.UNREAD:
                 known = self._known  # of the same epoch when we are a member again: links and copies count on
                 self._known = None if state is None or known is None else (known[0], NO_NODE - 1, known[2], known[3])
                 self._giver.over()
                 why = "the group's record is lost" if state is None else "we are not in the group's configuration"
-                self.become(Stage.UNREAD, why, now)
+                self.become(MemberStage.UNREAD, why, now)
             return
         key = (state.epoch, state.master, state.mode, state.reader)
         if key != self._known:
@@ -369,10 +374,10 @@ class Member:
             self._effects.append(Note(state.epoch, f"in sync: {', '.join(map(str, state.in_sync))}"))
         self._sync.adopt(state.in_sync, view.pending.state.in_sync if view.pending is not None else ())
         is_claimed = view.pending is None and view.written_version > self._claim_above
-        if self.stage is Stage.CLAIMING and is_claimed and self._may_lead():
-            self.become(Stage.PREPARING, "the record is claimed", now)
-        if self.stage is Stage.PREPARING and (state.master != self.id or self._ready_epoch == state.epoch):
-            self.become(Stage.SERVING, state.reason, now)
+        if self.stage is MemberStage.CLAIMING and is_claimed and self._may_lead():
+            self.become(MemberStage.PREPARING, "the record is claimed", now)
+        if self.stage is MemberStage.PREPARING and (state.master != self.id or self._ready_epoch == state.epoch):
+            self.become(MemberStage.SERVING, state.reason, now)
 
     def _may_lead(self) -> bool:
         """Whether our log is what the group's can be; the record is written as it stood, too, while that is open."""
@@ -391,12 +396,12 @@ class Member:
         self._giver.taken = None
         if holder_of(state) == self.id:
             self._claim_above = self.view.version - 1
-            self.become(Stage.CLAIMING, state.reason, now)
+            self.become(MemberStage.CLAIMING, state.reason, now)
         else:
             self.is_loss_accepted = False
-            self.become(Stage.AWAITING if state.master == self.id else Stage.SLAVE, state.reason, now)
+            self.become(MemberStage.AWAITING if state.master == self.id else MemberStage.SLAVE, state.reason, now)
 
-    def become(self, stage: Stage, why: str, now: Now) -> None:
+    def become(self, stage: MemberStage, why: str, now: Now) -> None:
         """Change the stage."""
         if stage is not self.stage:
             assert stage in _MOVES[self.stage], f"{self.stage} does not become {stage}"
@@ -409,7 +414,7 @@ class Member:
     def reclaim(self, why: str, now: Now) -> None:
         """Serve again, after the record was written anew."""
         self._claim_above = self.view.version
-        self.become(Stage.CLAIMING, why, now)
+        self.become(MemberStage.CLAIMING, why, now)
 
     # Writing the record.
 
@@ -419,13 +424,13 @@ class Member:
             return
         if state is None:
             self.founder.propose(now)
-        elif self.stage is Stage.CLAIMING:
+        elif self.stage is MemberStage.CLAIMING:
             self._claim(state, now)
-        elif self.stage is Stage.AWAITING:
+        elif self.stage is MemberStage.AWAITING:
             self._giver.end_reading(now)
-        elif self.stage in (Stage.PREPARING, Stage.SERVING) and view.written_session != view.session_id:
+        elif self.stage in (MemberStage.PREPARING, MemberStage.SERVING) and view.written_session != view.session_id:
             self.propose(state, state.reason, now)
-        elif self.stage is Stage.SERVING and state.mode is GroupMode.NORMAL:
+        elif self.stage is MemberStage.SERVING and state.mode is GroupMode.NORMAL:
             self._change_in_sync(state, now)
 
     def propose(self, state: GroupState, reason: str, now: Now) -> None:
@@ -478,14 +483,14 @@ class Member:
     def permit(self, now: Now) -> None:
         """Compute until when we may do what, and tell the broker if that is news; also when a lease may be over."""
         read = write = commit = NEVER
-        if self.stage in (Stage.SERVING, Stage.HANDING):
+        if self.stage in (MemberStage.SERVING, MemberStage.HANDING):
             right = right_of(self.configured(self.id), self.id, self.view.state)
             until = self.lease_until()
-            if self.stage is Stage.SERVING:
+            if self.stage is MemberStage.SERVING:
                 read = until if right.may_read else NEVER
                 write = until if right.may_write else NEVER
             hand = self._giver.hand
-            if self.stage is Stage.SERVING or (hand is not None and hand.step is HandStep.DRAIN):
+            if self.stage is MemberStage.SERVING or (hand is not None and hand.step is HandStep.DRAIN):
                 commit = until if right.may_read else NEVER
         ended_ms = min(now.mono_ms, max(self.permitted_until[:2]))
         self.permitted_until = (read, write, commit)
@@ -525,7 +530,7 @@ class Member:
                 return
             address, ha_address = ("", "") if record is None else (record.address, record.ha_address)
             order = BecomeSlave(state.master, state.epoch, address, ha_address)
-        elif self.stage in (Stage.PREPARING, Stage.AWAITING):
+        elif self.stage in (MemberStage.PREPARING, MemberStage.AWAITING):
             order = BecomeMaster(state.epoch)
         if order is not None and order != self._ordered:
             self._ordered = order
@@ -534,27 +539,25 @@ class Member:
     # Helpers of the parts.
 
     @property
-    def own(self) -> Configured | None:
+    def own(self) -> GroupMember | None:
         """Ourselves in the group's configuration."""
         return self.own_of(self.id)
 
-    def own_of(self, broker_id: int) -> Configured | None:
+    def own_of(self, broker_id: int) -> GroupMember | None:
         """A member in the group's configuration."""
         return None if self.view.config is None else self.view.config.member(broker_id)
 
-    def configured(self, broker_id: int) -> Permission:
+    def configured(self, broker_id: int) -> BrokerPermission:
         """What a member may do by configuration."""
-        found = self.own_of(broker_id)
-        return Permission.NONE if found is None else found.permission
+        return BrokerPermission.NONE if (found := self.own_of(broker_id)) is None else found.permission
 
     def priority(self, broker_id: int) -> int:
         """In elections; higher first."""
-        found = self.own_of(broker_id)
-        return 0 if found is None else found.priority
+        return 0 if (found := self.own_of(broker_id)) is None else found.priority
 
-    def peer(self, broker_id: int) -> Peer:
+    def peer(self, broker_id: int) -> GroupPeer:
         """What our own connections showed of a member."""
-        return self._peers.get(broker_id) or self._peers.setdefault(broker_id, Peer(heard_ms=self._started_ms))
+        return self._peers.get(broker_id) or self._peers.setdefault(broker_id, GroupPeer(heard_ms=self._started_ms))
 
     def order(self, effect: Effect) -> None:
         """Something for the broker to do."""
@@ -566,11 +569,9 @@ class Member:
 
     def tell_registry(self) -> None:
         """Bring our live node up to date: others order an election by it."""
-        self._tell(self.settings)
-
-    def _tell(self, settings: MemberSettings) -> None:
+        settings = self.settings
         record = LiveBroker(self.id, settings.address, settings.ha_address, self.log_epoch, self.log_end)
-        self.view.tell(replace(record, is_waiting=self.stage is Stage.UNREAD and self.founder.waits))
+        self.view.tell(replace(record, is_waiting=self.stage is MemberStage.UNREAD and self.founder.waits))
 
     def _timing(self, session_ms: int) -> Timing:
         settings = self.settings

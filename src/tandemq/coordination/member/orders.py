@@ -8,7 +8,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from tandemq.coordination.lease import CHECK_MS, CHECKS, LEASE_MS
-from tandemq.coordination.registry.interface import Ask
+from tandemq.coordination.registry.interface import RegistryRequest
 from tandemq.coordination.registry.records import GroupMode, Mode
 
 
@@ -44,7 +44,7 @@ class MemberSettings:
     """A master takes reading back from a reader gone for this long; 0: never, an operator does (F30)."""
 
 
-class Stage(Enum):
+class MemberStage(Enum):
     """Where a member stands."""
 
     UNREAD = "unread"
@@ -116,10 +116,10 @@ class Note(NamedTuple):
     text: str
 
 
-Effect = Ask | BecomeMaster | BecomeSlave | PermissionChanged | HandOffsets | CommandDone | Note
+Effect = RegistryRequest | BecomeMaster | BecomeSlave | PermissionChanged | HandOffsets | CommandDone | Note
 
 
-class Verdict(NamedTuple):
+class CommandResult(NamedTuple):
     """Answer to an operator's command. Accepted ones that are not done at once end with CommandDone."""
 
     is_accepted: bool
@@ -132,7 +132,7 @@ class Status:
     """What `ha status` shows of one member, at one moment."""
 
     mode: Mode | None
-    stage: Stage
+    stage: MemberStage
     epoch: int
     master: int
     reader: int

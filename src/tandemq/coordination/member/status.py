@@ -5,18 +5,18 @@ from typing import TYPE_CHECKING
 from tandemq.boundary import Now
 from tandemq.coordination.lease import FOREVER, NEVER, is_lonely
 from tandemq.coordination.member.diagnosis import trouble_of
-from tandemq.coordination.member.orders import Stage, Status
+from tandemq.coordination.member.orders import MemberStage, Status
 from tandemq.coordination.permission import holder_of
 from tandemq.coordination.registry.records import NOBODY
 
 if TYPE_CHECKING:
-    from tandemq.coordination.member.machine import Member
+    from tandemq.coordination.member.machine import MemberMachine
 
 
-def status_of(member: "Member", now: Now) -> Status:
+def status_of(member: "MemberMachine", now: Now) -> Status:
     """Everything an operator wants to know, at this moment."""
     view, state, now_ms = member.view, member.view.state, now.mono_ms
-    until = member.lease_until() if member.stage in (Stage.SERVING, Stage.HANDING) else NEVER
+    until = member.lease_until() if member.stage in (MemberStage.SERVING, MemberStage.HANDING) else NEVER
     rivals = member.rivals()
     is_holder = state is not None and holder_of(state) == member.id
     lonely = is_lonely(

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING
 from tandemq.boundary import Now
 from tandemq.coordination.election import Candidate, may_stand, place_of
 from tandemq.coordination.lease import drift_of
-from tandemq.coordination.liveness import Checks
-from tandemq.coordination.member.orders import Verdict
+from tandemq.coordination.liveness import AbsenceChecks
+from tandemq.coordination.member.orders import CommandResult
 from tandemq.coordination.permission import holder_of
 from tandemq.coordination.registry.records import GroupMode, GroupState, Mode
 from tandemq.coordination.slave_consume import may_take_reading
 
 if TYPE_CHECKING:
-    from tandemq.coordination.member.machine import Member
+    from tandemq.coordination.member.machine import MemberMachine
 
 
 class Taker:
     """Looks for a holder that is gone, and takes its place after enough looks in a row."""
 
-    def __init__(self, member: "Member") -> None:
+    def __init__(self, member: "MemberMachine") -> None:
         """Not looking."""
         self._member = member
-        self.checks = Checks()
+        self.checks = AbsenceChecks()
         self._forced_until_ms: int | None = None
 
     @property
@@ -33,27 +33,29 @@ class Taker:
         """Whether an operator accepted what may be lost or repeated."""
         return self._forced_until_ms is not None
 
-    def force(self, now: Now, *, is_preview: bool) -> Verdict:
+    def force(self, now: Now, *, is_preview: bool) -> CommandResult:
         """The operator's order; it waits for the same looks as any take-over. A preview only says what it may cost."""
         member, state = self._member, self._member.view.state
         if member.own is not None and member.founder.waits:
             return member.founder.force(is_preview=is_preview)
         if state is None or member.own is None:
-            return Verdict(False, False, f"broker {member.id} has not read the group's record from the registry")
+            return CommandResult(False, False, f"broker {member.id} has not read the group's record from the registry")
         holder = holder_of(state)
         if holder == member.id:
-            return Verdict(True, True, f"broker {member.id} is it already")
+            return CommandResult(True, True, f"broker {member.id} is it already")
         if member.mode is Mode.SLAVE_CONSUME and (state.mode is GroupMode.NORMAL or state.master != member.id):
-            return Verdict(False, False, "in slave-consume only the master can be forced, while its slave is reading")
+            return CommandResult(
+                False, False, "in slave-consume only the master can be forced, while its slave is reading"
+            )
         if not member.view.may_propose or member.view.live is None:
-            return Verdict(False, False, f"broker {member.id} has no registry; without it nobody may take over")
+            return CommandResult(False, False, f"broker {member.id} has no registry; without it nobody may take over")
         if holder in member.view.live:
-            return Verdict(
+            return CommandResult(
                 False, False, f"broker {holder} lives; use switch, or stop it and wait until the registry misses it"
             )
         if not is_preview:
             self._forced_until_ms = now.mono_ms + member.settings.force_ms
-        return Verdict(True, False, self._price(state, holder, now))
+        return CommandResult(True, False, self._price(state, holder, now))
 
     def settled(self, text: str, *, is_done: bool) -> None:
         """The record changed hands, or it cannot any more."""

@@ -55,11 +55,11 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.text import brief
 from tandemq.registry import (
-    Answer,
-    Ask,
     Changed,
     Confirmed,
     RegistryEvent,
+    RegistryRequest,
+    RegistryResponse,
     SessionLost,
     SessionSuspended,
     SessionUp,
@@ -73,7 +73,7 @@ UNDER_WAY_MAX = 1_000
 _log = logging.getLogger(__name__)
 
 
-class State(Enum):
+class RegistrySessionState(Enum):
     """Where the machine stands."""
 
     AWAY = "away"
@@ -123,7 +123,7 @@ class EmbeddedRegistry:
         self._client = client
         self._timeout_ms = timeout_ms
         self._next_link = next_link
-        self.state = State.AWAY
+        self.state = RegistrySessionState.AWAY
         self.session = 0
         """Id of the session; 0 if there is none."""
         self.problem = "not connected yet"
@@ -142,10 +142,10 @@ class EmbeddedRegistry:
 
     # What the owner asks.
 
-    def ask(self, ask: Ask, turn: Turn, now: Now) -> None:
+    def ask(self, ask: RegistryRequest, turn: Turn, now: Now) -> None:
         """Send an operation; without a session it is Unknown at once."""
-        if self.state is not State.UP or len(self._under_way) >= UNDER_WAY_MAX:
-            self._events.append(Answer(ask.token, Unknown(), now.mono_ms))
+        if self.state is not RegistrySessionState.UP or len(self._under_way) >= UNDER_WAY_MAX:
+            self._events.append(RegistryResponse(ask.token, Unknown(), now.mono_ms))
             return
         self._send(encode_operation(self.session, ask.operation), turn, now, ask.token)
 
@@ -161,30 +161,30 @@ class EmbeddedRegistry:
 
     def close(self, turn: Turn, now: Now) -> None:
         """End the session: its ephemeral nodes go at once. Nothing is answered any more."""
-        if self.state is State.UP:
+        if self.state is RegistrySessionState.UP:
             self._send(self._request(RequestCode.TANDEM_REGISTRY_CLOSE), turn, now)
-        self.state = State.CLOSED
+        self.state = RegistrySessionState.CLOSED
         self._retry_ms = None
 
     def deadline_ms(self) -> int | None:
         """When `tick` is needed."""
-        if self.state is State.CLOSED:
+        if self.state is RegistrySessionState.CLOSED:
             return None
         if self._link is None:
             return self._retry_ms
         silent_ms = self._heard_ms + self._silence_ms()
-        return min(silent_ms, self._ping_ms) if self.state is State.UP else silent_ms
+        return min(silent_ms, self._ping_ms) if self.state is RegistrySessionState.UP else silent_ms
 
     def tick(self, turn: Turn, now: Now) -> None:
         """Connect, ping, give up a silent link: whatever is due."""
-        if self.state is State.CLOSED:
+        if self.state is RegistrySessionState.CLOSED:
             return
         if self._link is None:
             if self._retry_ms is not None and now.mono_ms >= self._retry_ms:
                 self._connect(turn, now)
         elif now.mono_ms >= self._heard_ms + self._silence_ms():
             self._give_up(f"nothing was answered for {now.mono_ms - self._heard_ms} ms", turn, now)
-        elif self.state is State.UP and now.mono_ms >= self._ping_ms:
+        elif self.state is RegistrySessionState.UP and now.mono_ms >= self._ping_ms:
             self._ping_ms = now.mono_ms + self._timeout_ms // PINGS_PER_TIMEOUT
             self._send(self._request(RequestCode.TANDEM_REGISTRY_PING), turn, now)
 
@@ -197,9 +197,9 @@ class EmbeddedRegistry:
     def opened(self, _link: int, turn: Turn, now: Now) -> None:
         """The link is open."""
         self._is_open = True
-        if self.state is State.CLOSED:
+        if self.state is RegistrySessionState.CLOSED:
             return
-        self.state = State.CONNECTING
+        self.state = RegistrySessionState.CONNECTING
         if self._keyring is None:
             self._ask_session(None, turn, now)
         else:
@@ -265,10 +265,10 @@ class EmbeddedRegistry:
 
     def _lose_link(self, reason: str, now: Now) -> None:
         """The session may live on; what was under way may have happened."""
-        was_up, self._link, self._is_open = self.state is State.UP, None, False
-        if self.state is State.CLOSED:
+        was_up, self._link, self._is_open = self.state is RegistrySessionState.UP, None, False
+        if self.state is RegistrySessionState.CLOSED:
             return
-        self.state = State.AWAY
+        self.state = RegistrySessionState.AWAY
         self.problem = reason
         self._retry_ms = now.mono_ms + min(RETRY_MS * (1 << min(self._failures, 8)), RETRY_MS_MAX)
         self._failures += 1
@@ -282,7 +282,7 @@ class EmbeddedRegistry:
     def _forget_under_way(self) -> None:
         for sent in self._under_way.values():
             if sent.token is not None:
-                self._events.append(Answer(sent.token, Unknown(), sent.sent_ms))
+                self._events.append(RegistryResponse(sent.token, Unknown(), sent.sent_ms))
         self._under_way.clear()
 
     # Requests and answers.
@@ -301,7 +301,7 @@ class EmbeddedRegistry:
         sent = self._under_way.get(answer.opaque)
         if sent is None:
             return
-        if self.state is State.CLOSED:
+        if self.state is RegistrySessionState.CLOSED:
             if sent.code == RequestCode.TANDEM_REGISTRY_CLOSE and self._link is not None:
                 turn.closes.append((self._link, "the session is closed"))
             return
@@ -320,7 +320,7 @@ class EmbeddedRegistry:
             self._session_over(turn, now)
             return
         if sent.token is not None:
-            self._events.append(Answer(sent.token, decode_outcome(answer), sent.sent_ms))
+            self._events.append(RegistryResponse(sent.token, decode_outcome(answer), sent.sent_ms))
         del self._under_way[answer.opaque]
         self._heard_ms = now.mono_ms
         if outcome == CONNECTED:
@@ -342,7 +342,7 @@ class EmbeddedRegistry:
         if self.session and session != self.session:
             self._events.append(SessionLost())
         _log.info("registry session up address=%s session=%d timeout_ms=%d", self.address, session, timeout_ms)
-        self.state = State.UP
+        self.state = RegistrySessionState.UP
         self.problem = ""
         self.session = session
         self._timeout_ms = timeout_ms

@@ -48,7 +48,7 @@ class Role(Enum):
     SLAVE = "slave"
 
 
-class Permission(Enum):
+class BrokerPermission(Enum):
     """What clients may do at a broker. Clients try brokers in this order."""
 
     FULL = "FULL"
@@ -59,32 +59,32 @@ class Permission(Enum):
     @property
     def may_read(self) -> bool:
         """Pulls, acknowledgements, commits."""
-        return self in (Permission.FULL, Permission.READ)
+        return self in (BrokerPermission.FULL, BrokerPermission.READ)
 
     @property
     def may_write(self) -> bool:
         """Sends."""
-        return self in (Permission.FULL, Permission.WRITE)
+        return self in (BrokerPermission.FULL, BrokerPermission.WRITE)
 
-    def __and__(self, other: "Permission") -> "Permission":
+    def __and__(self, other: "BrokerPermission") -> "BrokerPermission":
         """What both allow."""
         return permission(read=self.may_read and other.may_read, write=self.may_write and other.may_write)
 
 
-def permission(*, read: bool, write: bool) -> Permission:
+def permission(*, read: bool, write: bool) -> BrokerPermission:
     """The permission with these two rights."""
     if read:
-        return Permission.FULL if write else Permission.READ
-    return Permission.WRITE if write else Permission.NONE
+        return BrokerPermission.FULL if write else BrokerPermission.READ
+    return BrokerPermission.WRITE if write else BrokerPermission.NONE
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class GroupMember:
     """One broker of a group, as configured."""
 
     broker_id: int
     role: Role
-    permission: Permission = Permission.FULL
+    permission: BrokerPermission = BrokerPermission.FULL
     weight: int = 100
     """Share of the writes among groups; 0: none while another group takes them."""
     priority: int = 0
@@ -96,14 +96,14 @@ class GroupConfig:
     """A broker group, as its administrator wants it."""
 
     mode: Mode
-    members: tuple[Member, ...]
+    members: tuple[GroupMember, ...]
 
-    def member(self, broker_id: int) -> Member | None:
+    def member(self, broker_id: int) -> GroupMember | None:
         """A member by its id."""
         return next((member for member in self.members if member.broker_id == broker_id), None)
 
     @property
-    def master(self) -> Member | None:
+    def master(self) -> GroupMember | None:
         """The configured master."""
         return next((member for member in self.members if member.role is Role.MASTER), None)
 
@@ -256,7 +256,7 @@ def _elect_contradictions(config: GroupConfig) -> Iterator[str]:
         )
 
 
-def _contradictions_of(member: Member) -> Iterator[str]:
+def _contradictions_of(member: GroupMember) -> Iterator[str]:
     if not 0 <= member.broker_id <= JAVA_INT_MAX:
         yield f"{member.broker_id} is no broker id; 0 to {JAVA_INT_MAX} are"
     if not 0 <= member.weight <= WEIGHT_MAX:
@@ -311,13 +311,13 @@ def config_from_json(broker_name: str, data: bytes) -> GroupConfig:
     )
 
 
-def _member(what: str, entry: Any) -> Member:
+def _member(what: str, entry: Any) -> GroupMember:
     if not isinstance(entry, dict):
         raise ConfigError(f"{what}: a member must be an object, not {entry!r:.64}")
-    return Member(
+    return GroupMember(
         _integer(what, entry, "brokerId"),
         _choice(what, entry, "role", Role),
-        _choice(what, entry, "permission", Permission),
+        _choice(what, entry, "permission", BrokerPermission),
         _integer(what, entry, "weight"),
         _integer(what, entry, "priority"),
     )
@@ -394,7 +394,7 @@ def live_from_json(data: bytes) -> LiveBroker:
     )
 
 
-def with_member(config: GroupConfig, member: Member) -> GroupConfig:
+def with_member(config: GroupConfig, member: GroupMember) -> GroupConfig:
     """The configuration with one member added, or put in place of the one with its id."""
     others = [other for other in config.members if other.broker_id != member.broker_id]
     return replace(config, members=tuple(sorted([*others, member], key=lambda each: each.broker_id)))

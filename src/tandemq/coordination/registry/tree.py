@@ -1,5 +1,5 @@
 """A registry as a plain object: nodes, sessions, watches. Inside a name server it is the embedded registry; the
-simulation uses it as it is.
+simulation uses it is.
 
     execute(session, operation, now) ─► decide ─► changes ─► apply ─► outcome
                                                     │          └────► watches that fire
@@ -27,15 +27,15 @@ from tandemq.registry import (
     Delete,
     Done,
     Exists,
-    Found,
     Guard,
-    Missing,
     Names,
+    NodeFound,
+    NodeMissing,
     Operation,
     Outcome,
     Read,
     ReadChildren,
-    Refused,
+    RegistryRefused,
     Write,
     parent_of,
     refusal,
@@ -207,7 +207,7 @@ class Tree:
         assert session in self._sessions, f"session {session} is over"
         reason = refusal(operation)
         if reason is not None:
-            return Refused(reason)
+            return RegistryRefused(reason)
         match operation:
             case Read() | ReadChildren():
                 return self._read(session, operation)
@@ -221,13 +221,13 @@ class Tree:
     def _read(self, session: int, operation: Read | ReadChildren) -> Outcome:
         path = operation.path
         if operation.watch and not self._watch(session, path, children=isinstance(operation, ReadChildren)):
-            return Refused(f"a session may have {WATCHES_MAX} watches")
+            return RegistryRefused(f"a session may have {WATCHES_MAX} watches")
         node = self._nodes.get(path)
         if node is None:
-            return Missing()
+            return NodeMissing()
         if isinstance(operation, ReadChildren):
             return Names(tuple(sorted(node.children)))
-        return Found(node.data, node.version, node.owner)
+        return NodeFound(node.data, node.version, node.owner)
 
     def _create(self, session: int, operation: Create) -> Outcome:
         path = operation.path
@@ -239,7 +239,7 @@ class Tree:
             missing.append(parent)
             parent = parent_of(parent)
         if self._nodes[parent].owner != PERSISTENT:
-            return Refused(f"{parent} is ephemeral and has no children")
+            return RegistryRefused(f"{parent} is ephemeral and has no children")
         full = self._full(len(missing) + 1, len(operation.data))
         if full is not None:
             return full
@@ -251,7 +251,7 @@ class Tree:
     def _write(self, operation: Write) -> Outcome:
         node = self._nodes.get(operation.path)
         if node is None:
-            return Missing()
+            return NodeMissing()
         if node.version != operation.version or not self._holds(operation.guard):
             return Conflict()
         full = self._full(0, len(operation.data) - len(node.data))
@@ -269,19 +269,19 @@ class Tree:
     def _delete(self, operation: Delete) -> Outcome:
         node = self._nodes.get(operation.path)
         if node is None:
-            return Missing()
+            return NodeMissing()
         if node.version != operation.version:
             return Conflict()
         if node.children:
-            return Refused(f"{operation.path} has children")
+            return RegistryRefused(f"{operation.path} has children")
         self._change(NodeDeleted(operation.path))
         return Done(node.version)
 
-    def _full(self, nodes: int, size: int) -> Refused | None:
+    def _full(self, nodes: int, size: int) -> RegistryRefused | None:
         if len(self._nodes) + nodes > NODES_MAX:
-            return Refused(f"the registry has {len(self._nodes)} nodes; {NODES_MAX} are allowed")
+            return RegistryRefused(f"the registry has {len(self._nodes)} nodes; {NODES_MAX} are allowed")
         if self._bytes + size > BYTES_MAX:
-            return Refused(f"the registry holds {self._bytes} bytes; {BYTES_MAX} are allowed")
+            return RegistryRefused(f"the registry holds {self._bytes} bytes; {BYTES_MAX} are allowed")
         return None
 
     # Watches.

@@ -19,22 +19,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tandemq.coordination.registry.interface import (
-    Answer,
-    Ask,
     Changed,
     Confirmed,
     Conflict,
     Create,
     Done,
     Exists,
-    Found,
-    Missing,
     Names,
+    NodeFound,
+    NodeMissing,
     Operation,
     Read,
     ReadChildren,
-    Refused,
     RegistryEvent,
+    RegistryRefused,
+    RegistryRequest,
+    RegistryResponse,
     SessionLost,
     SessionSuspended,
     SessionUp,
@@ -114,7 +114,7 @@ class RegistryView:
         """By what was read or asked: why that cannot be used."""
         self._own_record: LiveBroker | None = None
         self._own_version = NO_NODE
-        self._asks: list[Ask] = []
+        self._asks: list[RegistryRequest] = []
         self._kinds: dict[int, tuple[str, int]] = {}
         self._token = 0
         self._retry: dict[str, int] = {}
@@ -140,7 +140,7 @@ class RegistryView:
         """Our live node is another session's."""
         return "own" in self._troubles
 
-    def next_asks(self) -> list[Ask]:
+    def next_asks(self) -> list[RegistryRequest]:
         """Operations for the registry, in order."""
         asks, self._asks = self._asks, []
         return asks
@@ -191,7 +191,7 @@ class RegistryView:
 
     def receive(self, event: RegistryEvent, now_ms: int) -> None:
         """What the registry says."""
-        if isinstance(event, Answer):
+        if isinstance(event, RegistryResponse):
             self._answered(event, now_ms)
         elif isinstance(event, SessionUp):
             self.confirmed_ms = now_ms
@@ -253,30 +253,30 @@ class RegistryView:
     def _ask(self, kind: str, operation: Operation) -> None:
         self._token += 1
         self._kinds[self._token] = (kind, self.session_id)
-        self._asks.append(Ask(self._token, operation))
+        self._asks.append(RegistryRequest(self._token, operation))
 
     # Answers.
 
-    def _answered(self, answer: Answer, now_ms: int) -> None:
+    def _answered(self, answer: RegistryResponse, now_ms: int) -> None:
         kind, session_id = self._kinds.pop(answer.token, ("", 0))
         outcome = answer.outcome
-        refusal = f"the registry refuses {kind}: {outcome.reason}" if isinstance(outcome, Refused) else ""
+        refusal = f"the registry refuses {kind}: {outcome.reason}" if isinstance(outcome, RegistryRefused) else ""
         self._note(f"asked {kind}", refusal)
         if kind in ("write", "fence"):
             self._written(kind, outcome, session_id, now_ms)
         elif kind == "look":
             self._looked(outcome, session_id)
-        elif isinstance(outcome, Unknown | Refused):
+        elif isinstance(outcome, Unknown | RegistryRefused):
             if kind != "look-state":
                 self._retry.setdefault("state-watch" if kind == "state" else kind, now_ms + RETRY_MS)
         elif kind == "config":
             self._config_read(outcome)
         elif kind in ("state", "look-state"):
             self._state_read(outcome, session_id)
-            if kind == "look-state" and isinstance(outcome, Found):
+            if kind == "look-state" and isinstance(outcome, NodeFound):
                 self._look_version = outcome.version
         elif session_id == self.session_id:
-            if kind == "children" and isinstance(outcome, Names | Missing):
+            if kind == "children" and isinstance(outcome, Names | NodeMissing):
                 self._children_read(outcome)
             elif kind.startswith("live:"):
                 self._live_read(int(kind[5:]), outcome)
@@ -291,13 +291,13 @@ class RegistryView:
 
     def _config_read(self, outcome: object) -> None:
         try:
-            self.config = config_from_json(self._name, outcome.data) if isinstance(outcome, Found) else None
+            self.config = config_from_json(self._name, outcome.data) if isinstance(outcome, NodeFound) else None
             self._note("config", "" if self.config else NO_CONFIG)
         except ConfigError as error:  # the last usable one holds
             self._note("config", str(error))
 
     def _state_read(self, outcome: object, session_id: int) -> None:
-        if isinstance(outcome, Found):
+        if isinstance(outcome, NodeFound):
             try:
                 state = state_from_json(self._name, outcome.data)
             except ConfigError as error:
@@ -363,16 +363,16 @@ class RegistryView:
             self.pending = None
             if self._was_live and session_id == self.session_id:
                 self.written_session, self.written_version = session_id, outcome.version
-        elif isinstance(outcome, Refused) and kind == "write":
+        elif isinstance(outcome, RegistryRefused) and kind == "write":
             self.pending = None
         else:
             pending.is_undecided = True
-            if self.is_up and not isinstance(outcome, Unknown | Refused):
+            if self.is_up and not isinstance(outcome, Unknown | RegistryRefused):
                 self.read_state()
             else:
                 self._retry.setdefault("state-watch", now_ms + RETRY_MS)
 
-    def _children_read(self, outcome: Names | Missing) -> None:
+    def _children_read(self, outcome: Names | NodeMissing) -> None:
         names = outcome.children if isinstance(outcome, Names) else ()
         ids = [int(name) for name in names if name.isdecimal()]
         known = self.live or {}
@@ -385,14 +385,14 @@ class RegistryView:
 
     def _looked(self, outcome: object, session_id: int) -> None:
         is_fresh = session_id == self.session_id and self._look_version == self.version
-        if isinstance(outcome, Names | Missing) and session_id == self.session_id:
+        if isinstance(outcome, Names | NodeMissing) and session_id == self.session_id:
             self._children_read(outcome)
             self.looks.append(is_fresh)
         else:
             self.looks.append(False)
 
     def _live_read(self, broker_id: int, outcome: object) -> None:
-        if self.live is not None and broker_id in self.live and isinstance(outcome, Found):
+        if self.live is not None and broker_id in self.live and isinstance(outcome, NodeFound):
             try:
                 self.live[broker_id] = live_from_json(outcome.data)
                 self._note(f"live {broker_id}", "")
@@ -403,7 +403,7 @@ class RegistryView:
         """Our live node; one that another session made (our own before a restart) must vanish first."""
         if isinstance(outcome, Done):
             self.is_live, self._own_version = True, outcome.version
-        elif isinstance(outcome, Found):
+        elif isinstance(outcome, NodeFound):
             self.is_live, self._own_version = outcome.owner == self.session_id, outcome.version
             if not self.is_live:
                 who = f"broker {self._broker_id}"
@@ -412,7 +412,7 @@ class RegistryView:
                 self._write_own(self._own_record, outcome.version)
         elif isinstance(outcome, Exists | Conflict):
             self._ask_again("own-read")
-        elif isinstance(outcome, Missing):
+        elif isinstance(outcome, NodeMissing):
             self.is_live = False
             self._create_own()
         if self.is_live:

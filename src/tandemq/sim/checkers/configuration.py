@@ -12,9 +12,9 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from tandemq.broker.node import Broker
-from tandemq.coordination.member.machine import Member
-from tandemq.coordination.member.orders import Stage
-from tandemq.coordination.registry.records import NOBODY, GroupConfig, GroupMode, GroupState, Mode, Permission
+from tandemq.coordination.member.machine import MemberMachine
+from tandemq.coordination.member.orders import MemberStage
+from tandemq.coordination.registry.records import NOBODY, BrokerPermission, GroupConfig, GroupMode, GroupState, Mode
 from tandemq.coordination.registry.view import Pending
 from tandemq.sim.world.cluster import Host
 from tandemq.sim.world.groups import GroupCluster, mode_of
@@ -117,7 +117,7 @@ class Configurations:
             self._judge_leaving(host, member, seen)
             self._judge_shortness(host, broker, seen)
 
-    def _judge_rights(self, host: Host, member: Member, config: GroupConfig | None) -> None:
+    def _judge_rights(self, host: Host, member: MemberMachine, config: GroupConfig | None) -> None:
         now_ms = host.machine.now().mono_ms
         right = _right(config, host.broker_id)
         for what, may, is_right in (
@@ -129,7 +129,7 @@ class Configurations:
                 raise Violation("I6", f"{host.name} may {what}, and has read that it may not: {right.value}")
 
     def _judge_record(
-        self, host: Host, member: Member, new: GroupState, configs: tuple[GroupConfig | None, ...]
+        self, host: Host, member: MemberMachine, new: GroupState, configs: tuple[GroupConfig | None, ...]
     ) -> None:
         """A record that a broker begins to write; by what it knew before this turn, and knows after it."""
         state = member.view.state
@@ -150,10 +150,10 @@ class Configurations:
                     f"{host.name} reads for {new.master}, and has read that one of them may not be read: {configs[-1]}",
                 )
 
-    def _judge_leaving(self, host: Host, member: Member, seen: Seen) -> None:
+    def _judge_leaving(self, host: Host, member: MemberMachine, seen: Seen) -> None:
         state, config = member.view.state, member.view.config
         strangers = [one for one in state.in_sync if config.member(one) is None] if state and config else []
-        if not strangers or member.stage is not Stage.SERVING or not member.view.may_propose:
+        if not strangers or member.stage is not MemberStage.SERVING or not member.view.may_propose:
             seen.stays_us = None
         elif seen.stays_us is None:
             seen.stays_us = self._world.now_us
@@ -174,6 +174,6 @@ class Configurations:
         seen.stored = stored
 
 
-def _right(config: GroupConfig | None, broker_id: int) -> Permission:
+def _right(config: GroupConfig | None, broker_id: int) -> BrokerPermission:
     found = config.member(broker_id) if config is not None and broker_id != NOBODY else None
-    return Permission.NONE if found is None else found.permission
+    return BrokerPermission.NONE if found is None else found.permission

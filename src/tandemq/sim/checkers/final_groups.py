@@ -8,7 +8,7 @@ I8 I9     twins are byte for byte the same; queues and index are what a rebuild 
 
 from collections import Counter
 
-from tandemq.coordination.member.orders import Stage
+from tandemq.coordination.member.orders import MemberStage
 from tandemq.coordination.registry.records import GroupMode, Mode
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.sim.checkers.final import FinalChecks
@@ -53,7 +53,7 @@ class GroupFinalChecks(FinalChecks):
             return f"{group.name} has no master: {self.why(group)}"
         state = state_of(leader)
         if mode_of(group) is not Mode.STATIC:
-            if state is None or stage_of(leader) is not Stage.SERVING or state.mode is not GroupMode.NORMAL:
+            if state is None or stage_of(leader) is not MemberStage.SERVING or state.mode is not GroupMode.NORMAL:
                 return f"{group.name} is not as it should be: {self.why(group)}"
             if mode_of(group) is Mode.ELECT and len(state.in_sync) != group.slaves + 1:
                 return f"{group.name} has {state.in_sync} in sync: {self.why(group)}"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from tandemq.broker.node import Broker
 from tandemq.codec.record.record import parse_record, property_value
-from tandemq.coordination.member.orders import Stage
+from tandemq.coordination.member.orders import MemberStage
 from tandemq.coordination.registry.records import Mode
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
@@ -100,7 +100,7 @@ class GroupChecks(ContinuousChecks):
         decided = state.in_sync if state is not None and state.master == host.broker_id else ()
         self._decided[host.name] = self._names(host, decided)
         epoch = epoch_of(broker)
-        if stage_of(host) is Stage.SERVING and self._epochs.get(host.group.name, 0) < epoch:
+        if stage_of(host) is MemberStage.SERVING and self._epochs.get(host.group.name, 0) < epoch:
             self._epochs[host.group.name] = epoch
             self.judge_log(host, f"begins epoch {epoch}")
 

@@ -16,10 +16,10 @@ from functools import partial
 from random import Random
 
 from tandemq.coordination.registry.records import (
+    BrokerPermission,
     GroupConfig,
-    Member,
+    GroupMember,
     Mode,
-    Permission,
     contradictions,
     with_member,
 )
@@ -102,7 +102,7 @@ class ConfigurationFaults:
         if config != self._present(group) and not list(contradictions(config)):
             self.administrator.change(group.name, config, kind, text)
 
-    def _member(self, group: ManagedGroup) -> Member:
+    def _member(self, group: ManagedGroup) -> GroupMember:
         """Whoever serves, or anybody."""
         config, leader = self._present(group), self._cluster.leader(group)
         found = config.member(leader.broker_id) if leader is not None and self._random.random() < 0.5 else None
@@ -111,12 +111,12 @@ class ConfigurationFaults:
     def _permit(self, group: ManagedGroup) -> None:
         member = self._member(group)
         self._meet_switch(group, member)
-        permission = self._random.choice([one for one in Permission if one is not member.permission])
+        permission = self._random.choice([one for one in BrokerPermission if one is not member.permission])
         self._set_permission(group, member.broker_id, permission)
         if self._random.random() < 0.8:
-            self._later(500, 8_000, lambda: self._set_permission(group, member.broker_id, Permission.FULL))
+            self._later(500, 8_000, lambda: self._set_permission(group, member.broker_id, BrokerPermission.FULL))
 
-    def _set_permission(self, group: ManagedGroup, broker_id: int, permission: Permission) -> None:
+    def _set_permission(self, group: ManagedGroup, broker_id: int, permission: BrokerPermission) -> None:
         config = self._present(group)
         member = config.member(broker_id)
         if member is not None:
@@ -139,7 +139,7 @@ class ConfigurationFaults:
             self._world.consequence("operator", f"{host.name}: it is stopped, it was taken out")
             host.stop()
 
-    def _put_back(self, group: ManagedGroup, member: Member, host: Host) -> None:
+    def _put_back(self, group: ManagedGroup, member: GroupMember, host: Host) -> None:
         config = self._present(group)
         if config.member(member.broker_id) is None:
             self._change(group, with_member(config, member), "config-return", str(member.broker_id))
@@ -165,7 +165,7 @@ class ConfigurationFaults:
             host.stop()
             self._later(50, 400, host.start)
 
-    def _meet_switch(self, group: ManagedGroup, member: Member) -> None:
+    def _meet_switch(self, group: ManagedGroup, member: GroupMember) -> None:
         """Now and then whoever is about to be changed is about to become master, too."""
         leader = self._cluster.leader(group)
         if leader is not None and mode_of(group) is Mode.ELECT and self._random.random() < MEETS_A_SWITCH:

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from random import Random
 
 from tandemq.boundary import Now
-from tandemq.coordination.member.machine import Member
-from tandemq.coordination.member.orders import Stage
+from tandemq.coordination.member.machine import MemberMachine
+from tandemq.coordination.member.orders import MemberStage
 from tandemq.coordination.registry.records import GroupMode, Mode
 from tandemq.registry import NAME_SERVER
 from tandemq.sim.checkers.groups import GroupChecks
@@ -144,7 +144,7 @@ class GroupFaults(Faults):
         is_whole = all(
             member.broker is not None
             and member.process is not None
-            and stage_of(member) in (Stage.SERVING, Stage.SLAVE)
+            and stage_of(member) in (MemberStage.SERVING, MemberStage.SLAVE)
             for member in members
         )
         may_lose = mode_of(host.group) is Mode.ELECT or (not host.is_master and state.mode is GroupMode.NORMAL)
@@ -223,7 +223,7 @@ class GroupFaults(Faults):
 
     # Operators.
 
-    def _command(self, host: Host, give: Callable[[Member, Now], object]) -> None:
+    def _command(self, host: Host, give: Callable[[MemberMachine, Now], object]) -> None:
         if host.broker is not None and host.broker.failover is not None and host.process is not None:
             give(host.broker.failover.member, host.machine.now())
             host.process.wake()

@@ -19,10 +19,10 @@ from tandemq.codec.proofs import CHALLENGE, PROOF, Keyring, request_proof, to_te
 from tandemq.codec.registry import ROLES, decode_outcome, encode_operation
 from tandemq.coordination.registry.interface import (
     Done,
-    Found,
     Guard,
-    Missing,
     Names,
+    NodeFound,
+    NodeMissing,
     Operation,
     Outcome,
     Read,
@@ -76,17 +76,21 @@ def carrying(name: str, wanted: GroupConfig) -> Generator[Operation, Outcome, Ca
     node = yield Read(path)
     record = yield Read(state_path(CLUSTER, name))
     living = yield ReadChildren(live_path(CLUSTER, name))
-    if not (isinstance(node, Found) and isinstance(record, Found | Missing) and isinstance(living, Names | Missing)):
+    if not (
+        isinstance(node, NodeFound)
+        and isinstance(record, NodeFound | NodeMissing)
+        and isinstance(living, Names | NodeMissing)
+    ):
         return Came(False)
     before = config_from_json(name, node.data)
     if before == wanted:
         return Came(True)
-    if isinstance(record, Found):
+    if isinstance(record, NodeFound):
         children = living.children if isinstance(living, Names) else ()
         trouble = objection(state_from_json(name, record.data), [int(child) for child in children], before, wanted)
         if trouble is not None:
             return Came(False, str(trouble), before)
-    guard = Guard(state_path(CLUSTER, name), record.version) if isinstance(record, Found) else None
+    guard = Guard(state_path(CLUSTER, name), record.version) if isinstance(record, NodeFound) else None
     outcome = yield WriteNode(path, config_to_json(wanted), node.version, guard)
     return Came(isinstance(outcome, Done))
 

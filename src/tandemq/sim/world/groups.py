@@ -11,14 +11,14 @@ from random import Random
 from tandemq.broker.node import Broker
 from tandemq.codec.proofs import Keyring
 from tandemq.config.settings import BrokerConfig, NameServerConfig
-from tandemq.coordination.member.orders import Stage
+from tandemq.coordination.member.orders import MemberStage
 from tandemq.coordination.registry.interface import Create
 from tandemq.coordination.registry.records import (
+    BrokerPermission,
     GroupConfig,
+    GroupMember,
     GroupState,
-    Member,
     Mode,
-    Permission,
     Role,
     check_config,
     config_path,
@@ -55,10 +55,10 @@ class ManagedGroup(GroupPlan):
     def config(self) -> GroupConfig:
         """What its administrator wrote."""
         members = tuple(
-            Member(
+            GroupMember(
                 broker_id,
                 Role.SLAVE if broker_id else Role.MASTER,
-                Permission.FULL,
+                BrokerPermission.FULL,
                 priority=int(self.uneven and broker_id == self.slaves),
             )
             for broker_id in range(self.slaves + 1)
@@ -195,7 +195,7 @@ class GroupCluster(Cluster):
         if mode_of(group) is Mode.STATIC:
             return super().members(group)[0]
         found = [
-            (epoch_of(host.broker), stage_of(host) in (Stage.SERVING, Stage.HANDING), -host.broker_id, host)
+            (epoch_of(host.broker), stage_of(host) in (MemberStage.SERVING, MemberStage.HANDING), -host.broker_id, host)
             for host in self.hosts
             if host.group is group and host.broker is not None and host.broker.is_master
         ]
@@ -213,7 +213,7 @@ def epoch_of(broker: Broker) -> int:
     return 0 if broker.failover is None else broker.failover.epoch
 
 
-def stage_of(host: Host) -> Stage | None:
+def stage_of(host: Host) -> MemberStage | None:
     """Where a host's member stands; None if it is down or has none."""
     broker = host.broker
     return None if broker is None or broker.failover is None else broker.failover.member.stage

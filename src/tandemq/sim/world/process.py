@@ -18,7 +18,7 @@ import msgspec
 
 from tandemq.boundary import Event, Job, JobDone, Node, Now, Turn
 from tandemq.errors import StoreError, TandemError
-from tandemq.registry import Ask
+from tandemq.registry import RegistryRequest
 from tandemq.sim.world.disk import PowerLoss, SimDisk
 from tandemq.sim.world.network import Network
 from tandemq.sim.world.world import MS, Violation, World
@@ -106,7 +106,7 @@ class Process:
         self.sync_delay_us = (800, 6_000)
         self.after_turn: Callable[[Process], None] | None = None
         self.on_power_loss: Callable[[], None] | None = None
-        self.registry: Callable[[Ask], None] | None = None
+        self.registry: Callable[[RegistryRequest], None] | None = None
         """Takes what the node asks of a registry its shell speaks to."""
         self._links = 0
         self._received: list[tuple[int, bytes]] = []

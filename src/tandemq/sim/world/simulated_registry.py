@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tandemq.coordination.registry.interface import (
-    Answer,
-    Ask,
     Changed,
     Confirmed,
     Create,
     Delete,
     RegistryEvent,
+    RegistryRequest,
+    RegistryResponse,
     SessionLost,
     SessionSuspended,
     SessionUp,
@@ -209,22 +209,22 @@ class RegistryLine:
         self._request(None)
         self._after(self._timeout_ms * MS // PINGS_PER_SESSION, lambda: self._ping(connection))
 
-    def ask(self, ask: Ask) -> None:
+    def ask(self, ask: RegistryRequest) -> None:
         """Begin an operation."""
         if self.is_connected:
             self._request(ask)
         else:
             sent_ms = self.process.machine.now().mono_ms
-            self._after(1, lambda: self.process.post(Answer(ask.token, Unknown(), sent_ms)))
+            self._after(1, lambda: self.process.post(RegistryResponse(ask.token, Unknown(), sent_ms)))
 
-    def _request(self, ask: Ask | None) -> None:
+    def _request(self, ask: RegistryRequest | None) -> None:
         connection = self._connection
         self._count += 1
         number, sent_ms = self._count, self.process.machine.now().mono_ms
         self._waiting[number] = _Request(None if ask is None else ask.token, sent_ms)
         self._out.put(self.registry.delay(), lambda: self._serve(connection, number, ask, sent_ms))
 
-    def _serve(self, connection: int, number: int, ask: Ask | None, sent_ms: int) -> None:
+    def _serve(self, connection: int, number: int, ask: RegistryRequest | None, sent_ms: int) -> None:
         registry = self.registry
         if connection != self._connection:
             # Its connection broke: it may have arrived all the same, but not behind what a later one brings.
@@ -239,7 +239,7 @@ class RegistryLine:
         if ask is None:
             self._answer(number, Confirmed(sent_ms))
             return
-        self._answer(number, Answer(ask.token, registry.tree.execute(self.session, ask.operation), sent_ms))
+        self._answer(number, RegistryResponse(ask.token, registry.tree.execute(self.session, ask.operation), sent_ms))
         if isinstance(ask.operation, Create | Write | Delete):
             self._answer(number, Confirmed(sent_ms))
         registry.tell_watches()
@@ -283,7 +283,7 @@ class RegistryLine:
         def noticed() -> None:
             for request in waiting.values():
                 if request.token is not None:
-                    self.process.post(Answer(request.token, Unknown(), request.sent_ms))
+                    self.process.post(RegistryResponse(request.token, Unknown(), request.sent_ms))
             self.process.post(SessionSuspended())
             self._after(int(random.random() * 300 * MS), self._connect)
 
