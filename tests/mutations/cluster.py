@@ -43,12 +43,12 @@ from tests.mutations.patch import Mutation, both, patched
 
 
 def ack_without_flush() -> AbstractContextManager[Any]:
-    """SYNC_FLUSH answers at once."""
+    """SYNC_FLUSH acknowledges without flushing."""
     return patched(store.FlushJob, "run", lambda self: None)
 
 
 def flush_covers_later_writes() -> AbstractContextManager[Any]:
-    """A sync counts for what was written while it ran."""
+    """A sync covers bytes that were written while it ran."""
 
     def end_flush(self: store.Store, _job: store.FlushJob) -> None:
         self.log.flushed_offset = self.log.written_end
@@ -57,12 +57,12 @@ def flush_covers_later_writes() -> AbstractContextManager[Any]:
 
 
 def ack_without_replica() -> AbstractContextManager[Any]:
-    """SYNC_MASTER takes every copy for granted."""
+    """SYNC_MASTER acknowledges without replication."""
     return patched(node.Broker, "copied_offset", lambda self: 1 << 62)
 
 
 def slave_counts_twice() -> AbstractContextManager[Any]:
-    """Each session of a slave counts, also an old half-dead one, and one counts for two."""
+    """Every session of a slave counts, half-dead ones too, and each counts twice."""
 
     def acked_offsets(self: Any) -> list[int]:
         found = [session.acked_offset for session in self.sessions.values() if session.state is master.State.TRANSFER]
@@ -72,7 +72,7 @@ def slave_counts_twice() -> AbstractContextManager[Any]:
 
 
 def report_before_store() -> AbstractContextManager[Any]:
-    """What was sent to a slave counts as reported."""
+    """Bytes sent to a slave count as reported by it."""
 
     def acked_offsets(self: Any) -> list[int]:
         return [session.next_offset for session in self.sessions.values() if session.state is master.State.TRANSFER]
@@ -81,7 +81,7 @@ def report_before_store() -> AbstractContextManager[Any]:
 
 
 def failed_write_is_acked() -> AbstractContextManager[Any]:
-    """A write the disk refuses is taken for done."""
+    """A failed write is acknowledged."""
 
     def commit_failed(self: node.Broker, acks: Any, _error: Exception, turn: Turn, *rest: Any) -> None:
         for link, answers, *_ in acks:
@@ -92,7 +92,7 @@ def failed_write_is_acked() -> AbstractContextManager[Any]:
 
 
 def no_checksums() -> AbstractContextManager[Any]:
-    """The slave takes any bytes that look like records."""
+    """The slave stores records without verifying their checksums."""
     return both(
         patched(records, "record_fault", lambda *_: None),
         patched(records, "scan_run", lambda _data, start, *_, **__: start),
@@ -100,12 +100,12 @@ def no_checksums() -> AbstractContextManager[Any]:
 
 
 def queues_not_cut() -> AbstractContextManager[Any]:
-    """Queues keep entries whose records are gone."""
+    """Consume queues keep entries whose records were truncated."""
     return patched(consumequeue.ConsumeQueue, "truncate_behind", lambda self, log_end, **_: None)
 
 
 def queue_entries_wrong() -> AbstractContextManager[Any]:
-    """Queue entries carry a wrong tag code."""
+    """Consume queue entries carry a wrong tag code."""
     append = consumequeue.ConsumeQueue.append
     return patched(
         consumequeue.ConsumeQueue,
@@ -115,7 +115,7 @@ def queue_entries_wrong() -> AbstractContextManager[Any]:
 
 
 def delay_early() -> AbstractContextManager[Any]:
-    """Delayed messages come in half their time."""
+    """Delayed messages are delivered after half their delay."""
     entry_code = store.Store.entry_code
 
     def early(self: store.Store, topic: str, properties: bytes, store_ms: int) -> int:
@@ -126,7 +126,7 @@ def delay_early() -> AbstractContextManager[Any]:
 
 
 def delay_twice() -> AbstractContextManager[Any]:
-    """Progress of a delay level is forgotten now and then."""
+    """The progress of delay levels is dropped in some turns."""
 
     def committed(self: delay.DelayedMessages) -> None:
         if self._pending and self.delivered % 3:
@@ -137,7 +137,7 @@ def delay_twice() -> AbstractContextManager[Any]:
 
 
 def offsets_go_back() -> AbstractContextManager[Any]:
-    """A committed offset is stored lower."""
+    """A committed offset is stored one lower."""
     commit = offsets.ConsumerOffsets.commit
     return patched(
         offsets.ConsumerOffsets,
@@ -147,12 +147,12 @@ def offsets_go_back() -> AbstractContextManager[Any]:
 
 
 def offsets_forgotten() -> AbstractContextManager[Any]:
-    """Offsets of a topic are dropped when the table is loaded."""
+    """The offset table is empty after a restart."""
     return patched(offsets, "load_table", lambda disk, name: {})
 
 
 def queue_offset_reused() -> AbstractContextManager[Any]:
-    """A recovered queue gives its last offset out again."""
+    """A recovered queue assigns its last offset again."""
     open_store = recovery.open_store
 
     def reopened(*args: Any) -> Any:
@@ -165,7 +165,7 @@ def queue_offset_reused() -> AbstractContextManager[Any]:
 
 
 def delayed_share_offsets() -> AbstractContextManager[Any]:
-    """The offset that a delay level's queue gives out next does not move on when it is given."""
+    """The queue of a delay level assigns the same offset again."""
     put = store.Store.put
 
     def again(self: store.Store, queue: consumequeue.ConsumeQueue, **rest: Any) -> Any:
@@ -177,7 +177,7 @@ def delayed_share_offsets() -> AbstractContextManager[Any]:
 
 
 def tail_cut() -> AbstractContextManager[Any]:
-    """Recovery trusts only what was synced, and cuts the rest."""
+    """Recovery truncates everything that was not synced."""
     walk = recovery._walk
 
     def short(opened: store.Store, begin: int, **rest: Any) -> int:
@@ -189,7 +189,7 @@ def tail_cut() -> AbstractContextManager[Any]:
 
 
 def order_reversed() -> AbstractContextManager[Any]:
-    """Messages of one answer come in a wrong order."""
+    """Messages of a pull response are in reverse order."""
     joined = message_reader._messages
 
     def reversed_pieces(pieces: list[bytes], count: int, selection: Any) -> Any:
@@ -209,7 +209,7 @@ def _records_of(buffers: Sequence[Buffer]) -> list[bytes]:
 
 
 def junk_ends_process() -> AbstractContextManager[Any]:
-    """What an unreadable header raises is not caught."""
+    """The exception for an unreadable header is not caught."""
     decode = vars(node)["decode_command"]
 
     def strict(frame: Any) -> Any:
@@ -222,7 +222,7 @@ def junk_ends_process() -> AbstractContextManager[Any]:
 
 
 def body_changed() -> AbstractContextManager[Any]:
-    """A message is stored with another body than was sent."""
+    """A message is stored with its body reversed."""
     append = commitlog.CommitLog.append_run
 
     def changed(self: commitlog.CommitLog, rows: list[StoredRow], *rest: Any) -> Any:
@@ -232,7 +232,7 @@ def body_changed() -> AbstractContextManager[Any]:
 
 
 def stored_twice() -> AbstractContextManager[Any]:
-    """A message is put into its queue twice."""
+    """A message is stored twice."""
     put = store.Store.put_run
 
     def twice(self: store.Store, *args: Any) -> Any:
@@ -243,7 +243,7 @@ def stored_twice() -> AbstractContextManager[Any]:
 
 
 def refused_and_stored() -> AbstractContextManager[Any]:
-    """Now and then a stored message is answered with an error."""
+    """Some stored messages are answered with an error."""
     acknowledge = node.Broker._acknowledge
 
     def refuse(self: node.Broker, acks: Any, turn: Turn, now: Any) -> None:
@@ -256,7 +256,7 @@ def refused_and_stored() -> AbstractContextManager[Any]:
 
 
 def rejected_lost() -> AbstractContextManager[Any]:
-    """What a consumer gives back is answered and not stored."""
+    """A message that a consumer sends back is acknowledged and not stored."""
 
     def take(_self: Any, _link: Any, command: Any, _now: Any) -> Any:
         return command.answer(ResponseCode.SUCCESS)
@@ -265,12 +265,12 @@ def rejected_lost() -> AbstractContextManager[Any]:
 
 
 def index_forgets() -> AbstractContextManager[Any]:
-    """Keys are dropped when the index should take them."""
+    """Keys are dropped instead of indexed."""
     return patched(index.KeyIndex, "absorb", lambda self: self.pending.clear())
 
 
 def slave_never_returns() -> AbstractContextManager[Any]:
-    """A slave whose link is gone does not connect again."""
+    """A slave does not reconnect after its connection closed."""
     closed = slaveside.SlaveSide.closed
 
     def gone(self: Any, link: int, reason: str, now: Any) -> None:
@@ -281,7 +281,7 @@ def slave_never_returns() -> AbstractContextManager[Any]:
 
 
 def slave_offsets_go_back() -> AbstractContextManager[Any]:
-    """A slave takes over the first offsets it ever heard of every other time."""
+    """A slave applies the first offsets it received again, every other time."""
     merge = offsets.ConsumerOffsets.merge
 
     def forgetful(self: offsets.ConsumerOffsets, table: dict[str, dict[int, int]], version: Any) -> None:
@@ -295,12 +295,12 @@ def slave_offsets_go_back() -> AbstractContextManager[Any]:
 
 
 def damage_stays() -> AbstractContextManager[Any]:
-    """Damage is found and listed, and nobody is asked for good bytes."""
+    """Damage is found and listed, and not repaired."""
     return patched(repair.Repairs, "_next", lambda self, now: None)
 
 
 def repair_unverified() -> AbstractContextManager[Any]:
-    """What a twin sends for a damaged range is written as it comes, and a bit of it was turned on its way."""
+    """Bytes from a replica for a damaged range are written without verification, with one bit flipped."""
     run = scrubwork.ServeWork.run
 
     def turned(self: scrubwork.ServeWork) -> scrubwork.Served:
@@ -316,8 +316,10 @@ def repair_unverified() -> AbstractContextManager[Any]:
 
 
 def copies_never_compared() -> AbstractContextManager[Any]:
-    """Nobody looks at copies, neither a slave at what comes nor a master at what a slave has when it comes again; and
-    a bit of every dead letter was turned on its way."""
+    """Replicas are not compared, neither by a slave on arrival nor by a master on reconnection.
+
+    A bit of every dead letter is flipped in flight.
+    """
     keep = slaveside.SlaveSide._store
 
     def believed(self: slaveside.SlaveSide, pieces: list[records.Piece], turn: Turn) -> bool:
@@ -339,7 +341,7 @@ def _dead_letters_turned(piece: records.Piece) -> bytes:
 
 
 def answers_unchecked() -> AbstractContextManager[Any]:
-    """Nobody compares what a pull reads with its entries, and these point a few bytes before their records."""
+    """Records read by a pull are not compared with the queue entries, and reads start eight bytes early."""
     read = log_reader.LogReader.read
 
     def beside(self: log_reader.LogReader, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
@@ -349,17 +351,17 @@ def answers_unchecked() -> AbstractContextManager[Any]:
 
 
 def deadline_stays() -> AbstractContextManager[Any]:
-    """A pull whose time is over goes on being held, and so does its deadline."""
+    """A held pull whose time is over stays held, and so does its deadline."""
     return patched(longpoll.HeldPulls, "due", lambda self, now_ms, most: [])
 
 
 def client_denies_the_unknown() -> AbstractContextManager[Any]:
-    """The client says that a message whose answer did not come is not stored."""
+    """The client reports a message without a response as not stored."""
     return patched(links, "OutcomeUnknown", NotConnected)
 
 
 def client_makes_new_keys() -> AbstractContextManager[Any]:
-    """The client gives a message another unique key when it sends it again."""
+    """The client retries a message under another unique key."""
     again = sending.ProducerCore._again
 
     def renamed(self: sending.ProducerCore, sent: Any, now: Any) -> None:
@@ -373,7 +375,7 @@ def client_makes_new_keys() -> AbstractContextManager[Any]:
 
 
 def client_sends_to_one_broker() -> AbstractContextManager[Any]:
-    """The client tries a message again where it failed."""
+    """The client retries a message at the broker where it failed."""
 
     def stubborn(self: Any, publishing: Any, last_broker: str, _now: Any, **_: Any) -> Any:
         of_last = [queue for queue in publishing.queues if queue.broker_name == last_broker] or publishing.queues
@@ -385,12 +387,12 @@ def client_sends_to_one_broker() -> AbstractContextManager[Any]:
 
 
 def client_commits_ahead() -> AbstractContextManager[Any]:
-    """The client tells offsets up to what it pulled, finished or not."""
+    """The client commits offsets up to what it pulled, finished or not."""
     return patched(process_queue.ProcessQueue, "committable", property(lambda self: self.next_offset))
 
 
 def client_drops_rejected() -> AbstractContextManager[Any]:
-    """The client passes over what its application gives back."""
+    """The client drops the messages that its application sends back."""
 
     def drop(self: consuming.PushConsumerCore, delivery: Any, _level: int, ticket: Any, now: Any) -> None:
         self._pass(delivery, now)

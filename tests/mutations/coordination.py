@@ -1,7 +1,4 @@
-"""Mutations of a group's member; the schedules of tests/unit/coordination must notice each.
-
-Each is a name, what goes wrong without it, and how to switch it off in the real classes.
-"""
+"""Mutations of a group's member, each of which the schedules of tests/unit/coordination must notice."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,25 +14,25 @@ from tandemq.coordination.registry import view
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """One safety."""
+    """One safety that can be switched off. `name`: what goes wrong without it."""
 
     name: str
     owner: Any
     attribute: str
     without: Callable[..., Any] | property
-    """Put in the attribute's place."""
+    """The replacement of the attribute."""
     first_seed: int = 0
-    """Schedules before it do not show it."""
+    """The first schedule to run, for mutations that few schedules show."""
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Switch it off for a while."""
+        """Switch the safety off within the context."""
         with patch.object(self.owner, self.attribute, self.without):
             yield
 
 
 def claim_by_reading(self: machine.MemberMachine, why: str, now: Any) -> None:
-    """Serving goes on after a hand-over that was given up, without a write."""
+    """A member serves after an abandoned handover without a write to the record."""
     self._claim_above = view.NO_NODE - 1
     self.become(MemberStage.CLAIMING, why, now)
     self.become(MemberStage.PREPARING, why, now)
@@ -82,28 +79,28 @@ MUTATIONS = (
     Mutation("a registry grant counts in any session", machine.MemberMachine, "lease_until", _any_session),
     Mutation("one of several peers grants a lease", lease.Lease, "peers_until_ms", _one_peer_is_enough, first_seed=403),
     Mutation(
-        "reading the record is a claim, with any log",
+        "reading the record counts as a claim, with any log",
         machine.MemberMachine,
         "_recorded",
         _recorded_is_claimed(machine.MemberMachine._recorded),
     ),
     Mutation(
-        "who may have lost the end of its log leads",
+        "a member that may have lost the end of its log leads",
         machine.MemberMachine,
         "_may_lead",
         lambda _: True,
         first_seed=2109,
     ),
     Mutation(
-        "a group is begun anew without those who are away", founding.Founder, "_was_there_before", lambda *_: False
+        "a group is founded again without its absent members", founding.Founder, "_was_there_before", lambda *_: False
     ),
     Mutation(
-        "a member promises while it takes over",
+        "a member promises during a takeover",
         machine.MemberMachine,
         "on_heartbeat",
         _promises_always(machine.MemberMachine.on_heartbeat),
     ),
-    Mutation("silence is not waited for", takeover.Taker, "_is_silent", lambda *_: True),
-    Mutation("the live node is not looked at", takeover.Taker, "_suspect", _live_ignored(takeover.Taker._suspect)),
-    Mutation("members not in sync stand for election", takeover, "may_stand", lambda **_: True, first_seed=680),
+    Mutation("a takeover does not wait for silence", takeover.Taker, "_is_silent", lambda *_: True),
+    Mutation("the live node is ignored", takeover.Taker, "_suspect", _live_ignored(takeover.Taker._suspect)),
+    Mutation("members not in sync are candidates", takeover, "may_stand", lambda **_: True, first_seed=680),
 )

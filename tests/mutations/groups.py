@@ -32,7 +32,7 @@ from tests.mutations.patch import Mutation, both, patched
 
 @contextmanager
 def _always(owner: type, name: str, value: object) -> Iterator[None]:
-    """Instances have this value, whatever is put there."""
+    """Make an attribute constant for all instances, whatever is assigned to it."""
     setattr(owner, name, property(lambda self: value, lambda self, _: None))
     try:
         yield
@@ -41,7 +41,7 @@ def _always(owner: type, name: str, value: object) -> Iterator[None]:
 
 
 def epoch_not_begun() -> AbstractContextManager[Any]:
-    """A new master does not note where its epoch begins."""
+    """A new master does not record where its epoch begins."""
 
     original = replicate.Replication.lead
 
@@ -53,7 +53,7 @@ def epoch_not_begun() -> AbstractContextManager[Any]:
 
 
 def tail_not_cut() -> AbstractContextManager[Any]:
-    """A slave keeps what its master asks it to cut."""
+    """A slave keeps what its master asks it to truncate."""
 
     def keep(self: slaveside.SlaveSide, hello: Any, turn: Turn) -> bool:
         self._owner.set_generations(hello.generations)
@@ -63,7 +63,7 @@ def tail_not_cut() -> AbstractContextManager[Any]:
 
 
 def promise_always() -> AbstractContextManager[Any]:
-    """Heartbeats are echoed also by who may take over any moment."""
+    """Heartbeats are echoed by a member that is about to take over."""
     beaten = failover.Failover.beaten
 
     def echo(self: failover.Failover, peer: int, heartbeat: Any, now: Any) -> int:
@@ -74,22 +74,22 @@ def promise_always() -> AbstractContextManager[Any]:
 
 
 def unsafe_is_shown() -> AbstractContextManager[Any]:
-    """Consumers see what not every member in sync holds."""
+    """Consumers receive messages that are not on every member in sync."""
     return _always(pull.PullPath, "log_limit", pull.NO_LIMIT)
 
 
 def ack_alone() -> AbstractContextManager[Any]:
-    """A message is acknowledged when the master alone has it."""
+    """A message is acknowledged when only the master has it."""
     return patched(failover.Failover, "copied_offset", lambda self: 1 << 62)
 
 
 def ack_when_copies_leave() -> AbstractContextManager[Any]:
-    """A message that waited is acknowledged when those it waited for have left."""
+    """A waiting send is acknowledged when the members it waited for have left."""
     return patched(failover.Failover, "copied_offset", lambda self: self.confirm_offset)
 
 
 def sent_counts_as_copied() -> AbstractContextManager[Any]:
-    """What was sent to a slave counts as reported by it."""
+    """Bytes sent to a slave count as reported by it."""
     reported = masterside.MasterSide._reported
 
     def ahead(self: Any, link: int, session: master.MasterSession, _acked: int, number: int, now: Any) -> None:
@@ -99,12 +99,12 @@ def sent_counts_as_copied() -> AbstractContextManager[Any]:
 
 
 def slave_reports_unsynced() -> AbstractContextManager[Any]:
-    """A slave with SYNC_FLUSH reports what is not on its device yet."""
+    """A slave with SYNC_FLUSH reports bytes that are not on its device."""
     return patched(slaveside.SlaveSide, "_safe_end", lambda self: self._broker.store.log.written_end)
 
 
 def hand_over_not_merged() -> AbstractContextManager[Any]:
-    """Offsets that are handed over are answered and thrown away."""
+    """Offsets of a handover are acknowledged and dropped."""
     return both(
         patched(offsets.ConsumerOffsets, "merge_positions", lambda self, raw: None),
         patched(tablestream.TableStream, "_everything", lambda self: []),
@@ -113,7 +113,7 @@ def hand_over_not_merged() -> AbstractContextManager[Any]:
 
 
 def offsets_replaced() -> AbstractContextManager[Any]:
-    """Offsets that are handed over replace all others, higher or not, and are one lower than they were."""
+    """Offsets of a handover replace all others, higher or not, and are one too low."""
 
     def merge(self: offsets.ConsumerOffsets, raw: Any) -> None:
         for key, queues in offsets.parse_offsets(raw).items():
@@ -124,12 +124,12 @@ def offsets_replaced() -> AbstractContextManager[Any]:
 
 
 def refused_pulls_served() -> AbstractContextManager[Any]:
-    """Pulls are answered by whoever is asked."""
+    """A member without permission answers pulls."""
     return _always(pull.PullPath, "refusal", None)
 
 
 def refused_sends_served() -> AbstractContextManager[Any]:
-    """Messages are taken by whoever is asked."""
+    """A member without permission accepts messages."""
     refuse = send.SendPath.refuse
 
     def take_all(self: send.SendPath, reason: str, *rest: Any) -> None:
@@ -140,12 +140,12 @@ def refused_sends_served() -> AbstractContextManager[Any]:
 
 
 def refused_commits_served() -> AbstractContextManager[Any]:
-    """Offsets are taken by whoever is told."""
+    """A member without permission accepts commits."""
     return patched(failover.Failover, "refusal", lambda self, code: None)
 
 
 def held_pulls_kept() -> AbstractContextManager[Any]:
-    """Pulls that wait when the right to be read ends go on waiting, and are answered with messages."""
+    """Held pulls stay held when the permission to be read ends, and are answered with messages."""
 
     def refuse_new_ones(self: pull.PullPath, why: str, _turn: Turn) -> None:
         self.refusal = why
@@ -169,7 +169,7 @@ def held_pulls_kept() -> AbstractContextManager[Any]:
 
 
 def loss_forgotten() -> AbstractContextManager[Any]:
-    """Who lost part of its log leads all the same."""
+    """A member that lost part of its log becomes the leader."""
     return _always(member.MemberMachine, "is_log_whole", True)
 
 
@@ -179,12 +179,12 @@ def lease_for_ever() -> AbstractContextManager[Any]:
 
 
 def never_gives_back() -> AbstractContextManager[Any]:
-    """A slave that reads for its master goes on when that is back."""
+    """A slave that reads for its master does not hand reading over when the master is back."""
     return patched(handover.Giver, "_may_give_back", lambda self, now: False)
 
 
 def waiting_is_stored() -> AbstractContextManager[Any]:
-    """Who is the master no longer tells those whose messages wait for slaves that they are stored."""
+    """A former master acknowledges the sends that wait for slaves."""
 
     def tell(self: failover.Failover, turn: Turn) -> None:
         for link, answers in self._broker.waiters.take_all():
@@ -194,7 +194,7 @@ def waiting_is_stored() -> AbstractContextManager[Any]:
 
 
 def permission_not_looked_up() -> AbstractContextManager[Any]:
-    """Whoever serves may do everything, whatever is configured."""
+    """The active member has every permission, whatever is configured."""
 
     def full(_configured: BrokerPermission, broker_id: int, state: Any) -> BrokerPermission:
         return right_of(BrokerPermission.FULL, broker_id, state)
@@ -203,7 +203,7 @@ def permission_not_looked_up() -> AbstractContextManager[Any]:
 
 
 def taken_out_serves() -> AbstractContextManager[Any]:
-    """Who was a member once goes on as one when the configuration does not name it any more."""
+    """A member that the configuration no longer names goes on serving."""
     own_of = member.MemberMachine.own_of
 
     def keep(self: member.MemberMachine, broker_id: int) -> Any:
@@ -217,7 +217,7 @@ def taken_out_serves() -> AbstractContextManager[Any]:
 
 
 def taken_out_stays_in_sync() -> AbstractContextManager[Any]:
-    """Whom the configuration does not name any more stays in sync."""
+    """A member that the configuration no longer names stays in sync."""
     wish = insync.InSync.wish
 
     def keep(self: insync.InSync, now_ms: int, peers: Any, *, candidates: Any, **rest: Any) -> Any:
@@ -227,12 +227,12 @@ def taken_out_stays_in_sync() -> AbstractContextManager[Any]:
 
 
 def taken_out_counts() -> AbstractContextManager[Any]:
-    """The copy of a slave counts although the configuration does not name it any more."""
+    """The replica of a slave that the configuration no longer names counts."""
     return patched(masterside.MasterSide, "_is_member", lambda self, session: True)
 
 
 def anybody_is_elected() -> AbstractContextManager[Any]:
-    """A member takes over although it may not be written to, or reads for a master that may not be read."""
+    """A member takes over without permission to be written, or reads for a master without permission to be read."""
     eligible = takeover.Taker._is_eligible
 
     def may(self: takeover.Taker, state: Any, holder: int, now: Any) -> bool:
@@ -243,12 +243,12 @@ def anybody_is_elected() -> AbstractContextManager[Any]:
 
 
 def switch_goes_on() -> AbstractContextManager[Any]:
-    """A switch goes on when its target may not become master any more."""
+    """A switch goes on when its target may no longer become master."""
     return patched(handover.Giver, "_is_forbidden", lambda self, hand: False)
 
 
 def too_few_are_enough() -> AbstractContextManager[Any]:
-    """Messages are taken however few are in sync."""
+    """Messages are accepted with too few members in sync."""
     refuse = send.SendPath.refuse
 
     def take_all(self: send.SendPath, reason: str, *rest: Any) -> None:
@@ -259,7 +259,7 @@ def too_few_are_enough() -> AbstractContextManager[Any]:
 
 
 def refusal_never_forgotten() -> AbstractContextManager[Any]:
-    """The real client takes whoever refused it once for one that refuses for ever."""
+    """The real client never retries a broker that refused once."""
     return both(
         patched(availability.BrokerAvailability, "trust", lambda self, address, now: None),
         patched(availability.BrokerAvailability, "_check_later", lambda self, doubt, now: None),
@@ -267,7 +267,7 @@ def refusal_never_forgotten() -> AbstractContextManager[Any]:
 
 
 def master_not_looked_for() -> AbstractContextManager[Any]:
-    """The real client sends to the master it knows, and asks for another one when it is time to ask anyway."""
+    """The real client sends to the master it knows, and looks for another only at the regular poll of routes."""
 
     def known(self: targets.MQFaultStrategy, broker_name: str, *_: Any) -> list[str]:
         master = self._kit.routes.group(broker_name).members.get(routes.MASTER_ID)

@@ -23,9 +23,9 @@ FIRST = {
     "repair-unverified": 30,
     "copies-never-compared": 5,
 }
-"""Where a mutation needs a rare fault: the seed to begin with, so that the test is quick."""
+"""First seed to run, for mutations that need a rare fault."""
 OF_GROUPS = {"I6", "I19"}
-"""Rules of groups with a registry."""
+"""Rules that apply to groups with a registry only."""
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
@@ -44,7 +44,7 @@ def test_mutation_is_caught(name: str) -> None:
 
 
 def test_every_rule_alone_notices_some_mutation() -> None:
-    """A mutation that may be noticed by several rules proves only the one that speaks first."""
+    """Every rule is the only one that may notice some mutation: with several rules only the first to fail is proven."""
     sources = [path.read_text(encoding="utf-8") for path in Path(tandemq.sim.__file__).parent.rglob("*.py")]
     raised = {rule for text in sources for rule in re.findall(r'Violation\(\s*"(\w+)"', text)}
     assert len(raised) > 15

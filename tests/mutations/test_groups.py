@@ -34,7 +34,7 @@ FIRST = {
     "refusal-never-forgotten": 26,
     "master-not-looked-for": 17,
 }
-"""The seed to begin with, so that the test is quick."""
+"""First seed to run, so that the test is quick."""
 
 
 @pytest.mark.parametrize("name", GROUP_MUTATIONS)

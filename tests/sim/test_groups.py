@@ -1,4 +1,4 @@
-"""Groups with a registry, simulated: seeds for every commit."""
+"""Simulated seeds of groups with a registry."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_seed_violates_nothing(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [GROUP_SEEDS + 2, WITH_APPLICATIONS])
-def test_seed_gives_the_same_history_again(seed: int) -> None:
+def test_seed_repeats_its_history(seed: int) -> None:
     with quiet():
         first, again = run_seed(seed), run_seed(seed)
     assert first.digest == again.digest
@@ -33,10 +33,10 @@ def test_some_seeds_have_real_clients() -> None:
     with quiet():
         simulation.run()
     assert simulation.applications
-    assert simulation.shadow.given_keys[APPLICATIONS_GROUP]
+    assert simulation.expected.delivered_keys[APPLICATIONS_GROUP]
 
 
-def test_some_seeds_have_a_secret_that_brokers_prove_to_the_registry_of_a_name_server() -> None:
+def test_some_seeds_have_a_secret_for_authentication_at_the_registry_of_a_name_server() -> None:
     simulation = GroupSimulation(WITH_SECRET)
     assert simulation.plan.secret
     assert simulation.plan.registry == NAME_SERVER

@@ -1,4 +1,4 @@
-"""Requests are counted by their code, in both kinds of seeds and both forms of headers; what is none is not."""
+"""Requests are counted by code, in both kinds of seeds and both forms of headers; other frames are not counted."""
 
 from collections import Counter
 
@@ -11,7 +11,7 @@ from tandemq.model.command import FLAG_RESPONSE, Command
 from tandemq.sim.group_simulation import GroupSimulation
 from tandemq.sim.simulation import GROUP_SEEDS, Simulation
 from tandemq.sim.world.network import SimConnection
-from tandemq.sim.world.plan import STRANGER_IP, client_ip
+from tandemq.sim.world.plan import MALFORMED_PEER_IP, client_ip
 
 
 def counted(
@@ -21,7 +21,7 @@ def counted(
     ip: str = client_ip(0),
     kind: LinkKind = LinkKind.REMOTING,
 ) -> Counter[int]:
-    """What is counted when one end of a client's connection says this in one piece."""
+    """Return the counts after one end of a client's connection has sent these commands in one piece."""
     asker, asked = (seat.process for seat in simulation.clients[:2])
     assert asker is not None and asked is not None and simulation.network.tap is not None
     asker.ip = ip
@@ -40,11 +40,11 @@ def test_every_request_is_counted_in_either_form(simulation: Simulation | GroupS
     assert counted(simulation, *commands) == {RequestCode.HEART_BEAT: 2, RequestCode.PULL_MESSAGE: 1}
 
 
-def test_answers_replication_and_strangers_are_not_counted() -> None:
+def test_responses_replication_and_malformed_peers_are_not_counted() -> None:
     simulation = Simulation(1)
     asked = Command(RequestCode.HEART_BEAT)
     assert not counted(simulation, Command(0, flag=FLAG_RESPONSE))
     assert not counted(simulation, asked, end=1)
     assert not counted(simulation, asked, kind=LinkKind.HA_MASTER)
-    assert not counted(simulation, asked, ip=STRANGER_IP)
+    assert not counted(simulation, asked, ip=MALFORMED_PEER_IP)
     assert counted(simulation, asked)

@@ -1,4 +1,4 @@
-"""Seeds for every commit, the seeds that ever failed, and what makes a seed a seed."""
+"""Seeds that every commit runs, those that failed once, and the minimum contents of a seed."""
 
 import json
 import subprocess
@@ -28,7 +28,7 @@ def run_quietly(seed: int) -> Result:
 def test_seed_violates_nothing(seed: int) -> None:
     result = run_quietly(seed)
     assert not result.rule, f"{result.rule} {result.text}; tandemq sim --seed {seed}"
-    if seed >= GROUP_SEEDS:  # One group with a registry; the rest is about two groups of fixed roles.
+    if seed >= GROUP_SEEDS:  # The limits below are of seeds with two groups of fixed roles.
         assert result.sends
         assert result.given
         return

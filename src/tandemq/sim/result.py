@@ -1,11 +1,11 @@
-"""What one seed gave."""
+"""Result of one seed."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
 class Result:
-    """What one seed gave. `rule` and `text` tell the violation, if there is one."""
+    """Result of one seed. `rule` and `text` describe the violation, if there is one."""
 
     seed: int
     digest: str = ""

@@ -1,7 +1,7 @@
-"""Many seeds: one after the other or on several processes, with a summary and a digest over all of them.
+"""Runs of many seeds, in one process or several, with a summary and a digest over all of them.
 
-A seed that raises something else than a violation is a failure of the simulation or of a node outside its turns; it is
-reported like a violation, under the rule "died".
+An exception that is no violation is a failure of the simulation, or of a node outside its turns. It is reported like a
+violation, under the rule "died".
 """
 
 import signal
@@ -26,7 +26,7 @@ SEEDS_PER_TASK = 8
 
 @dataclass(slots=True)
 class RunSummary:
-    """What many seeds gave together."""
+    """Totals over many seeds."""
 
     seeds: int = 0
     sends: int = 0
@@ -35,7 +35,7 @@ class RunSummary:
     duplicates: int = 0
     virtual_s: float = 0.0
     real_s: float = 0.0
-    """Told by whoever ran them; not part of any digest."""
+    """Set by the caller; not part of any digest."""
     faults: Counter[str] = field(default_factory=Counter)
     requests: Counter[int] = field(default_factory=Counter)
     statuses: Counter[int] = field(default_factory=Counter)
@@ -44,7 +44,7 @@ class RunSummary:
     digests: dict[int, str] = field(default_factory=dict)
 
     def add(self, result: Result) -> None:
-        """Count one seed."""
+        """Add the result of one seed."""
         self.seeds += 1
         self.sends += result.sends
         self.given += result.given
@@ -61,7 +61,7 @@ class RunSummary:
 
     @property
     def digest(self) -> str:
-        """Over the digests of all seeds, in the order of the seeds."""
+        """Return a digest over the digests of all seeds, in the order of the seeds."""
         text = "".join(self.digests[seed] for seed in sorted(self.digests))
         return blake2b(text.encode(), digest_size=8).hexdigest()
 
@@ -75,25 +75,25 @@ def run_one(seed: int) -> Result:
 
 
 class _Worker:
-    """What a process that runs seeds was told when it began."""
+    """State of a worker process."""
 
     stop: ClassVar[c_bool]
 
     @classmethod
     def begin(cls, stop: c_bool) -> None:
-        """Whoever interrupts means the owner, who says when to stop."""
+        """Ignore interrupts: the parent process handles them and sets `stop`."""
         cls.stop = stop
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     @classmethod
     def run(cls, seeds: list[int]) -> list[Result]:
-        """Those seeds; less if it is to stop."""
+        """Return the results of the seeds, fewer once `stop` is set."""
         with quiet():
             return [run_one(seed) for seed in seeds if not cls.stop.value]
 
 
 def run_many(seeds: Iterable[int], jobs: int = 1) -> Generator[Result, None, None]:
-    """Results in the order of the seeds; `seeds` may go on for ever. Who stops early waits for a seed."""
+    """Yield results in the order of the seeds; `seeds` may be endless. Closing early waits for the seeds that run."""
     if jobs <= 1:
         for seed in seeds:
             with quiet():
@@ -101,7 +101,7 @@ def run_many(seeds: Iterable[int], jobs: int = 1) -> Generator[Result, None, Non
             yield result
         return
     context = get_context("spawn")
-    stop = RawValue(c_bool)  # without a lock, which an interrupt could leave taken
+    stop = RawValue(c_bool)  # without a lock, which an interrupt could leave held
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_Worker.begin, initargs=(stop,)) as pool:
         source = iter(seeds)
         waiting: list[Future[list[Result]]] = []

@@ -1,6 +1,6 @@
-"""One seed from beginning to end: build, let things go wrong, let them settle, judge.
+"""One seed of groups with fixed roles: build, inject faults, let the cluster settle, check.
 
-0 s ─ start ─ … faults … ─ faults end ─ probes until every group says SEND_OK ─ settled ─ judged
+0 s ─ start ─ … faults … ─ faults end ─ probes until every group answers SEND_OK ─ settled ─ checked
 """
 
 import gc
@@ -16,7 +16,7 @@ from tandemq.sim.checkers.final import FinalChecks
 from tandemq.sim.faults.cluster import Faults
 from tandemq.sim.group_simulation import GroupSimulation
 from tandemq.sim.result import Result
-from tandemq.sim.workload.application import Application, Surroundings
+from tandemq.sim.workload.application import Application, ApplicationContext
 from tandemq.sim.workload.client_consumer import ConsumingApplication
 from tandemq.sim.workload.client_producer import ProducingApplication
 from tandemq.sim.workload.consumer import Consumer
@@ -25,57 +25,59 @@ from tandemq.sim.workload.producer import SimProducer
 from tandemq.sim.workload.raw_client import RawClient
 from tandemq.sim.world.cluster import Cluster
 from tandemq.sim.world.history import History
-from tandemq.sim.world.host import Seat
-from tandemq.sim.world.plan import STRANGER_IP, client_ip, draw
+from tandemq.sim.world.host import ClientHost
+from tandemq.sim.world.plan import MALFORMED_PEER_IP, client_ip, draw
 from tandemq.sim.world.world import SECOND, Violation
 
 SETTLE_US = 150 * SECOND
-"""Within this time after the last fault everything must work again."""
+"""Time limit after the last fault for everything to work again."""
 RUN_US_MIN = 60 * SECOND
 SENDS_MIN = 200
 FAULTS_MIN = 3
 GROUPS = 2
 SCAN_MS = 1_000
-"""How often brokers look for delayed messages here: a tenth of a second would cost a third of all turns."""
+"""Interval at which brokers look for due delayed messages: the default of 100 ms would cost a third of all turns."""
 DEADLINE_STEP_MS = 250
-"""How finely clients look for answers that did not come, for the same reason."""
+"""Granularity of the client's request timeouts, for the same reason."""
 GROUP_SEEDS = 1_000_000
 """Seeds from here on have groups with a registry."""
 
 
 class Simulation(History):
-    """One world with all that is in it."""
+    """A simulated cluster with fixed roles, its clients, faults and checks."""
 
     def __init__(self, seed: int) -> None:
-        """Nothing has begun."""
+        """Build everything; nothing runs yet."""
         super().__init__(seed)
         world = self.world
         self.plan = draw(world.random)
         self.cluster = Cluster(world, self.network, self.plan)
-        self.shadow.has_rot = self.cluster.has_rot
-        self.checks = ContinuousChecks(world, self.cluster, self.shadow)
-        self.shadow.on_given = self.checks.given
-        self.shadow.on_stored = self.checks.acked
+        self.expected.has_bit_rot = self.cluster.has_bit_rot
+        self.checks = ContinuousChecks(world, self.cluster, self.expected)
+        self.expected.on_delivery = self.checks.given
+        self.expected.on_stored = self.checks.acked
         members = {host.address: (host.group.name, host.broker_id) for host in self.cluster.hosts}
-        self.around = Surroundings(world, self.shadow, members, self.plan.name_servers, self.plan.route_poll_ms)
+        self.context = ApplicationContext(
+            world, self.expected, members, self.plan.name_servers, self.plan.route_poll_ms
+        )
         self.prober = self._producer(0, binary=self.plan.binary)
         second = self._application() if "p1" in self.plan.applications else self._producer(1, binary=False)
         self.producers: list[SimProducer | ProducingApplication] = [self.prober, second]
         groups = [("G", "*"), ("G", "*"), *([("GT", "A || B")] if self.plan.tag_group else [])]
         self.consumers = [self._consumer(number, *group) for number, group in enumerate(groups)]
-        self.verdict = FinalChecks(world, self.cluster, self.shadow, self.checks, tuple(dict(groups)))
+        self.final_checks = FinalChecks(world, self.cluster, self.expected, self.checks, tuple(dict(groups)))
         nodes: list[RawClient | Application] = [*self.producers, *self.consumers]
-        self.clients = [Seat(world, self.network, client_ip(number), node) for number, node in enumerate(nodes)]
-        Seat(world, self.network, STRANGER_IP, MalformedPeer(self._dice(), self.network))
+        self.clients = [ClientHost(world, self.network, client_ip(number), node) for number, node in enumerate(nodes)]
+        ClientHost(world, self.network, MALFORMED_PEER_IP, MalformedPeer(self._new_random(), self.network))
         self.faults = Faults(world, self.network, self.cluster, self.clients)
 
     def _producer(self, number: int, *, binary: bool) -> SimProducer:
         plan = self.plan
         return SimProducer(
             self.world,
-            self.shadow,
+            self.expected,
             f"p{number}",
-            self._dice(),
+            self._new_random(),
             plan.name_servers,
             pace_ms=plan.pace_ms,
             kinds=plan.kinds,
@@ -85,17 +87,17 @@ class Simulation(History):
     def _application(self) -> ProducingApplication:
         plan = self.plan
         return ProducingApplication(
-            self.around, "p1", client_ip(1), self._dice(), pace_ms=plan.pace_ms, kinds=plan.kinds
+            self.context, "p1", client_ip(1), self._new_random(), pace_ms=plan.pace_ms, kinds=plan.kinds
         )
 
     def _consumer(self, number: int, group: str, expression: str) -> Consumer | ConsumingApplication:
         plan, name = self.plan, f"c{number}"
         if group in plan.applications:
             return ConsumingApplication(
-                self.around,
+                self.context,
                 name,
                 client_ip(2 + number),
-                self._dice(),
+                self._new_random(),
                 group=group,
                 expression=expression,
                 orderly=plan.orderly and group != REJECTING_GROUP,
@@ -103,11 +105,11 @@ class Simulation(History):
             )
         return Consumer(
             self.world,
-            self.shadow,
+            self.expected,
             name,
             group,
             expression,
-            self._dice(),
+            self._new_random(),
             plan.name_servers,
             binary=plan.binary and number == 0,
             suspend_ms=plan.suspend_ms,
@@ -121,13 +123,13 @@ class Simulation(History):
         self.cluster.start()
         self.faults.plan(self.plan.fault_count, self.plan.faulty_us)
         world.run_until(self.plan.faulty_us)
-        while world.faults.total() < FAULTS_MIN or len(self.shadow.attempts) < SENDS_MIN:
+        while world.faults.total() < FAULTS_MIN or len(self.expected.attempts) < SENDS_MIN:
             if world.faults.total() < FAULTS_MIN:
                 self.faults.plan(2, world.now_us + 8 * SECOND)
             world.run_until(world.now_us + SECOND)
         self._settle()
-        self.verdict.judge()
-        assert len(self.shadow.attempts) >= SENDS_MIN, "a seed has as many sends"
+        self.final_checks.judge()
+        assert len(self.expected.attempts) >= SENDS_MIN, "a seed has as many sends"
         assert world.faults.total() >= FAULTS_MIN, "a seed has as many faults"
         assert world.now_us >= RUN_US_MIN, "a seed lasts as long"
         assert len(self.plan.groups) == GROUPS, "a seed has two groups of brokers"
@@ -144,8 +146,11 @@ class Simulation(History):
         self._await_settled(end_us, SETTLE_US, self._empty_stores)
 
     def _empty_stores(self) -> None:
-        """What the logs say to an operator, if a full disk made the master delete what a slave had not got yet, or the
-        slave what its master then lost: it cannot be cut where their histories part."""
+        """Empty the store of a slave that cannot follow its master, as its log tells an operator to.
+
+        A full disk made the master delete bytes that the slave lacks, or the slave delete bytes that the master then
+        lost, so that the slave cannot be truncated to the point where their histories diverge.
+        """
         for group in self.plan.groups if self.world.faults["disk-full"] else ():
             master, *slaves = self.cluster.members(group)
             for slave in slaves:
@@ -160,7 +165,7 @@ class Simulation(History):
                     slave.start()
 
     def _probe(self, until_us: int) -> None:
-        """Send to each group until it answers what its level promises."""
+        """Send to each group until it answers with the status that its level promises."""
         world = self.world
         for group in self.plan.groups:
             best = 0 if group.role == "ASYNC_MASTER" or group.copies <= group.slaves + 1 else 11
@@ -177,15 +182,15 @@ class Simulation(History):
                     )
 
     def levels(self) -> list[str]:
-        """What each group promises."""
+        """Return the level of each group."""
         return [group.level for group in self.plan.groups]
 
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """No garbage collection while a world lives: it has many objects and little garbage.
+    """Disable garbage collection while a world exists: it has many objects and little garbage.
 
-    All of it goes at once at the end, and what was there before the world is not looked through for that.
+    The world is collected at the end; objects that were there before it are not scanned for that.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -201,7 +206,7 @@ def _uncollected() -> Iterator[None]:
 
 @contextmanager
 def _coarse_timers() -> Iterator[None]:
-    """Lengthen the intervals that brokers and clients check by, which saves half of all turns."""
+    """Lengthen the check intervals of brokers and clients, which saves half of all turns."""
     before = delay.SCAN_MS, connections.DEADLINE_STEP_MS
     delay.SCAN_MS, connections.DEADLINE_STEP_MS = SCAN_MS, DEADLINE_STEP_MS
     try:
@@ -217,7 +222,7 @@ def run_seed(seed: int) -> Result:
 
 
 def _run(seed: int) -> Result:
-    """Its world is garbage when this returns."""
+    """Run one seed in a world that is garbage when this returns."""
     simulation = GroupSimulation(seed) if seed >= GROUP_SEEDS else Simulation(seed)
     try:
         simulation.run()
@@ -228,7 +233,7 @@ def _run(seed: int) -> Result:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No logging: it takes longer than what it tells of."""
+    """Disable logging, which would take longer than the run itself."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

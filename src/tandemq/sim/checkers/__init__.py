@@ -1,1 +1,1 @@
-"""What must hold, checked while a run goes on and at its end."""
+"""Checkers of the invariants, some during a run and some at its end."""

@@ -1,14 +1,13 @@
-"""What must always hold, looked at while it happens: statuses, offsets, starts.
+"""Checks during a run: send statuses, offsets, restarts.
 
-    I17  each status is true at the moment it is heard: written, on the device, on as many slaves as asked
-    I5   one (topic, queue, offset) of a group never names two messages, whoever says so
-    I1   a log that was synced is there after the next start; one whose process was only killed is there whole
-    I7   a committed offset comes from a consumer, never goes back by itself, and is there after a restart; but one
-         that lies beyond the end of its queue, after a loss, is set to that end before messages are taken
+    I17  a send status is true when the producer receives it: written, on the device, on as many slaves as required
+    I5   one (topic, queue, offset) of a group never refers to two different messages
+    I1   a synced log is there after a restart; after a kill of the process alone the whole log is there
+    I7   a committed offset comes from a consumer, never moves back by itself, and survives a restart; an offset beyond
+         the end of its queue, after a loss, is set to that end before the broker accepts messages
 
-Losses that a level does not promise to survive are allowed where they can happen, and only there: when a master whose
-machine went down takes messages again, what was known behind its log's end is forgotten.
-The judgement at the end of a run is in `final`.
+A loss that a level does not promise to survive is allowed, but only where it can happen: when a master whose machine
+went down accepts messages again, what was known beyond its log end is dropped. `final` holds the checks at the end.
 """
 
 from tandemq.broker.node import Broker
@@ -17,72 +16,76 @@ from tandemq.codec.remoting.fastjson import loads
 from tandemq.model.codes import ResponseCode
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.sim.checkers.logs import read_log
-from tandemq.sim.checkers.model import Attempt, Given, Shadow
+from tandemq.sim.checkers.model import Attempt, DeliveredMessage, ExpectedState
 from tandemq.sim.world.cluster import Cluster, Host
 from tandemq.sim.world.world import MS, SECOND, Violation, World
 
 POLL_US = SECOND
 LATE_US = 20 * SECOND
-"""How long ago an offset may have been told, or been a master's, that now replaces a higher one."""
+"""Maximum age of a reported offset, or of a master's offset, that may replace a higher one."""
 OFFSETS_FILE = "config/consumerOffset.json"
 Place = tuple[str, str, int, int]
-"""Group, topic, queue id, queue offset."""
+"""(broker group, topic, queue id, queue offset)."""
 Offsets = dict[str, dict[int, int]]
-"""By "topic@group" and queue."""
+"""Offsets by "topic@group" and queue id."""
 
 
 class ContinuousChecks:
-    """The checkers of one run."""
+    """The checks that run while one seed runs."""
 
-    def __init__(self, world: World, cluster: Cluster, shadow: Shadow) -> None:
-        """Nothing was seen."""
+    def __init__(self, world: World, cluster: Cluster, expected: ExpectedState) -> None:
         self._world = world
         self._cluster = cluster
-        self._shadow = shadow
+        self._expected = expected
         self._ledger: dict[Place, tuple[str, int]] = {}
         self._lost: set[tuple[Place, str, int]] = set()
-        """Entries of the ledger that were lost with a master's tail; consumers may hold such messages still."""
+        """Ledger entries lost with a master's log tail. Consumers may still hold such messages."""
         self._recovering: dict[str, int] = {}
-        """Masters that may have lost bytes and have not taken messages since, and where their log ends."""
+        """Masters that may have lost bytes and have not accepted messages since, to their log end."""
         self._ends: dict[str, tuple[int, int, int]] = {}
         self._saved: dict[str, Offsets] = {}
         self._offsets: dict[str, tuple[int, dict[tuple[str, int], int]]] = {}
         self._corrected: dict[str, set[tuple[str, int, int]]] = {}
-        """Group to what its masters set to the end of a queue when they took messages again: "topic@group", queue id,
-        offset."""
+        """Broker group to offsets that its masters set to a queue's end on activation: ("topic@group", queue id,
+        offset).
+        """
         self._had: dict[tuple[str, str, int], dict[int, int]] = {}
-        """(Group, "topic@group", queue id) to the offsets its master had, and when last."""
+        """(broker group, "topic@group", queue id) to the offsets its master had, and when it last had each."""
         self.statuses: dict[int, int] = {}
         cluster.on_start = self.started
         cluster.on_stop = self.stopped
         cluster.on_turn = self.turned
         world.after(POLL_US, self._poll)
 
-    # Who is where.
+    # Messages and their places.
 
     def note(self, place: Place, key: str, log_offset: int, who: str) -> None:
-        """Somebody says that a message is at a place."""
+        """Record that `who` reports a message at a place.
+
+        Raises:
+            Violation: I5, another message is known there.
+        """
         known = self._ledger.setdefault(place, (key, log_offset))
         if known != (key, log_offset):
             raise Violation("I5", f"{place} is {known} for one and {(key, log_offset)} for {who}")
 
-    def given(self, given: Given) -> None:
-        """A consumer got a message."""
+    def given(self, given: DeliveredMessage) -> None:
+        """Check a message delivered to a consumer."""
         place = (given.group, given.topic, given.queue_id, given.queue_offset)
         if (place, given.key, given.log_offset) not in self._lost:
             self.note(place, given.key, given.log_offset, f"{given.broker}, read by a consumer")
 
     def turned(self, host: Host) -> None:
-        """A broker was driven."""
+        """Check a broker after one of its turns."""
         broker = host.broker
         if broker is None:
             return
         if broker.faults:
-            raise Violation("I16", f"{host.name} met an error of its own while it served a link; the log tells which")
+            raise Violation("I16", f"{host.name} had an internal error on a connection; the log names it")
         self._look_at(host, broker)
 
     def _look_at(self, host: Host, broker: Broker) -> None:
-        """What there is to see after a turn."""
+        """Check the state that a turn left."""
         if not host.is_master or host.name not in self._recovering:
             return
         if broker.send.refusal is None:
@@ -92,17 +95,17 @@ class ContinuousChecks:
             self._recovering[host.name] = broker.store.log.written_end
 
     def _forget(self, host: Host, log_end: int) -> None:
-        """A master that lost unsynced bytes goes on behind its log end: what lay there is lost."""
+        """Drop what lay beyond the log end of a master that lost unsynced bytes."""
         name = host.group.name
         for place, (key, where) in list(self._ledger.items()):
             if place[0] == name and where >= log_end:
                 del self._ledger[place]
                 self._lost.add((place, key, where))
 
-    # Statuses.
+    # Send statuses.
 
     def acked(self, attempt: Attempt) -> None:
-        """A producer heard that a message is stored: it must be, as safely as the status says."""
+        """Check that a message reported as stored is stored, as safely as the status says."""
         assert attempt.code is not None, "it was answered"
         self.statuses[attempt.code] = self.statuses.get(attempt.code, 0) + 1
         group = next(group for group in self._cluster.plan.groups if group.name == attempt.group)
@@ -150,15 +153,15 @@ class ContinuousChecks:
             raise Violation("I17", f"{master.name} says SLAVE_NOT_AVAILABLE and is no SYNC_MASTER")
 
     def _disturbed(self, host: Host, attempt: Attempt) -> bool:
-        """Whether a host lost bytes since an attempt was sent."""
+        """Return whether a host lost bytes since an attempt was sent."""
         return bool(host.flips) or any(when >= attempt.sent_us for when in host.losses_us)
 
     def _record_on(
         self, host: Host, log_offset: int, attempt: Attempt, size: int | None = None, *, safe: bool
     ) -> bytes | None:
-        """The record at an offset as it lies on a host's disk; None if it may have been lost since.
+        """Return the record at an offset from a host's disk; None if it may have been lost since.
 
-        `size`: that of the record on another host; without it the record tells its own.
+        `size`: size of the record on another host; without it the record's own length field counts.
         """
         segment = host.config.segment_bytes
         if self._disturbed(host, attempt):
@@ -185,10 +188,10 @@ class ContinuousChecks:
                 "I17", f"{attempt.group} answered {attempt.code} at {log_offset}; {have} of {needed} slaves have it"
             )
 
-    # Starts.
+    # Restarts.
 
     def stopped(self, host: Host) -> None:
-        """A broker's process is about to be gone."""
+        """Note the state of a broker whose process is about to end."""
         broker = host.broker
         assert broker is not None, "it ran"
         self._ends[host.name] = (broker.store.log.written_end, broker.store.log.flushed_offset, len(host.losses_us))
@@ -197,7 +200,7 @@ class ContinuousChecks:
         self._saved[host.name] = _not_above(saved, broker.offsets.table) if is_following else saved
 
     def started(self, host: Host) -> None:
-        """A broker's process has begun."""
+        """Check a broker whose process has started."""
         broker = host.broker
         assert broker is not None, "it runs"
         self._offsets.pop(host.name, None)
@@ -225,7 +228,7 @@ class ContinuousChecks:
     # Committed offsets.
 
     def _judge_corrections(self, host: Host) -> None:
-        """A master set offsets back: only to where its queue ends, with no message behind."""
+        """Check that a master moved offsets back only to the end of a queue, with no message behind."""
         assert host.broker is not None, "it runs"
         corrected = host.broker.offsets.corrected
         back = self._corrected.setdefault(host.group.name, set())
@@ -256,7 +259,7 @@ class ContinuousChecks:
             if known == offset:
                 continue
             topic, _, group = key.rpartition("@")
-            asked = self._shadow.commits.get((host.group.name, topic, queue_id, group), {})
+            asked = self._expected.commits.get((host.group.name, topic, queue_id, group), {})
             if (key, queue_id, offset) in self._corrected.get(host.group.name, ()):
                 continue
             if offset not in asked:
@@ -269,20 +272,21 @@ class ContinuousChecks:
             self._note_offsets(host, present)
 
     def _note_offsets(self, host: Host, present: dict[tuple[str, int], int]) -> None:
-        """Remember what a master has: its slaves may copy that, also when they had more by themselves."""
+        """Note a master's offsets: its slaves may copy them, even over higher ones of their own."""
         for (key, queue_id), offset in present.items():
             self._had.setdefault((host.group.name, key, queue_id), {})[offset] = self._world.now_us
 
     def _copied(self, host: Host, key: str, queue_id: int, offset: int) -> bool:
-        """Whether a slave has an offset because its master has it, or had it a moment ago."""
+        """Return whether a slave's offset is one that its master has, or had a moment ago."""
         had = self._had.get((host.group.name, key, queue_id), {})
         return not host.is_master and had.get(offset, -LATE_US) >= self._world.now_us - LATE_US
 
 
 def says_flushed(attempt: Attempt, master: Host, *, ahead_ppm: int = 0) -> bool:
-    """Whether an answer says that the message is on the master's device: a missing replica outranks a late flush.
+    """Return whether a status says that the message is on the master's device.
 
-    `ahead_ppm`: by how much the master's clock may be faster.
+    A missing replica takes precedence over a late flush in the status. `ahead_ppm`: how much faster the master's
+    clock may run.
     """
     took_us = attempt.answered_us - attempt.sent_us
     took_ms = (took_us + took_us * ahead_ppm // 1_000_000) // MS
@@ -296,14 +300,14 @@ def says_flushed(attempt: Attempt, master: Host, *, ahead_ppm: int = 0) -> bool:
 
 
 def offsets_in(host: Host) -> dict[tuple[str, int], int]:
-    """The consumer offsets a running broker knows."""
+    """Return the consumer offsets of a running broker."""
     assert host.broker is not None, "it runs"
     table = host.broker.offsets.table
     return {(key, queue_id): offset for key, queues in table.items() for queue_id, offset in queues.items()}
 
 
 def _not_above(saved: Offsets, held: Offsets) -> Offsets:
-    """Saved offsets, lower where a broker held lower ones: it follows a master that lost its own with its power."""
+    """Return saved offsets, lowered to those a broker held: it follows a master that lost its own in a power loss."""
     return {
         key: {queue_id: min(offset, held.get(key, {}).get(queue_id, -1)) for queue_id, offset in queues.items()}
         for key, queues in saved.items()
@@ -311,7 +315,7 @@ def _not_above(saved: Offsets, held: Offsets) -> Offsets:
 
 
 def offsets_on(host: Host) -> Offsets:
-    """The consumer offsets a host's disk holds."""
+    """Return the consumer offsets on a host's disk."""
     raw = host.machine.disk.peek(OFFSETS_FILE, 1 << 20, 0, safe=False)
     if not raw:
         return {}

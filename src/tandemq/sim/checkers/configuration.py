@@ -1,11 +1,11 @@
-"""Whether configurations hold while they change: what a broker that has read one may do, and whose copy counts.
+"""Checks of group configurations while they change: permissions of members, and whose replica counts.
 
-    I6    who may not by the configuration it has read serves nothing; nobody names a master that may not be written to,
-          or takes over reading for one that may not be read, unless an operator forces it
-    I14   whom the configuration does not name any more leaves the set in sync as soon as the registry lets it
+    I6    a member without permission by the configuration it has read serves nothing; no member elects a master that
+          may not be written, or takes over reading for one that may not be read, unless an operator forces it
+    I14   a removed member leaves the in-sync set as soon as the registry allows it
     I17   an acknowledgement counts members only; with fewer in sync than minInSyncReplicas nothing is stored
 
-Brokers read a change when they can: until then the one before holds for them, and nothing is said against it.
+Until a broker has read a change, the previous configuration counts for it.
 """
 
 from collections import deque
@@ -21,47 +21,46 @@ from tandemq.sim.world.groups import GroupCluster, mode_of
 from tandemq.sim.world.world import SECOND, Violation, World
 
 LEAVES_US = 3 * SECOND
-"""Within this time a serving master that can write the record takes out whom the configuration does not name."""
+"""Time limit for an active master that can write the record to remove a former member from the in-sync set."""
 KEPT = 50
 FOR_EVER = 1 << 62
 
 
 @dataclass(slots=True)
-class Seen:
-    """What one broker's process has read, and what it did about it."""
+class BrokerObservations:
+    """Configurations that one broker process has read, and how it acted on them."""
 
     configs: deque[tuple[int, GroupConfig | None]] = field(default_factory=lambda: deque([(0, None)], maxlen=KEPT))
-    """Since when it knows which, µs."""
+    """(time of reading in µs, configuration)."""
     pending: Pending | None = None
     stays_us: int | None = None
-    """Since when it could have taken somebody out of the set in sync."""
+    """Time since which it could have removed a former member from the in-sync set."""
     is_short: bool = False
     stored: int = 0
 
 
 class Configurations:
-    """The configurations of a run."""
+    """The configurations of all groups in a run."""
 
     def __init__(self, world: World, cluster: GroupCluster) -> None:
-        """As they were drawn."""
         self._world = world
         self._cluster = cluster
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, BrokerObservations] = {}
         self._out_until_us: dict[str, int] = {}
-        """Host to the time up to which it may not have been a member."""
+        """Host to the time until which it may not have been a member."""
         self.forced_until_us: dict[str, int] = {}
-        """Group to when an operator's force-master ends: the owner's."""
+        """Group to the end of an operator's force-master; set by the owner."""
 
-    # What is certain of the registry.
+    # The registry's content.
 
     def ordered(self, name: str, config: GroupConfig) -> None:
-        """From now on the registry may say this."""
+        """Note that the registry may contain this configuration from now on."""
         for host in self._hosts(name):
             if config.member(host.broker_id) is None:
                 self._out_until_us[host.name] = FOR_EVER
 
     def settled(self, name: str, config: GroupConfig) -> None:
-        """The registry says this."""
+        """Note that the registry contains this configuration."""
         for host in self._hosts(name):
             if config.member(host.broker_id) is not None and self._out_until_us.get(host.name) == FOR_EVER:
                 self._out_until_us[host.name] = self._world.now_us
@@ -70,13 +69,13 @@ class Configurations:
         return [host for host in self._cluster.hosts if host.group.name == name]
 
     def was_out(self, host: Host, since_us: int) -> bool:
-        """Whether a host may have been no member at some moment since a time: its copy was the operator's to lose."""
+        """Return whether a host may have been outside the group since a time, so that its replica did not count."""
         return self._out_until_us.get(host.name, -1) >= since_us
 
-    # What a broker has read.
+    # The content that a broker has read.
 
     def known(self, host: Host, since_us: int) -> list[GroupConfig]:
-        """The configurations a broker acted by since a time."""
+        """Return the configurations that a broker acted by since a time."""
         found: list[GroupConfig] = []
         for from_us, config in reversed(self._seen_by(host).configs):
             if config is not None:
@@ -86,22 +85,22 @@ class Configurations:
         return found
 
     def names(self, host: Host, broker_id: int) -> bool:
-        """Whether somebody is a member by what a broker has read."""
+        """Return whether a broker is a member by the configuration that a host has read."""
         config = self._seen_by(host).configs[-1][1]
         return config is None or config.member(broker_id) is not None
 
-    def _seen_by(self, host: Host) -> Seen:
-        return self._seen.setdefault(host.name, Seen())
+    def _seen_by(self, host: Host) -> BrokerObservations:
+        return self._seen.setdefault(host.name, BrokerObservations())
 
     def stopped(self, host: Host) -> None:
-        """A broker is gone."""
+        """Note that a broker stopped."""
         if host.name in self._seen:
             configs = self._seen[host.name].configs
             configs.append((self._world.now_us, None))
-            self._seen[host.name] = Seen(configs)
+            self._seen[host.name] = BrokerObservations(configs)
 
     def turned(self, host: Host, broker: Broker) -> None:
-        """A broker was driven."""
+        """Check a broker after one of its turns."""
         if broker.failover is None or mode_of(host.group) is Mode.STATIC or not broker.registration.address:
             return
         seen, member = self._seen_by(host), broker.failover.member
@@ -131,7 +130,7 @@ class Configurations:
     def _judge_record(
         self, host: Host, member: MemberMachine, new: GroupState, configs: tuple[GroupConfig | None, ...]
     ) -> None:
-        """A record that a broker begins to write; by what it knew before this turn, and knows after it."""
+        """Check a record that a broker starts to write, by what it knew before this turn and knows after it."""
         state = member.view.state
         if self.forced_until_us.get(host.group.name, -1) >= self._world.now_us:
             return
@@ -150,7 +149,7 @@ class Configurations:
                     f"{host.name} reads for {new.master}, and has read that one of them may not be read: {configs[-1]}",
                 )
 
-    def _judge_leaving(self, host: Host, member: MemberMachine, seen: Seen) -> None:
+    def _judge_leaving(self, host: Host, member: MemberMachine, seen: BrokerObservations) -> None:
         state, config = member.view.state, member.view.config
         strangers = [one for one in state.in_sync if config.member(one) is None] if state and config else []
         if not strangers or member.stage is not MemberStage.SERVING or not member.view.may_propose:
@@ -160,8 +159,8 @@ class Configurations:
         elif self._world.now_us - seen.stays_us > LEAVES_US:
             raise Violation("I14", f"{host.name} leaves {strangers} in sync, which are no members any more")
 
-    def _judge_shortness(self, host: Host, broker: Broker, seen: Seen) -> None:
-        """Nothing is stored in a turn before and after which too few are in sync."""
+    def _judge_shortness(self, host: Host, broker: Broker, seen: BrokerObservations) -> None:
+        """Check that nothing is stored in a turn before and after which too few members are in sync."""
         assert broker.failover is not None, "masters are elected"
         member, stored = broker.failover.member, broker.send.count
         state = member.view.state

@@ -1,15 +1,15 @@
-"""The judgement at the end of a run, when faults are over and everything had time to settle.
+"""Checks at the end of a run, after the faults have ended and the cluster has settled.
 
-settled   I14  masters take messages, slaves have caught up, delayed messages are out, consumers have everything
-          I13  rejected messages came again or are dead letters
-I1        what was acknowledged is in the log, unless what lost it is not survived by its level
-I2 I3 I17 nothing is in a log that nobody sent, nothing more often than it was sent, nothing that was refused
+settled   I14  masters accept messages, slaves have caught up, delayed messages are out, consumers have everything
+          I13  rejected messages were redelivered or are dead letters
+I1        acknowledged messages are in the log, unless their level does not survive what happened
+I2 I3 I17 no log holds a message that was not sent, was sent less often, or was refused
 I4        offsets follow the order of sending
-I8        twins are byte for byte the same
-I9        queues and index are what a rebuild from the log gives
-I10       no log holds damage that no fault put there
-I12       delayed messages came, once and not early
-I16       no topic or group came into being because of garbage
+I8        replicas are identical byte for byte
+I9        queues and index equal a rebuild from the log
+I10       no log holds damage that no fault injected
+I12       delayed messages arrived once and not early
+I16       malformed requests created no topic or group
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from tandemq.model.topic import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from tandemq.sim.checkers.always import ContinuousChecks, says_flushed
 from tandemq.sim.checkers.deliveries import RECONSUME_MAX, REJECTING_GROUP
 from tandemq.sim.checkers.logs import InvalidRange, LoggedMessage, read_log, walk, without_filler
-from tandemq.sim.checkers.model import Attempt, SentMessage, Shadow
+from tandemq.sim.checkers.model import Attempt, ExpectedState, SentMessage
 from tandemq.sim.workload.messages import TOPICS
 from tandemq.sim.world.cluster import Cluster, Host
 from tandemq.sim.world.plan import DELAYS, GroupPlan
@@ -32,27 +32,27 @@ INDEX_SAMPLES = 12
 
 
 class FinalChecks:
-    """Everything there is to say about one run."""
+    """The checks at the end of one run."""
 
     def __init__(
-        self, world: World, cluster: Cluster, shadow: Shadow, checks: ContinuousChecks, groups: tuple[str, ...]
+        self, world: World, cluster: Cluster, expected: ExpectedState, checks: ContinuousChecks, groups: tuple[str, ...]
     ) -> None:
-        """`groups`: of consumers."""
+        """`groups`: the consumer groups."""
         self._world = world
         self._cluster = cluster
-        self._shadow = shadow
+        self._expected = expected
         self._checks = checks
         self._consumer_groups = groups
         self._found: dict[str, list[LoggedMessage]] = {}
         self._walked: dict[tuple[int, int, bytes], tuple[list[LoggedMessage], InvalidRange | None]] = {}
-        """What `walk` found in which bytes: those of twins are the same."""
+        """Results of `walk` by its arguments: the bytes of replicas are the same."""
         self._whole: dict[str, bytes] = {}
-        """Host to the bytes of its log when no damage was in them."""
+        """Host to the bytes of its log when they were free of damage."""
 
-    # Whether it is time.
+    # Waiting until the cluster has settled.
 
     def unsettled(self) -> Violation | None:
-        """What is not as it will be in the end, by the rule it would violate if it stayed so; None: everything is."""
+        """Return what is unsettled, as the violation it would be if it stayed so; None if everything has settled."""
         what = self._unsettled()
         if what:
             return Violation("I14", what)
@@ -93,7 +93,7 @@ class FinalChecks:
         return ""
 
     def _unrepaired(self, host: Host) -> str:
-        """Damage of a log that was put there at rest, and must be found and repaired; "" if there is none."""
+        """Return the injected damage of a log that is not repaired yet; "" if there is none."""
         if not host.flips:
             return ""
         assert host.broker is not None, "it runs"
@@ -110,21 +110,21 @@ class FinalChecks:
         return "" if damage is None else f"{host.name} has damage at {damage.log_offset}: {damage.reason}"
 
     def _start(self, host: Host) -> int:
-        """First byte of a host's log to be judged: damage at rest before what its twin holds is nobody's to repair."""
+        """Return the first byte of a host's log to check: damage that no replica's log covers cannot be repaired."""
         assert host.broker is not None, "it runs"
         own = host.broker.store.log.start
         if not host.flips:
             return own
         master, *slaves = self._cluster.members(host.group)
-        twins = [twin.broker.store.log.start for twin in (slaves if host is master else [master]) if twin.broker]
-        return max(own, min(twins, default=own))
+        starts = [other.broker.store.log.start for other in (slaves if host is master else [master]) if other.broker]
+        return max(own, min(starts, default=own))
 
     def _undelivered(self) -> str:
         for consumer_group in self._consumer_groups:
-            given = self._shadow.given_keys[consumer_group]
+            given = self._expected.delivered_keys[consumer_group]
             for group in self._cluster.plan.groups:
                 if self._cluster.master(group).losses_us:
-                    continue  # offsets that consumers were past may have been given out again
+                    continue  # the queue may have reused offsets that consumers had already passed
                 for found in self.records(self._cluster.master(group)):
                     if self._is_forgotten(self._cluster.master(group), found.topic):
                         continue
@@ -134,19 +134,19 @@ class FinalChecks:
         return ""
 
     def _is_forgotten(self, host: Host, topic: str) -> bool:
-        """Whether its table was unreadable, and the one before it did not have the topic yet."""
+        """Return whether the topic table was unreadable, and its backup did not have the topic yet."""
         assert host.broker is not None, "it runs"
         was_damaged = any(path.startswith("config/topics.json") for path, _ in host.flips)
         return was_damaged and topic not in host.broker.topics.table
 
     def _is_for(self, consumer_group: str, key: str) -> bool:
-        message = self._shadow.messages.get(key)
+        message = self._expected.messages.get(key)
         return consumer_group == REJECTING_GROUP or message is None or message.tag in ("A", "B")
 
     def _unfinished(self) -> str:
-        """A rejected message that did not come again and is no dead letter; "" if there is none."""
-        given = self._shadow.given_keys[REJECTING_GROUP]
-        finished = self._shadow.finished[REJECTING_GROUP]
+        """Return a rejected message that was neither redelivered nor is a dead letter; "" if there is none."""
+        given = self._expected.delivered_keys[REJECTING_GROUP]
+        finished = self._expected.finished[REJECTING_GROUP]
         dead = {found.key for found in self._all() if found.topic.startswith(DLQ_PREFIX)}
         lost = any(
             host.losses_us or host.flips or (host.broker is not None and host.broker.store.log.start > 0)
@@ -154,7 +154,7 @@ class FinalChecks:
             if host.is_master
         )
         for key in given:
-            message = self._shadow.messages[key]
+            message = self._expected.messages[key]
             if message.rejections and key not in finished and key not in dead and not lost:
                 return (
                     f"the rejected message {key} ({message.rejections} times) neither came again nor is a dead letter"
@@ -164,7 +164,7 @@ class FinalChecks:
         return ""
 
     def records(self, host: Host) -> list[LoggedMessage]:
-        """All records of a host's log, read from its disk; remembered while the log's end stays."""
+        """Return all records of a host's log, read from its disk; cached while the log's end stays."""
         assert host.broker is not None, "it runs"
         store_log = host.broker.store.log
         known = self._found.get(f"{host.name} {store_log.written_end}")
@@ -174,7 +174,9 @@ class FinalChecks:
             known, damage = self._walk(data, start, segment)
             if damage is not None:
                 if not host.flips:
-                    raise Violation("I10", f"{host.name} has damage nobody did at {damage.log_offset}: {damage.reason}")
+                    raise Violation(
+                        "I10", f"{host.name} has damage that no fault injected at {damage.log_offset}: {damage.reason}"
+                    )
                 return known  # it will be repaired
             self._found[f"{host.name} {store_log.written_end}"] = known
         return known
@@ -188,16 +190,16 @@ class FinalChecks:
     def _all(self) -> list[LoggedMessage]:
         return [found for group in self._cluster.plan.groups for found in self.records(self._cluster.master(group))]
 
-    # The judgement.
+    # Checking.
 
     def judge(self) -> None:
         """Raise the first violation, if there is one."""
         for group in self._cluster.plan.groups:
-            self._judge_twins(group)
+            self._judge_replicas(group)
         for host in self._cluster.hosts:
             self._judge_places(host)
             self._judge_derived(host)
-            self._judge_strangers(host)
+            self._judge_topics(host)
         for group in self._cluster.plan.groups:
             self._judge_order(group)
         self._judge_copies()
@@ -211,7 +213,7 @@ class FinalChecks:
                 place = (host.group.name, found.topic, record.queue_id, record.queue_offset)
                 self._checks.note(place, found.key, record.log_offset, host.name)
 
-    def _judge_twins(self, group: GroupPlan) -> None:
+    def _judge_replicas(self, group: GroupPlan) -> None:
         master, *slaves = self._cluster.members(group)
         assert master.broker is not None, "it runs"
         end = master.broker.store.log.written_end
@@ -221,7 +223,7 @@ class FinalChecks:
             ours = read_log(master.machine.disk, start, end, master.config.segment_bytes)
             theirs = read_log(slave.machine.disk, start, end, slave.config.segment_bytes)
             if self._world.faults["flip-in-flight"] or master.flips or slave.flips:
-                # What fills the end of a file may be anything, so a bit turned there cannot be noticed.
+                # Filler at the end of a file may be anything, so a flipped bit there goes unnoticed.
                 ours, theirs = (without_filler(data, start, master.config.segment_bytes) for data in (ours, theirs))
             if ours != theirs:
                 at = next((at for at, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), len(theirs))
@@ -232,14 +234,14 @@ class FinalChecks:
         store, corrected = host.broker.store, host.broker.scrubber.entries.rebuilt
         if corrected and not host.flips:
             raise Violation("I9", f"{host.name}: {corrected} queue entries were wrong before the scrubber met them")
-        expected: dict[tuple[str, int], list[tuple[int, int, int, int]]] = {}
+        by_log: dict[tuple[str, int], list[tuple[int, int, int, int]]] = {}
         for found in self.records(host):
             record = found.record
             code = store.entry_code(found.topic, record.properties, record.store_ms)
-            expected.setdefault((found.topic, record.queue_id), []).append(
+            by_log.setdefault((found.topic, record.queue_id), []).append(
                 (record.queue_offset, record.log_offset, record.size, code)
             )
-        for key, entries in expected.items():
+        for key, entries in by_log.items():
             queue = store.queues.get(key)
             offsets = [entry[0] for entry in entries]
             if offsets != list(range(offsets[0], offsets[0] + len(offsets))):
@@ -255,10 +257,10 @@ class FinalChecks:
                         "I9", f"{host.name}: {key}@{queue_offset} is {held.get(queue_offset)}, by the log {entry}"
                     )
         for key, queue in store.queues.items():
-            if queue.last_log_end > self._start(host) and queue.max_offset > queue.min_offset and key not in expected:
+            if queue.last_log_end > self._start(host) and queue.max_offset > queue.min_offset and key not in by_log:
                 raise Violation("I9", f"{host.name}: {key} has entries, the log has none for it")
-        # What recovery could not read has no keys before the index is made anew; nor has a torn end that it took for
-        # that, as the marks were not there.
+        # Keys of ranges that recovery could not read return when the index is rebuilt. A torn end that recovery took
+        # for such a range, without the marks, has none either.
         if not any(path.startswith(("commitlog/", "tandemq.marks")) for path, _ in host.flips):
             self._judge_index(host)
 
@@ -276,7 +278,7 @@ class FinalChecks:
                     "I9", f"{host.name}: the index does not find {found.key} at {found.record.log_offset}: {places}"
                 )
 
-    def _judge_strangers(self, host: Host) -> None:
+    def _judge_topics(self, host: Host) -> None:
         assert host.broker is not None, "it runs"
         known = {
             *TOPICS,
@@ -296,7 +298,7 @@ class FinalChecks:
             "RMQ_SYS_TRANS_OP_HALF_TOPIC",
         }
         if fresh - system:
-            raise Violation("I16", f"{host.name} has topics nobody asked for: {sorted(fresh - system)}")
+            raise Violation("I16", f"{host.name} has topics that were not requested: {sorted(fresh - system)}")
 
     # Messages.
 
@@ -305,16 +307,16 @@ class FinalChecks:
             master = self._cluster.master(group)
             counts: Counter[str] = Counter()
             for found in self.records(master):
-                message = self._shadow.messages.get(found.key)
+                message = self._expected.messages.get(found.key)
                 if message is None or found.body != message.body:
-                    raise Violation("I2", f"{master.name} holds what nobody sent: {found.record}")
+                    raise Violation("I2", f"{master.name} holds a message that was not sent: {found.record}")
                 if found.topic == (SCHEDULE_TOPIC if message.delay_level else message.topic):
                     counts[found.key] += 1
             failed = any(
                 kind.startswith(("failing", "disk-full", "killed-at", "power-lost-at")) for kind in self._world.faults
             )
             for key, count in counts.items():
-                attempts = [a for a in self._shadow.messages[key].attempts if a.group == group.name]
+                attempts = [a for a in self._expected.messages[key].attempts if a.group == group.name]
                 possible = [a for a in attempts if a.is_stored or a.code is None or failed]
                 if count > len(attempts):
                     raise Violation("I3", f"{group.name} holds {key} {count} times, it was sent {len(attempts)} times")
@@ -333,7 +335,7 @@ class FinalChecks:
             starts[group.name] = self._start(master)
             for found in self.records(master):
                 where.setdefault((group.name, found.key), set()).add(found.record.log_offset)
-        for attempt in self._shadow.attempts:
+        for attempt in self._expected.attempts:
             if attempt.is_stored:
                 for message, log_offset in zip(attempt.messages, attempt.log_offsets, strict=True):
                     if log_offset >= starts[attempt.group] and log_offset not in where.get(
@@ -366,7 +368,7 @@ class FinalChecks:
     def _judge_order(self, group: GroupPlan) -> None:
         last: dict[tuple[tuple[str, int], str, int], int] = {}
         queues: dict[tuple[str, int], list[Attempt]] = {}
-        for attempt in self._shadow.attempts:
+        for attempt in self._expected.attempts:
             first = attempt.messages[0]
             if attempt.group != group.name or attempt.queue_offset < 0 or first.delay_level:
                 continue
@@ -391,11 +393,11 @@ class FinalChecks:
 
     def _judge_delays(self) -> None:
         first: dict[tuple[str, str], int] = {}
-        for given in self._shadow.given:
+        for given in self._expected.given:
             if given.topic in TOPICS:
                 first.setdefault((given.group, given.key), given.at_us)
         for (name, key), at_us in first.items():
-            message = self._shadow.messages[key]
+            message = self._expected.messages[key]
             if message.delay_level:
                 group = next(group for group in self._cluster.plan.groups if group.name == name)
                 sent_us = min(attempt.sent_us for attempt in message.attempts if attempt.group == name)
@@ -414,7 +416,7 @@ class FinalChecks:
             stored: Counter[str] = Counter()
             visible: Counter[str] = Counter()
             for found in self.records(master):
-                message = self._shadow.messages[found.key]
+                message = self._expected.messages[found.key]
                 if message.delay_level:
                     (stored if found.topic == SCHEDULE_TOPIC else visible)[found.key] += found.topic in (
                         SCHEDULE_TOPIC,
@@ -428,7 +430,7 @@ class FinalChecks:
                     raise Violation(
                         "I12", f"{group.name}: {key} was stored {count} times and came {visible[key]} times"
                     )
-                self._shadow.duplicates += max(0, visible[key] - count)
+                self._expected.duplicates += max(0, visible[key] - count)
                 if visible[key] > count and quiet:
                     raise Violation(
                         "I12", f"{group.name}: {key} was stored {count} times and came {visible[key]} times"
@@ -436,7 +438,7 @@ class FinalChecks:
 
 
 def queue_entries(queue: ConsumeQueue, queue_offset: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """A queue's entries from an offset on, each with its offset."""
+    """Yield (queue offset, entry) of a consume queue from an offset on."""
     while queue_offset < queue.max_offset:
         data = queue.read(queue_offset, queue.max_offset - queue_offset)
         for at in range(0, len(data), QUEUE_ENTRY_BYTES):

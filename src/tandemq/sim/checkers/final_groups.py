@@ -1,9 +1,9 @@
-"""The judgement at the end of a run with groups that have a registry.
+"""Checks at the end of a run of groups with a registry.
 
-settled   I14  every group has one that serves, all members are in sync, consumers have everything
-I1 I5     every fact is in the master's log; all logs say the same of every place
-I2 I3     nothing is in a log that nobody sent, nothing more often than it was sent
-I8 I9     twins are byte for byte the same; queues and index are what a rebuild from the log gives
+settled   I14  every group has an active master, all members are in sync, consumers have everything
+I1 I5     every claim of durability holds in the master's log; all logs agree on every place
+I2 I3     no log holds a message that was not sent, or was sent less often
+I8 I9     replicas are identical byte for byte; queues and index equal a rebuild from the log
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from tandemq.coordination.registry.records import GroupMode, Mode
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.sim.checkers.final import FinalChecks
 from tandemq.sim.checkers.groups import GroupChecks
-from tandemq.sim.checkers.model import Shadow
+from tandemq.sim.checkers.model import ExpectedState
 from tandemq.sim.world.cluster import Host
 from tandemq.sim.world.groups import GroupCluster, mode_of, stage_of, state_of
 from tandemq.sim.world.plan import GroupPlan
@@ -21,21 +21,21 @@ from tandemq.sim.world.world import Violation, World
 
 
 class GroupFinalChecks(FinalChecks):
-    """Everything there is to say about one run."""
+    """The checks at the end of one run."""
 
     def __init__(
-        self, world: World, cluster: GroupCluster, shadow: Shadow, checks: GroupChecks, groups: tuple[str, ...]
+        self, world: World, cluster: GroupCluster, expected: ExpectedState, checks: GroupChecks, groups: tuple[str, ...]
     ) -> None:
-        """`groups`: of consumers."""
-        super().__init__(world, cluster, shadow, checks, groups)
+        """`groups`: the consumer groups."""
+        super().__init__(world, cluster, expected, checks, groups)
         self._group_checks = checks
         self._groups = cluster
 
-    def why(self, group: GroupPlan) -> str:
-        """Where the members of a group stand."""
-        return "; ".join(self._tell(host) for host in self._cluster.members(group))
+    def describe(self, group: GroupPlan) -> str:
+        """Return the state of a group's members as text."""
+        return "; ".join(self._describe_host(host) for host in self._cluster.members(group))
 
-    def _tell(self, host: Host) -> str:
+    def _describe_host(self, host: Host) -> str:
         broker, state = host.broker, state_of(host)
         if broker is None:
             return f"{host.name} is down"
@@ -50,23 +50,23 @@ class GroupFinalChecks(FinalChecks):
     def _unsettled_group(self, group: GroupPlan) -> str:
         leader = self._groups.leader(group)
         if leader is None:
-            return f"{group.name} has no master: {self.why(group)}"
+            return f"{group.name} has no master: {self.describe(group)}"
         state = state_of(leader)
         if mode_of(group) is not Mode.STATIC:
             if state is None or stage_of(leader) is not MemberStage.SERVING or state.mode is not GroupMode.NORMAL:
-                return f"{group.name} is not as it should be: {self.why(group)}"
+                return f"{group.name} is not as it should be: {self.describe(group)}"
             if mode_of(group) is Mode.ELECT and len(state.in_sync) != group.slaves + 1:
-                return f"{group.name} has {state.in_sync} in sync: {self.why(group)}"
+                return f"{group.name} has {state.in_sync} in sync: {self.describe(group)}"
         return super()._unsettled_group(group)
 
     def _undelivered(self) -> str:
         for consumer_group in self._consumer_groups:
-            given = self._shadow.given_keys[consumer_group]
+            given = self._expected.delivered_keys[consumer_group]
             for group in self._cluster.plan.groups:
                 members = self._cluster.members(group)
                 if any(host.losses_us for host in members):
                     continue
-                # What a full disk took from one who was master then, consumers were sent past.
+                # Consumers were sent past what a full disk took from a former master.
                 kept = max(host.broker.store.log.start for host in members if host.broker is not None)
                 for found in self.records(members[0]):
                     is_wanted = found.topic in ("Orders", "Late") and found.record.log_offset >= kept
@@ -76,7 +76,7 @@ class GroupFinalChecks(FinalChecks):
         return ""
 
     def _unfinished(self) -> str:
-        return ""  # I13 is judged where roles are fixed
+        return ""  # I13 is checked with fixed roles
 
     def judge(self) -> None:
         """Raise the first violation, if there is one."""
@@ -85,11 +85,11 @@ class GroupFinalChecks(FinalChecks):
             if mode_of(group) is Mode.ELECT:
                 self._group_checks.judge_log(leader, "has it in the end")
         for group in self._cluster.plan.groups:
-            self._judge_twins(group)
+            self._judge_replicas(group)
         for host in self._cluster.hosts:
             self._judge_places(host)
             self._judge_derived(host)
-            self._judge_strangers(host)
+            self._judge_topics(host)
         for group in self._cluster.plan.groups:
             self._judge_sent(self._cluster.members(group)[0])
             if mode_of(group) is not Mode.ELECT:
@@ -98,12 +98,12 @@ class GroupFinalChecks(FinalChecks):
     def _judge_sent(self, host: Host) -> None:
         counts: Counter[str] = Counter()
         for found in self.records(host):
-            message = self._shadow.messages.get(found.key)
+            message = self._expected.messages.get(found.key)
             if message is None or found.body != message.body:
-                raise Violation("I2", f"{host.name} holds what nobody sent: {found.record}")
+                raise Violation("I2", f"{host.name} holds a message that was not sent: {found.record}")
             if found.topic == (SCHEDULE_TOPIC if message.delay_level else message.topic):
                 counts[found.key] += 1
         for key, count in counts.items():
-            sent = sum(attempt.group == host.group.name for attempt in self._shadow.messages[key].attempts)
+            sent = sum(attempt.group == host.group.name for attempt in self._expected.messages[key].attempts)
             if count > sent:
                 raise Violation("I3", f"{host.name} holds {key} {count} times, it was sent {sent} times")

@@ -1,14 +1,15 @@
-"""What must hold in groups with a registry, looked at while it happens.
+"""Checks of groups with a registry during a run.
 
-    I1   what was acknowledged, or a consumer has seen, is in the log of every later master, unless all members that
-         were in sync then have lost bytes since or were taken out, or an operator accepted a loss
-    I5   one (topic, queue, offset) never names two messages a consumer has seen or a producer was told are stored
-    I6   see `permissions`, and `configchecks` for this, I14 and I17 while configurations change
-    I7   a commit that was answered is not undone by a hand-back or a switch; offsets are ones a consumer committed
-    I19  what a consumer of an elect group sees lies on every member in sync
-    I17  each status is true when it is heard: as many members as asked have the bytes, on the device if it says so
+    I1   an acknowledged or delivered message is in the log of every later master, unless all members in sync then have
+         lost bytes since or were removed, or an operator accepted a loss
+    I5   one (topic, queue, offset) never refers to two different messages that were delivered or acknowledged
+    I6   see `permissions`; and `configuration` for this, I14 and I17 while configurations change
+    I7   an offset handover or a switch keeps every acknowledged commit; consumers committed all offsets
+    I19  a message delivered to a consumer of an elect group is on every member in sync
+    I17  a send status is true when the producer receives it: as many members as required have the bytes, on the
+         device if it says so
 
-In an `elect` group only SEND_OK counts: what was answered otherwise may be cut.
+In an `elect` group only SEND_OK counts: other messages may be truncated.
 """
 
 from collections.abc import Callable, Collection
@@ -24,7 +25,7 @@ from tandemq.model.command import Command
 from tandemq.sim.checkers.always import ContinuousChecks, Place, offsets_in, says_flushed
 from tandemq.sim.checkers.configuration import Configurations
 from tandemq.sim.checkers.logs import read_log, walk
-from tandemq.sim.checkers.model import STORED, Attempt, Given, Shadow
+from tandemq.sim.checkers.model import STORED, Attempt, DeliveredMessage, ExpectedState
 from tandemq.sim.checkers.permissions import COMMIT, READ, WRITE, Permissions
 from tandemq.sim.world.cluster import Host
 from tandemq.sim.world.groups import DRIFT_PPM, GroupCluster, epoch_of, mode_of, stage_of
@@ -32,17 +33,17 @@ from tandemq.sim.world.world import SECOND, Violation, World
 
 PULLED = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 COMMIT_OFFSET = 1
-"""In a pull's sysFlag: it tells an offset too."""
+"""Bit of a pull's sysFlag: the request commits an offset too."""
 SENDS = (Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE)
 ORDERLY = ("handed its offsets back", "switch from broker")
-"""In the record's reason, when reading moved with all offsets."""
+"""Reasons in the record when reading moved with all offsets."""
 FORCED = "an operator's order"
-"""In it, when a member was made to serve that may lack something."""
+"""Reason in the record when an operator made a member active that may lack something."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
-    """Somebody was told that a message is at a place: who held it then, by what they agreed on."""
+class DurabilityClaim:
+    """A message was reported at a place; `holders` are the members that had to hold it then."""
 
     since_us: int
     holders: frozenset[str]
@@ -50,31 +51,30 @@ class Fact:
 
 
 class GroupChecks(ContinuousChecks):
-    """The checkers of one run."""
+    """The checks that run while one seed runs."""
 
-    def __init__(self, world: World, cluster: GroupCluster, shadow: Shadow) -> None:
-        """Nothing was seen."""
-        super().__init__(world, cluster, shadow)
+    def __init__(self, world: World, cluster: GroupCluster, expected: ExpectedState) -> None:
+        super().__init__(world, cluster, expected)
         self._groups = cluster
         self.permissions = Permissions(world, cluster)
         self.configurations = Configurations(world, cluster)
         self.accepted_us = self.configurations.forced_until_us
-        """Group to when an operator last accepted a loss there."""
-        self._facts: dict[Place, Fact] = {}
+        """Group to the time when an operator last accepted a loss."""
+        self._claims: dict[Place, DurabilityClaim] = {}
         self._hosts = {host.address: host for host in cluster.hosts}
         self._epochs: dict[str, int] = {}
         self._in_sync: dict[str, frozenset[str]] = {}
-        """Master to members that must hold what it acknowledges; `_decided`: those the record names."""
+        """Master to the members that must hold what it acknowledges; `_decided`: those that the record names."""
         self._decided: dict[str, frozenset[str]] = {}
         self._commits: dict[tuple[str, str, int], tuple[int, str]] = {}
-        """(Group, "topic@group", queue id) to the offset whose commit was answered last, and by whom."""
+        """(broker group, "topic@group", queue id) to the offset acknowledged last, and the member that did."""
         self._answered: set[tuple[str, str, int]] = set()
-        """Of those, the ones that were answered as commits; others came with pulls, which are answered at once."""
+        """Keys of `_commits` whose last commit was a request of its own; pulls that carry one are answered at once."""
         self._handed: dict[str, dict[tuple[str, int], int]] = {}
-        """Host to ("topic@group", queue id) to the offset that was handed over to it, and saved by that."""
+        """Host to ("topic@group", queue id) to the offset that was handed over to it, and therefore saved."""
         self._generations: dict[str, int] = {}
         self.on_handed: Callable[[Host], None] = lambda _: None
-        """Called when a member may be read to whom that, and all offsets, were handed in order."""
+        """Called with the member that took over reading after an orderly handover of all offsets."""
 
     # Turns.
 
@@ -108,8 +108,7 @@ class GroupChecks(ContinuousChecks):
         return frozenset([f"{host.group.name}/{number}" for number in numbers])
 
     def _look_for_losses(self, host: Host, broker: Broker) -> None:
-        """A master whose roles are fixed, and that lost its tail for good, begins a generation: what lay behind it
-        is forgotten."""
+        """Drop what lay beyond the log end of a master with a fixed role that lost its tail: it starts a generation."""
         pairs = broker.replication.generations
         if broker.is_master and len(pairs) > self._generations.get(host.group.name, 0):
             if host.group.name in self._generations and host.losses_us:
@@ -117,7 +116,7 @@ class GroupChecks(ContinuousChecks):
             self._generations[host.group.name] = len(pairs)
 
     def judge_log(self, host: Host, what: str) -> None:
-        """Every fact is in this log."""
+        """Check that every claim holds in this log."""
         assert host.broker is not None, "it serves"
         store_log, segment = host.broker.store.log, host.config.segment_bytes
         data = read_log(host.machine.disk, store_log.start, store_log.written_end, segment)
@@ -127,34 +126,38 @@ class GroupChecks(ContinuousChecks):
             if place[0] != host.group.name or log_offset < store_log.start or keys.get(log_offset) == key:
                 continue
             if not self._is_excused(host, place):
-                fact = self._facts.get(place)
+                claim = self._claims.get(place)
                 raise Violation(
                     "I1",
                     f"{host.name} {what}, and has {keys.get(log_offset)} at {log_offset}, where "
-                    f"{place} was told to be {key}: {fact}",
+                    f"{place} was reported as {key}: {claim}",
                 )
             del self._ledger[place]
 
     def _is_excused(self, host: Host, place: Place) -> bool:
-        """Whether all who held a message then may have lost it since, or a loss was accepted."""
-        fact = self._facts.get(place)
-        if fact is None:
+        """Return whether all holders of a message may have lost it since, or a loss was accepted."""
+        claim = self._claims.get(place)
+        if claim is None:
             return True
-        if self.accepted_us.get(host.group.name, -1) >= fact.since_us or any(
+        if self.accepted_us.get(host.group.name, -1) >= claim.since_us or any(
             member.flips for member in self._cluster.members(host.group)
         ):
             return True
-        holders = [member for member in self._cluster.members(host.group) if member.name in fact.holders]
+        holders = [member for member in self._cluster.members(host.group) if member.name in claim.holders]
         return all(
-            any(when >= fact.since_us for when in (member.wipes_us if fact.is_flushed else member.losses_us))
-            or self.configurations.was_out(member, fact.since_us)
+            any(when >= claim.since_us for when in (member.wipes_us if claim.is_flushed else member.losses_us))
+            or self.configurations.was_out(member, claim.since_us)
             for member in holders
         )
 
-    # Facts.
+    # Claims of durability.
 
     def note(self, place: Place, key: str, log_offset: int, who: str) -> None:
-        """Somebody says that a message is at a place."""
+        """Record that `who` reports a message at a place.
+
+        Raises:
+            Violation: I5, another message is known there and was not lost.
+        """
         known = self._ledger.setdefault(place, (key, log_offset))
         if known != (key, log_offset):
             host = next(host for host in self._cluster.hosts if host.group.name == place[0])
@@ -162,25 +165,27 @@ class GroupChecks(ContinuousChecks):
                 raise Violation("I5", f"{place} is {known} for one and {(key, log_offset)} for {who}")
             self._lost.add((place, *known))
             self._ledger[place] = (key, log_offset)
-            self._facts.pop(place, None)
+            self._claims.pop(place, None)
 
     def _holders(self, host: Host) -> frozenset[str]:
         if mode_of(host.group) is Mode.ELECT:
             return self._in_sync.get(host.name, frozenset({host.name}))
         return frozenset({f"{host.group.name}/0"})
 
-    def given(self, given: Given) -> None:
-        """A consumer got a message."""
+    def given(self, given: DeliveredMessage) -> None:
+        """Check a message delivered to a consumer."""
         place = (given.group, given.topic, given.queue_id, given.queue_offset)
         if (place, given.key, given.log_offset) in self._lost:
-            return  # an answer that was on its way when the broker lost it with its power
+            return  # a response in flight when the broker lost the message in a power loss
         host = self._hosts[given.broker]
         self.note(place, given.key, given.log_offset, f"{given.broker}, read by a consumer")
-        self._facts.setdefault(place, Fact(self._world.now_us - SECOND, self._holders(host), is_flushed=False))
+        self._claims.setdefault(
+            place, DurabilityClaim(self._world.now_us - SECOND, self._holders(host), is_flushed=False)
+        )
         self._judge_shown(host, given)
 
-    def _judge_shown(self, host: Host, given: Given) -> None:
-        """I19: what a consumer of an elect group sees lies on every member in sync."""
+    def _judge_shown(self, host: Host, given: DeliveredMessage) -> None:
+        """I19: check that a delivered message of an elect group is on every member in sync."""
         since_us = self._world.now_us - 10 * SECOND
         for name in self._decided.get(host.name, ()) if mode_of(host.group) is Mode.ELECT else ():
             member = next(member for member in self._cluster.hosts if member.name == name)
@@ -192,10 +197,10 @@ class GroupChecks(ContinuousChecks):
             if not any(read_log(member.machine.disk, start, start + 4, segment)):
                 raise Violation("I19", f"{host.name} showed {given.key} at {start}, and {name}, in sync, has it not")
 
-    # Answers.
+    # Responses.
 
-    def heard(self, address: str, command: Command, sent_us: int, answer: Command) -> None:
-        """A client heard an answer."""
+    def responded(self, address: str, command: Command, sent_us: int, answer: Command) -> None:
+        """Check a response that a client received."""
         host = self._hosts[address]
         if command.code in SENDS:
             if answer.code in STORED:
@@ -213,7 +218,7 @@ class GroupChecks(ContinuousChecks):
             self.permissions.answered(host, WRITE, sent_us)
 
     def _is_replaced(self, host: Host, command: Command) -> bool:
-        """Whether a lower offset is committed than a pull brought, which may have been held while others committed."""
+        """Return whether the broker holds a lower offset than a pull carried: a held pull may arrive late."""
         fields = command.fields
         table = host.broker.offsets.table if host.broker is not None else {}
         held = table.get(f"{fields['topic']}@{fields['consumerGroup']}", {})
@@ -226,7 +231,7 @@ class GroupChecks(ContinuousChecks):
         return key
 
     def _moved(self, host: Host, before: str, _now: str) -> None:
-        """Reading moved to another member."""
+        """Check the offsets when reading moved to another member."""
         broker = host.broker
         assert broker is not None and broker.failover is not None, "it may be read"
         state = broker.failover.member.view.state
@@ -245,7 +250,7 @@ class GroupChecks(ContinuousChecks):
                     f"{host.name} took over from {before} ({state.reason}) with {has} for {key}/"
                     f"{queue_id}, and {offset} was answered",
                 )
-            if found is not None:  # whoever lost power may have had less to hand over
+            if found is not None:  # a member that lost power may have had less to hand over
                 self._handed.setdefault(host.name, {})[key, queue_id] = min(found, offset)
         self.on_handed(host)
 
@@ -253,7 +258,7 @@ class GroupChecks(ContinuousChecks):
         return any(member.losses_us for member in self._cluster.members(host.group))
 
     def acked(self, attempt: Attempt) -> None:
-        """A producer heard that a message is stored: it must be, as safely as the status says."""
+        """Check that a message reported as stored is stored, as safely as the status says."""
         assert attempt.code is not None, "it was answered"
         self.statuses[attempt.code] = self.statuses.get(attempt.code, 0) + 1
         host = self._hosts[attempt.address]
@@ -273,14 +278,14 @@ class GroupChecks(ContinuousChecks):
             record = parse_record(data, 0, len(data))
             if isinstance(record, str) or property_value(record.properties, b"UNIQ_KEY") != message.key.encode():
                 if not waits:
-                    continue  # it was not asked to be safe: another master may have cut it before this was heard
+                    continue  # sent without waiting: another master may have truncated it before the response arrived
                 raise Violation(
                     "I17", f"{host.name} answered {attempt.code} for {message.key}; at {log_offset} it has {record}"
                 )
             if waits or not is_elect:
                 self._place(attempt, at, record)
                 place = (attempt.group, record.topic.decode(), record.queue_id, record.queue_offset)
-                self._facts.setdefault(place, Fact(attempt.sent_us, self._holders(host), flushed))
+                self._claims.setdefault(place, DurabilityClaim(attempt.sent_us, self._holders(host), flushed))
             if flushed:
                 self._judge_flush(host, log_offset, data, attempt)
             if copied:
@@ -288,12 +293,15 @@ class GroupChecks(ContinuousChecks):
 
     def _judge_time(self, attempt: Attempt, master: Host) -> None:
         took_us = attempt.answered_us - attempt.sent_us
-        attempt.answered_us += took_us * 2 * DRIFT_PPM // 1_000_000  # clocks of brokers may be as much ahead
+        attempt.answered_us += took_us * 2 * DRIFT_PPM // 1_000_000  # brokers' clocks may run ahead as much
         super()._judge_time(attempt, master)
         attempt.answered_us = attempt.sent_us + took_us
 
     def _judge_members(self, host: Host, log_offset: int, data: bytes, attempt: Attempt, *, safe: bool) -> None:
-        """By a configuration that the master knew since it was asked; in `elect` fewer members need fewer copies."""
+        """Check replicas by the configurations that the master knew since the request.
+
+        In `elect` fewer members need fewer replicas.
+        """
         known = self.configurations.known(host, attempt.sent_us)
         others = [
             member
@@ -309,21 +317,21 @@ class GroupChecks(ContinuousChecks):
     # Starts and stops.
 
     def stopped(self, host: Host) -> None:
-        """A broker's process is about to be gone."""
+        """Note the state of a broker whose process is about to end."""
         super().stopped(host)
-        self._note_corrections(host)  # others may have copied them
+        self._note_corrections(host)  # other members may have copied them
         present = offsets_in(host)
         for key, queues in self._saved[host.name].items():
             for (
                 queue_id,
                 offset,
-            ) in queues.items():  # what a master told since the table was saved counts, also if lower
+            ) in queues.items():  # an offset from the master after the last save counts, even a lower one
                 queues[queue_id] = min(offset, present.get((key, queue_id), offset))
         self.permissions.stopped(host)
         self.configurations.stopped(host)
 
     def started(self, host: Host) -> None:
-        """A broker's process has begun."""
+        """Check a broker whose process has started."""
         broker = host.broker
         assert broker is not None, "it runs"
         self._offsets.pop(host.name, None)
@@ -351,7 +359,7 @@ class GroupChecks(ContinuousChecks):
 
     def _look_at_offsets(self, host: Host) -> None:
         assert host.broker is not None, "it runs"
-        for member in self._cluster.members(host.group):  # what one corrected, another may have copied already.
+        for member in self._cluster.members(host.group):  # Other members may have copied a corrected offset already.
             self._note_corrections(member)
         super()._look_at_offsets(host)
         table = host.broker.offsets.table

@@ -1,7 +1,7 @@
-"""Logs as they lie on disks: read without the help of the broker that wrote them.
+"""Commit logs read directly from the simulated disks.
 
-The checkers' own eye: files are joined, records are cut and verified here, so that a broker's mistake in reading is not
-repeated.
+Files are joined and records are parsed and verified here, without the broker's code for reading, so that a mistake
+there cannot hide itself.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from tandemq.sim.world.disk import SimDisk
 
 
 class LoggedMessage(NamedTuple):
-    """One record in a log, with its unique key ("" without one)."""
+    """A record in a log, with its unique key ("" without one)."""
 
     record: Record
     key: str
@@ -28,7 +28,7 @@ class InvalidRange(NamedTuple):
 
 
 def read_log(disk: SimDisk, start: int, end: int, segment_bytes: int, *, safe: bool = False) -> bytes:
-    """The bytes `[start, end)` of the commit log, shorter if they are not there."""
+    """Return the bytes `[start, end)` of the commit log, fewer if the files are shorter."""
     pieces: list[bytes] = []
     while start < end:
         first = start - start % segment_bytes
@@ -42,7 +42,7 @@ def read_log(disk: SimDisk, start: int, end: int, segment_bytes: int, *, safe: b
 
 
 def walk(data: bytes, start: int, segment_bytes: int) -> tuple[list[LoggedMessage], InvalidRange | None]:
-    """All records of a log that begins at `start`, up to its end or to the first that is none."""
+    """Return all records of a log that begins at `start`, up to its end or to the first invalid range."""
     found: list[LoggedMessage] = []
     at, end = 0, len(data)
     while at < end:
@@ -69,7 +69,7 @@ def walk(data: bytes, start: int, segment_bytes: int) -> tuple[list[LoggedMessag
 
 
 def without_filler(data: bytes, start: int, segment_bytes: int) -> bytes:
-    """A log with zeroes in place of whatever fills the ends of its files."""
+    """Return a log with zeros in place of the filler at the ends of its files."""
     found, _ = walk(data, start, segment_bytes)
     plain = bytearray(data)
     for this, following in zip(found, found[1:], strict=False):

@@ -1,4 +1,4 @@
-"""What should be there: every message sent, every answer heard, every message delivered.
+"""Expected state of a run: messages sent, responses received, messages delivered.
 
 Producers and consumers write it, checkers read it. A message is what a producer wants to have stored; an attempt is one
 request for it on the wire. Several attempts carry the same unique key.
@@ -12,7 +12,7 @@ from tandemq.model.codes import ResponseCode
 
 @dataclass(slots=True, eq=False)
 class SentMessage:
-    """A message a producer made. `rejections`: how often its consumer will give it back."""
+    """A message that a producer made. `rejections`: how often its consumer sends it back."""
 
     key: str
     producer: str
@@ -34,12 +34,12 @@ STORED = frozenset(
         int(ResponseCode.SLAVE_NOT_AVAILABLE),
     }
 )
-"""Codes that say the message is stored."""
+"""Response codes that mean the message is stored."""
 
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """One request on the wire, for one message or a batch. `code` is the answer's, None if there was none."""
+    """One send request, for a message or a batch. `code`: the response code, None without a response."""
 
     number: int
     messages: list[SentMessage]
@@ -53,17 +53,17 @@ class Attempt:
     queue_offset: int = -1
     log_offsets: list[int] = field(default_factory=list)
     address: str = ""
-    """Of the broker that was asked, where that matters."""
+    """Address of the broker, where it matters."""
 
     @property
     def is_stored(self) -> bool:
-        """Whether the answer says that the message is stored."""
+        """Return whether the response says that the message is stored."""
         return self.code in STORED
 
 
 @dataclass(slots=True, eq=False)
-class Given:
-    """A message as a consumer got it."""
+class DeliveredMessage:
+    """A message as a consumer received it."""
 
     consumer_group: str
     broker: str
@@ -76,51 +76,52 @@ class Given:
     at_us: int
 
 
-class Shadow:
-    """All of it."""
+class ExpectedState:
+    """The expected state of one run."""
 
     def __init__(self) -> None:
-        """Nothing was sent."""
         self.messages: dict[str, SentMessage] = {}
         self.attempts: list[Attempt] = []
-        self.given: list[Given] = []
-        self.given_keys: dict[str, dict[str, int]] = {}
+        self.given: list[DeliveredMessage] = []
+        self.delivered_keys: dict[str, dict[str, int]] = {}
         """Consumer group to unique key to the number of deliveries."""
         self.commits: dict[tuple[str, str, int, str], dict[int, int]] = {}
-        """(group of brokers, topic, queue id, consumer group) to offsets asked to be committed, and when last."""
+        """(broker group, topic, queue id, consumer group) to committed offsets, each with its last commit's time."""
         self.finished: dict[str, set[str]] = {}
-        """Consumer group to unique keys a consumer was done with."""
+        """Consumer group to the unique keys that a consumer has finished."""
         self.duplicates = 0
-        self.on_given: Callable[[Given], None] = lambda _: None
+        self.on_delivery: Callable[[DeliveredMessage], None] = lambda _: None
         self.on_stored: Callable[[Attempt], None] = lambda _: None
-        self.has_rot: Callable[[str], bool] = lambda _address: False
-        """Whether bits were turned in a broker's log at rest: until its scrubber comes by, clients must find them."""
+        self.has_bit_rot: Callable[[str], bool] = lambda _address: False
+        """Return whether a broker's log has flipped bits at rest. Clients must detect them until the scrubber does."""
 
-    def want(self, message: SentMessage) -> None:
-        """A producer made a message."""
+    def record_message(self, message: SentMessage) -> None:
+        """Record a message that a producer made."""
         self.messages[message.key] = message
 
-    def send(self, attempt: Attempt) -> None:
-        """A producer sends."""
+    def record_attempt(self, attempt: Attempt) -> None:
+        """Record a send request."""
         self.attempts.append(attempt)
         for message in attempt.messages:
             message.attempts.append(attempt)
 
-    def hear(self, attempt: Attempt, code: int, fields: dict[str, str], now_us: int) -> None:
-        """A producer heard an answer."""
+    def record_response(self, attempt: Attempt, code: int, fields: dict[str, str], now_us: int) -> None:
+        """Record a response to a send request."""
         attempt.code, attempt.answered_us = code, now_us
         if attempt.is_stored:
             attempt.queue_offset = int(fields["queueOffset"])
             attempt.log_offsets = [int(text[-16:], 16) for text in fields["msgId"].split(",")]
             self.on_stored(attempt)
 
-    def give(self, given: Given) -> None:
-        """A consumer got a message."""
+    def record_delivery(self, given: DeliveredMessage) -> None:
+        """Record a delivery to a consumer."""
         self.given.append(given)
-        self.on_given(given)
-        counts = self.given_keys.setdefault(given.consumer_group, {})
+        self.on_delivery(given)
+        counts = self.delivered_keys.setdefault(given.consumer_group, {})
         counts[given.key] = counts.get(given.key, 0) + 1
 
-    def committed(self, group: str, topic: str, queue_id: int, consumer_group: str, offset: int, now_us: int) -> None:
-        """A consumer asks for an offset to be remembered."""
+    def record_commit(
+        self, group: str, topic: str, queue_id: int, consumer_group: str, offset: int, now_us: int
+    ) -> None:
+        """Record that a consumer commits an offset."""
         self.commits.setdefault((group, topic, queue_id, consumer_group), {})[offset] = now_us

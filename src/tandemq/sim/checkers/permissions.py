@@ -1,10 +1,10 @@
-"""Who may do what for clients at which moment, and whether that is kept: the checker of I6.
+"""Checks of I6: which broker may serve clients at which moment, and whether brokers keep to it.
 
-After every turn of a broker all members of its group are asked, each by its own clock, what they may do: at most one
-may be read, at most one written. Between turns permissions only end. A broker that is paused is asked too.
+After every turn of a broker all members of its group are asked, each by its own clock: at most one may be read, and at
+most one written. Between turns permissions can only end. Paused brokers are included.
 
-What a client was given, or was told is stored, must have been permitted to that broker at some moment between the
-question and the answer; and a broker that may do nothing must not count anything as given or stored in its turn.
+A delivery or an acknowledgement must have been permitted at some moment between request and response; a broker without
+permission must not count a message as delivered or stored in its turn.
 """
 
 from collections import deque
@@ -20,17 +20,17 @@ WHAT = ("be read", "be written", "take commits")
 NOTHING = (-1, -1, -1)
 KEPT = 400
 ROUNDING_US = 2 * MS
-"""Clocks show whole milliseconds, and run at speeds of their own."""
+"""Tolerance: clocks show whole milliseconds, and run at slightly different speeds."""
 
 
 @dataclass(slots=True)
-class Held:
-    """Spans in which one broker had one permission, µs, the last one perhaps to come; `given` counts what it did."""
+class PermissionSpans:
+    """Time spans in which one broker had one permission, µs; the last one may end in the future."""
 
     spans: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=KEPT))
 
     def note(self, now_us: int, until_us: int) -> None:
-        """From now on it ends at `until_us`, which may be past."""
+        """Extend or end the current span: the permission ends at `until_us`, which may be in the past."""
         if self.spans and self.spans[-1][1] >= now_us:
             start, end = self.spans.pop()
             self.spans.append((start, max(now_us, until_us) if until_us > now_us else min(end, now_us)))
@@ -38,7 +38,7 @@ class Held:
             self.spans.append((now_us, until_us))
 
     def within(self, from_us: int, to_us: int) -> bool:
-        """Whether there was a moment of it."""
+        """Return whether the permission held at some moment of an interval."""
         return any(start <= to_us and end >= from_us for start, end in reversed(self.spans))
 
 
@@ -46,10 +46,11 @@ class Permissions:
     """The permissions of all brokers of a run."""
 
     def __init__(self, world: World, cluster: GroupCluster) -> None:
-        """Nobody may do anything."""
         self._world = world
         self._cluster = cluster
-        self._held: dict[str, tuple[Held, Held, Held]] = {host.name: (Held(), Held(), Held()) for host in cluster.hosts}
+        self._held: dict[str, tuple[PermissionSpans, PermissionSpans, PermissionSpans]] = {
+            host.name: (PermissionSpans(), PermissionSpans(), PermissionSpans()) for host in cluster.hosts
+        }
         self._members: dict[str, list[Host]] = {}
         for host in cluster.hosts:
             self._members.setdefault(host.group.name, []).append(host)
@@ -57,10 +58,10 @@ class Permissions:
         self.serving: dict[str, str] = {}
         """Group to the member that could be read last."""
         self.changes: list[tuple[int, str, str, str]] = []
-        """(µs, group, who could be read before, who can be now)."""
+        """(time in µs, group, member read before, member read now)."""
 
     def _until_us(self, host: Host) -> tuple[int, int, int]:
-        """When each permission of a broker ends, -1 without it at this moment, by its own clock."""
+        """Return when each permission of a broker ends, by its own clock; -1 for those it does not have now."""
         broker = host.broker
         if broker is None or broker.failover is None or not broker.registration.address:
             return NOTHING
@@ -77,7 +78,7 @@ class Permissions:
         return read, write, commit
 
     def turned(self, host: Host) -> None:
-        """A broker was driven."""
+        """Check a broker after one of its turns."""
         if mode_of(host.group) is Mode.STATIC:
             return
         now_us = self._world.now_us
@@ -87,7 +88,7 @@ class Permissions:
             held[what].note(now_us, until_us[what])
         self._judge_deeds(host, held)
         if until_us is NOTHING:
-            return  # who was not driven has got nothing since
+            return  # members without a turn have gained no permission since
         others = [(member, self._until_us(member)) for member in self._members[host.group.name] if member is not host]
         for what in (READ, WRITE):
             if until_us[what] < 0:
@@ -101,12 +102,12 @@ class Permissions:
                 self.changes.append((now_us, host.group.name, before, host.name))
 
     def stopped(self, host: Host) -> None:
-        """A broker is gone."""
+        """Note that a broker stopped."""
         for held in self._held[host.name]:
             held.note(self._world.now_us, -1)
         self._done.pop(host.name, None)
 
-    def _judge_deeds(self, host: Host, held: tuple[Held, Held, Held]) -> None:
+    def _judge_deeds(self, host: Host, held: tuple[PermissionSpans, PermissionSpans, PermissionSpans]) -> None:
         broker = host.broker
         assert broker is not None, "it was driven"
         now_us = self._world.now_us
@@ -117,7 +118,7 @@ class Permissions:
                 raise Violation("I6", f"{host.name} served clients, and may not {WHAT[what]}")
 
     def answered(self, host: Host, what: int, asked_us: int) -> None:
-        """A client heard from a broker that what it asked for at a time was done."""
+        """Check that a broker had permission between a request and its successful response."""
         if mode_of(host.group) is Mode.STATIC:
             return
         if not self._held[host.name][what].within(asked_us, self._world.now_us):

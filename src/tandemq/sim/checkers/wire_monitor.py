@@ -1,8 +1,8 @@
-"""Watches what a client says and hears on its links, frame by frame, and believes nothing the client says of itself.
+"""Monitor of a client's connections, frame by frame, independent of what the client reports.
 
-    said    sends: attempts, each message recognised by its body and held to one unique key    I2 I3
-            offsets told, and who was asked for which queue when
-    heard   answers to sends: what the shadow knows of them; answers to pulls: whole, right, in order    I10 I4
+    sent       send requests: attempts, each message identified by its body and bound to one unique key    I2 I3
+               commits, and which member was asked for which queue
+    received   send responses, matched with the expected state; pull responses: complete, valid, in order    I10 I4
 
 A mistake of the client cannot hide one of a broker, nor the other way round.
 """
@@ -19,20 +19,20 @@ from tandemq.model.command import Command
 from tandemq.model.message import UNIQ_KEY, WAIT, decode_properties
 from tandemq.model.topic import RETRY_PREFIX
 from tandemq.sim.checkers.deliveries import records_in
-from tandemq.sim.checkers.model import Attempt, SentMessage, Shadow
+from tandemq.sim.checkers.model import Attempt, ExpectedState, SentMessage
 from tandemq.sim.world.world import Violation, World
 
 _CODE = re.compile(rb'"code":(\d+)')
 _OPAQUE = re.compile(rb'"opaque":(\d+)')
 
 Member = tuple[str, int]
-"""A broker: the name of its group, and its number there."""
+"""A broker: the name of its group, and its id there."""
 Queue = tuple[str, str, int]
-"""Group of brokers, topic, queue id."""
+"""(broker group, topic, queue id)."""
 
 
 class ObservedPull(NamedTuple):
-    """A pull that waits for its answer."""
+    """A pull that has no response yet."""
 
     topic: str
     queue_id: int
@@ -40,175 +40,185 @@ class ObservedPull(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A request that waits for its answer, and what it asks for if the witness keeps that."""
+    """A request that has no response yet, and its details if the monitor keeps them."""
 
     command: Command
     sent_us: int
     what: Attempt | ObservedPull | None
 
 
-class _Line:
-    """One link to a broker."""
+class _BrokerConnection:
+    """A connection to a broker."""
 
-    __slots__ = ("address", "heard", "link", "member", "waiting")
+    __slots__ = ("address", "decoder", "link", "member", "waiting")
 
     def __init__(self, link: int, address: str, member: Member) -> None:
         self.link = link
         self.address = address
         self.member = member
-        self.heard = FrameDecoder()
+        self.decoder = FrameDecoder()
         self.waiting: dict[int, Asked] = {}
 
 
-class Witness:
-    """What one client did."""
+class WireMonitor:
+    """The connections of one client."""
 
-    def __init__(self, world: World, shadow: Shadow, name: str, members: dict[str, Member]) -> None:
+    def __init__(self, world: World, expected: ExpectedState, name: str, members: dict[str, Member]) -> None:
         """`members`: brokers by address."""
         self._world = world
-        self._shadow = shadow
+        self._expected = expected
         self._name = name
         self._members = members
-        self._lines: dict[int, _Line] = {}
+        self._connections: dict[int, _BrokerConnection] = {}
         self._lives = 0
         self.open_links: dict[str, int] = {}
-        """Brokers with an open link."""
+        """Address of each connected broker to the connection's id."""
         self.lost: list[str] = []
-        """Brokers whose link broke or was given up, until somebody takes them from here."""
+        """Brokers whose connection was lost or closed; the owner empties the list."""
         self.asked: dict[Queue, int] = {}
-        """Which member was asked last for messages of a queue."""
-        self.gave: dict[tuple[str, str, int, int], str] = {}
-        """Group of brokers, topic, queue id and queue offset to the broker that gave this message last."""
+        """Queue to the id of the member asked last for its messages."""
+        self.read_from: dict[tuple[str, str, int, int], str] = {}
+        """(broker group, topic, queue id, queue offset) to the broker that delivered this message last."""
         self.by_body: Callable[[bytes], SentMessage | None] = lambda _: None
         self.on_attempt: Callable[[Attempt], None] = lambda _: None
         self.on_commit: Callable[[Queue, int], None] = lambda _queue, _offset: None
         self.on_answer: Callable[[str, Command, int, Command], None] | None = None
-        """Address, request, when it was sent (µs), answer."""
+        """Called with the address, the request, its time in µs, and the response."""
 
-    def begin_anew(self) -> None:
-        """The client is another process now."""
+    def restarted(self) -> None:
+        """Forget all connections: the client runs in another process now."""
         self._lives += 1
-        self._lines.clear()
+        self._connections.clear()
         self.open_links.clear()
         self.lost.clear()
         self.asked.clear()
-        self.gave.clear()
+        self.read_from.clear()
 
-    # What the client hears.
+    # Received.
 
-    def heard(self, received: Sequence[tuple[int, bytes]], events: Sequence[Event]) -> None:
-        """What arrives with a turn, before the client sees it."""
+    def received(self, received: Sequence[tuple[int, bytes]], events: Sequence[Event]) -> None:
+        """Process what arrives with a turn, before the client sees it."""
         for event in events:
-            if isinstance(event, Opened) and event.link in self._lines:
-                self.open_links[self._lines[event.link].address] = event.link
+            if isinstance(event, Opened) and event.link in self._connections:
+                self.open_links[self._connections[event.link].address] = event.link
         for link, data in received:
-            line = self._lines.get(link)
-            if line is not None:
-                self._heard(line, data)
+            connection = self._connections.get(link)
+            if connection is not None:
+                self._received(connection, data)
         for event in events:
             if isinstance(event, Closed):
-                self._gone(event.link)
+                self._closed(event.link)
 
-    def _heard(self, line: _Line, data: bytes) -> None:
-        for frame in line.heard.feed(data):
+    def _received(self, connection: _BrokerConnection, data: bytes) -> None:
+        for frame in connection.decoder.feed(data):
             found = _OPAQUE.search(frame[1])
-            asked = line.waiting.pop(int(found[1]), None) if found is not None and b'"flag":1,' in frame[1] else None
+            asked = (
+                connection.waiting.pop(int(found[1]), None) if found is not None and b'"flag":1,' in frame[1] else None
+            )
             if asked is not None:
-                self._answered(line, asked, frame)
-        assert line.heard.error is None, f"{line.address} answered with no frame: {line.heard.error}"
+                self._answered(connection, asked, frame)
+        assert connection.decoder.error is None, (
+            f"{connection.address} answered with no frame: {connection.decoder.error}"
+        )
 
-    def _answered(self, line: _Line, asked: Asked, frame: RawFrame) -> None:
+    def _answered(self, connection: _BrokerConnection, asked: Asked, frame: RawFrame) -> None:
         if self.on_answer is not None:
-            self.on_answer(line.address, asked.command, asked.sent_us, decode_command(frame))
+            self.on_answer(connection.address, asked.command, asked.sent_us, decode_command(frame))
         if isinstance(asked.what, Attempt):
             command = decode_command(frame)
             self._world.fold("ack", asked.what.number, command.code)
-            self._shadow.hear(asked.what, command.code, command.fields, self._world.now_us)
-        elif asked.what is not None and not self._shadow.has_rot(line.address):  # I2 tells whether the client looked.
-            for _, queue_offset in records_in(frame[2], line.address, self._name, *asked.what):
-                self.gave[line.member[0], asked.what.topic, asked.what.queue_id, queue_offset] = line.address
+            self._expected.record_response(asked.what, command.code, command.fields, self._world.now_us)
+        elif asked.what is not None and not self._expected.has_bit_rot(
+            connection.address
+        ):  # I2 shows whether the client checked it.
+            for _, queue_offset in records_in(frame[2], connection.address, self._name, *asked.what):
+                self.read_from[connection.member[0], asked.what.topic, asked.what.queue_id, queue_offset] = (
+                    connection.address
+                )
 
-    def _gone(self, link: int) -> None:
-        line = self._lines.pop(link, None)
-        if line is not None and self.open_links.get(line.address) == link:
-            del self.open_links[line.address]
-            self.lost.append(line.address)
+    def _closed(self, link: int) -> None:
+        connection = self._connections.pop(link, None)
+        if connection is not None and self.open_links.get(connection.address) == link:
+            del self.open_links[connection.address]
+            self.lost.append(connection.address)
 
-    # What it says.
+    # Sent.
 
-    def said(self, turn: Turn) -> None:
-        """What leaves with a turn."""
-        for wish in turn.connects:
-            member = self._members.get(wish.address)
+    def sent(self, turn: Turn) -> None:
+        """Process what a turn sends."""
+        for request in turn.connects:
+            member = self._members.get(request.address)
             if member is not None:
-                self._lines[wish.link] = _Line(wish.link, wish.address, member)
+                self._connections[request.link] = _BrokerConnection(request.link, request.address, member)
         for link, frames in turn.sends.items():
-            line = self._lines.get(link)
-            for frame in frames if line is not None else ():
+            connection = self._connections.get(link)
+            for frame in frames if connection is not None else ():
                 found = _CODE.search(frame)
-                assert found is not None and line is not None, "every frame has a code"
-                note = self._notes.get(int(found[1]))
-                if note is not None:
-                    note(self, line, decode_command(FrameDecoder().feed(bytes(frame))[0]))
+                assert found is not None and connection is not None, "every frame has a code"
+                handler = self._handlers.get(int(found[1]))
+                if handler is not None:
+                    handler(self, connection, decode_command(FrameDecoder().feed(bytes(frame))[0]))
         for link, _ in turn.closes:
-            self._gone(link)
+            self._closed(link)
 
-    def _sent(self, line: _Line, command: Command) -> None:
+    def _sent(self, connection: _BrokerConnection, command: Command) -> None:
         fields = command.fields
         if fields["b"].startswith(RETRY_PREFIX):
-            return  # Given back by a consumer that could not reach the master: judged when all is over.
+            return  # Sent back by a consumer that could not reach the master: checked at the end of the run.
         outer = decode_properties(fields["i"])
         parts = [(command.body, outer)]
         if fields["m"] == "true":
             parts = [(part.body, decode_properties(part.properties.decode())) for part in decode_batch(command.body)]
         messages = [self._recognised(body, properties[UNIQ_KEY]) for body, properties in parts]
         attempt = Attempt(
-            len(self._shadow.attempts),
+            len(self._expected.attempts),
             messages,
-            line.member[0],
+            connection.member[0],
             int(fields["e"]),
             self._world.now_us,
-            (f"{self._name}#{self._lives}", line.link),
+            (f"{self._name}#{self._lives}", connection.link),
         )
-        attempt.address = line.address
+        attempt.address = connection.address
         attempt.waits = outer.get(WAIT) != "false" and not command.is_oneway
-        self._shadow.send(attempt)
-        self._waits(line, command, attempt)
+        self._expected.record_attempt(attempt)
+        self._await_response(connection, command, attempt)
         self.on_attempt(attempt)
 
     def _recognised(self, body: bytes, key: str) -> SentMessage:
         wanted = self.by_body(body)
         if wanted is None:
-            raise Violation("I2", f"{self._name} sends what nobody asked it to send: {body[:40]!r}")
+            raise Violation("I2", f"{self._name} sends a message that the application did not send: {body[:40]!r}")
         if not wanted.key:
             wanted.key = key
-            self._shadow.want(wanted)
+            self._expected.record_message(wanted)
         elif wanted.key != key:
             raise Violation("I3", f"{self._name} sends {wanted.key} again as {key}")
         return wanted
 
-    def _pulls(self, line: _Line, command: Command) -> None:
+    def _pulls(self, connection: _BrokerConnection, command: Command) -> None:
         fields = command.fields
         topic, queue_id = fields["topic"], int(fields["queueId"])
-        self._waits(line, command, ObservedPull(topic, queue_id, int(fields["queueOffset"])))
-        self.asked[line.member[0], topic, queue_id] = line.member[1]
+        self._await_response(connection, command, ObservedPull(topic, queue_id, int(fields["queueOffset"])))
+        self.asked[connection.member[0], topic, queue_id] = connection.member[1]
 
-    def _commits(self, line: _Line, command: Command) -> None:
+    def _commits(self, connection: _BrokerConnection, command: Command) -> None:
         fields = command.fields
-        queue = (line.member[0], fields["topic"], int(fields["queueId"]))
+        queue = (connection.member[0], fields["topic"], int(fields["queueId"]))
         offset = int(fields["commitOffset"])
-        self._shadow.committed(*queue, fields["consumerGroup"], offset, self._world.now_us)
-        self._waits(line, command)
+        self._expected.record_commit(*queue, fields["consumerGroup"], offset, self._world.now_us)
+        self._await_response(connection, command)
         self.on_commit(queue, offset)
 
-    def _waits(self, line: _Line, command: Command, what: Attempt | ObservedPull | None = None) -> None:
+    def _await_response(
+        self, connection: _BrokerConnection, command: Command, what: Attempt | ObservedPull | None = None
+    ) -> None:
         if not command.is_oneway:
-            line.waiting[command.opaque] = Asked(command, self._world.now_us, what)
+            connection.waiting[command.opaque] = Asked(command, self._world.now_us, what)
 
-    _notes: ClassVar[dict[int, Callable[..., None]]] = {
+    _handlers: ClassVar[dict[int, Callable[..., None]]] = {
         int(RequestCode.SEND_MESSAGE_V2): _sent,
         int(RequestCode.SEND_BATCH_MESSAGE): _sent,
         int(RequestCode.PULL_MESSAGE): _pulls,
         int(RequestCode.UPDATE_CONSUMER_OFFSET): _commits,
-        int(RequestCode.CONSUMER_SEND_MSG_BACK): _waits,
+        int(RequestCode.CONSUMER_SEND_MSG_BACK): _await_response,
     }

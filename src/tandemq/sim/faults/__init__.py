@@ -1,1 +1,1 @@
-"""What goes wrong in a run, drawn from its seed."""
+"""Faults injected into a run, drawn from its seed."""

@@ -1,14 +1,14 @@
-"""What goes wrong: drawn from the seed, spread over the first part of a run, undone before the second.
+"""Faults drawn from the seed, spread over the first part of a run, and undone before the second.
 
-    network   cut, half-open, black hole, one-way stall, partition, isolation, slow and chopped links, bits turned
+    network   cut, half-open, black hole, one-way stall, partition, isolation, slow links, split chunks, flipped bits
     machines  pause (SIGSTOP), kill, kill at a chosen disk call, power loss (alone, both, at a chosen disk call),
               clock jump, slave's disk lost
-    clients   links cut; applications killed or stopped, and started again
-    disks     slow, full, failing writes, failing syncs, failing reads, bits turned at rest
+    clients   connections cut; applications killed or stopped, and started again
+    disks     slow, full, failing writes, failing syncs, failing reads, bits flipped at rest
 
-Whoever is down comes back after a while of dice. Nothing is injected that no static group could survive: bits are
-turned on one member of a group only, in files of the log that all others hold already, never in queues or in the index,
-whose entries carry no checksum.
+Processes that are down come back after a random time. Every fault is survivable with fixed roles: bits are flipped on
+one member of a group only, in log files that all others have already, never in queues or in the index, whose entries
+carry no checksum.
 """
 
 from collections.abc import Callable
@@ -18,22 +18,22 @@ from random import Random
 from tandemq.boundary import LinkKind
 from tandemq.errors import DiskFailed
 from tandemq.sim.world.cluster import Cluster, Host
-from tandemq.sim.world.host import Seat
+from tandemq.sim.world.host import ClientHost
 from tandemq.sim.world.network import Network, SimConnection
 from tandemq.sim.world.world import MS, SECOND, World
 
 FULL_FREE_BYTES = 16 * 1024
 SYNC_US_MAX = 2_500_000
-"""How long a sync takes at most, on a slow disk."""
+"""Maximum duration of a sync on a slow disk."""
 RARE = 0.25
-"""In so many seeds there is one fault more, of a later kind: dice of its own leave all others as they were."""
+"""Share of the seeds with one more fault of a newer kind; its own generator keeps all others as they are."""
 
 
 class Faults:
     """The faults of one seed."""
 
-    def __init__(self, world: World, network: Network, cluster: Cluster, clients: list[Seat]) -> None:
-        """Nothing is wrong yet."""
+    def __init__(self, world: World, network: Network, cluster: Cluster, clients: list[ClientHost]) -> None:
+        """No faults yet."""
         self._world = world
         self._network = network
         self._cluster = cluster
@@ -78,17 +78,17 @@ class Faults:
             when = self._random.randrange(4 * SECOND, until_us - 2 * SECOND)
             kind = self._random.choices(self._kinds, weights)[0][1]
             self._world.at(when, partial(self._strike, kind))
-        dice = Random(f"{self._world.seed}-rare")
-        if dice.random() < RARE:
-            when = dice.randrange(4 * SECOND, until_us - 2 * SECOND)
-            self._world.at(when, partial(self._strike, dice.choice(self._rare)))
+        rare = Random(f"{self._world.seed}-rare")
+        if rare.random() < RARE:
+            when = rare.randrange(4 * SECOND, until_us - 2 * SECOND)
+            self._world.at(when, partial(self._strike, rare.choice(self._rare)))
 
     def _strike(self, kind: Callable[[], None]) -> None:
         if not self.is_over:
             kind()
 
     def end(self) -> None:
-        """Undo everything that can be undone: what follows must work."""
+        """Undo everything that can be undone: everything must work from here on."""
         self.is_over = True
         self._network.heal()
         self._network.delay_us, self._network.jitter_us, self._network.split_rate = 300, 400, 0.02
@@ -101,17 +101,17 @@ class Faults:
                 if host.broker is not None and host.broker.store.log.refused is not None:
                     host.kill()
             self._world.after(self._random.randrange(SECOND), host.start)
-            # A sync that was under way may fail yet.
+            # A sync in flight may still fail.
             self._world.after(SYNC_US_MAX, partial(self._replace_broken, host))
         for address in self._cluster.plan.name_servers:
             self._cluster.start_name_server(address)
         for client in self._clients:
             client.start()
 
-    # Choosing.
+    # Choice of targets.
 
     def _later(self, low_ms: int, high_ms: int, action: Callable[[], None]) -> None:
-        """Undo a fault after a while, unless all are undone by then."""
+        """Undo a fault after a while, unless `end` has done so by then."""
         self._world.after(self._random.randrange(low_ms, high_ms) * MS, lambda: None if self.is_over else action())
 
     def _host(self) -> Host:
@@ -351,7 +351,7 @@ class Faults:
             self._later(4_000, 9_000, lambda: self._replace_broken(host))
 
     def _replace_broken(self, host: Host) -> None:
-        """An operator sees that a broker refuses for good, and starts it again."""
+        """Restart a broker that refuses for good, as an operator would."""
         host.machine.disk.heal()
         if host.broker is not None and host.broker.store.log.refused is not None:
             host.kill()
@@ -365,7 +365,7 @@ class Faults:
         self._flip("flip-derived", prefix)
 
     def _flip(self, kind: str, prefix: str) -> None:
-        """Turn a bit on the disk of a member that is down; at most one member of a group ever."""
+        """Flip a bit on the disk of a member that is down; on one member of a group only."""
         host = self._host()
         if self._flipped.setdefault(host.group.name, host) is not host or any(
             member.wipes_us for member in self._cluster.members(host.group)
@@ -377,7 +377,7 @@ class Faults:
         path, position = place
         self._note(kind, f"{host.name} {path} byte {position}")
         host.kill()
-        # In a table only bits are turned that make it unreadable: a digit that became another cannot be noticed.
+        # In a table only bits are flipped that make it unreadable: a changed digit cannot be detected.
         host.machine.disk.flip(path, position, 7 if prefix == "config/" else self._random.randrange(8))
         host.flips.append((path, position))
         self._later(200, 3_000, host.start)
@@ -395,7 +395,7 @@ class Faults:
         return (path, self._random.randrange(size)) if size > 0 else None
 
     def _copied_everywhere(self, host: Host) -> int:
-        """Log offset below which every member of the group has the bytes safe."""
+        """Return the log offset below which all members of the group have durable bytes."""
         ends = [
             0 if member.broker is None else member.broker.store.log.flushed_offset
             for member in self._cluster.members(host.group)

@@ -1,13 +1,13 @@
-"""What an administrator changes while a group with a registry runs; see `administrator`.
+"""Configuration changes by an administrator while a group with a registry runs; see `administrator`.
 
-    permission   a member's, and soon another one or what it was; most often that of whoever serves
-    member       taken out, its broker stopped or not, and put in again
+    permission   of a member, most often the active one; soon changed again or back
+    member       removed, its broker stopped or not, and added again
     weight       or priority in elections
-    settings     minInSyncReplicas, which is no part of the configuration: each broker is started again with it
+    settings     minInSyncReplicas, which is no part of the configuration: each broker restarts with it
 
-About every third seed has some, by dice of their own. Nothing contradictory is asked for; what the group forbids as it
-stands (such as to go on without its master) is refused, and counted as a consequence. So that changes meet what they
-could spoil, some are followed by the end of whoever serves, or come when a switch has just been ordered.
+About every third seed has some, from a generator of its own. Contradictory changes are not attempted. What the group's
+state forbids (such as removing its only master) is refused, and counted as a consequence. Some changes are followed by
+a kill of the active member, or come just after a switch was ordered.
 """
 
 from collections.abc import Callable
@@ -29,18 +29,18 @@ from tandemq.sim.world.groups import GroupCluster, ManagedGroup, mode_of
 from tandemq.sim.world.world import MS, SECOND, World
 
 RATE = 0.35
-"""The part of the seeds whose groups are changed."""
+"""Share of the seeds with configuration changes."""
 MEETS_A_KILL = 0.35
 MEETS_A_SWITCH = 0.2
 STOPS = 0.4
-"""How often the broker of a member that was taken out is stopped."""
+"""Share of the removed members whose broker is stopped."""
 
 
 class ConfigurationFaults:
-    """The changes of one seed."""
+    """The configuration changes of one seed."""
 
     def __init__(self, world: World, cluster: GroupCluster, make: Callable[[], Administrator]) -> None:
-        """`make`: called if there are any."""
+        """`make`: creates the administrator, called if there are changes."""
         self._world = world
         self._cluster = cluster
         self._make = make
@@ -49,7 +49,7 @@ class ConfigurationFaults:
         self.is_over = False
         self.kill_leader: Callable[[Host], None] = lambda _: None
         self.switch: Callable[[Host, int], None] = lambda _host, _target: None
-        """Whoever serves ends, or is told to hand over to another one."""
+        """Kill the active member; order a switch to another one."""
 
     def plan(self, until_us: int) -> None:
         """Spread changes over the time up to `until_us`, in some seeds."""
@@ -61,14 +61,17 @@ class ConfigurationFaults:
 
     @property
     def administrator(self) -> Administrator:
-        """Who does it."""
+        """Return the administrator."""
         if self._administrator is None:
             self._administrator = self._make()
         return self._administrator
 
     def end(self) -> None:
-        """Everybody is a member again, with every right, and nothing is changed any more. Also when the registry was
-        lost: whoever is taken out while there is no record may have what nobody else has."""
+        """Restore all members with full permission, and change nothing more.
+
+        Also called when the registry was lost: a member that is removed while there is no record may hold what no
+        other has.
+        """
         self.is_over = True
         for group in self._cluster.plan.groups:
             if self._administrator is not None and group.name in self._administrator.wanted:
@@ -98,12 +101,12 @@ class ConfigurationFaults:
         return self.administrator.wanted.get(group.name) or group.config()
 
     def _change(self, group: ManagedGroup, config: GroupConfig, kind: str, text: str) -> None:
-        """Unless it contradicts itself: nobody could enter it."""
+        """Apply a change, unless it contradicts itself: a tool would not accept it."""
         if config != self._present(group) and not list(contradictions(config)):
             self.administrator.change(group.name, config, kind, text)
 
     def _member(self, group: ManagedGroup) -> GroupMember:
-        """Whoever serves, or anybody."""
+        """Return the active member, or any one."""
         config, leader = self._present(group), self._cluster.leader(group)
         found = config.member(leader.broker_id) if leader is not None and self._random.random() < 0.5 else None
         return found or self._random.choice(config.members)
@@ -153,7 +156,7 @@ class ConfigurationFaults:
         self._change(group, after, "config-weight", f"{member.broker_id} {weight} {priority}")
 
     def _require(self, group: ManagedGroup) -> None:
-        """Another minInSyncReplicas, broker by broker."""
+        """Change minInSyncReplicas, broker by broker."""
         needed = self._random.randrange(1, group.slaves + 2)
         self._world.fault("config-min-in-sync", f"{group.name}: {needed}")
         for place, host in enumerate(self._cluster.members(group)[::-1]):
@@ -166,7 +169,7 @@ class ConfigurationFaults:
             self._later(50, 400, host.start)
 
     def _meet_switch(self, group: ManagedGroup, member: GroupMember) -> None:
-        """Now and then whoever is about to be changed is about to become master, too."""
+        """In some cases order a switch to the member that is about to be changed."""
         leader = self._cluster.leader(group)
         if leader is not None and mode_of(group) is Mode.ELECT and self._random.random() < MEETS_A_SWITCH:
             self.switch(leader, member.broker_id)

@@ -1,12 +1,11 @@
-"""What goes wrong in groups with a registry: all that goes wrong in others, and what befalls the registry and roles.
+"""Faults in groups with a registry: those of other groups, and faults of the registry and of roles.
 
-    registry   away and back, slow, watches late, a session ended, a broker cut off from it, or from its peers, or both
+    registry   away and back, slow, late watch events, a session expired, a broker cut off from it, its peers, or both
     roles      a master paused for longer than its lease, killed, isolated; an operator's switch, force-master; a switch
-               while answers wait; whoever was handed everything killed at once; what an administrator changes
-               (`configfaults`)
+               with sends in flight; a member killed right after a handover; configuration changes (`configuration`)
 
-Nothing is injected that no group could survive: bits are turned in logs only, as in other groups, and no disk is lost
-but of a member whose group is whole.
+Every fault is survivable: bits are flipped in logs only, as in other groups, and only a member whose group is in sync
+loses its disk.
 """
 
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from tandemq.sim.faults.configuration import ConfigurationFaults
 from tandemq.sim.workload.administrator import Administrator
 from tandemq.sim.world.cluster import Host
 from tandemq.sim.world.groups import GroupCluster, mode_of, stage_of, state_of
-from tandemq.sim.world.host import Seat
+from tandemq.sim.world.host import ClientHost
 from tandemq.sim.world.network import Network
 from tandemq.sim.world.plan import GroupPlan
 from tandemq.sim.world.simulated_registry import REGISTRY_IP
@@ -34,16 +33,16 @@ class GroupFaults(Faults):
     """The faults of one seed."""
 
     def __init__(
-        self, world: World, network: Network, cluster: GroupCluster, clients: list[Seat], checks: GroupChecks
+        self, world: World, network: Network, cluster: GroupCluster, clients: list[ClientHost], checks: GroupChecks
     ) -> None:
-        """Nothing is wrong yet."""
+        """No faults yet."""
         super().__init__(world, network, cluster, clients)
         self._random = Random(f"{world.seed}-group-faults")
         self._groups = cluster
         self._checks = checks
         checks.on_handed = self._handed
-        self._doomed: set[str] = set()
-        """Groups whose next holder is killed as soon as everything was handed to it."""
+        self._kill_next_holder: set[str] = set()
+        """Groups whose next active member is killed right after the handover."""
         self._kinds = [
             (3, self._cut),
             (2, self._half_open),
@@ -96,7 +95,7 @@ class GroupFaults(Faults):
         administrator.on_settled = self._checks.configurations.settled
         return administrator
 
-    # Whom it strikes.
+    # Choice of targets.
 
     def _group(self) -> GroupPlan:
         return self._random.choice(self._cluster.plan.groups)
@@ -129,7 +128,7 @@ class GroupFaults(Faults):
             host.process.pause(duration)
 
     def _wipe(self) -> None:
-        """A disk is lost while all others have everything: the loss of all copies is survived by nobody."""
+        """Lose a disk while all other members have everything: no group survives the loss of all replicas."""
         host = self._host()
         members = self._cluster.members(host.group)
         state = state_of(host)
@@ -153,7 +152,7 @@ class GroupFaults(Faults):
             host.wipe()
             self._later(100, 4_000, host.start)
 
-    # The registry.
+    # Registry.
 
     def _registry_away(self) -> None:
         self._note("registry-away", self._groups.groups_plan.registry)
@@ -166,7 +165,7 @@ class GroupFaults(Faults):
             self._later(100, 6_000, self._groups.registry.start)
 
     def _registry_lost(self) -> None:
-        """Never with a disk: a member without anything takes a registry without anything for a new group's."""
+        """Lose the registry, unless a disk was lost: an empty member takes an empty registry for a new group's."""
         if any(host.wipes_us for host in self._cluster.hosts):
             return
         self._is_registry_lost = True
@@ -191,10 +190,10 @@ class GroupFaults(Faults):
 
     def _session_over(self) -> None:
         host = self._host()
-        for line in self._groups.registry.lines:
-            if line.process is host.process:
+        for client in self._groups.registry.clients:
+            if client.process is host.process:
                 self._note("session-over", host.name)
-                self._groups.registry.expire(line)
+                self._groups.registry.expire(client)
 
     def _cut_registry(self) -> None:
         host = self._leader() if self._random.random() < 0.6 else self._host()
@@ -211,7 +210,7 @@ class GroupFaults(Faults):
         )
 
     def _isolate_member(self) -> None:
-        """Alone, but for the clients now and then."""
+        """Isolate a member from its peers and the registry, in some cases from clients too."""
         host = self._leader() if self._random.random() < 0.6 else self._host()
         if host is None:
             return
@@ -234,12 +233,12 @@ class GroupFaults(Faults):
             self._order_switch(host, self._random.choice(self._cluster.members(host.group)).broker_id)
 
     def _switch_while_waiting(self) -> None:
-        """A switch to one slave while answers wait for another one, which is in sync and hears nothing more."""
+        """Order a switch to one slave while sends wait for another, which is in sync and receives nothing more."""
         host = self._leader()
         others = self._cluster.members(host.group)[1:] if host is not None else []
         if host is not None and mode_of(host.group) is Mode.ELECT and len(others) > 1:
-            target, deaf = self._random.sample(others, 2)
-            self._block("one-way-stall", [(host.machine.ip, deaf.machine.ip)])
+            target, unreachable = self._random.sample(others, 2)
+            self._block("one-way-stall", [(host.machine.ip, unreachable.machine.ip)])
             self._later(50, 900, lambda: self._order_switch(host, target.broker_id))
 
     def _order_switch(self, host: Host, target: int) -> None:
@@ -247,12 +246,11 @@ class GroupFaults(Faults):
         self._command(host, lambda member, now: member.switch(target, now))
 
     def _hand_and_kill(self) -> None:
-        """Everything is handed to another member in order, with a slow disk, and killed as soon as it serves:
-        nothing of it may be lost by that."""
+        """Kill a member right after an orderly handover to it, with a slow disk: nothing may be lost by that."""
         host = self._leader()
         if host is None or mode_of(host.group) is Mode.STATIC:
             return
-        self._doomed.add(host.group.name)
+        self._kill_next_holder.add(host.group.name)
         if mode_of(host.group) is Mode.ELECT:
             target = self._random.choice(self._cluster.members(host.group)[1:])
             self._slow_down(target)
@@ -273,9 +271,9 @@ class GroupFaults(Faults):
             host.process.sync_delay_us = (100_000, 400_000)
 
     def _handed(self, host: Host) -> None:
-        """It was handed everything, and serves."""
-        if not self.is_over and (host.group.name in self._doomed or self._random.random() < 0.5):
-            self._doomed.discard(host.group.name)
+        """Kill the member that an orderly handover made active, in some cases."""
+        if not self.is_over and (host.group.name in self._kill_next_holder or self._random.random() < 0.5):
+            self._kill_next_holder.discard(host.group.name)
             self._later(0, 3, lambda: self._kill_new_holder(host))
 
     def _kill_new_holder(self, host: Host) -> None:
@@ -290,7 +288,7 @@ class GroupFaults(Faults):
             self._accept(host)
 
     def _goes_on_alone(self, host: Host) -> bool:
-        """Whether another member is alone in sync: cut off it needs no lease, so an operator has to stop it first."""
+        """Return whether another member is alone in sync: it needs no lease, so an operator must stop it first."""
         return any(
             other is not host
             and other.broker is not None
@@ -302,12 +300,12 @@ class GroupFaults(Faults):
         )
 
     def _accept(self, host: Host) -> None:
-        """An operator makes a member serve, whatever is lost by it: for as long as the command may take."""
+        """Force a member to become active, with any loss, for as long as the command may take."""
         self._checks.accepted_us[host.group.name] = self._world.now_us + 16 * SECOND
         self._command(host, lambda member, now: member.force_master(now))
 
     def help(self, group: GroupPlan) -> None:
-        """An operator finds a group that does not serve, and does what its members ask for: where most is left."""
+        """Do what the members of a group without an active member ask for: force the one with the longest log."""
         asking = [
             (broker.store.log.written_end, host, broker.failover.member.why)
             for host in self._cluster.members(group)
@@ -321,8 +319,12 @@ class GroupFaults(Faults):
             self._accept(host)
 
     def empty_left_behind(self, group: GroupPlan) -> None:
-        """An operator empties the store of a slave that was left behind: its master does not hold the log any more
-        from where it ends or their histories part, or it holds nothing any more of what they have in common."""
+        """Empty the store of a slave that cannot follow its master.
+
+        The master no longer has the log from the slave's end or from the point where their histories diverge, or the
+        slave
+        has nothing left of what they have in common.
+        """
         leader = self._groups.leader(group) or self._cluster.members(group)[0]
         for host in self._cluster.members(group):
             if (

@@ -1,1 +1,1 @@
-"""What clients and operators do in a simulated cluster."""
+"""Clients and operators of a simulated cluster."""

@@ -1,12 +1,12 @@
-"""An administrator of groups with a registry: what each group should be, and how that comes into the registry.
+"""Administrator of groups with a registry: wanted configurations, and how they are written to the registry.
 
-    change ─► wanted ─► read config, state, live ─► may it follow? ─► write by compare-and-set ─► written
+    change ─► wanted ─► read config, state, live ─► allowed? ─► write by compare-and-set ─► written
                  ▲                                     │ no               │ unknown, or conflict
-                 └──────── as the registry has it ◄────┘                  └─► all of it again, a moment later
+                 └──────── as the registry has it ◄────┘                  └─► again from the start, a moment later
 
-What `tandemq ha config set` and `apply --follow` do, with the same checks (`coordination.registry.records`,
-`transition`) and in the same order. Operations go one at a time, to the registry that the brokers use: over the network
-to the name server that hosts it, or to the ideal one.
+It does what `tandemq ha config set` and `apply --follow` do, with the same checks (`coordination.registry.records`,
+`transition`) in the same order. Operations run one at a time, against the registry that the brokers use: over the
+network to the name server that hosts it, or the simulated one.
 
 Source: docs/guides/failover.md, "Group configuration".
 """
@@ -47,7 +47,7 @@ from tandemq.model.command import Command
 from tandemq.registry import NAME_SERVER
 from tandemq.sim.workload.raw_client import RawClient
 from tandemq.sim.world.groups import GroupCluster
-from tandemq.sim.world.host import Seat
+from tandemq.sim.world.host import ClientHost
 from tandemq.sim.world.network import Network
 from tandemq.sim.world.plan import CLUSTER
 from tandemq.sim.world.simulated_registry import SimRegistry
@@ -61,17 +61,17 @@ NAME = "administrator"
 Then = Callable[[Outcome], None]
 
 
-class Came(NamedTuple):
-    """What became of a configuration: it is in the registry, or was refused, or neither is known yet."""
+class ConfigurationOutcome(NamedTuple):
+    """Outcome of a configuration change: written, refused, or unknown."""
 
     is_there: bool
     refusal: str = ""
     before: GroupConfig | None = None
-    """What the registry has, if it was refused."""
+    """Configuration in the registry, if the change was refused."""
 
 
-def carrying(name: str, wanted: GroupConfig) -> Generator[Operation, Outcome, Came]:
-    """The operations that bring a group's configuration into the registry; each is sent the outcome of the last."""
+def carrying(name: str, wanted: GroupConfig) -> Generator[Operation, Outcome, ConfigurationOutcome]:
+    """Yield the operations that write a group's configuration; each is sent the outcome of the one before."""
     path = config_path(CLUSTER, name)
     node = yield Read(path)
     record = yield Read(state_path(CLUSTER, name))
@@ -81,51 +81,51 @@ def carrying(name: str, wanted: GroupConfig) -> Generator[Operation, Outcome, Ca
         and isinstance(record, NodeFound | NodeMissing)
         and isinstance(living, Names | NodeMissing)
     ):
-        return Came(False)
+        return ConfigurationOutcome(False)
     before = config_from_json(name, node.data)
     if before == wanted:
-        return Came(True)
+        return ConfigurationOutcome(True)
     if isinstance(record, NodeFound):
         children = living.children if isinstance(living, Names) else ()
-        trouble = objection(state_from_json(name, record.data), [int(child) for child in children], before, wanted)
-        if trouble is not None:
-            return Came(False, str(trouble), before)
+        objected = objection(state_from_json(name, record.data), [int(child) for child in children], before, wanted)
+        if objected is not None:
+            return ConfigurationOutcome(False, str(objected), before)
     guard = Guard(state_path(CLUSTER, name), record.version) if isinstance(record, NodeFound) else None
     outcome = yield WriteNode(path, config_to_json(wanted), node.version, guard)
-    return Came(isinstance(outcome, Done))
+    return ConfigurationOutcome(isinstance(outcome, Done))
 
 
 class Administrator:
-    """Knows what each group should be; the registry will say so when it can be reached, and allows it."""
+    """Writes configurations to the registry once it can be reached and the group's state allows them."""
 
     def __init__(self, world: World, network: Network, cluster: GroupCluster) -> None:
-        """Everything is as the seed drew it."""
+        """Every group is configured as the seed drew it."""
         self._world = world
         if cluster.groups_plan.registry == NAME_SERVER:
             wire = _Wire(cluster.plan.name_servers[0], cluster.keyring(NAME))
-            wire.seat = Seat(world, network, ADMINISTRATOR_IP, wire)
+            wire.seat = ClientHost(world, network, ADMINISTRATOR_IP, wire)
             self._do: Callable[[Operation, Then], None] = wire.do
         else:
             self._do = _Ideal(world, cluster.registry).do
         self._busy: set[str] = set()
         self._changes: dict[str, list[tuple[str, str]]] = {}
-        """Group to what was ordered and is not in the registry yet: kind and text of each change."""
+        """Group to its changes that are not in the registry yet: (kind, text) of each."""
         self.wanted: dict[str, GroupConfig] = {}
-        """Group to what it should be; those that were never changed are not there."""
+        """Group to its wanted configuration; groups that were never changed are missing."""
         self.on_ordered: Callable[[str, GroupConfig], None] = lambda _name, _config: None
-        """Called before anything of a change may have happened."""
+        """Called before any part of a change may take effect."""
         self.on_settled: Callable[[str, GroupConfig], None] = lambda _name, _config: None
-        """Called when it is certain that the registry says this."""
+        """Called when the registry certainly has this configuration."""
 
     def change(self, name: str, config: GroupConfig, kind: str, text: str) -> None:
-        """Let a group become something else; counted as a fault of this kind once the registry says so."""
+        """Change a group's configuration; counted as a fault of this kind once the registry has it."""
         self.wanted[name] = check_config(name, config)
         self._changes.setdefault(name, []).append((kind, text))
         self.on_ordered(name, config)
         self._begin(name)
 
     def restore(self, name: str, config: GroupConfig) -> None:
-        """Let a group be as it was drawn; what was ordered and is not in the registry yet is forgotten."""
+        """Restore a group's configuration as drawn; changes that are not in the registry yet are dropped."""
         self.wanted[name] = config
         self._changes.pop(name, None)
         self._begin(name)
@@ -137,7 +137,11 @@ class Administrator:
             self._go_on(name, wanted, carrying(name, wanted), None)
 
     def _go_on(
-        self, name: str, wanted: GroupConfig, steps: Generator[Operation, Outcome, Came], outcome: Outcome | None
+        self,
+        name: str,
+        wanted: GroupConfig,
+        steps: Generator[Operation, Outcome, ConfigurationOutcome],
+        outcome: Outcome | None,
     ) -> None:
         try:
             operation = next(steps) if outcome is None else steps.send(outcome)
@@ -147,48 +151,51 @@ class Administrator:
         else:
             self._do(operation, lambda outcome: self._go_on(name, wanted, steps, outcome))
 
-    def _ended(self, name: str, tried: GroupConfig, came: Came) -> None:
+    def _ended(self, name: str, tried: GroupConfig, result: ConfigurationOutcome) -> None:
         if self.wanted[name] != tried:
             self._begin(name)
-        elif came.is_there:
+        elif result.is_there:
             for kind, text in self._changes.pop(name, ()):
                 self._world.fault(kind, f"{name}: {text}")
             self.on_settled(name, tried)
-        elif came.before is not None:
-            self._world.consequence("configuration-refused", f"{name}: {came.refusal}")
+        elif result.before is not None:
+            self._world.consequence("configuration-refused", f"{name}: {result.refusal}")
             self._changes.pop(name, None)
-            self.wanted[name] = came.before
-            self.on_settled(name, came.before)
+            self.wanted[name] = result.before
+            self.on_settled(name, result.before)
         else:
             self._world.after(AGAIN_US, lambda: self._begin(name))
 
 
 class _Ideal:
-    """The way to a registry as ZooKeeper would be."""
+    """Access to the simulated registry."""
 
     def __init__(self, world: World, registry: SimRegistry) -> None:
         self._world = world
         self._registry = registry
 
     def do(self, operation: Operation, then: Then) -> None:
-        """Carry it out a moment later; Unknown if nobody answers then."""
+        """Execute an operation after a delay; unknown outcome if the registry is down then."""
 
         def execute() -> None:
             registry = self._registry
             outcome: Outcome = Unknown()
             if registry.is_up:
                 outcome = registry.tree.execute(registry.operator, operation)
-                registry.tell_watches()
+                registry.notify_watches()
             then(outcome)
 
         self._world.after(self._registry.delay(), execute)
 
 
 class _Wire(RawClient):
-    """The way to the registry in a name server. One session, told anew with each operation: what was under way on a
-    link that was given up is not carried out behind what comes later."""
+    """Access to the registry in a name server.
 
-    seat: Seat
+    One session, presented again with each operation: an operation in flight on an abandoned connection is not executed
+    after a later one.
+    """
+
+    seat: ClientHost
 
     def __init__(self, address: str, keyring: Keyring | None) -> None:
         super().__init__(NAME, Random(NAME), (address,))
@@ -198,7 +205,7 @@ class _Wire(RawClient):
         self._asked: list[tuple[Operation, Then]] = []
 
     def do(self, operation: Operation, then: Then) -> None:
-        """Ask for it; Unknown if the answer does not come."""
+        """Execute an operation; unknown outcome without a response."""
         self._asked.append((operation, then))
         self.seat.wake()
 
@@ -243,4 +250,4 @@ def _outcome(answer: Command | None) -> Outcome:
     try:
         return Unknown() if answer is None else decode_outcome(answer)
     except ProtocolError:
-        return Unknown()  # the session is over
+        return Unknown()  # the session has ended

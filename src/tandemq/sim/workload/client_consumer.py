@@ -1,9 +1,10 @@
-"""An application that consumes through the real client, and looks whether it keeps what it promises.
+"""Application that consumes through the real client and checks its guarantees.
 
-I4   within a share of a queue offsets grow; orderly: one message at a time
-I7   an offset told never passes a message that is not finished, and does not go back
-I13  what is given back comes again or is a dead letter                                     (see `checkers.final`)
-I14  when a master's link breaks, reading goes on at a slave whose link is open, long before the next poll of routes
+I4   within an assignment of a queue offsets grow; orderly: one message at a time
+I7   a committed offset never passes an unfinished message, and does not move back
+I13  a message sent back is redelivered or becomes a dead letter                              (see `checkers.final`)
+I14  when the connection to a master breaks, reading continues at a connected slave, long before the next poll of
+routes
 """
 
 from collections.abc import Sequence
@@ -18,12 +19,12 @@ from tandemq.client.node import ClientNode
 from tandemq.model.message import MessageQueue
 from tandemq.sim.checkers.deliveries import RECONSUME_MAX, Deliveries
 from tandemq.sim.checkers.wire_monitor import Queue
-from tandemq.sim.workload.application import Application, Surroundings
+from tandemq.sim.workload.application import Application, ApplicationContext
 from tandemq.sim.workload.messages import TOPICS
 from tandemq.sim.world.world import Violation
 
 MOVE_MS = 1_500
-"""Within this time of a master's loss its queues are pulled elsewhere."""
+"""Time limit for reading a lost master's queues elsewhere."""
 
 
 class ConsumingApplication(Application):
@@ -31,7 +32,7 @@ class ConsumingApplication(Application):
 
     def __init__(
         self,
-        around: Surroundings,
+        context: ApplicationContext,
         name: str,
         ip: str,
         random: Random,
@@ -41,8 +42,8 @@ class ConsumingApplication(Application):
         orderly: bool,
         suspend_ms: int,
     ) -> None:
-        """`expression`: tags as `A || B`, or `*`. `suspend_ms`: of long polls."""
-        super().__init__(around, name, ip, random)
+        """`expression`: tags as `A || B`, or `*`. `suspend_ms`: long-poll time."""
+        super().__init__(context, name, ip, random)
         self._expression = expression
         self._options = ConsumerOptions(
             group=group,
@@ -60,25 +61,25 @@ class ConsumingApplication(Application):
             suspend_ms=500,
             error_pause_ms=500,
         )
-        self._deliveries = Deliveries(around.world, around.shadow, name, group)
+        self._deliveries = Deliveries(context.world, context.expected, name, group)
         self._highest: dict[AssignedQueue, tuple[int, int]] = {}
-        """Share to its window's generation and the highest offset delivered."""
-        self._told: dict[AssignedQueue, tuple[int, int]] = {}
-        """Share to its window's generation, and the offset told last in it."""
+        """Assigned queue to (generation of its process queue, highest offset delivered)."""
+        self._reported: dict[AssignedQueue, tuple[int, int]] = {}
+        """Assigned queue to (generation of its process queue, offset committed last)."""
         self._generations: dict[AssignedQueue, int] = {}
-        """Share to its window's generation, as the last turn left it."""
+        """Assigned queue to the generation of its process queue after the last turn."""
         self._open: dict[MessageQueue, dict[int, Delivery]] = {}
-        """Deliveries that are not finished."""
-        self._given_back: set[tuple[MessageQueue, int]] = set()
+        """Unfinished deliveries."""
+        self._sent_back: set[tuple[MessageQueue, int]] = set()
         self.is_hasty = False
-        """Told by the owner: nothing is looked at for long any more, so that a backlog ends in time."""
+        """Whether messages are finished at once, so that a backlog ends in time; set by the owner."""
         self.moves = 0
-        """How often reading had to move to a slave."""
-        self.witness.on_commit = self._committed
+        """Number of times that reading had to move to a slave."""
+        self.monitor.on_commit = self._committed
 
     def begin(self, client: ClientNode, now: Now) -> None:
         """See `Application`."""
-        for known in (self._highest, self._told, self._generations, self._open, self._given_back):
+        for known in (self._highest, self._reported, self._generations, self._open, self._sent_back):
             known.clear()
         self._consumer = client.push_consumer(self._options, now)
         for topic in TOPICS:
@@ -93,7 +94,7 @@ class ConsumingApplication(Application):
         return turn
 
     def act(self, now: Now) -> bool:
-        """Take what there is."""
+        """Take the deliveries there are."""
         taken = False
         while not self.is_ending and (delivery := self._consumer.next_delivery()) is not None:
             taken = True
@@ -104,12 +105,12 @@ class ConsumingApplication(Application):
         message, queue, share = delivery.message, delivery.queue, delivery.share
         assert share is not None, "nobody hands messages in"
         place = (queue.broker_name, queue.topic, queue.queue_id, message.queue_offset)
-        address = self.witness.gave.get(place, share.puller.read_from)
+        address = self.monitor.read_from.get(place, share.puller.read_from)
         wanted = self._deliveries.given(address, queue.broker_name, queue.topic, message)
         self._judge_order(share, queue, message.queue_offset)
         self._open.setdefault(queue, {})[message.queue_offset] = delivery
         if self._deliveries.is_rejected(wanted, message):
-            self._given_back.add((queue, message.queue_offset))
+            self._sent_back.add((queue, message.queue_offset))
             ticket = self._consumer.retry(delivery, now, self.random.choice((0, 1)))
             ticket.then(lambda _: self._end(delivery))
         elif self.is_hasty or self.random.random() < 0.8:
@@ -127,12 +128,12 @@ class ConsumingApplication(Application):
         if opened.get(delivery.message.queue_offset) is delivery:
             del opened[delivery.message.queue_offset]
 
-    # What must hold.
+    # Checks.
 
     def _judge_order(self, share: AssignedQueue, queue: MessageQueue, queue_offset: int) -> None:
         generation, highest = self._highest.get(share, (-1, -1))
         if generation == share.process_queue.generation and queue_offset <= highest:
-            if (queue, queue_offset) not in self._given_back:
+            if (queue, queue_offset) not in self._sent_back:
                 raise Violation("I4", f"{self.name} was given {queue}@{queue_offset} after {highest}")
         else:
             self._highest[share] = (share.process_queue.generation, queue_offset)
@@ -149,37 +150,37 @@ class ConsumingApplication(Application):
         if share is None or share.state is not AssignmentState.ACTIVE:
             return
         if self._generations.get(share) not in (None, share.process_queue.generation):
-            return  # it left in the turn in which the queue moved, and before that
-        generation, told = self._told.get(share, (-1, -1))
+            return  # committed in the turn in which the queue was reassigned, before that
+        generation, reported = self._reported.get(share, (-1, -1))
         if generation != share.process_queue.generation:
-            told = -1
+            reported = -1
         unfinished = self._unfinished(queue)
         if unfinished and min(unfinished) < offset:
-            raise Violation("I7", f"{self.name} tells {offset} for {queue}, and has not finished @{min(unfinished)}")
-        if offset < told:
-            raise Violation("I7", f"{self.name} tells {offset} for {queue} after {told}")
-        self._told[share] = (share.process_queue.generation, offset)
+            raise Violation("I7", f"{self.name} commits {offset} for {queue}, and has not finished @{min(unfinished)}")
+        if offset < reported:
+            raise Violation("I7", f"{self.name} commits {offset} for {queue} after {reported}")
+        self._reported[share] = (share.process_queue.generation, offset)
 
     def lost(self, address: str, now: Now) -> None:
         """See `Application`: if it was a master, its queues must be read from a slave soon."""
-        group, broker_id = self.around.members[address]
+        group, broker_id = self.context.members[address]
         links = self.client.kit.links
         slaves = {
             slave: link
-            for slave, link in self.witness.open_links.items()
-            if self.around.members[slave][0] == group and not links.is_down(slave)
+            for slave, link in self.monitor.open_links.items()
+            if self.context.members[slave][0] == group and not links.is_down(slave)
         }
         shares = [share for share in self._consumer.rebalance_service.active() if share.queue.broker_name == group]
         if broker_id == 0 and shares and slaves and not self.is_ending:
             self.after(MOVE_MS, now, partial(self._judge_move, address, shares, slaves))
 
     def _judge_move(self, master: str, shares: list[AssignedQueue], slaves: dict[str, int], _now: Now) -> None:
-        there = [slave for slave, link in slaves.items() if self.witness.open_links.get(slave) == link]
-        if master in self.witness.open_links or not there or self.is_ending:
+        there = [slave for slave, link in slaves.items() if self.monitor.open_links.get(slave) == link]
+        if master in self.monitor.open_links or not there or self.is_ending:
             return
         for share in shares:
             queue = share.queue
-            asked = self.witness.asked.get((queue.broker_name, queue.topic, queue.queue_id), 0)
+            asked = self.monitor.asked.get((queue.broker_name, queue.topic, queue.queue_id), 0)
             if share.state is AssignmentState.ACTIVE and share.process_queue.has_room:
                 self.moves += 1
                 if asked == 0:

@@ -1,9 +1,9 @@
-"""An application that sends through the real client, and compares what it is told with what was on the wire.
+"""Application that sends through the real client and compares results with the frames on the wire.
 
-I2   the client sends what it was asked to send                                            (see `checkers.wire_monitor`)
-I3   under one unique key, not more often than its options allow
-I17  a result is what a broker answered; an error other than OutcomeUnknown means that it is not stored
-I14  a message is not given up while a broker that could be reached all the time was not tried
+I2   the client sends the messages that it was given                                  (see `checkers.wire_monitor`)
+I3   a message is sent under one unique key, and not more often than the options allow
+I17  a result is what a broker answered; an error other than OutcomeUnknown means that the message is not stored
+I14  a message does not fail while a broker that was reachable all the time was not tried
 """
 
 from functools import partial
@@ -20,8 +20,8 @@ from tandemq.errors import OutcomeUnknown, TandemError
 from tandemq.model.codes import ResponseCode
 from tandemq.model.message import Message, SendResult, SendStatus
 from tandemq.sim.checkers.model import Attempt, SentMessage
-from tandemq.sim.workload.application import Application, Surroundings
-from tandemq.sim.workload.messages import BATCH_COUNTS, TOPICS, Maker
+from tandemq.sim.workload.application import Application, ApplicationContext
+from tandemq.sim.workload.messages import BATCH_COUNTS, TOPICS, MessageFactory
 from tandemq.sim.world.world import MS, Violation
 
 IN_FLIGHT_MAX = 40
@@ -32,9 +32,9 @@ STATUS_CODES = {
     SendStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
 }
 CHOSEN_US = 1_600 * MS
-"""So long before a message leaves its broker may have been chosen: there was no link yet."""
+"""A broker may be chosen this long before the request leaves, while there is no connection yet."""
 STEADY = frozenset({"oneway", "select"})
-"""Ways of sending that are not tried again."""
+"""Ways of sending without retries."""
 
 
 class ProducingApplication(Application):
@@ -42,7 +42,7 @@ class ProducingApplication(Application):
 
     def __init__(
         self,
-        around: Surroundings,
+        context: ApplicationContext,
         name: str,
         ip: str,
         random: Random,
@@ -52,9 +52,12 @@ class ProducingApplication(Application):
         retry_ms: int = 0,
         uses_late: bool = True,
     ) -> None:
-        """`pace_ms`: mean time between messages. `retry_ms`: how long they are tried. `uses_late`: see `Maker`."""
-        super().__init__(around, name, ip, random)
-        self._maker = Maker(around.world, name, random, kinds, uses_late=uses_late)
+        """`pace_ms`: mean time between messages. `retry_ms`: retry time of a message.
+
+        `uses_late`: see `MessageFactory`.
+        """
+        super().__init__(context, name, ip, random)
+        self._factory = MessageFactory(context.world, name, random, kinds, uses_late=uses_late)
         self._pace_ms = pace_ms
         self._options = ProducerOptions(
             group=f"P-{name}",
@@ -67,11 +70,11 @@ class ProducingApplication(Application):
         )
         self.is_stopped = False
         self._reachable: dict[str, dict[str, int]] = {}
-        """Unique key to the links that were open when it was first sent."""
+        """Unique key to the connections that were open when it was first sent."""
         self._known_us: dict[tuple[str, str], int] = {}
-        """Topic and group to when the client learned that the group takes it."""
-        self.witness.by_body = self._maker.by_body
-        self.witness.on_attempt = self._sent
+        """(topic, group) to the time when the client learned that the group accepts the topic."""
+        self.monitor.by_body = self._factory.by_body
+        self.monitor.on_attempt = self._sent
 
     def begin(self, client: ClientNode, now: Now) -> None:
         """See `Application`."""
@@ -85,38 +88,38 @@ class ProducingApplication(Application):
             return
         count = self.random.choice(BATCH_COUNTS)
         if self._producer.in_flight < IN_FLIGHT_MAX:
-            if count > 1 and "batch" in self._maker.kinds and self.random.random() < 0.5:
-                self._send_batch([self._maker.message(TOPICS[0], plain=True) for _ in range(count)], now)
+            if count > 1 and "batch" in self._factory.kinds and self.random.random() < 0.5:
+                self._send_batch([self._factory.message(TOPICS[0], plain=True) for _ in range(count)], now)
             else:
                 for _ in range(count):
-                    self._send(self._maker.message(self._maker.topic()), now)
+                    self._send(self._factory.message(self._factory.topic()), now)
         self.after(self.random.randrange(self._pace_ms // 4, self._pace_ms * 2), now, self._step)
 
     def _send_batch(self, messages: list[SentMessage], now: Now) -> None:
         for ticket in self._producer.send_batch([as_message(wanted) for wanted in messages], now):
-            ticket.then(partial(self._told, messages, "batch"))
+            ticket.then(partial(self._completed, messages, "batch"))
 
     def _send(self, wanted: SentMessage, now: Now) -> None:
-        kinds, dice = self._maker.kinds, self.random.random()
+        kinds, chance = self._factory.kinds, self.random.random()
         message = as_message(wanted)
-        if "oneway" in kinds and dice < 0.04:
+        if "oneway" in kinds and chance < 0.04:
             self._producer.send_oneway(message, now)
             return
-        message.wait_store_ok = not ("nowait" in kinds and dice < 0.1)
-        select = by_hash(wanted.keys) if dice > 0.9 else None
+        message.wait_store_ok = not ("nowait" in kinds and chance < 0.1)
+        select = by_hash(wanted.keys) if chance > 0.9 else None
         ticket = self._producer.send(message, now, select=select)
-        ticket.then(partial(self._told, [wanted], "select" if select else "plain"))
+        ticket.then(partial(self._completed, [wanted], "select" if select else "plain"))
 
-    # What must hold.
+    # Checks.
 
     def _sent(self, attempt: Attempt) -> None:
         for wanted in attempt.messages:
-            self._reachable.setdefault(wanted.key, dict(self.witness.open_links))
+            self._reachable.setdefault(wanted.key, dict(self.monitor.open_links))
             if self._is_too_often(wanted):
                 raise Violation("I3", f"{self.name} sent {wanted.key} {len(wanted.attempts)} times")
 
     def _is_too_often(self, wanted: SentMessage) -> bool:
-        """More often than its retries, and then more than once after the time for which it may be tried."""
+        """Return whether it exceeds its retries, and was sent more than once after its retry time."""
         retry_ms = self._options.retry_ms
         late = [attempt for attempt in wanted.attempts if attempt.sent_us > wanted.made_us + retry_ms * MS]
         return len(wanted.attempts) > 1 + self._options.retries and len(late) > (1 if retry_ms else 0)
@@ -127,15 +130,15 @@ class ProducingApplication(Application):
             if name not in names:
                 del self._known_us[topic, name]
         for name in names:
-            self._known_us.setdefault((route.topic, name), self.around.world.now_us)
+            self._known_us.setdefault((route.topic, name), self.context.world.now_us)
 
     def _groups(self, topic: str, since_us: int) -> set[str]:
-        """Those that take a topic, as far as the client knew at a time, and knows now."""
+        """Return the groups that accept a topic, as the client knew at a time and knows now."""
         route = self.client.kit.routes.get(topic)
         names = set() if route is None else {queue.broker_name for queue in route.publish_queues()}
         return {name for name in names if self._known_us.get((topic, name), since_us) <= since_us}
 
-    def _told(self, messages: list[SentMessage], way: str, ticket: Ticket[Any]) -> None:
+    def _completed(self, messages: list[SentMessage], way: str, ticket: Ticket[Any]) -> None:
         if ticket.error is not None:
             self._judge_error(messages, way, ticket.error)
             return
@@ -143,13 +146,15 @@ class ProducingApplication(Application):
         results = found if isinstance(found, list) else [found]
         for at, (wanted, result) in enumerate(zip(messages, results, strict=True)):
             if not any(_says(attempt, at, wanted, result) for attempt in wanted.attempts):
-                raise Violation("I17", f"{self.name} was told {result}, and no broker said so")
+                raise Violation("I17", f"{self.name} got {result}, which no broker answered")
 
     def _judge_error(self, messages: list[SentMessage], way: str, error: TandemError) -> None:
         first = messages[0]
         open_ones = [attempt for attempt in first.attempts if attempt.code is None or attempt.is_stored]
         if open_ones and not isinstance(error, OutcomeUnknown):
-            raise Violation("I17", f"{self.name} was told that {first.key} is not stored, and it may be: {error}")
+            raise Violation(
+                "I17", f"{self.name} got an error that says {first.key} is not stored, and it may be: {error}"
+            )
         if way not in STEADY and error.retriable and not self.is_ending and first.attempts:
             self._judge_given_up(first, error)
 
@@ -157,10 +162,10 @@ class ProducingApplication(Application):
         tried = {attempt.group for attempt in first.attempts}
         chosen_us = first.attempts[-1].sent_us - CHOSEN_US
         for name in self._groups(first.topic, chosen_us) - tried:
-            address = self.around.master(name)
-            link = self.witness.open_links.get(address)
+            address = self.context.master(name)
+            link = self.monitor.open_links.get(address)
             if address in str(error):
-                continue  # it was chosen, and its link given up before the request left
+                continue  # it was chosen, and its connection closed before the request left
             if link is not None and link == self._reachable[first.key].get(address):
                 raise Violation("I14", f"{self.name} gave up {first.key} without asking {name}: {error}")
 
@@ -178,7 +183,7 @@ def _says(attempt: Attempt, at: int, wanted: SentMessage, result: SendResult) ->
 
 
 def as_message(wanted: SentMessage) -> Message:
-    """What the client is asked to send."""
+    """Return the message for the client."""
     return Message(
         wanted.topic,
         wanted.body,

@@ -1,10 +1,10 @@
-"""Consumers of the simulation: members of a group that pull every queue of their share, commit, and fall back.
+"""Raw consumers: members of a group that pull the queues assigned to them, commit, and fall back to slaves.
 
-    members ─► share of queues ─► per queue: committed offset ─► long poll ─► look, give back or finish ─► commit
+    members ─► assigned queues ─► per queue: committed offset ─► long poll ─► check, send back or finish ─► commit
 
-A queue is read from the group's master; when that does not answer, from a slave, and from the master again a little
-later. Offsets go to the master only, with pulls and by themselves, and never beyond a message that is not finished.
-What arrives is checked at once: every record whole, its checksums right, and what a producer sent.
+A queue is read from the group's master, from a slave when the master does not answer, and from the master again a
+little later. Offsets are committed at the master only, with pulls and by requests, and never beyond an unfinished
+message. Every record is checked on arrival: complete, valid checksums, and sent by a producer.
 """
 
 from random import Random
@@ -21,7 +21,7 @@ from tandemq.model.java_hash import java_hash
 from tandemq.model.message import StoredMessage
 from tandemq.model.topic import retry_topic
 from tandemq.sim.checkers.deliveries import RECONSUME_MAX, Deliveries, records_in
-from tandemq.sim.checkers.model import Shadow
+from tandemq.sim.checkers.model import ExpectedState
 from tandemq.sim.workload.messages import TOPICS
 from tandemq.sim.workload.raw_client import RawClient, RawConnection
 from tandemq.sim.world.world import Violation, World
@@ -30,8 +30,8 @@ COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
 MASTER_AVOIDED_MS = 3_000
 
 
-class Lane:
-    """One queue of our share."""
+class QueueCursor:
+    """Reading position of one assigned queue."""
 
     __slots__ = (
         "avoid_master_until_ms",
@@ -48,7 +48,7 @@ class Lane:
     )
 
     def __init__(self, topic: str, group: str, queue_id: int) -> None:
-        """Its offset is not known yet."""
+        """A position whose offset is not known yet."""
         self.topic = topic
         self.group = group
         self.queue_id = queue_id
@@ -59,11 +59,11 @@ class Lane:
         self.is_busy = False
         self.is_dropped = False
         self.open: dict[int, None] = {}
-        """Offsets of messages not finished."""
+        """Offsets of unfinished messages."""
 
     @property
     def committable(self) -> int:
-        """Below it everything is finished."""
+        """Return the offset below which everything is finished."""
         return min(self.open, default=self.next_offset)
 
 
@@ -73,7 +73,7 @@ class Consumer(RawClient):
     def __init__(
         self,
         world: World,
-        shadow: Shadow,
+        expected: ExpectedState,
         name: str,
         group: str,
         expression: str,
@@ -86,26 +86,26 @@ class Consumer(RawClient):
         """`expression`: tags as `A || B`, or `*`."""
         super().__init__(name, random, name_servers, binary=binary)
         self._world = world
-        self._shadow = shadow
+        self._expected = expected
         self.group = group
         self._expression = expression
         self._suspend_ms = suspend_ms
         self.topics = (*TOPICS, retry_topic(group))
         self._members: list[str] = [name]
-        self.lanes: dict[tuple[str, str, int], Lane] = {}
-        self._deliveries = Deliveries(world, shadow, name, group)
+        self.cursors: dict[tuple[str, str, int], QueueCursor] = {}
+        self._deliveries = Deliveries(world, expected, name, group)
 
     def begin(self) -> None:
-        """Look for routes, introduce ourselves, share the queues."""
+        """Fetch routes, send heartbeats, assign queues."""
         self._look()
         self.after(200, self._beat)
         self.after(400, self._balance)
         self.after(3_000, self._commit_all)
 
-    def pushed(self, line: RawConnection, command: Command) -> None:
-        """A broker says that members came or went."""
+    def pushed(self, connection: RawConnection, command: Command) -> None:
+        """Handle a notification that members joined or left."""
         if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
-            self._ask_members(line.address)
+            self._ask_members(connection.address)
 
     # Membership.
 
@@ -168,10 +168,10 @@ class Consumer(RawClient):
         if masters:
             self._ask_members(self.random.choice(masters))
         self._share()
-        self.after(500 if not self.lanes else 5_000, self._balance)
+        self.after(500 if not self.cursors else 5_000, self._balance)
 
     def _queues(self) -> list[tuple[str, str, int]]:
-        """Topic, broker group and queue id of everything there is to share."""
+        """Return (topic, broker group, queue id) of all queues to assign."""
         return [
             (topic, name, queue_id)
             for topic in self.topics
@@ -184,23 +184,23 @@ class Consumer(RawClient):
         queues = self._queues()
         place = self._members.index(self.name) if self.name in self._members else 0
         mine = dict.fromkeys(queues[place :: len(self._members)])
-        for key in [key for key in self.lanes if key not in mine]:
-            self.lanes.pop(key).is_dropped = True
+        for key in [key for key in self.cursors if key not in mine]:
+            self.cursors.pop(key).is_dropped = True
         for key in mine:
-            if key not in self.lanes:
-                lane = self.lanes[key] = Lane(*key)
-                self._ask_offset(lane)
+            if key not in self.cursors:
+                cursor = self.cursors[key] = QueueCursor(*key)
+                self._ask_offset(cursor)
 
     # Offsets.
 
-    def _member(self, lane: Lane, *, master_only: bool = False) -> tuple[int, str] | None:
-        route = self.routes.get(lane.topic) or self.routes.get(TOPICS[0])
-        members = route.members.get(lane.group, {}) if route is not None else {}
+    def _member(self, cursor: QueueCursor, *, master_only: bool = False) -> tuple[int, str] | None:
+        route = self.routes.get(cursor.topic) or self.routes.get(TOPICS[0])
+        members = route.members.get(cursor.group, {}) if route is not None else {}
         if master_only:
             return (0, members[0]) if 0 in members else None
-        if lane.source and lane.source in members:
-            return lane.source, members[lane.source]
-        if 0 in members and self.now.mono_ms >= lane.avoid_master_until_ms:
+        if cursor.source and cursor.source in members:
+            return cursor.source, members[cursor.source]
+        if 0 in members and self.now.mono_ms >= cursor.avoid_master_until_ms:
             return 0, members[0]
         slaves = sorted(number for number in members if number)
         if slaves:
@@ -208,146 +208,150 @@ class Consumer(RawClient):
             return number, members[number]
         return (0, members[0]) if 0 in members else None
 
-    def _ask_offset(self, lane: Lane) -> None:
-        if lane.is_dropped:
+    def _ask_offset(self, cursor: QueueCursor) -> None:
+        if cursor.is_dropped:
             return
-        member = self._member(lane)
+        member = self._member(cursor)
         if member is None:
-            self.after(500, lambda: self._ask_offset(lane))
+            self.after(500, lambda: self._ask_offset(cursor))
             return
         fields = {
             "consumerGroup": self.group,
-            "topic": lane.topic,
-            "queueId": str(lane.queue_id),
+            "topic": cursor.topic,
+            "queueId": str(cursor.queue_id),
             "setZeroIfNotFound": "false",
         }
         self.ask(
             member[1],
             Command(RequestCode.QUERY_CONSUMER_OFFSET, fields=fields),
             1_500,
-            lambda answer: self._heard_offset(lane, member[0], answer),
+            lambda answer: self._heard_offset(cursor, member[0], answer),
         )
 
-    def _heard_offset(self, lane: Lane, source: int, answer: Command | None) -> None:
+    def _heard_offset(self, cursor: QueueCursor, source: int, answer: Command | None) -> None:
         if answer is not None and answer.code == 0:
-            lane.next_offset = lane.committed = int(answer.fields["offset"])
-            self._pull(lane)
+            cursor.next_offset = cursor.committed = int(answer.fields["offset"])
+            self._pull(cursor)
         elif answer is not None and answer.code == ResponseCode.QUERY_NOT_FOUND:
-            lane.next_offset = 0
-            self._pull(lane)
+            cursor.next_offset = 0
+            self._pull(cursor)
         else:
-            self._avoid(lane, source)
-            self.after(300, lambda: self._ask_offset(lane))
+            self._avoid(cursor, source)
+            self.after(300, lambda: self._ask_offset(cursor))
 
-    def _avoid(self, lane: Lane, source: int) -> None:
+    def _avoid(self, cursor: QueueCursor, source: int) -> None:
         if source == 0:
-            lane.avoid_master_until_ms = self.now.mono_ms + MASTER_AVOIDED_MS
-        lane.source = 0
+            cursor.avoid_master_until_ms = self.now.mono_ms + MASTER_AVOIDED_MS
+        cursor.source = 0
 
     def _commit_all(self) -> None:
-        for lane in self.lanes.values():
-            self._commit(lane)
+        for cursor in self.cursors.values():
+            self._commit(cursor)
         self.after(3_000, self._commit_all)
 
-    def _commit(self, lane: Lane) -> None:
-        master = self._member(lane, master_only=True)
-        offset = lane.committable
-        if master is None or offset <= lane.committed or offset <= 0:
+    def _commit(self, cursor: QueueCursor) -> None:
+        master = self._member(cursor, master_only=True)
+        offset = cursor.committable
+        if master is None or offset <= cursor.committed or offset <= 0:
             return
-        lane.committed = offset
-        self._shadow.committed(lane.group, lane.topic, lane.queue_id, self.group, offset, self._world.now_us)
+        cursor.committed = offset
+        self._expected.record_commit(
+            cursor.group, cursor.topic, cursor.queue_id, self.group, offset, self._world.now_us
+        )
         fields = {
             "consumerGroup": self.group,
-            "topic": lane.topic,
-            "queueId": str(lane.queue_id),
+            "topic": cursor.topic,
+            "queueId": str(cursor.queue_id),
             "commitOffset": str(offset),
         }
         self.ask(
             master[1],
             Command(RequestCode.UPDATE_CONSUMER_OFFSET, fields=fields),
             1_500,
-            lambda answer: self._committed(lane, answer),
+            lambda answer: self._committed(cursor, answer),
         )
 
-    def _committed(self, lane: Lane, answer: Command | None) -> None:
+    def _committed(self, cursor: QueueCursor, answer: Command | None) -> None:
         if answer is None:
-            lane.committed = -1
+            cursor.committed = -1
 
     # Pulling.
 
-    def _pull(self, lane: Lane) -> None:
-        if lane.is_dropped or lane.is_busy:
+    def _pull(self, cursor: QueueCursor) -> None:
+        if cursor.is_dropped or cursor.is_busy:
             return
-        member = self._member(lane)
+        member = self._member(cursor)
         if member is None:
-            self.after(500, lambda: self._pull(lane))
+            self.after(500, lambda: self._pull(cursor))
             return
         number, address = member
-        lane.is_busy = True
+        cursor.is_busy = True
         flags = SUSPEND | (SUBSCRIPTION if self.random.random() < 0.8 else 0)
         commit = 0
-        if number == 0 and lane.committable > 0:
+        if number == 0 and cursor.committable > 0:
             flags |= COMMIT
-            commit = lane.committable
-            lane.committed = max(lane.committed, commit)
-            self._shadow.committed(lane.group, lane.topic, lane.queue_id, self.group, commit, self._world.now_us)
+            commit = cursor.committable
+            cursor.committed = max(cursor.committed, commit)
+            self._expected.record_commit(
+                cursor.group, cursor.topic, cursor.queue_id, self.group, commit, self._world.now_us
+            )
         fields = {
             "consumerGroup": self.group,
-            "topic": lane.topic,
-            "queueId": str(lane.queue_id),
-            "queueOffset": str(lane.next_offset),
+            "topic": cursor.topic,
+            "queueId": str(cursor.queue_id),
+            "queueOffset": str(cursor.next_offset),
             "maxMsgNums": "16",
             "sysFlag": str(flags),
             "commitOffset": str(commit),
             "suspendTimeoutMillis": str(self._suspend_ms),
             "subVersion": "1",
             "expressionType": "TAG",
-            "subscription": "*" if lane.topic.startswith("%") else self._expression,
+            "subscription": "*" if cursor.topic.startswith("%") else self._expression,
         }
         code = RequestCode.PULL_MESSAGE if self.random.random() < 0.9 else RequestCode.LITE_PULL_MESSAGE
         self.ask(
             address,
             Command(code, fields=fields),
             self._suspend_ms + 1_500,
-            lambda answer: self._pulled(lane, number, address, answer),
+            lambda answer: self._pulled(cursor, number, address, answer),
         )
 
-    def _pulled(self, lane: Lane, source: int, address: str, answer: Command | None) -> None:
-        lane.is_busy = False
-        if lane.is_dropped:
+    def _pulled(self, cursor: QueueCursor, source: int, address: str, answer: Command | None) -> None:
+        cursor.is_busy = False
+        if cursor.is_dropped:
             return
         if answer is None or answer.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.TOPIC_NOT_EXIST):
-            self._avoid(lane, source)
-            self.after(200, lambda: self._pull(lane))
+            self._avoid(cursor, source)
+            self.after(200, lambda: self._pull(cursor))
             return
         if "suggestWhichBrokerId" in answer.fields:
-            lane.source = int(answer.fields["suggestWhichBrokerId"])
-        if answer.code == 0 and self._is_rotten(lane, address, answer.body):
-            self._avoid(lane, source)
-            self.after(500, lambda: self._pull(lane))
+            cursor.source = int(answer.fields["suggestWhichBrokerId"])
+        if answer.code == 0 and self._has_bit_rot(cursor, address, answer.body):
+            self._avoid(cursor, source)
+            self.after(500, lambda: self._pull(cursor))
         elif answer.code == 0:
-            self._look_at(lane, address, answer.body)
-            lane.next_offset = max(lane.next_offset, int(answer.fields["nextBeginOffset"]))
-            self._pull(lane)
+            self._look_at(cursor, address, answer.body)
+            cursor.next_offset = max(cursor.next_offset, int(answer.fields["nextBeginOffset"]))
+            self._pull(cursor)
         elif answer.code == ResponseCode.PULL_OFFSET_MOVED and source == 0:
-            lane.next_offset = int(answer.fields["nextBeginOffset"])
-            lane.open.clear()
-            lane.committed = -1
-            self._pull(lane)
+            cursor.next_offset = int(answer.fields["nextBeginOffset"])
+            cursor.open.clear()
+            cursor.committed = -1
+            self._pull(cursor)
         elif answer.code in (ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_NOT_FOUND):
             following = int(answer.fields["nextBeginOffset"])
-            pause = 1 if following > lane.next_offset or answer.code == ResponseCode.PULL_NOT_FOUND else 200
-            lane.next_offset = max(lane.next_offset, following)
-            self.after(pause, lambda: self._pull(lane))
+            pause = 1 if following > cursor.next_offset or answer.code == ResponseCode.PULL_NOT_FOUND else 200
+            cursor.next_offset = max(cursor.next_offset, following)
+            self.after(pause, lambda: self._pull(cursor))
         else:
-            self.after(500, lambda: self._pull(lane))
+            self.after(500, lambda: self._pull(cursor))
 
-    def _is_rotten(self, lane: Lane, address: str, body: bytes) -> bool:
-        """Whether a bit turned at rest reached us before the scrubber: then all of it is asked for again."""
-        if not self._shadow.has_rot(address):
+    def _has_bit_rot(self, cursor: QueueCursor, address: str, body: bytes) -> bool:
+        """Return whether a response has a bit flipped at rest and not yet scrubbed: then it is pulled again."""
+        if not self._expected.has_bit_rot(address):
             return False
         try:
-            for _ in records_in(body, address, self.name, lane.topic, lane.queue_id, lane.next_offset):
+            for _ in records_in(body, address, self.name, cursor.topic, cursor.queue_id, cursor.next_offset):
                 pass
         except Violation as found:
             if found.rule == "I10":
@@ -355,25 +359,25 @@ class Consumer(RawClient):
             raise
         return False
 
-    def _look_at(self, lane: Lane, address: str, body: bytes) -> None:
-        for position, _ in records_in(body, address, self.name, lane.topic, lane.queue_id, lane.next_offset):
+    def _look_at(self, cursor: QueueCursor, address: str, body: bytes) -> None:
+        for position, _ in records_in(body, address, self.name, cursor.topic, cursor.queue_id, cursor.next_offset):
             try:
                 message = decode_message(body, position, len(body))
             except ProtocolError as error:
                 raise Violation("I10", f"{address} gave {self.name} an unreadable record: {error}") from error
-            wanted = self._deliveries.given(address, lane.group, lane.topic, message)
+            wanted = self._deliveries.given(address, cursor.group, cursor.topic, message)
             if self._deliveries.is_rejected(wanted, message):
-                lane.open[message.queue_offset] = None
-                self._give_back(lane, message)
+                cursor.open[message.queue_offset] = None
+                self._send_back(cursor, message)
             else:
                 self._deliveries.finished.add(wanted.key)
 
-    def _give_back(self, lane: Lane, message: StoredMessage) -> None:
-        if lane.is_dropped or message.queue_offset not in lane.open:
+    def _send_back(self, cursor: QueueCursor, message: StoredMessage) -> None:
+        if cursor.is_dropped or message.queue_offset not in cursor.open:
             return
-        master = self._member(lane, master_only=True)
+        master = self._member(cursor, master_only=True)
         if master is None:
-            self.after(500, lambda: self._give_back(lane, message))
+            self.after(500, lambda: self._send_back(cursor, message))
             return
         fields = {
             "offset": str(message.log_offset),
@@ -388,12 +392,12 @@ class Consumer(RawClient):
             master[1],
             Command(RequestCode.CONSUMER_SEND_MSG_BACK, fields=fields),
             1_500,
-            lambda answer: self._given_back(lane, message, answer),
+            lambda answer: self._sent_back(cursor, message, answer),
         )
 
-    def _given_back(self, lane: Lane, message: StoredMessage, answer: Command | None) -> None:
+    def _sent_back(self, cursor: QueueCursor, message: StoredMessage, answer: Command | None) -> None:
         if answer is None or answer.code:
-            self.after(400, lambda: self._give_back(lane, message))
+            self.after(400, lambda: self._send_back(cursor, message))
             return
-        lane.open.pop(message.queue_offset, None)
+        cursor.open.pop(message.queue_offset, None)
         self._world.fold("back", message.unique_key)

@@ -1,9 +1,9 @@
-"""Applications of groups with a registry: the real client, which follows roles as it learns of them.
+"""Applications on the real client in groups with a registry, which learn of role changes as production clients do.
 
-Beside the clients of `groupclients`, which ask every member at every moment, in a part of the seeds. What they promise
-anywhere holds here as well (`producing`, `consuming`), every permission they used is judged (I6), and:
+They run in some seeds beside the raw clients of `group_clients`, which ask every member at every moment. The checks of
+`client_producer` and `client_consumer` hold, every permission they used is checked (I6), and:
 
-I14  once a group serves again and nothing else goes wrong, the client finds that out: no message is given up then
+I14  once a group is active again and no fault remains, the client recovers: no message fails then
 """
 
 from random import Random
@@ -11,42 +11,42 @@ from random import Random
 from tandemq.boundary import Now
 from tandemq.errors import TandemError
 from tandemq.sim.checkers.model import SentMessage
-from tandemq.sim.workload.application import Surroundings
+from tandemq.sim.workload.application import ApplicationContext
 from tandemq.sim.workload.client_consumer import ConsumingApplication
 from tandemq.sim.workload.client_producer import ProducingApplication
-from tandemq.sim.workload.group_clients import Heard
+from tandemq.sim.workload.group_clients import OnResponse
 from tandemq.sim.world.world import SECOND, Violation
 
 RETRY_MS = 10_000
 FOUND_US = 10 * SECOND
-"""Within this time after every group serves again a client has a message stored."""
+"""Time limit for a client to have a message stored after every group is active again."""
 
 
 class GroupProducing(ProducingApplication):
-    """Sends through the real client to whoever takes it."""
+    """Sends through the real client."""
 
     def __init__(
         self,
-        around: Surroundings,
+        context: ApplicationContext,
         name: str,
         ip: str,
         random: Random,
-        heard: Heard,
+        on_response: OnResponse,
         *,
         pace_ms: int,
         kinds: frozenset[str],
     ) -> None:
-        """`heard` gets every answer."""
-        super().__init__(around, name, ip, random, pace_ms=pace_ms, kinds=kinds, retry_ms=RETRY_MS, uses_late=False)
-        self.witness.on_answer = heard
+        """`on_response` is called with every response."""
+        super().__init__(context, name, ip, random, pace_ms=pace_ms, kinds=kinds, retry_ms=RETRY_MS, uses_late=False)
+        self.monitor.on_answer = on_response
         self.calm_us: int | None = None
-        """Told by the owner: since when all groups serve, and nothing goes wrong any more."""
+        """Time since which all groups are active and no fault remains; set by the owner."""
 
     def has_stored_since(self, since_us: int) -> bool:
-        """Whether it has sent a message after a time, and heard that it is stored."""
+        """Return whether a message sent after a time was reported as stored."""
         return any(
             attempt.is_stored and attempt.sent_us >= since_us
-            for made in reversed(self._maker.made[-100:])
+            for made in reversed(self._factory.made[-100:])
             for attempt in made.attempts
         )
 
@@ -56,23 +56,23 @@ class GroupProducing(ProducingApplication):
 
 
 class GroupConsuming(ConsumingApplication):
-    """Consumes through the real client from whoever may be read."""
+    """Consumes through the real client."""
 
     def __init__(
         self,
-        around: Surroundings,
+        context: ApplicationContext,
         name: str,
         ip: str,
         random: Random,
-        heard: Heard,
+        on_response: OnResponse,
         *,
         group: str,
         orderly: bool,
         suspend_ms: int,
     ) -> None:
-        """`heard` gets every answer."""
-        super().__init__(around, name, ip, random, group=group, expression="*", orderly=orderly, suspend_ms=suspend_ms)
-        self.witness.on_answer = heard
+        """`on_response` is called with every response."""
+        super().__init__(context, name, ip, random, group=group, expression="*", orderly=orderly, suspend_ms=suspend_ms)
+        self.monitor.on_answer = on_response
 
     def lost(self, _address: str, _now: Now) -> None:
-        """Who serves next is no matter of its number: that everything arrives is judged in the end."""
+        """Roles change here, so losing member 0 says nothing; that everything arrives is checked at the end."""

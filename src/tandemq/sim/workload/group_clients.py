@@ -1,8 +1,8 @@
-"""Clients of groups with a registry that ask every member, also those that should refuse: frames, as in `raw_client`.
+"""Raw clients of groups with a registry that ask every member, also those that should refuse.
 
-They know all members' addresses and follow no route: whoever answered last is asked first, and the next one when he
-refuses or is silent. So every permission is put to the test at every moment. Each answer goes to the checkers with
-the moment at which it was asked for.
+They know all members' addresses and use no routes: the member that accepted the last request is asked first, and the
+next one after a refusal or a timeout. So every permission is tested at every moment. Each response is passed to the
+checkers with the time of its request.
 """
 
 from collections.abc import Callable
@@ -12,64 +12,64 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.topic import retry_topic
-from tandemq.sim.checkers.model import STORED, Shadow
-from tandemq.sim.workload.consumer import Consumer, Lane
+from tandemq.sim.checkers.model import STORED, ExpectedState
+from tandemq.sim.workload.consumer import Consumer, QueueCursor
 from tandemq.sim.workload.messages import TOPICS
 from tandemq.sim.workload.producer import SimProducer
 from tandemq.sim.workload.raw_client import Then
 from tandemq.sim.world.world import World
 
 QUEUES = {TOPICS[0]: 3, TOPICS[1]: 1}
-Heard = Callable[[str, Command, int, Command], None]
-"""Address, request, when it was asked (µs), answer."""
+OnResponse = Callable[[str, Command, int, Command], None]
+"""Called with the address, the request, its time in µs, and the response."""
 
 
-class Members:
-    """Whom to ask in each group, as one client sees it."""
+class MemberPicker:
+    """Choice of the member to ask in each group, for one client."""
 
     def __init__(self, random: Random, addresses: dict[str, list[str]]) -> None:
-        """`addresses` by group."""
+        """`addresses`: members by group."""
         self._random = random
         self.addresses = addresses
         self._best = {name: random.choice(found) for name, found in addresses.items()}
 
     def choose(self, group: str) -> str:
-        """An address: nearly always that of whoever was good last."""
+        """Return an address: mostly the one of the member that accepted the last request."""
         return self._best[group] if self._random.random() < 0.93 else self._random.choice(self.addresses[group])
 
     def bad(self, group: str, address: str) -> None:
-        """He refused, or was silent: another one next."""
+        """Note a refusal or a timeout: the next member is asked first."""
         if self._best[group] == address:
             found = self.addresses[group]
             self._best[group] = found[(found.index(address) + 1) % len(found)]
 
     def good(self, group: str, address: str) -> None:
-        """He did what was asked."""
+        """Note an accepted request."""
         self._best[group] = address
 
 
 class GroupProducer(SimProducer):
-    """Sends to whoever takes it."""
+    """Sends to the member that accepts messages."""
 
     def __init__(
         self,
         world: World,
-        shadow: Shadow,
+        expected: ExpectedState,
         name: str,
         random: Random,
-        members: Members,
-        heard: Heard,
+        members: MemberPicker,
+        on_response: OnResponse,
         *,
         pace_ms: int,
         kinds: frozenset[str],
     ) -> None:
-        """`heard` gets every answer."""
-        super().__init__(world, shadow, name, random, (), pace_ms=pace_ms, kinds=kinds, binary=False)
+        """`on_response` is called with every response."""
+        super().__init__(world, expected, name, random, (), pace_ms=pace_ms, kinds=kinds, binary=False)
         self._members = members
-        self._heard = heard
+        self._on_response = on_response
 
     def begin(self) -> None:
-        """Send."""
+        """Start to send."""
         self.after(300, self._step)
 
     def place(self, topic: str, tried: set[str]) -> tuple[str, str, int] | None:
@@ -79,13 +79,13 @@ class GroupProducer(SimProducer):
         return group, self._members.choose(group), QUEUES[topic]
 
     def ask(self, address: str, command: Command, timeout_ms: int, then: Then) -> int:
-        """Send a request; the checkers hear of its answer too."""
+        """Send a request; its response is passed to the checkers too."""
         sent_us = self._world.now_us
 
         def answered(answer: Command | None) -> None:
             self._note(address, answer)
             if answer is not None:
-                self._heard(address, command, sent_us, answer)
+                self._on_response(address, command, sent_us, answer)
             then(answer)
 
         return super().ask(address, command, timeout_ms, answered)
@@ -99,27 +99,27 @@ class GroupProducer(SimProducer):
 
 
 class GroupConsumer(Consumer):
-    """Reads from whoever lets it, and tells its offsets there."""
+    """Reads from the member that permits it, and commits there."""
 
     def __init__(
         self,
         world: World,
-        shadow: Shadow,
+        expected: ExpectedState,
         name: str,
         group: str,
         random: Random,
-        members: Members,
-        heard: Heard,
+        members: MemberPicker,
+        on_response: OnResponse,
         *,
         suspend_ms: int,
     ) -> None:
-        """`heard` gets every answer."""
-        super().__init__(world, shadow, name, group, "*", random, (), binary=False, suspend_ms=suspend_ms)
+        """`on_response` is called with every response."""
+        super().__init__(world, expected, name, group, "*", random, (), binary=False, suspend_ms=suspend_ms)
         self._sources = members
-        self._heard = heard
+        self._on_response = on_response
 
     def begin(self) -> None:
-        """Introduce ourselves, share the queues."""
+        """Send heartbeats, assign queues."""
         self.after(200, self._beat)
         self.after(400, self._balance)
         self.after(1_500, self._commit_all)
@@ -135,18 +135,18 @@ class GroupConsumer(Consumer):
             for queue_id in range(count)
         ]
 
-    def _member(self, lane: Lane, *, master_only: bool = False) -> tuple[int, str] | None:  # noqa: ARG002
-        return 0, self._sources.choose(lane.group)
+    def _member(self, cursor: QueueCursor, *, master_only: bool = False) -> tuple[int, str] | None:  # noqa: ARG002
+        return 0, self._sources.choose(cursor.group)
 
     def ask(self, address: str, command: Command, timeout_ms: int, then: Then) -> int:
-        """Send a request; the checkers hear of its answer too. Whoever refuses is not asked next."""
+        """Send a request; its response is passed to the checkers too. After a refusal the next member is asked."""
         sent_us = self._world.now_us
 
         def answered(answer: Command | None) -> None:
             if command.code != Code.HEART_BEAT:
                 self._note(address, command, answer)
             if answer is not None:
-                self._heard(address, command, sent_us, answer)
+                self._on_response(address, command, sent_us, answer)
             then(answer)
 
         return super().ask(address, command, timeout_ms, answered)

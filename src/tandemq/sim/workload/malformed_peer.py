@@ -1,10 +1,9 @@
-"""A stranger who connects to every port and says things no peer would say: nothing may come of it.
+"""Peer that connects to every port and sends malformed input, which must have no effect.
 
-    noise · lengths beyond all limits · frames cut off · headers that are no header · unknown codes, missing fields ·
+    random bytes · lengths beyond all limits · truncated frames · invalid headers · unknown codes, missing fields ·
     requests in the wrong form · reports and hellos at replication ports
 
-It says nothing that is a valid request of a client: there is no authentication yet, so a valid request from anybody is
-a request.
+It sends nothing that is a valid request of a client: without authentication brokers accept those from anyone.
 """
 
 import json
@@ -21,39 +20,39 @@ CODES = (0, 3, 9, 10, 11, 12, 14, 15, 29, 30, 31, 32, 33, 36, 41, 42, 103, 104, 
 
 
 class MalformedPeer(RawClient):
-    """Connects somewhere, says one thing, listens a while, goes."""
+    """Connects to a random port, sends one thing, waits a while, disconnects."""
 
     def __init__(self, random: Random, network: Network) -> None:
-        """`network` tells which ports are open."""
+        """`network`: lists the open ports."""
         super().__init__("stranger", random, ())
         self._network = network
         self.said = 0
 
     def begin(self) -> None:
-        """Begin to talk."""
+        """Start to send."""
         self.after(2_000, self._talk)
 
     def _talk(self) -> None:
         ports = self._network.addresses()
         if ports:
             address, kind = self.random.choice(ports)
-            line = self._line(address)
+            connection = self._connection_to(address)
             data = self._words_for_replication() if kind is LinkKind.HA_MASTER else self._words()
-            if line.is_open:
-                self._out.send(line.link, data)
+            if connection.is_open:
+                self._out.send(connection.link, data)
             else:
-                line.queued.append(data)
+                connection.queued.append(data)
             self.said += 1
-            self.after(self.random.randrange(100, 3_000), lambda: self._leave(line.address))
+            self.after(self.random.randrange(100, 3_000), lambda: self._leave(connection.address))
         self.after(self.random.randrange(400, 4_000), self._talk)
 
     def _leave(self, address: str) -> None:
-        line = self._lines.get(address)
-        if line is not None:
-            self._out.closes.append((line.link, "enough"))
+        connection = self._connections.get(address)
+        if connection is not None:
+            self._out.closes.append((connection.link, "enough"))
 
     def _take(self, link: int, data: bytes) -> None:
-        """What is answered does not matter."""
+        """Ignore responses."""
 
     def _words(self) -> bytes:
         random = self.random

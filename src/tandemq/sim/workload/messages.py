@@ -1,7 +1,7 @@
-"""The messages producers of the simulation make: small and large, tagged, delayed, to be rejected by their consumer.
+"""Messages of the simulated producers: small and large, with tags, delayed, to be rejected by their consumer.
 
-Every body begins with its producer's name and a number, so that a message is known wherever its bytes turn up, whatever
-unique key a client gave it.
+Every body begins with its producer's name and a number, so that a message is recognised by its bytes, whatever unique
+key a client gave it.
 """
 
 from random import Random
@@ -12,18 +12,18 @@ from tandemq.sim.world.world import World
 TAGS = ("A", "B", "C", "")
 TOPICS = ("Orders", "Late")
 LATE_US = 25_000_000
-"""When the second topic comes into being."""
+"""Time from which messages go to the second topic too."""
 BATCH_COUNTS = (1, 2, 4, 8, 12)
-"""How many messages a producer makes at once."""
+"""Numbers of messages that a producer makes at once."""
 
 
-class Maker:
-    """What one producer makes."""
+class MessageFactory:
+    """Makes the messages of one producer."""
 
     def __init__(
         self, world: World, name: str, random: Random, kinds: frozenset[str], *, uses_late: bool = True
     ) -> None:
-        """`kinds`: of messages there may be beside plain ones. `uses_late`: whether some are for the second topic."""
+        """`kinds`: kinds of messages beside plain ones. `uses_late`: whether some go to the second topic."""
         self._world = world
         self._name = name
         self._random = random
@@ -32,12 +32,12 @@ class Maker:
         self.made: list[SentMessage] = []
 
     def topic(self) -> str:
-        """Where the next message goes."""
+        """Return the topic of the next message."""
         is_late = self._uses_late and self._world.now_us > LATE_US and self._random.random() < 0.2
         return TOPICS[1] if is_late else TOPICS[0]
 
     def message(self, topic: str, *, plain: bool = False) -> SentMessage:
-        """A new message; its unique key is not known yet."""
+        """Return a new message without a unique key."""
         random = self._random
         number = len(self.made) + 1
         size = random.choice((20, 60, 200, 700)) + random.randrange(40)
@@ -61,7 +61,7 @@ class Maker:
         return wanted
 
     def by_body(self, body: bytes) -> SentMessage | None:
-        """The message with this body; None if none was made."""
+        """Return the message with this body; None if there is none."""
         name, _, rest = body.partition(b":")
         number = rest.partition(b":")[0]
         if name != self._name.encode() or not number.isdigit() or not 0 < int(number) <= len(self.made):

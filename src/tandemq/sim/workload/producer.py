@@ -1,9 +1,9 @@
-"""Producers of the simulation: messages of every kind, sent again elsewhere when the outcome is bad or unknown.
+"""Raw producers: messages of every kind, retried elsewhere when the outcome is bad or unknown.
 
     plain (310, 10) · batch (320) · one-way · not waiting (WAIT=false) · delayed · to be rejected by its consumer
 
-Each attempt goes to a master the route names, on one link per address; several may be under way at once. A message
-whose attempt failed is sent again, under its old unique key, on another group if there is one.
+Each attempt goes to a master named by the route, on one connection per address; several may be in flight. A message
+whose attempt failed is sent again under the same unique key, to another group if there is one.
 """
 
 from functools import partial
@@ -14,8 +14,8 @@ from tandemq.codec.record.record import BatchPart, encode_batch
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.model.topic import AUTO_CREATE_TOPIC
-from tandemq.sim.checkers.model import Attempt, SentMessage, Shadow
-from tandemq.sim.workload.messages import BATCH_COUNTS, TOPICS, Maker
+from tandemq.sim.checkers.model import Attempt, ExpectedState, SentMessage
+from tandemq.sim.workload.messages import BATCH_COUNTS, TOPICS, MessageFactory
 from tandemq.sim.workload.raw_client import RawClient
 from tandemq.sim.world.world import World
 
@@ -24,12 +24,12 @@ SEND_TIMEOUT_MS = 2_500
 
 
 class SimProducer(RawClient):
-    """One producer."""
+    """A raw producer."""
 
     def __init__(
         self,
         world: World,
-        shadow: Shadow,
+        expected: ExpectedState,
         name: str,
         random: Random,
         name_servers: tuple[str, ...],
@@ -38,22 +38,22 @@ class SimProducer(RawClient):
         kinds: frozenset[str],
         binary: bool,
     ) -> None:
-        """`pace_ms`: mean time between messages; `kinds`: of messages it may send beside plain ones."""
+        """`pace_ms`: mean time between messages; `kinds`: kinds of messages beside plain ones."""
         super().__init__(name, random, name_servers, binary=binary)
         self._world = world
-        self._shadow = shadow
+        self._expected = expected
         self._pace_ms = pace_ms
         self._kinds = kinds
-        self._maker = Maker(world, name, random, kinds)
+        self._factory = MessageFactory(world, name, random, kinds)
         self.is_stopped = False
         self.under_way = 0
         self.queue_nums = 3
         self.pending: list[tuple[Attempt, str]] = []
         self.suspects: dict[str, int] = {}
-        """Groups that failed, until when they are avoided (monotonic ms)."""
+        """Groups that failed, to the time until which they are avoided (monotonic ms)."""
 
     def begin(self) -> None:
-        """Look for routes, then send."""
+        """Fetch routes, then send."""
         self._look()
         self.after(300, self._step)
 
@@ -71,20 +71,20 @@ class SimProducer(RawClient):
                 self._send([self._make(TOPICS[0], plain=True) for _ in range(count)], set())
             else:
                 for _ in range(count):
-                    self._send([self._make(self._maker.topic())], set())
+                    self._send([self._make(self._factory.topic())], set())
         self.after(self.random.randrange(self._pace_ms // 4, self._pace_ms * 2), self._step)
 
     def _make(self, topic: str, *, plain: bool = False) -> SentMessage:
-        wanted = self._maker.message(topic, plain=plain)
-        number = len(self._maker.made)
+        wanted = self._factory.message(topic, plain=plain)
+        number = len(self._factory.made)
         wanted.key = blake2b(f"{self.name}-{number}".encode(), digest_size=16).hexdigest().upper()
-        self._shadow.want(wanted)
+        self._expected.record_message(wanted)
         return wanted
 
-    # One attempt.
+    # Attempts.
 
     def place(self, topic: str, tried: set[str]) -> tuple[str, str, int] | None:
-        """Group, master's address and number of queues to send to; None if nothing is known."""
+        """Return the group, its master's address and the number of queues to send to; None if no route is known."""
         route = self.routes.get(topic)
         known = route is not None and bool(route.queues)
         if route is None or not known:
@@ -111,22 +111,22 @@ class SimProducer(RawClient):
 
     def attempt(self, messages: list[SentMessage], group: str, address: str, queue_id: int, tried: set[str]) -> Attempt:
         """Send messages to a queue of a group."""
-        shadow = self._shadow
-        attempt = Attempt(len(shadow.attempts), messages, group, queue_id, self._world.now_us, address=address)
+        expected = self._expected
+        attempt = Attempt(len(expected.attempts), messages, group, queue_id, self._world.now_us, address=address)
         single = messages[0] if len(messages) == 1 else None
         is_oneway = single is not None and "oneway" in self._kinds and self.random.random() < 0.04
         attempt.waits = not (single is not None and "nowait" in self._kinds and self.random.random() < 0.06)
         command = self._command(messages, queue_id, waits=attempt.waits)
         if is_oneway:
             attempt.waits = False
-            attempt.link = (self.name, self.tell(address, command))
+            attempt.link = (self.name, self.send_oneway(address, command))
         else:
             self.under_way += 1
             attempt.link = (
                 self.name,
                 self.ask(address, command, SEND_TIMEOUT_MS, lambda answer: self._answered(attempt, tried, answer)),
             )
-        shadow.send(attempt)
+        expected.record_attempt(attempt)
         return attempt
 
     def probe(self, group: str, address: str) -> Attempt:
@@ -137,14 +137,17 @@ class SimProducer(RawClient):
         return attempt
 
     def act(self) -> None:
-        """Send what `probe` left."""
+        """Send the messages queued by `probe`."""
         pending, self.pending = self.pending, []
         for attempt, address in pending:
-            attempt.number, attempt.sent_us = len(self._shadow.attempts), self._world.now_us
-            self._shadow.send(attempt)
+            attempt.number, attempt.sent_us = len(self._expected.attempts), self._world.now_us
+            self._expected.record_attempt(attempt)
             self.under_way += 1
             command = self._command(attempt.messages, attempt.queue_id, waits=True)
-            attempt.link = (self.name, self.ask(address, command, SEND_TIMEOUT_MS, partial(self._hear, attempt)))
+            attempt.link = (
+                self.name,
+                self.ask(address, command, SEND_TIMEOUT_MS, partial(self._record_response, attempt)),
+            )
 
     def _command(self, messages: list[SentMessage], queue_id: int, *, waits: bool) -> Command:
         first = messages[0]
@@ -186,19 +189,19 @@ class SimProducer(RawClient):
         return Command(RequestCode.SEND_MESSAGE_V2, fields=values, body=first.body)
 
     def _answered(self, attempt: Attempt, tried: set[str], answer: Command | None) -> None:
-        self._hear(attempt, answer)
+        self._record_response(attempt, answer)
         if answer is not None and (answer.code == 0 or (attempt.is_stored and self.random.random() < 0.5)):
             return
         self.suspects[attempt.group] = self.now.mono_ms + 1_000
         tried = tried | {attempt.group}
         self.after(self.random.randrange(5, 60), lambda: self._again(attempt.messages, tried))
 
-    def _hear(self, attempt: Attempt, answer: Command | None) -> None:
+    def _record_response(self, attempt: Attempt, answer: Command | None) -> None:
         self.under_way -= 1
         if answer is None:
             return
         self._world.fold("ack", attempt.number, answer.code)
-        self._shadow.hear(attempt, answer.code, answer.fields, self._world.now_us)
+        self._expected.record_response(attempt, answer.code, answer.fields, self._world.now_us)
 
     def _again(self, messages: list[SentMessage], tried: set[str]) -> None:
         if len(messages[0].attempts) < ATTEMPTS_MAX and not self.is_stopped:
@@ -206,7 +209,7 @@ class SimProducer(RawClient):
 
 
 def properties_of(message: SentMessage, *, waits: bool) -> str:
-    """The properties a message is sent with."""
+    """Return the properties of a message as encoded text."""
     pairs = [("UNIQ_KEY", message.key), ("KEYS", message.keys), ("X", message.producer)]
     if message.tag:
         pairs.append(("TAGS", message.tag))

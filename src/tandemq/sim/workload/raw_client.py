@@ -1,8 +1,8 @@
-"""A client of few words: links by address, requests matched with answers, timers. Workloads are made of it.
+"""Raw client: connections by address, requests matched with responses, timers. The base of the raw workloads.
 
-It speaks frames, not the client library: what it sends, when, and on which connection is known exactly, and a mistake
-of the library cannot hide a mistake of a broker. An answer that does not come in time, or cannot come any more because
-the link is gone, is None: the outcome is unknown.
+It sends frames without the client library, so that it is known what was sent, when, and on which connection, and a
+mistake of the library cannot hide one of a broker. A response that does not arrive in time, or cannot because the
+connection is closed, is None: the outcome is unknown.
 """
 
 import json
@@ -21,12 +21,12 @@ SILENCES_MAX = 2
 
 
 class RawConnection:
-    """A link to one address; `silences` counts answers in a row that did not come."""
+    """A connection to an address. `silences`: responses in a row that did not arrive."""
 
     __slots__ = ("address", "decoder", "is_open", "link", "queued", "silences")
 
     def __init__(self, link: int, address: str) -> None:
-        """A link that was asked for."""
+        """A connection that was requested."""
         self.link = link
         self.address = address
         self.is_open = False
@@ -36,12 +36,12 @@ class RawConnection:
 
 
 class Route:
-    """Where one topic is: member addresses by group and id, and write queues by group."""
+    """Route of one topic: member addresses by group and id, and write queues by group."""
 
     __slots__ = ("members", "queues")
 
     def __init__(self, raw: dict[str, Any]) -> None:
-        """From a name server's answer."""
+        """`raw`: a name server's response."""
         self.members: dict[str, dict[int, str]] = {
             str(group["brokerName"]): {int(number): str(where) for number, where in group["brokerAddrs"].items()}
             for group in raw["brokerDatas"]
@@ -55,7 +55,7 @@ class RawClient:
     """See `boundary.Node`. `act` is what a subclass does each time it is driven."""
 
     def __init__(self, name: str, random: Random, name_servers: tuple[str, ...], *, binary: bool = False) -> None:
-        """Nothing is connected. `binary`: headers in the binary form."""
+        """A client without connections. `binary`: whether headers use the binary form."""
         self.name = name
         self.random = random
         self.name_servers = name_servers
@@ -63,7 +63,7 @@ class RawClient:
         self.now = Now(0, 0)
         self._binary = binary
         self._out = Turn()
-        self._lines: dict[str, RawConnection] = {}
+        self._connections: dict[str, RawConnection] = {}
         self._by_link: dict[int, RawConnection] = {}
         self._waiting: dict[tuple[int, int], Then] = {}
         self._timers: list[tuple[int, int, Callable[[], None]]] = []
@@ -86,8 +86,8 @@ class RawClient:
             self._begun = True
             self.begin()
         while self._overdue and self._overdue[0][0] <= now.mono_ms:
-            _, key, line = heappop(self._overdue)
-            self._expire(line, key)
+            _, key, connection = heappop(self._overdue)
+            self._expire(connection, key)
         while self._timers and self._timers[0][0] <= now.mono_ms:
             heappop(self._timers)[2]()
         self.act()
@@ -108,101 +108,103 @@ class RawClient:
     def act(self) -> None:
         """Called at the end of each turn."""
 
-    def pushed(self, line: RawConnection, command: Command) -> None:
-        """A broker asks something of us."""
+    def pushed(self, connection: RawConnection, command: Command) -> None:
+        """Called with a request from a broker."""
 
-    # Time and links.
+    # Timers and connections.
 
     def after(self, delay_ms: int, action: Callable[[], None]) -> None:
-        """Do something later."""
+        """Call an action later."""
         self._count += 1
         heappush(self._timers, (self.now.mono_ms + max(1, delay_ms), self._count, action))
 
-    def _line(self, address: str) -> RawConnection:
-        line = self._lines.get(address)
-        if line is None:
+    def _connection_to(self, address: str) -> RawConnection:
+        connection = self._connections.get(address)
+        if connection is None:
             self._count += 1
-            line = self._lines[address] = RawConnection(-self._count, address)
-            self._by_link[line.link] = line
-            self._out.connects.append(Connect(line.link, LinkKind.PEER, address))
-        return line
+            connection = self._connections[address] = RawConnection(-self._count, address)
+            self._by_link[connection.link] = connection
+            self._out.connects.append(Connect(connection.link, LinkKind.PEER, address))
+        return connection
 
     def _opened(self, event: Opened) -> None:
-        line = self._by_link.get(event.link)
-        if line is not None:
-            line.is_open = True
-            if line.queued:
-                self._out.send(line.link, *line.queued)
-                line.queued.clear()
+        connection = self._by_link.get(event.link)
+        if connection is not None:
+            connection.is_open = True
+            if connection.queued:
+                self._out.send(connection.link, *connection.queued)
+                connection.queued.clear()
 
     def _closed(self, event: Closed) -> None:
-        line = self._by_link.pop(event.link, None)
-        if line is None:
+        connection = self._by_link.pop(event.link, None)
+        if connection is None:
             return
-        if self._lines.get(line.address) is line:
-            del self._lines[line.address]
-        for key in [key for key in self._waiting if key[0] == line.link]:
+        if self._connections.get(connection.address) is connection:
+            del self._connections[connection.address]
+        for key in [key for key in self._waiting if key[0] == connection.link]:
             self._waiting.pop(key)(None)
 
     def _take(self, link: int, data: bytes) -> None:
-        line = self._by_link.get(link)
-        if line is None:
+        connection = self._by_link.get(link)
+        if connection is None:
             return
-        for frame in line.decoder.feed(data):
+        for frame in connection.decoder.feed(data):
             command = decode_command(frame)
             if not command.is_response:
-                self.pushed(line, command)
+                self.pushed(connection, command)
                 continue
-            line.silences = 0
+            connection.silences = 0
             then = self._waiting.pop((link, command.opaque), None)
             if then is not None:
                 then(command)
-        assert line.decoder.error is None, f"{line.address} answered with no frame: {line.decoder.error}"
+        assert connection.decoder.error is None, (
+            f"{connection.address} answered with no frame: {connection.decoder.error}"
+        )
 
     # Requests.
 
     def ask(self, address: str, command: Command, timeout_ms: int, then: Then) -> int:
-        """Send a request; returns the number of the link it went to."""
-        line = self._line(address)
+        """Send a request; return the id of its connection."""
+        connection = self._connection_to(address)
         self._count += 1
         command.opaque = self._count
         command.binary = self._binary
-        key = (line.link, command.opaque)
+        key = (connection.link, command.opaque)
         self._waiting[key] = then
-        self._write(line, command)
-        heappush(self._overdue, (self.now.mono_ms + timeout_ms, key, line))
-        return line.link
+        self._write(connection, command)
+        heappush(self._overdue, (self.now.mono_ms + timeout_ms, key, connection))
+        return connection.link
 
-    def tell(self, address: str, command: Command) -> int:
-        """Send a one-way request; returns the number of the link."""
-        line = self._line(address)
+    def send_oneway(self, address: str, command: Command) -> int:
+        """Send a one-way request; return the id of its connection."""
+        connection = self._connection_to(address)
         self._count += 1
         command.opaque = self._count
         command.flag |= FLAG_ONEWAY
-        self._write(line, command)
-        return line.link
+        self._write(connection, command)
+        return connection.link
 
-    def _write(self, line: RawConnection, command: Command) -> None:
+    def _write(self, connection: RawConnection, command: Command) -> None:
         frame = encode_command(command)
-        if line.is_open:
-            self._out.send(line.link, frame)
+        if connection.is_open:
+            self._out.send(connection.link, frame)
         else:
-            line.queued.append(frame)
+            connection.queued.append(frame)
 
-    def _expire(self, line: RawConnection, key: tuple[int, int]) -> None:
+    def _expire(self, connection: RawConnection, key: tuple[int, int]) -> None:
         then = self._waiting.pop(key, None)
         if then is None:
             return
-        line.silences += 1
-        if line.silences >= SILENCES_MAX and self._lines.get(line.address) is line:
-            self._out.closes.append((line.link, "it does not answer"))
-            del self._lines[line.address]
+        connection.silences += 1
+        if connection.silences >= SILENCES_MAX and self._connections.get(connection.address) is connection:
+            self._out.closes.append((connection.link, "it does not answer"))
+            del self._connections[connection.address]
         then(None)
 
     # Routes.
 
     def fetch_route(self, topic: str) -> None:
-        """Ask a name server for a topic's route; what is known stays if there is no answer."""
+        """Fetch a topic's route from a name server; the known one stays without a response."""
         server = self.random.choice(self.name_servers)
         fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
         self.ask(

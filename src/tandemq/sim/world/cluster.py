@@ -1,8 +1,8 @@
-"""The cluster of one seed: machines, name servers, brokers, and what operators do to them.
+"""The cluster of one seed: machines, name servers, brokers, and the operators' actions.
 
-A `Host` is a broker's place: machine, disk, settings, and the process that runs there at the moment, if any. It can be
-started, killed, lose its power, lose its disk; it starts again on what its disk holds. An operator follows the hints
-of the errors: a table that cannot be read is deleted.
+A `Host` is a broker's machine with its disk and settings, and the process on it, if any. It can be started, killed,
+lose power or lose its disk; it restarts on what its disk holds. Operators follow the hints of errors: they delete a
+table that cannot be read.
 """
 
 import logging
@@ -26,10 +26,10 @@ log = logging.getLogger(__name__)
 
 
 class Host:
-    """A broker's place."""
+    """A broker's machine, disk and settings, and the process that runs there, if any."""
 
     def __init__(self, cluster: "Cluster", group: GroupPlan, broker_id: int, config: BrokerConfig) -> None:
-        """Nothing runs yet."""
+        """A host without a process."""
         self._cluster = cluster
         self.group = group
         self.broker_id = broker_id
@@ -40,10 +40,10 @@ class Host:
         self.process: Process | None = None
         self.broker: Broker | None = None
         self.losses_us: list[int] = []
-        """When it lost unsynced bytes, or all."""
+        """Times at which it lost unsynced bytes or its whole disk."""
         self.wipes_us: list[int] = []
         self.flips: list[tuple[str, int]] = []
-        """(path, position) of bits turned on its disk."""
+        """(path, position) of bits flipped on its disk."""
         self.kills = 0
         self._incarnation = 0
 
@@ -52,18 +52,18 @@ class Host:
 
     @property
     def is_master(self) -> bool:
-        """Whether this member takes messages."""
+        """Return whether this member is the master of a group with fixed roles."""
         return self.broker_id == 0
 
     @property
     def address(self) -> str:
-        """Where clients reach it."""
+        """Return the address for clients."""
         return f"{self.machine.ip}:{BROKER_PORT}"
 
-    # Life.
+    # Start and stop.
 
     def start(self) -> None:
-        """Open the store and run; an operator does what error hints say."""
+        """Open the store and run the broker; on an error, act on its hint."""
         if self.process is not None:
             return
         world, network = self._cluster.world, self._cluster.network
@@ -100,13 +100,13 @@ class Host:
 
     def _open(self, process: Process) -> Broker:
         facts = MachineFacts(self.machine.boot_id, self._cluster.plan.memory_bytes)
-        dice = Random(f"{self._cluster.world.seed}-{self.name}-{self._incarnation}")
+        random = Random(f"{self._cluster.world.seed}-{self.name}-{self._incarnation}")
         delays = parse_delay_levels(self.config.delay_levels)
         return Broker(
             self.config,
             self.machine.disk,
             process,
-            dice,
+            random,
             facts,
             self.machine.now(),
             delays,
@@ -114,7 +114,7 @@ class Host:
         )
 
     def _repair(self, error: StoreDamaged) -> None:
-        """What the hint says: delete the table that cannot be read."""
+        """Delete the table that cannot be read, as the hint says."""
         path = str(error).partition(":")[0]
         self._cluster.world.consequence("start-refused", f"{self.name}: {error}")
         disk = self.machine.disk
@@ -130,25 +130,25 @@ class Host:
         if self._cluster.on_turn is not None:
             self._cluster.on_turn(self)
 
-    def _gone(self, *, told: bool) -> None:
+    def _gone(self, *, notify: bool) -> None:
         process = self.process
         if process is None:
             return
         if self._cluster.on_stop is not None:
             self._cluster.on_stop(self)
         process.kill()
-        self._cluster.network.forget(process, told=told)
+        self._cluster.network.forget(process, notify=notify)
         self.process = self.broker = None
 
     def kill(self) -> None:
-        """SIGKILL: what it wrote stays; the system resets its connections."""
+        """Kill the process (SIGKILL): its written bytes stay, the kernel resets its connections."""
         if self.process is not None:
-            self._gone(told=True)
+            self._gone(notify=True)
             self.kills += 1
         self.machine.disk.kill()
 
     def stop(self) -> None:
-        """A clean stop."""
+        """Stop cleanly."""
         if self.process is None or self.broker is None:
             return
         process, broker = self.process, self.broker
@@ -163,15 +163,15 @@ class Host:
         self.kill()
 
     def crash(self) -> None:
-        """The machine loses its power: unsynced bytes go by dice, nobody is told."""
-        self._gone(told=False)
+        """Cut the machine's power: unsynced bytes survive at random, peers receive no reset."""
+        self._gone(notify=False)
         self.machine.disk.crash()
         self.losses_us.append(self._cluster.world.now_us)
         self._cluster.network.dead_machines[self.machine.ip] = None
         self.machine.boot()
 
     def wipe(self) -> None:
-        """The disk is lost; an empty one takes its place."""
+        """Replace the disk by an empty one."""
         self.kill()
         self.machine.disk = self._new_disk()
         self.machine.disk.wall_ms = self.machine.now().wall_ms
@@ -179,13 +179,13 @@ class Host:
         self.wipes_us.append(self._cluster.world.now_us)
 
     def power_loss(self) -> None:
-        """The disk stopped the process at a chosen call."""
+        """Handle the disk call at which the process was to stop."""
         self._power_lost()
 
     def _power_lost(self) -> None:
         world = self._cluster.world
         if self._cluster.stop_kills:
-            self._gone(told=True)
+            self._gone(notify=True)
             self.kills += 1
             self.machine.disk.kill()
             world.fault("killed-at-call", self.name)
@@ -199,7 +199,7 @@ class Cluster:
     """All hosts of a world."""
 
     def __init__(self, world: World, network: Network, plan: Plan) -> None:
-        """Nothing runs yet."""
+        """A cluster in which nothing runs yet."""
         self.world = world
         self.network = network
         self.plan = plan
@@ -207,7 +207,7 @@ class Cluster:
         self.on_stop: Callable[[Host], None] | None = None
         self.on_turn: Callable[[Host], None] | None = None
         self.stop_kills = True
-        """Whether a process stopped at a chosen disk call is killed, or its machine loses its power."""
+        """Whether stopping a process at a disk call means a kill (True) or a power loss of its machine (False)."""
         self.hosts = [
             Host(self, group, broker_id, plan.config(group, broker_id))
             for group in plan.groups
@@ -220,7 +220,7 @@ class Cluster:
         }
 
     def start(self) -> None:
-        """Start everything, in an order of the dice."""
+        """Start everything, in random order."""
         for address in self.plan.name_servers:
             self.start_name_server(address)
         order = list(self.hosts)
@@ -240,32 +240,32 @@ class Cluster:
         self.name_servers[address] = process
 
     def name_server_machine(self, address: str) -> SimMachine:
-        """Where a name server runs."""
+        """Return the machine of a name server."""
         return self._ns_machines[address]
 
     def kill_name_server(self, address: str) -> None:
-        """SIGKILL."""
+        """Kill a name server (SIGKILL)."""
         process = self.name_servers.pop(address, None)
         if process is not None:
             process.kill()
-            self.network.forget(process, told=True)
+            self.network.forget(process, notify=True)
             self._ns_machines[address].disk.kill()
 
     def prepare(self, host: Host, process: Process) -> None:
-        """A broker's process is about to get its node."""
+        """Prepare a broker's process before its node is created."""
 
     def keyring(self, _name: str) -> Keyring | None:
-        """What a node that starts proves itself with; None: nothing is proven."""
+        """Return the secrets of a node that starts; None without authentication."""
         return None
 
-    def has_rot(self, address: str) -> bool:
-        """Whether bits were turned at rest on the host there."""
+    def has_bit_rot(self, address: str) -> bool:
+        """Return whether bits were flipped at rest on the host with this address."""
         return any(host.flips for host in self.hosts if host.address == address)
 
     def members(self, group: GroupPlan) -> list[Host]:
-        """The hosts of a group, master first."""
+        """Return the hosts of a group, master first."""
         return [host for host in self.hosts if host.group is group]
 
     def master(self, group: GroupPlan) -> Host:
-        """The master's host."""
+        """Return the master's host."""
         return self.members(group)[0]

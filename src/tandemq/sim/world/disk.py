@@ -1,19 +1,19 @@
-"""A disk in memory that fails the way disks do: full, broken, and forgetful when the power goes.
+"""In-memory disk with the failures of real ones: full, failing, and losing unsynced data in a power loss.
 
-What a power loss leaves (`crash`), by dice:
+State after a power loss (`crash`), drawn at random:
 
-    written bytes   of each page not synced, every 512 bytes (or the whole page) is as written last, as synced last, or
-                    something written in between; so a last write may be torn
-    names, lengths  a journal: all that happened up to some moment holds, nothing after it
-    datasync        makes a file's bytes safe, and the journal up to the last entry about that file
-    replace         is safe when it returns
+    written bytes   each 512-byte sector (or the whole page) of an unsynced page has its last written content, its last
+                    synced content, or one written in between; so a last write may be torn
+    names, lengths  a journal: all entries up to some point survive, none after it
+    datasync        makes a file's bytes durable, and the journal up to the last entry about that file
+    replace         is durable when it returns
 
-A process that dies (`kill`) loses nothing that it wrote. Either way its open files are dead afterwards.
+A process that dies (`kill`) loses nothing that it wrote. Either way its open files cannot be used afterwards.
 
-Pages never written take no memory, so a file of 1 GiB costs nothing. Everything is drawn from the `Random` given: the
-same calls give the same bytes.
+Pages never written take no memory, so a file of 1 GiB costs nothing. All choices come from the given `Random`: the same
+calls give the same bytes.
 
-Does not know: directories' rights, links, more than one process at a time.
+Does not know: permissions, links, more than one process at a time.
 """
 
 from collections import Counter
@@ -28,20 +28,20 @@ PAGE_BYTES = 4096
 SECTOR_BYTES = 512
 _NO_PAGE = bytes(PAGE_BYTES)
 WRITTEN_BACK = 1 / 8
-"""Chance that the system wrote a changed page to the device by itself before it is changed again."""
+"""Probability that the kernel wrote a changed page to the device before its next change."""
 
 OPERATIONS = ("create", "pwrite", "pread", "datasync", "truncate", "replace", "remove", "read")
 
 
 class PowerLoss(BaseException):
-    """Raised by `SimDisk.stop_at`: the process ends here. Not an Exception, so that nothing goes on."""
+    """Raised by `SimDisk.stop_at` to end the process. Not an Exception, so that no handler catches it."""
 
 
 @dataclass(slots=True)
 class DiskFault:
-    """Fails calls of one operation, from the `nth` (counted from 1, from now on) for `times` calls; -1 for ever.
+    """Failure of calls of one operation, from the `nth` (from 1, counted from now) for `times` calls; -1 for ever.
 
-    A failing write leaves a part of its bytes, chosen by dice, unless `leaves_part` is False.
+    A failing write leaves a random part of its bytes, unless `leaves_part` is False.
     """
 
     operation: str
@@ -54,7 +54,7 @@ class DiskFault:
     """Calls counted so far."""
 
     def strikes(self, operation: str, path: str) -> bool:
-        """Count a call; whether it is to fail."""
+        """Count a call; return whether it fails."""
         if operation != self.operation or not path.startswith(self.prefix):
             return False
         self.seen += 1
@@ -65,8 +65,8 @@ class DiskFault:
 class _Content:
     """The bytes of a file.
 
-    `synced` holds, for each page written since the last sync, what the device has (None: nothing); `grown_from` the
-    length it had before writes made it longer, -1 if none did since.
+    `synced`: for each page written since the last sync, its content on the device (None: nothing). `grown_from`: the
+    length before writes extended it, -1 if none did since the last sync.
     """
 
     size: int = 0
@@ -78,7 +78,7 @@ class _Content:
 
 @dataclass(slots=True)
 class _Change:
-    """One entry of the journal, with what undoes it."""
+    """One journal entry, with what is needed to undo it."""
 
     kind: str
     path: str
@@ -94,7 +94,7 @@ class SimFile:
     __slots__ = ("_content", "_disk", "_life", "path")
 
     def __init__(self, disk: "SimDisk", path: str, content: _Content) -> None:
-        """Open in the present process."""
+        """A file opened in the current process."""
         self.path = path
         self._disk = disk
         self._content = content
@@ -168,26 +168,26 @@ class SimDisk:
     """See `boundary.Disk`; and what goes wrong with it."""
 
     def __init__(self, random: Random, *, total_bytes: int = 1 << 40) -> None:
-        """An empty disk. `total_bytes` may be changed at any time: space is taken by pages, 4 KiB each."""
+        """An empty disk. `total_bytes` may change at any time; space is used in pages of 4 KiB."""
         self.random = random
         self.total_bytes = total_bytes
         self.wall_ms = 0
-        """The time that files get as their last change; moved by the owner."""
+        """Modification time given to files; moved by the owner."""
         self.faults: list[DiskFault] = []
         self.counts: Counter[str] = Counter()
-        """Calls so far, by operation."""
+        """Number of calls, by operation."""
         self.on_call: Callable[[str, str], None] | None = None
         """Called before each operation with its name and path; may raise `PowerLoss`."""
         self.lies = False
-        """Whether `datasync` returns without having done anything: by this a checker shows that it can fail."""
+        """Whether `datasync` returns without syncing, to show that a check can fail."""
         self.life = 0
-        """Grows when the process ends, so that its files are known to be dead."""
+        """Incremented when the process ends, which invalidates its open files."""
         self._files: dict[str, _Content] = {}
         self._directories: set[str] = {""}
         self._journal: list[_Change] = []
         self._used_pages = 0
 
-    # The disk as the core sees it.
+    # Operations (`boundary.Disk`).
 
     def open(self, path: str, *, create: bool = False) -> SimFile:
         """See `boundary.Disk`."""
@@ -265,7 +265,7 @@ class SimDisk:
         """See `boundary.Disk`."""
         return DiskUsage(self.total_bytes, max(0, self.total_bytes - self._used_pages * PAGE_BYTES))
 
-    # What goes wrong.
+    # Faults.
 
     def fail(
         self,
@@ -284,7 +284,7 @@ class SimDisk:
         return fault
 
     def stop_at(self, nth: int, operations: tuple[str, ...] = OPERATIONS) -> None:
-        """Raise PowerLoss in place of the `nth` call of these operations from now on, and of all after it."""
+        """Raise PowerLoss at the `nth` call of these operations from now on, and at all after it."""
         left = nth
 
         def stop(operation: str, _path: str) -> None:
@@ -297,17 +297,17 @@ class SimDisk:
         self.on_call = stop
 
     def heal(self) -> None:
-        """No more faults."""
+        """Remove all faults."""
         self.faults.clear()
         self.on_call = None
 
     def kill(self) -> None:
-        """The process is gone; what it wrote stays."""
+        """End the process; its written bytes stay."""
         self.life += 1
         self.on_call = None
 
     def crash(self) -> None:
-        """The power fails: what was not synced survives by dice."""
+        """Cut the power: unsynced data survives at random."""
         self.kill()
         survive = self.random.randrange(len(self._journal) + 1)
         for change in reversed(self._journal[survive:]):
@@ -320,7 +320,7 @@ class SimDisk:
         self._used_pages = sum(len(content.pages) for content in self._files.values())
 
     def flip(self, path: str, offset: int, bit: int = 0) -> None:
-        """Turn one bit over, on the device too."""
+        """Flip one bit, on the device too."""
         content = self._files[path]
         assert 0 <= offset < content.size, "a flip lies within the file"
         page, within = divmod(offset, PAGE_BYTES)
@@ -332,7 +332,7 @@ class SimDisk:
             content.synced[page] = bytes(changed)
 
     def peek(self, path: str, size: int, position: int, *, safe: bool) -> bytes:
-        """Bytes of a file; `safe`: those that a power loss now would leave for certain. Counts and fails nothing."""
+        """Return bytes of a file without counting a call or failing. `safe`: only bytes that are durable now."""
         content = self._files.get(path)
         if content is None:
             return b""
@@ -349,19 +349,19 @@ class SimDisk:
         return _load(pages, content.size if content.grown_from < 0 else content.grown_from, size, position)
 
     def paths(self) -> tuple[str, ...]:
-        """All files, sorted."""
+        """Return all files, sorted."""
         return tuple(sorted(self._files))
 
-    # Inside.
+    # Internals.
 
     def count(self, operation: str, path: str) -> None:
-        """Note a call."""
+        """Count a call."""
         self.counts[operation] += 1
         if self.on_call is not None:
             self.on_call(operation, path)
 
     def fault(self, operation: str, path: str) -> DiskFault | None:
-        """The fault that strikes this call, if one does."""
+        """Return the fault that applies to this call, if any."""
         found = None
         for fault in self.faults:
             if fault.strikes(operation, path):
@@ -369,13 +369,13 @@ class SimDisk:
         return found
 
     def raise_fault(self, operation: str, path: str) -> None:
-        """Fail the call if a fault strikes."""
+        """Raise the error of a fault that applies to this call, if any."""
         fault = self.fault(operation, path) if self.faults else None
         if fault is not None:
             raise fault.error(f"{path}: a simulated fault of {operation}")
 
     def store(self, content: _Content, data: memoryview, position: int) -> int:
-        """Put bytes into pages while there is space; returns how many."""
+        """Store bytes while there is space; return how many."""
         done = 0
         while done < len(data):
             page, within = divmod(position + done, PAGE_BYTES)
@@ -402,7 +402,7 @@ class SimDisk:
         content.synced[page] = None if present is None else bytes(present)
 
     def resize(self, path: str, content: _Content, size: int) -> None:
-        """Change a file's length; bytes behind it are zero when it grows again."""
+        """Change a file's length; bytes beyond it are zero when it grows again."""
         change = _Change("truncate", path, content, size=content.size)
         first_gone = -(-size // PAGE_BYTES)
         for page in [page for page in content.pages if page >= first_gone]:
@@ -421,7 +421,7 @@ class SimDisk:
         self._journal.append(change)
 
     def commit_names(self, content: _Content) -> None:
-        """Make the journal safe up to the last entry about this file."""
+        """Make the journal durable up to the last entry about this file."""
         for position in range(len(self._journal) - 1, -1, -1):
             if self._journal[position].content is content:
                 del self._journal[: position + 1]
@@ -485,7 +485,7 @@ def _shrink(content: _Content, size: int) -> None:
 
 
 def _load(pages: Mapping[int, bytes | bytearray], end: int, size: int, position: int) -> bytes:
-    """Bytes of a file of `end` bytes; pages that are not there are zero."""
+    """Return bytes of a file with `end` bytes; missing pages are zero."""
     size = min(size, end - position)
     if size <= 0:
         return b""

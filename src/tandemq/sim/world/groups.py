@@ -1,8 +1,7 @@
-"""Clusters whose groups have a registry: what a seed draws, and the hosts that speak to it.
+"""Clusters whose groups have a registry: the plan drawn from a seed, and hosts with registry sessions.
 
-The registry is hosted by the first name server, the real one with its journal, or is an ideal one as ZooKeeper would
-be (`registry`). A group's mode and members are in the registry before any broker starts, as an administrator's tool
-puts them there.
+The registry is the one of the first name server with its journal, or an ideal ZooKeeper (`simulated_registry`). Group
+configurations are in the registry before any broker starts, as an administrator's tool would put them there.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -37,10 +36,10 @@ from tandemq.sim.world.world import SECOND, World
 
 SESSION_MS = 2_000
 DRIFT_PPM = 15_000
-"""How far clocks of machines run apart, at most, each way."""
+"""Maximum clock drift of a machine in either direction, ppm."""
 
 SECRETS = 0.25
-"""The part of the seeds in which members have a secret."""
+"""Share of the seeds in which members have a secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class ManagedGroup(GroupPlan):
     """Whether one member has a higher priority in elections."""
 
     def config(self) -> GroupConfig:
-        """What its administrator wrote."""
+        """Return the configuration that its administrator wrote."""
         members = tuple(
             GroupMember(
                 broker_id,
@@ -67,27 +66,29 @@ class ManagedGroup(GroupPlan):
 
 
 def mode_of(group: GroupPlan) -> Mode:
-    """The mode a group was configured with."""
+    """Return the mode that a group was configured with."""
     return group.mode if isinstance(group, ManagedGroup) else Mode.STATIC
 
 
 @dataclass(frozen=True, slots=True)
 class GroupsPlan(Plan):
-    """One seed's world. `registry`: which kind. `secret`: what members prove to each other and to the registry of a
-    name server; empty: nothing is proven."""
+    """One seed's cluster. `registry`: its kind.
+
+    `secret`: shared secret of the members and the name server's registry; empty: no authentication.
+    """
 
     registry: str
     secret: bytes = b""
 
     @property
     def registry_address(self) -> str:
-        """As in a broker's settings."""
+        """Return the address as in a broker's settings."""
         if self.registry == NAME_SERVER:
             return f"{NAME_SERVER}://{self.name_servers[0]}"
         return f"{ZOOKEEPER}://{REGISTRY_IP}:2181"
 
     def config(self, group: GroupPlan, broker_id: int) -> BrokerConfig:
-        """Settings of one member."""
+        """Return the settings of one member."""
         base = Plan.config(self, group, broker_id)
         assert isinstance(group, ManagedGroup), "all groups here have a registry"
         return replace(
@@ -100,12 +101,12 @@ class GroupsPlan(Plan):
 
     @property
     def name_server_config(self) -> NameServerConfig:
-        """Settings of the name servers; the first one's registry is asked, that of others stays empty."""
+        """Return the settings of the name servers; only the first one's registry is used."""
         return replace(super(GroupsPlan, self).name_server_config, registry_enable=self.registry == NAME_SERVER)
 
 
 def draw_groups(random: Random) -> GroupsPlan:
-    """A plan by dice: two groups, the second one only now and then."""
+    """Draw a plan: one group or, in a quarter of the seeds, two."""
     plan = draw(random)
     groups = []
     for group in plan.groups[: 1 + (random.random() < 0.25)]:
@@ -138,7 +139,7 @@ def draw_groups(random: Random) -> GroupsPlan:
 
 
 def with_secret(plan: GroupsPlan, random: Random) -> GroupsPlan:
-    """A plan, with a secret now and then; by dice of their own, so that seeds without one stay as they are."""
+    """Return the plan, in some seeds with a secret. Its own generator keeps seeds without a secret as they are."""
     return replace(plan, secret=random.randbytes(32)) if random.random() < SECRETS else plan
 
 
@@ -146,7 +147,7 @@ class GroupCluster(Cluster):
     """Hosts, name servers and a registry."""
 
     def __init__(self, world: World, network: Network, plan: GroupsPlan) -> None:
-        """Nothing runs yet; the registry knows the groups' configurations."""
+        """A cluster in which nothing runs yet; the registry has the groups' configurations."""
         super().__init__(world, network, plan)
         self.groups_plan = plan
         self.registry = SimRegistry(world, network)
@@ -165,7 +166,7 @@ class GroupCluster(Cluster):
             self._configure(self.registry.tree, self.registry.operator)
 
     def lose_registry(self) -> None:
-        """The registry's disk is lost; an operator brings the configurations again. A name server must be started."""
+        """Lose the registry's data; operators restore the configurations. A name server must be started again."""
         if self.groups_plan.registry == NAME_SERVER:
             address = self.plan.name_servers[0]
             self.kill_name_server(address)
@@ -180,7 +181,7 @@ class GroupCluster(Cluster):
             tree.execute(session, Create(config_path(CLUSTER, group.name), config_to_json(group.config())))
 
     def prepare(self, host: Host, process: Process) -> None:
-        """Its shell speaks to the registry, if that is not the name server's."""
+        """Open a registry session for the process, unless the name server hosts the registry."""
         if self.groups_plan.registry == ZOOKEEPER:
             client = f"{host.name}-{self.world.now_us}"
             process.registry = self.registry.open(process, client, SESSION_MS).ask
@@ -191,7 +192,7 @@ class GroupCluster(Cluster):
         return Keyring(lambda: (secret,), Random(f"{self.world.seed}-{name}-{self.world.now_us}")) if secret else None
 
     def leader(self, group: GroupPlan) -> Host | None:
-        """Who serves, or leads at least; None while nobody does."""
+        """Return the active member, or at least the leader; None without one."""
         if mode_of(group) is Mode.STATIC:
             return super().members(group)[0]
         found = [
@@ -202,24 +203,24 @@ class GroupCluster(Cluster):
         return max(found)[3] if found else None
 
     def members(self, group: GroupPlan) -> list[Host]:
-        """The hosts of a group, its leader first."""
+        """Return the hosts of a group, its leader first."""
         leader = self.leader(group)
         found = super().members(group)
         return found if leader is None else [leader, *(host for host in found if host is not leader)]
 
 
 def epoch_of(broker: Broker) -> int:
-    """The epoch a broker acts by; 0: none yet."""
+    """Return the epoch that a broker acts by; 0: none yet."""
     return 0 if broker.failover is None else broker.failover.epoch
 
 
 def stage_of(host: Host) -> MemberStage | None:
-    """Where a host's member stands; None if it is down or has none."""
+    """Return the stage of a host's member; None if it is down or has none."""
     broker = host.broker
     return None if broker is None or broker.failover is None else broker.failover.member.stage
 
 
 def state_of(host: Host) -> GroupState | None:
-    """The group's record as a host knows it."""
+    """Return the group's record as a host knows it."""
     broker = host.broker
     return None if broker is None or broker.failover is None else broker.failover.member.view.state

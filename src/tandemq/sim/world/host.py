@@ -1,6 +1,6 @@
-"""Seats: a client's machine, and the process that runs there at the moment, if any.
+"""A client's machine, and the process on it, if any.
 
-Talkers run all the time. An application may be killed or leave, and comes back as another process of the same name.
+Raw clients run all the time. An application may be killed or leave, and returns as another process of the same name.
 """
 
 from random import Random
@@ -13,11 +13,11 @@ from tandemq.sim.world.process import Process, SimMachine
 from tandemq.sim.world.world import World
 
 
-class Seat:
-    """A client's place."""
+class ClientHost:
+    """A client's machine."""
 
     def __init__(self, world: World, network: Network, ip: str, node: RawClient | Application) -> None:
-        """It runs."""
+        """A machine on which the client runs."""
         self.ip = ip
         self.name = node.name
         self.application = node if isinstance(node, Application) else None
@@ -27,11 +27,11 @@ class Seat:
         self._machine = SimMachine(world, node.name, ip, SimDisk(Random(0)))
         self.process: Process | None = None
         self._comes_back = False
-        """Whether it was started while its application was still leaving."""
+        """Whether it was started again while its application was still leaving."""
         self.start()
 
     def start(self) -> None:
-        """Run, unless it does; again, as soon as the application that is leaving has left."""
+        """Start the client unless it runs; a leaving application is started again once it has left."""
         self._comes_back = self.process is not None
         if self.process is None:
             process = self.process = Process(self._world, self._network, self._machine, self.name)
@@ -39,21 +39,21 @@ class Seat:
             process.start(self._node)
 
     def wake(self) -> None:
-        """Drive it now: somebody put work into its node from outside."""
+        """Drive the node now: another one has put work into it."""
         assert self.process is not None, "it runs"
         self.process.wake()
 
     def kill(self) -> None:
-        """End an application's process: the system resets its connections."""
+        """End an application's process; the kernel resets its connections."""
         assert self.application is not None, "talkers do not die"
         if self.process is not None:
             self.process.kill()
-            self._network.forget(self.process, told=True)
+            self._network.forget(self.process, notify=True)
             self.process = None
             self.application.killed()
 
     def leave(self) -> None:
-        """Let an application close its client, and then end."""
+        """Let an application close its client and then end."""
         assert self.application is not None, "talkers do not leave"
         if self.process is not None:
             self._comes_back = False

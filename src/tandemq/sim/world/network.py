@@ -1,14 +1,14 @@
-"""The simulated network: connections between machines, and all that befalls them.
+"""Simulated network: connections between machines, and their faults.
 
     process ── send ─► pipe (bytes in flight, in order) ── deliver ─► process
-                        │ each chunk has its own delay, and may be cut in two anywhere
-                        ├ a blocked path keeps what it has until it is healed     (stall, partition, one way or both)
-                        └ a lost connection swallows everything and tells nobody  (black hole, forgotten by a firewall)
+                        │ each chunk has its own delay, and may be split anywhere
+                        ├ a blocked path holds its bytes until it is healed    (stall, partition, one way or both)
+                        └ a lost connection drops everything without an error  (black hole, forgotten by a firewall)
 
-A connection has two ends, and each end belongs to a process. A process that is killed resets its connections; one
-whose machine goes down resets nothing: the other side hears of it when it sends something and the machine is back.
+A connection has two ends, and each end belongs to a process. A killed process resets its connections. A machine that
+goes down resets nothing: its peer gets a reset when it sends something and the machine is back.
 
-Nothing is ever reordered within a connection; different connections know nothing of each other.
+Bytes are never reordered within a connection; connections are independent of each other.
 """
 
 from collections import deque
@@ -20,9 +20,9 @@ from tandemq.sim.world.world import MS, SECOND, World
 
 WINDOW_BYTES = 64 * 1024
 FRAME_HEAD_BYTES = 12
-"""Bits turned in flight spare the head of what a master sends: it carries no checksum."""
+"""Bytes at the head of a master's transfer in which no bit is flipped: the head carries no checksum."""
 CONNECT_RETRIES_S = (1, 3, 7, 15, 31, 63)
-"""When a connection that finds no path is tried again, and after the last given up."""
+"""Times of the retries of a connection without a path; after the last it fails."""
 
 
 class Owner(Protocol):
@@ -32,13 +32,13 @@ class Owner(Protocol):
     is_running: bool
 
     def next_link(self) -> int:
-        """A number for a connection that was accepted."""
+        """Return the id for an accepted connection."""
 
     def post(self, event: Event) -> None:
-        """Something happened to a connection."""
+        """Report an event of a connection."""
 
     def deliver(self, link: int, data: bytes) -> None:
-        """Bytes arrived."""
+        """Deliver received bytes."""
 
 
 class Pipe:
@@ -47,7 +47,7 @@ class Pipe:
     __slots__ = ("busy", "bytes", "connection", "into", "last_us", "out", "source", "was_full")
 
     def __init__(self, connection: "SimConnection", source: int) -> None:
-        """`source` is the end that sends, 0 or 1."""
+        """`source`: the sending end, 0 or 1."""
         self.connection = connection
         self.source = source
         self.into = 1 - source
@@ -59,12 +59,12 @@ class Pipe:
 
 
 class SimConnection:
-    """Two ends: 0 asked for it, 1 accepted it."""
+    """A connection with two ends: 0 opened it, 1 accepted it."""
 
     __slots__ = ("flip_in", "is_lost", "is_up", "kind", "links", "open", "owners", "pipes")
 
     def __init__(self, kind: LinkKind, owners: tuple[Owner, Owner], links: tuple[int, int]) -> None:
-        """A connection that was just made."""
+        """A new connection."""
         self.kind = kind
         self.owners = owners
         self.links = links
@@ -73,14 +73,14 @@ class SimConnection:
         self.is_lost = False
         self.is_up = True
         self.flip_in = [-1, -1]
-        """Bytes of each direction after which one bit is turned; -1: none."""
+        """Bytes of each direction after which one bit is flipped; -1: none."""
 
 
 class Network:
     """All connections and listeners of a world."""
 
     def __init__(self, world: World) -> None:
-        """Nobody listens."""
+        """A network without listeners."""
         self._world = world
         self._listeners: dict[str, tuple[Owner, LinkKind]] = {}
         self._by_end: dict[tuple[int, int], tuple[SimConnection, int]] = {}
@@ -96,55 +96,55 @@ class Network:
     # Processes.
 
     def listen(self, address: str, owner: Owner, kind: LinkKind) -> None:
-        """A process listens."""
+        """Listen on a port."""
         self._listeners[address] = (owner, kind)
 
     def addresses(self) -> list[tuple[str, LinkKind]]:
-        """All ports that are open."""
+        """Return all open ports."""
         return [(address, kind) for address, (_, kind) in self._listeners.items()]
 
-    def connect(self, owner: Owner, wish: Connect) -> None:
-        """A process asks for a connection."""
-        self._try(owner, wish, 0)
+    def connect(self, owner: Owner, request: Connect) -> None:
+        """Open a connection."""
+        self._try(owner, request, 0)
 
-    def _try(self, owner: Owner, wish: Connect, attempt: int) -> None:
+    def _try(self, owner: Owner, request: Connect, attempt: int) -> None:
         if not owner.is_running:
             return
-        ip = wish.address.rpartition(":")[0]
-        listener = self._listeners.get(wish.address)
+        ip = request.address.rpartition(":")[0]
+        listener = self._listeners.get(request.address)
         delay = self._delay()
         if (owner.ip, ip) in self.blocked or (ip, owner.ip) in self.blocked or ip in self.dead_machines:
             if attempt < len(CONNECT_RETRIES_S):
                 wait = CONNECT_RETRIES_S[attempt] - (CONNECT_RETRIES_S[attempt - 1] if attempt else 0)
-                self._world.after(wait * SECOND, lambda: self._try(owner, wish, attempt + 1))
+                self._world.after(wait * SECOND, lambda: self._try(owner, request, attempt + 1))
             else:
-                owner.post(Closed(wish.link, "connection timed out"))
+                owner.post(Closed(request.link, "connection timed out"))
         elif listener is None:
-            self._world.after(delay, lambda: self._refuse(owner, wish))
+            self._world.after(delay, lambda: self._refuse(owner, request))
         else:
-            self._world.after(delay, lambda: self._establish(owner, wish))
+            self._world.after(delay, lambda: self._establish(owner, request))
 
-    def _refuse(self, owner: Owner, wish: Connect) -> None:
+    def _refuse(self, owner: Owner, request: Connect) -> None:
         if owner.is_running:
-            owner.post(Closed(wish.link, "connection refused"))
+            owner.post(Closed(request.link, "connection refused"))
 
-    def _establish(self, owner: Owner, wish: Connect) -> None:
-        found = self._listeners.get(wish.address)
+    def _establish(self, owner: Owner, request: Connect) -> None:
+        found = self._listeners.get(request.address)
         if found is None or not owner.is_running:
-            self._refuse(owner, wish)
+            self._refuse(owner, request)
             return
         server, kind = found
         number = server.next_link()
-        connection = SimConnection(kind, (owner, server), (wish.link, number))
+        connection = SimConnection(kind, (owner, server), (request.link, number))
         self.connections[connection] = None
-        self._by_end[id(owner), wish.link] = (connection, 0)
+        self._by_end[id(owner), request.link] = (connection, 0)
         self._by_end[id(server), number] = (connection, 1)
         here = f"{owner.ip}:{40_000 + number % 20_000}"
-        server.post(Opened(number, kind, here, wish.address))
-        owner.post(Opened(wish.link, wish.kind, wish.address, here))
+        server.post(Opened(number, kind, here, request.address))
+        owner.post(Opened(request.link, request.kind, request.address, here))
 
     def send(self, owner: Owner, link: int, data: bytes) -> None:
-        """A process hands over bytes; unknown links swallow them."""
+        """Send bytes; they are dropped if the connection is unknown."""
         found = self._by_end.get((id(owner), link))
         if found is None:
             return
@@ -213,7 +213,7 @@ class Network:
             pipe.busy = False
 
     def _dead_letter(self, pipe: Pipe) -> None:
-        """Bytes for an end that is gone: its machine, if it is up again, answers with a reset."""
+        """Handle bytes for a closed end: its machine, if it is up, answers with a reset."""
         connection = pipe.connection
         pipe.out.clear()
         pipe.busy = False
@@ -237,10 +237,10 @@ class Network:
         pipe.was_full = pipe.was_full or waiting > 0
         return waiting
 
-    # Ends.
+    # Closing.
 
     def close(self, owner: Owner, link: int, reason: str) -> None:
-        """A process closes a connection: what it sent before still arrives, then the other side hears of it."""
+        """Close a connection: bytes sent before still arrive, then the peer sees the close."""
         found = self._by_end.get((id(owner), link))
         if found is None:
             if owner.is_running:
@@ -262,36 +262,36 @@ class Network:
         if owner.is_running:
             owner.post(Closed(link, reason))
 
-    def forget(self, owner: Owner, *, told: bool) -> None:
-        """A process is gone. `told`: its system says so to the other sides; else (power loss) nobody does."""
+    def forget(self, owner: Owner, *, notify: bool) -> None:
+        """Remove a process. `notify`: its kernel closes its connections; otherwise (power loss) peers get no signal."""
         for address in [address for address, (who, _) in self._listeners.items() if who is owner]:
             del self._listeners[address]
         for connection in list(self.connections):
             for end in (0, 1):
                 if connection.owners[end] is owner and connection.open[end]:
                     self._end(connection, end, "process gone")
-                    if told and connection.open[1 - end]:
+                    if notify and connection.open[1 - end]:
                         self._put(connection.pipes[end], b"")
 
     # Faults.
 
     def cut(self, connection: SimConnection) -> None:
-        """Reset a connection; both sides hear of it."""
+        """Reset a connection for both sides."""
         for end in (0, 1):
             connection.pipes[end].out.clear()
             connection.pipes[end].bytes = 0
             self._end(connection, end, "connection reset")
 
     def lose(self, connection: SimConnection, *, half: bool) -> None:
-        """Let a connection swallow everything from now on. `half`: the side that asked for it hears that it is gone."""
+        """Drop everything on a connection from now on. `half`: the side that opened it sees a reset."""
         connection.is_lost = True
         if half:
             self._end(connection, 0, "connection reset")
 
     def block(self, source: str, target: str) -> None:
-        """Nothing arrives at `target` from `source` any more."""
+        """Block the path from `source` to `target`."""
         self.blocked[source, target] = None
 
     def heal(self) -> None:
-        """All paths are open; what was kept arrives. Lost connections stay lost."""
+        """Open all paths; held bytes arrive. Lost connections stay lost."""
         self.blocked.clear()

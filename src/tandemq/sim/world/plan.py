@@ -1,6 +1,6 @@
-"""What one seed's cluster looks like: roles, levels, settings and workload, drawn from the seed.
+"""The plan of one seed: roles, levels, settings and workload.
 
-Everything is small, so that segments roll, queue files fill, timeouts pass and limits are reached within a minute.
+Sizes are small, so that segments roll, queue files fill, timeouts pass and limits are reached within a minute.
 """
 
 from dataclasses import dataclass, replace
@@ -10,15 +10,15 @@ from tandemq.config.settings import BrokerConfig, NameServerConfig, tiny, tiny_n
 
 CLUSTER = "Sim"
 BROKER_PORT, FAST_PORT, HA_PORT, NAME_SERVER_PORT = 10911, 10909, 10912, 9876
-STRANGER_IP = "10.0.8.91"
+MALFORMED_PEER_IP = "10.0.8.91"
 DELAYS = "1s 2s 5s 10s"
 APPLICATIONS = (("p1", 0.7), ("G", 0.6), ("GT", 0.6))
-"""Clients that may be applications on the real client, and how often they are."""
+"""Clients that may be applications on the real client, and the share of seeds in which they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """One broker group. `copies`: what a SYNC_MASTER asks for, its own included."""
+    """One broker group. `copies`: inSyncReplicas of a SYNC_MASTER, its own copy included."""
 
     number: int
     name: str
@@ -29,13 +29,13 @@ class GroupPlan:
 
     @property
     def level(self) -> str:
-        """L0 nothing is waited for, L1 the disk, L2 a slave, L3 both."""
+        """Return the level: L0 waits for nothing, L1 for the disk, L2 for a slave, L3 for both."""
         return f"L{(self.flush == 'SYNC_FLUSH') + 2 * (self.role == 'SYNC_MASTER')}"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One seed's world."""
+    """One seed's cluster."""
 
     groups: tuple[GroupPlan, ...]
     name_servers: tuple[str, ...]
@@ -46,7 +46,7 @@ class Plan:
     suspend_ms: int
     tag_group: bool
     applications: frozenset[str]
-    """Which clients are applications on the real client: `p1`, and consumer groups `G` and `GT`."""
+    """Clients that are applications on the real client: producer `p1`, consumer groups `G` and `GT`."""
     orderly: bool
     route_poll_ms: int
     faulty_us: int
@@ -54,7 +54,7 @@ class Plan:
     memory_bytes: int
 
     def config(self, group: GroupPlan, broker_id: int) -> BrokerConfig:
-        """Settings of one member."""
+        """Return the settings of one member."""
         ip = broker_ip(group.number, broker_id)
         return replace(
             self.base,
@@ -69,24 +69,24 @@ class Plan:
 
     @property
     def name_server_config(self) -> NameServerConfig:
-        """Settings of the name servers."""
+        """Return the settings of the name servers."""
         return replace(
             tiny_name_server(), listen_port=NAME_SERVER_PORT, broker_expiry_ms=30_000, connection_idle_ms=30_000
         )
 
 
 def broker_ip(group: int, broker_id: int) -> str:
-    """The address of a member's machine."""
+    """Return the address of a member's machine."""
     return f"10.0.{group}.{broker_id + 1}"
 
 
 def client_ip(number: int) -> str:
-    """The address of a client's machine."""
+    """Return the address of a client's machine."""
     return f"10.0.8.{number + 1}"
 
 
 def draw(random: Random) -> Plan:
-    """A plan by dice."""
+    """Draw a plan."""
     groups = []
     for number, name in enumerate(("broker-a", "broker-b"), start=1):
         slaves = 2 if random.random() < 0.25 else 1

@@ -1,13 +1,13 @@
-"""Machines with clocks, and the processes that run on them: one node each, driven as `real.loop` drives it.
+"""Machines with clocks, and the processes on them: one node each, driven as `real.loop` drives it.
 
-    arrivals, events ─► node.turn(received, events, now) ─► sends, closes, connects, jobs
+    bytes, events ─► node.turn(received, events, now) ─► sends, closes, connects, jobs
 
-What arrives within a few milliseconds goes into one turn. Jobs run on a worker: they take effect when they
-begin or when they end, by dice, and are reported after a delay. A process can be paused (it gets no turn, and finds all
-that arrived when it goes on), killed, and be taken down with its machine.
+Bytes that arrive within a few milliseconds go into one turn. Jobs run on a worker: they take effect when they begin or
+when they end, at random, and are reported after a delay. A process can be paused (it gets no turn, and all that arrived
+when it resumes), killed, or go down with its machine.
 
-A node that asks to be driven at once again and again without anything to do is a busy loop in the real world, and a
-violation here; so is any exception that leaves a turn.
+A node that asks to be driven again and again without work would be a busy loop in production, and is a violation here;
+so is any exception that leaves a turn.
 """
 
 import logging
@@ -26,7 +26,7 @@ from tandemq.sim.world.world import MS, Violation, World
 log = logging.getLogger(__name__)
 SPINS_MAX = 300
 TICK_US = 20 * MS
-"""Timers run late by up to this, several in one turn, as on a busy machine."""
+"""Maximum delay of timers, several of which run in one turn, as on a busy machine."""
 CRASHES = (
     ArithmeticError,
     AssertionError,
@@ -41,14 +41,14 @@ CRASHES = (
     ValueError,
     msgspec.MsgspecError,
 )
-"""What a mistake in a node may raise."""
+"""Exceptions that a mistake in a node may raise."""
 
 
 class SimMachine:
-    """One machine: address, disk, clocks, and a boot id that changes when it goes down."""
+    """A machine: address, disk, clocks, and a boot id that changes when it goes down."""
 
     def __init__(self, world: World, name: str, ip: str, disk: SimDisk) -> None:
-        """A machine that has just been switched on; its monotonic clock stands anywhere."""
+        """A machine that was just switched on; its monotonic clock starts at a random value."""
         self._world = world
         self.name = name
         self.ip = ip
@@ -56,45 +56,45 @@ class SimMachine:
         self.boots = 0
         self.mono_ms = 0
         self.drift_ppm = 0
-        """How much faster its clocks run than the world's, in millionths."""
+        """How much faster its clocks run than the world's, ppm."""
         self.wall_ms = 1_790_000_000_000 + world.random.randrange(-2000, 2000)
         self.jumps: list[tuple[int, int]] = []
-        """(time µs, ms) of each jump of the calendar clock."""
+        """(time in µs, ms) of each jump of the wall clock."""
         self.crashes_us: list[int] = []
         self.boot()
 
     def boot(self) -> None:
-        """Switch it on: another boot id, another monotonic clock."""
+        """Boot: another boot id, another start of the monotonic clock."""
         self.boots += 1
         self.mono_ms = self._world.random.randrange(1_000, 10_000_000) - self._world.now_us // MS
 
     @property
     def boot_id(self) -> str:
-        """Changes with every boot."""
+        """Return an id that changes with every boot."""
         return f"{self.name}-{self.boots:04d}"
 
     def now(self) -> Now:
-        """This moment, as this machine's clocks show it."""
+        """Return this moment by this machine's clocks."""
         passed = self._world.now_us // MS
         passed += passed * self.drift_ppm // 1_000_000
         return Now(passed + self.mono_ms, passed + self.wall_ms)
 
     def us_of(self, mono_ms: int) -> int:
-        """The world's time when this machine's monotonic clock shows `mono_ms`."""
+        """Return the world's time at which this machine's monotonic clock shows `mono_ms`."""
         passed = (mono_ms - self.mono_ms) * MS
         return passed if not self.drift_ppm else -(-passed * 1_000_000 // (1_000_000 + self.drift_ppm))
 
     def jump(self, ms: int) -> None:
-        """Set the calendar clock forward or back."""
+        """Set the wall clock forward or back."""
         self.wall_ms += ms
         self.jumps.append((self._world.now_us, ms))
 
 
 class Process:
-    """One running node on a machine."""
+    """A running node on a machine."""
 
     def __init__(self, world: World, network: Network, machine: SimMachine, name: str) -> None:
-        """A process whose node is not there yet: see `start`."""
+        """A process without a node: see `start`."""
         self.world = world
         self.network = network
         self.machine = machine
@@ -107,18 +107,18 @@ class Process:
         self.after_turn: Callable[[Process], None] | None = None
         self.on_power_loss: Callable[[], None] | None = None
         self.registry: Callable[[RegistryRequest], None] | None = None
-        """Takes what the node asks of a registry its shell speaks to."""
+        """Receives the node's registry requests if its shell holds the session."""
         self._links = 0
         self._received: list[tuple[int, bytes]] = []
         self._events: list[Event] = []
         self._due_us: int | None = None
         self._planned: set[int] = set()
-        """Times at which the world calls `_drive`; all but the one that is due are out of date."""
+        """Times at which the world calls `_drive`; all but `_due_us` are out of date."""
         self._spins = 0
         self._spins_since_us = 0
 
     def start(self, node: Node) -> None:
-        """Give it its node, and drive it for the first time."""
+        """Set the node, and drive it for the first time."""
         self.node = node
         self._plan(self.world.now_us)
 
@@ -126,33 +126,33 @@ class Process:
         """See `boundary.Outbox`."""
         return self.network.backlog(self, link)
 
-    # What the network tells.
+    # Called by the network.
 
     def next_link(self) -> int:
-        """A number for a connection that was accepted."""
+        """Return the id for an accepted connection."""
         self._links += 1
         return self._links
 
     def post(self, event: Event) -> None:
-        """Something happened to a connection, or a job ended."""
+        """Queue an event: a change of a connection, or the end of a job."""
         self._events.append(event)
         self._plan(self.world.now_us + 1_000)
 
     def deliver(self, link: int, data: bytes) -> None:
-        """Bytes arrived."""
+        """Queue received bytes."""
         self._received.append((link, data))
         self._plan(self.world.now_us + 4_000)
 
     def pause(self, duration_us: int) -> None:
-        """Do not drive it for a while: SIGSTOP, then SIGCONT."""
+        """Stop driving the node for a while, as SIGSTOP and SIGCONT do."""
         self.paused_until_us = self.world.now_us + duration_us
 
     def wake(self) -> None:
-        """Drive it now: somebody put work into its node from outside."""
+        """Drive the node now: another one has put work into it."""
         self._plan(self.world.now_us)
 
     def kill(self) -> None:
-        """It is gone: nothing of it is ever driven again."""
+        """End the process: its node is never driven again."""
         self.is_running = False
         self._received.clear()
         self._events.clear()
@@ -160,7 +160,7 @@ class Process:
     # Turns.
 
     def _plan(self, when_us: int) -> None:
-        """Drive it at a time, or earlier if that is planned already; not while it is paused."""
+        """Drive the node at a time unless it is due earlier, and not while it is paused."""
         if when_us < self.paused_until_us:
             when_us = self.paused_until_us
         if self._due_us is None or when_us < self._due_us:
@@ -195,7 +195,7 @@ class Process:
             self._plan(max(at_us, now_us + 100))
 
     def run_turn(self, node: Node, received: list[tuple[int, bytes]], events: list[Event]) -> Turn | None:
-        """One turn of the node; whatever it raises is a violation."""
+        """Run one turn of the node; any exception is a violation."""
         self.world.turns += 1
         now = self.machine.now()
         self.machine.disk.wall_ms = now.wall_ms
@@ -219,15 +219,15 @@ class Process:
                 )
 
     def carry_out(self, turn: Turn) -> None:
-        """Do what a turn asks for."""
+        """Carry out what a turn asks for."""
         for link, buffers in turn.sends.items():
             data = b"".join(buffers)
             self.world.fold_sent(self.name, link, data)
             self.network.send(self, link, data)
         for link, reason in turn.closes:
             self.network.close(self, link, reason)
-        for wish in turn.connects:
-            self.network.connect(self, wish)
+        for request in turn.connects:
+            self.network.connect(self, request)
         for job in turn.jobs:
             self._start_job(job)
         if turn.asks:

@@ -1,10 +1,10 @@
-"""A registry as ZooKeeper would be, simulated: one tree on a machine of its own, sessions over connections that break.
+"""Simulated registry with ZooKeeper's behaviour: one tree on its own machine, sessions over connections that may break.
 
-    turn.asks ─► RegistryLine ─► (delay, blocked path, outage) ─► Tree.execute ─► (delay) ─► Answer, Confirmed
-                      └ pings six times per session; silent for two thirds of it: suspended, and connects again
+    turn.asks ─► SimRegistryClient ─► (delay, blocked path, outage) ─► Tree.execute ─► (delay) ─► Answer, Confirmed
+                      └ pings six times per session timeout; after two thirds without a response: suspended, reconnects
 
-What was under way when a connection broke is Unknown, and half of it is carried out all the same. Watches may come
-late. Reads prove nothing of the session's life, as with one server of an ensemble.
+Operations in flight when a connection breaks have an unknown outcome, and half of them are executed. Watch events may
+be late. Reads do not confirm the session, as with one server of an ensemble.
 """
 
 from collections import deque
@@ -41,25 +41,25 @@ class _Request(NamedTuple):
 
 
 class _Pipe:
-    """One direction of a connection: in order, each with a delay of its own; what finds no path waits for one."""
+    """One direction of a connection: in order, each item with its own delay; items without a path wait for one."""
 
-    def __init__(self, line: "RegistryLine") -> None:
-        self._line = line
+    def __init__(self, client: "SimRegistryClient") -> None:
+        self._client = client
         self._queue: deque[tuple[int, Callable[[], None]]] = deque()
         self._last_us = 0
 
     def put(self, delay_us: int, deliver: Callable[[], None]) -> None:
-        world = self._line.registry.world
+        world = self._client.registry.world
         self._last_us = max(self._last_us, world.now_us + delay_us)
         self._queue.append((self._last_us, deliver))
         if len(self._queue) == 1:
             world.at(self._last_us, self._run)
 
     def _run(self) -> None:
-        line = self._line
-        registry, queue = line.registry, self._queue
+        client = self._client
+        registry, queue = client.registry, self._queue
         now_us = registry.world.now_us
-        if line.is_connected and not registry.reaches(line.process.ip):
+        if client.is_connected and not registry.reaches(client.process.ip):
             registry.world.after(LOOK_US, self._run)
             return
         while queue and queue[0][0] <= now_us:
@@ -72,93 +72,93 @@ class SimRegistry:
     """The registry and its sessions."""
 
     def __init__(self, world: World, network: Network) -> None:
-        """An empty tree; it runs."""
+        """A running registry with an empty tree."""
         self.world = world
         self.network = network
         self.tree = Tree()
         self.is_up = True
         self.delay_us = 500
         self.watch_delay_us = 0
-        """Of news of watches, at most, by dice."""
-        self.lines: list[RegistryLine] = []
+        """Maximum delay of watch events."""
+        self.clients: list[SimRegistryClient] = []
         self.operator = self.tree.open_session(60_000, "operator", 0)
         world.after(LOOK_US, self._look)
 
     @property
     def clock_ms(self) -> int:
-        """The registry's own clock."""
+        """Return the registry's own clock."""
         return self.world.now_us // MS
 
     def delay(self) -> int:
-        """One way, by dice."""
+        """Return the delay of one direction."""
         return 200 + int(self.world.random.random() * self.delay_us)
 
-    def open(self, process: Process, client: str, timeout_ms: int) -> "RegistryLine":
-        """A session for a process; it begins soon."""
-        self.lines = [line for line in self.lines if line.process.is_running]
-        line = RegistryLine(self, process, client, timeout_ms)
-        self.lines.append(line)
-        return line
+    def open(self, process: Process, client_id: str, timeout_ms: int) -> "SimRegistryClient":
+        """Open a session for a process; it connects a moment later."""
+        self.clients = [client for client in self.clients if client.process.is_running]
+        client = SimRegistryClient(self, process, client_id, timeout_ms)
+        self.clients.append(client)
+        return client
 
     def reaches(self, ip: str) -> bool:
-        """Whether a machine and the registry hear each other."""
+        """Return whether a machine and the registry can reach each other."""
         blocked = self.network.blocked
         return self.is_up and (ip, REGISTRY_IP) not in blocked and (REGISTRY_IP, ip) not in blocked
 
     def stop(self) -> None:
-        """Nobody answers any more; sessions are kept, and their time stands still."""
+        """Stop answering; sessions are kept, and their timeouts stand still."""
         self.is_up = False
-        for line in self.lines:
-            line.cut()
+        for client in self.clients:
+            client.cut()
 
     def start(self) -> None:
-        """It answers again: every session has its whole time from now on."""
+        """Answer again: every session has its whole timeout from now on."""
         if not self.is_up:
             self.is_up = True
-            for line in self.lines:
-                self.tree.touch(line.session, self.clock_ms)
+            for client in self.clients:
+                self.tree.touch(client.session, self.clock_ms)
 
     def lose(self) -> None:
-        """All it had is gone: nodes and sessions."""
-        for line in self.lines:
-            line.cut()
+        """Lose all nodes and sessions."""
+        for client in self.clients:
+            client.cut()
         self.tree = Tree()
         self.operator = self.tree.open_session(60_000, "operator", self.clock_ms)
 
-    def expire(self, line: "RegistryLine") -> None:
-        """End a session although its owner lives."""
-        self.tree.close_session(line.session)
-        self.tell_watches()
-        line.cut()
+    def expire(self, client: "SimRegistryClient") -> None:
+        """Expire a session although its owner is alive."""
+        self.tree.close_session(client.session)
+        self.notify_watches()
+        client.cut()
 
     def _look(self) -> None:
         if self.is_up:
             self.tree.touch(self.operator, self.clock_ms)
             self.tree.expire(self.clock_ms)
-            self.tell_watches()
+            self.notify_watches()
         self.world.after(LOOK_US, self._look)
 
-    def tell_watches(self) -> None:
-        """Tell whoever watches what changed."""
+    def notify_watches(self) -> None:
+        """Send watch events to the sessions that watch what changed."""
         self.tree.take_changes()
         for session, path in self.tree.take_fired():
-            for line in self.lines:
-                if line.session == session:
-                    line.tell(Changed(path), int(self.world.random.random() * self.watch_delay_us))
+            for client in self.clients:
+                if client.session == session:
+                    client.notify(Changed(path), int(self.world.random.random() * self.watch_delay_us))
 
 
-class RegistryLine:
-    """What a broker's shell does for it: keeps a session, pings, tells what it hears."""
+class SimRegistryClient:
+    """The registry client in a broker's shell: keeps a session, pings, forwards events."""
 
-    def __init__(self, registry: SimRegistry, process: Process, client: str, timeout_ms: int) -> None:
-        """It connects soon."""
+    def __init__(self, registry: SimRegistry, process: Process, client_id: str, timeout_ms: int) -> None:
+        """A client that connects a moment later."""
         self.registry = registry
         self.process = process
         self.session = 0
-        self._client = client
+        self._client_id = client_id
         self._timeout_ms = timeout_ms
         self._connection = 0
-        """Grows when a connection is made and when it breaks; odd: there is one."""
+        """Number of the connection: incremented when one is made and when it breaks; odd: connected."""
         self._out = _Pipe(self)
         self._back = _Pipe(self)
         self._heard_us = 0
@@ -168,11 +168,11 @@ class RegistryLine:
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection, as far as the client knows."""
+        """Return whether there is a connection, as far as the client knows."""
         return self._connection % 2 == 1
 
     def _after(self, delay_us: int, action: Callable[[], None]) -> None:
-        """Later, if the process still lives then; when it is paused, when it goes on."""
+        """Call later if the process is still alive; if it is paused then, when it resumes."""
         world, process = self.registry.world, self.process
 
         def act() -> None:
@@ -190,14 +190,14 @@ class RegistryLine:
         if not registry.reaches(self.process.ip):
             self._after(150 * MS, self._connect)
             return
-        resumed = bool(self.session) and registry.tree.resume_session(self.session, self._client, registry.clock_ms)
+        resumed = bool(self.session) and registry.tree.resume_session(self.session, self._client_id, registry.clock_ms)
         self._connection += 1
         self._heard_us = registry.world.now_us
         if not resumed:
             if self.session:
-                self.tell(SessionLost())
-            self.session = registry.tree.open_session(self._timeout_ms, self._client, registry.clock_ms)
-        self.tell(SessionUp(self.session, registry.tree.timeout_ms(self.session)))
+                self.notify(SessionLost())
+            self.session = registry.tree.open_session(self._timeout_ms, self._client_id, registry.clock_ms)
+        self.notify(SessionUp(self.session, registry.tree.timeout_ms(self.session)))
         self._ping(self._connection)
 
     def _ping(self, connection: int) -> None:
@@ -227,11 +227,11 @@ class RegistryLine:
     def _serve(self, connection: int, number: int, ask: RegistryRequest | None, sent_ms: int) -> None:
         registry = self.registry
         if connection != self._connection:
-            # Its connection broke: it may have arrived all the same, but not behind what a later one brings.
+            # The connection broke: the operation may have arrived, but not after one on a later connection.
             is_lucky = registry.is_up and connection + 1 == self._connection and registry.world.random.random() < 0.5
             if ask is not None and is_lucky and registry.tree.touch(self.session, registry.clock_ms):
                 registry.tree.execute(self.session, ask.operation)
-                registry.tell_watches()
+                registry.notify_watches()
             return
         if not registry.tree.touch(self.session, registry.clock_ms):
             self.cut()
@@ -242,7 +242,7 @@ class RegistryLine:
         self._answer(number, RegistryResponse(ask.token, registry.tree.execute(self.session, ask.operation), sent_ms))
         if isinstance(ask.operation, Create | Write | Delete):
             self._answer(number, Confirmed(sent_ms))
-        registry.tell_watches()
+        registry.notify_watches()
 
     def _answer(self, number: int, event: RegistryEvent) -> None:
         connection = self._connection
@@ -254,8 +254,8 @@ class RegistryLine:
 
         self._back.put(self.registry.delay(), arrive)
 
-    def tell(self, event: RegistryEvent, late_us: int = 0) -> None:
-        """Something the registry says by itself."""
+    def notify(self, event: RegistryEvent, late_us: int = 0) -> None:
+        """Deliver an event that answers no request."""
         connection = self._connection
 
         def arrive() -> None:
@@ -273,7 +273,7 @@ class RegistryLine:
             self.process.post(event)
 
     def cut(self) -> None:
-        """The connection breaks: what waits is Unknown, and another one is looked for."""
+        """Break the connection: outcomes of pending operations are unknown, and the client reconnects."""
         if not self.is_connected:
             return
         self._connection += 1

@@ -1,10 +1,10 @@
-"""One simulated world: a seed, a virtual clock, a queue of what happens when, and the record of what happened.
+"""One simulated world: a seed, a virtual clock, an event queue, and the digest of what happened.
 
     at / after ─► queue by (time, number) ─► run_until ─► action()
 
-Time is counted in whole microseconds from 0 and only moves between two actions. Equal times run in the order in which
-they were asked for, so that a seed is one history, in every process. All dice are drawn from `random` (or from a
-`Random` made of it), all that happens is folded into `digest`.
+Time is counted in whole microseconds from 0 and only moves between two actions. Actions at the same time run in the
+order of scheduling, so that a seed gives the same history in every process. All random choices come from `random` (or
+from a `Random` seeded by it), and all that happens is part of `digest`.
 
 Does not know: machines, networks, brokers.
 """
@@ -24,24 +24,24 @@ Action = Callable[[], None]
 
 
 class Violation(Exception):
-    """Something that must always hold did not. `rule` is its name in docs/internals/simulation.md, such as "I1"."""
+    """An invariant does not hold. `rule`: its name in docs/internals/simulation.md, such as "I1"."""
 
     def __init__(self, rule: str, text: str) -> None:
-        """With the rule and what was seen instead."""
+        """`text`: what was observed."""
         super().__init__(f"{rule}: {text}")
         self.rule = rule
         self.text = text
 
     def __reduce__(self) -> tuple[type["Violation"], tuple[str, str]]:
-        """Travels between processes whole."""
+        """Support pickling between processes."""
         return (Violation, (self.rule, self.text))
 
 
 class World:
-    """Clock, queue, dice and record of one seed."""
+    """Clock, event queue, random generator and digest of one seed."""
 
     def __init__(self, seed: int) -> None:
-        """Nothing has happened; it is 0."""
+        """A world at time 0 in which nothing has happened."""
         self.seed = seed
         self.random = Random(seed)
         self.now_us = 0
@@ -54,18 +54,18 @@ class World:
         self._digest = blake2b(digest_size=8)
 
     def at(self, when_us: int, action: Action) -> None:
-        """Let something happen at a time, now at the earliest."""
+        """Schedule an action at a time, now at the earliest."""
         self._count += 1
         now_us = self.now_us
         heappush(self._queue, (when_us if when_us > now_us else now_us, self._count, action))
 
     def after(self, delay_us: int, action: Action) -> None:
-        """Let something happen later."""
+        """Schedule an action after a delay."""
         self._count += 1
         heappush(self._queue, (self.now_us + delay_us, self._count, action))
 
     def run_until(self, until_us: int) -> None:
-        """Let everything happen that is due up to a time; then it is that time."""
+        """Run all actions due up to a time, and advance the clock to it."""
         queue = self._queue
         while queue and queue[0][0] <= until_us:
             self.now_us, _, action = heappop(queue)
@@ -73,31 +73,31 @@ class World:
         self.now_us = until_us
 
     def fold(self, *values: object) -> None:
-        """Make something that happened part of the digest."""
+        """Add values to the digest."""
         self._digest.update(repr((self.now_us, values)).encode())
 
     def fold_sent(self, name: str, link: int, data: bytes) -> None:
-        """Fold a name, a link, the size and the checksum of what is sent: as `fold` does, in half the time."""
+        """Add a name, a connection, and the size and checksum of sent data to the digest: half the cost of `fold`."""
         self._digest.update(f"({self.now_us}, ({name!r}, {link}, {len(data)}, {crc32(data)}))".encode())
 
     def fault(self, kind: str, text: str) -> None:
-        """Record that a fault was injected."""
+        """Record an injected fault."""
         self.faults[kind] += 1
         self.fold(kind, text)
         log.info("fault: %s %s", kind, text)
 
     def consequence(self, kind: str, text: str) -> None:
-        """Record what a fault led to."""
+        """Record the consequence of a fault."""
         self.consequences[kind] += 1
         self.fold(kind, text)
         log.info("%s: %s", kind, text)
 
     @property
     def digest(self) -> str:
-        """What happened, in 16 digits: equal for equal histories."""
+        """Return the digest of the history, 16 digits."""
         return self._digest.hexdigest()
 
     @property
     def clock(self) -> str:
-        """The time as text: seconds with six decimals."""
+        """Return the time as text: seconds with six decimals."""
         return f"{self.now_us / SECOND:11.6f}"
