@@ -10,12 +10,13 @@ PY      := $(VENV)/bin/python
 TANDEMQ := $(VENV)/bin/tandemq
 PYTEST  := $(PY) -m pytest
 READY   := $(VENV)/.ready
+DOCS    := $(VENV)/.docs
 WHERE   ?= tests
 TYPED   := src/tandemq tests chaos $(sort $(dir $(wildcard bench/*.py examples/*.py tools/*.py)))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: all help setup fmt check test demo sim interop bench bench-spark bench-failover chaos soak spec blackbox cov wheel lock clean
+.PHONY: all help setup fmt check docs reference test demo sim interop bench bench-spark bench-failover chaos soak spec blackbox cov wheel lock clean
 
 all: check test  ## check + test (the default)
 
@@ -34,6 +35,11 @@ $(READY): requirements.lock requirements-demo.lock requirements-spark.lock pypro
 	$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
+# Only the site needs these.
+$(DOCS): $(READY) requirements-docs.lock
+	$(PY) -m pip install --quiet --no-compile --require-hashes -r requirements-docs.lock
+	@touch $@
+
 fmt: $(READY)  ## format, and fix what can be fixed
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
@@ -43,6 +49,13 @@ check: $(READY)  ## format, lint, types, and the rules of the house (tidy, docs)
 	$(PY) -m ruff check .
 	$(PY) -m mypy $(TYPED)
 	$(PYTEST) -q tests/test_tidy.py tests/test_docs.py
+
+docs: $(DOCS)  ## the documentation site, in build/site; a broken link or anchor fails
+	$(PY) -m tools.reference --check
+	$(VENV)/bin/zensical build --strict --clean
+
+reference: $(READY)  ## write the pages of docs/reference that are made from the code
+	$(PY) -m tools.reference
 
 # Three at a time: half of the time goes into waiting for processes. Who is done takes tests from the others.
 test: $(READY)  ## the tests, without Java peers and without real-time waits; k=name picks

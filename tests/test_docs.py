@@ -7,6 +7,7 @@ Source: CONTRIBUTING.md.
 import dataclasses
 import importlib
 import importlib.util
+import pydoc
 import re
 import shlex
 from collections.abc import Iterator
@@ -17,8 +18,11 @@ from typing import Any
 import click
 import pytest
 
+import tandemq
 from tandemq.config.settings import BrokerConfig, NameServerConfig
 from tandemq.model.codes import RequestCode
+from tools import reference
+from tools.reference import leaf_commands, stale_pages
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -147,16 +151,6 @@ def root_command() -> click.Command:
     return command
 
 
-def leaf_commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
-    """Yield (words, command) for each command that does something itself, hidden ones left out."""
-    if isinstance(command, click.Group):
-        for name, child in command.commands.items():
-            if not child.hidden:
-                yield from leaf_commands(child, f"{path} {name}")
-    else:
-        yield path, command
-
-
 def unknown_in(words: list[str]) -> str | None:
     """Say what in a typed `tandemq …` line does not exist: a command or an option; None if all does."""
     command, rest = root_command(), words[1:]
@@ -217,6 +211,38 @@ def test_typed_commands_check_sees_unknown_commands_and_options() -> None:
 def test_typed_modules_exist() -> None:
     modules = [words[2] for words in shell_commands() if words[0].endswith("python") and words[1] == "-m"]
     assert not [m for m in modules if importlib.util.find_spec(m) is None]
+
+
+def test_pages_made_from_the_code_are_as_the_code_says() -> None:
+    assert not stale_pages(), "run `make reference`"
+
+
+def test_page_that_differs_from_the_code_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference, "REFERENCE", tmp_path)
+    for name, make in reference.PAGES.items():
+        (tmp_path / name).write_text(make(), encoding="utf-8")
+    assert not stale_pages()
+    (tmp_path / "commands.md").write_text("# Commands\n", encoding="utf-8")
+    assert stale_pages() == ["commands.md"]
+
+
+# --- the site
+
+
+def test_every_page_under_docs_is_on_the_site_and_in_the_index() -> None:
+    nav = (ROOT / "zensical.toml").read_text(encoding="utf-8")
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    found = [p.relative_to(DOCS).as_posix() for p in DOCS.rglob("*.md")]
+    pages_of_decisions = [name for name in found if re.match(r"decisions/\d", name)]
+    assert not [name for name in found if f'"{name}"' not in nav and name not in pages_of_decisions]
+    assert not [name for name in found if f"({name})" not in index and name not in {*pages_of_decisions, "index.md"}]
+
+
+def test_public_names_are_on_the_page_of_the_api() -> None:
+    page = (DOCS / "reference" / "api.md").read_text(encoding="utf-8")
+    assert not [name for name in tandemq.__all__ if f"::: tandemq.{name}\n" not in page]
+    for named in re.findall(r"^::: ([\w.]+)$", page, re.MULTILINE):
+        assert pydoc.locate(named) is not None, f"{named} does not exist"
 
 
 # --- request codes

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Resolve the dependencies of pyproject.toml into requirements.lock and requirements-spark.lock, with the hashes of every
+# Resolve the dependencies of pyproject.toml into requirements.lock, -spark.lock and -docs.lock, with the hashes of every
 # published file, so that the locks serve each supported Python and processor. Runs on the oldest supported Python: its
 # set covers the newer ones.
 set -eu
@@ -22,4 +22,12 @@ mv requirements.lock.tmp requirements.lock
         --output-file - pyproject.toml
 } >requirements-spark.lock.tmp
 mv requirements-spark.lock.tmp requirements-spark.lock
+{
+    echo '# What `make docs` needs on top (the extra `docs`), pinned likewise, in agreement with requirements.lock.'
+    echo '# Made by `make lock`; do not edit.'
+    .lock-venv/bin/python -m piptools compile --quiet --extra docs --generate-hashes --allow-unsafe --strip-extras \
+        --constraint requirements.lock --no-header --no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
+        --output-file - pyproject.toml
+} >requirements-docs.lock.tmp
+mv requirements-docs.lock.tmp requirements-docs.lock
 rm -rf .lock-venv
