@@ -22,7 +22,7 @@ def commands_page() -> str:
         "# Commands",
         "",
         "Every command of `tandemq`, as `--help` describes it. Made from the code by `make reference`; do not edit.",
-        "When to use which, exit codes and examples: [operations](../guides/operations.md). Every command has `--help`, too;",
+        "When to use which, exit codes and examples: [operations](../guides/operations.md). All take `--help`;",
         "the tables leave it out.",
     ]
     for path, command in leaf_commands(command_line, "tandemq"):
