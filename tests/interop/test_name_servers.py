@@ -147,6 +147,8 @@ def _write_topics(port: int, numbers: range, *, queues: int) -> None:
 def _wait_queues(namesrv: NameServer, topic: str, queues: int) -> None:
     def found() -> bool:
         answer = ask(namesrv.port, GET_ROUTE, {"topic": topic})
-        return answer.fields["code"] == 0 and loads_lenient(answer.body)["queueDatas"][0]["writeQueueNums"] == queues
+        if answer.fields["code"] != 0:
+            return False
+        return bool(loads_lenient(answer.body)["queueDatas"][0]["writeQueueNums"] == queues)
 
     wait_until(found, what=f"{namesrv.name} knows {topic} with {queues} queues", within_s=40)
