@@ -261,7 +261,7 @@ def rejected_lost() -> AbstractContextManager[Any]:
     def take(_self: Any, _link: Any, command: Any, _now: Any) -> Any:
         return command.answer(ResponseCode.SUCCESS)
 
-    return patched(retry._SendBack, "take", take)
+    return patched(retry.SendBackProcessor, "_on_send_back", take)
 
 
 def index_forgets() -> AbstractContextManager[Any]:

@@ -4,15 +4,16 @@ Source: docs/reference/requests.md; RocketMQ BrokerController and its processors
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
 from tandemq.boundary import Closed, Disk, Event, Job, JobDone, LinkKind, Now, Opened, Outbox, Turn, TurnedAway
-from tandemq.broker.connections.client_requests import ClientCalls
+from tandemq.broker.connections.client_requests import ClientCalls, MembershipNotifier
 from tandemq.broker.connections.connection import Link, pack_host
 from tandemq.broker.connections.housekeeping import Housekeeping
 from tandemq.broker.connections.outbound import Peers
+from tandemq.broker.context import CurrentConfig, CurrentTurn, Handler, Role
 from tandemq.broker.failover.service import Failover
 from tandemq.broker.ha.service import Replication
 from tandemq.broker.integrity.damage_table import Damages
@@ -41,13 +42,10 @@ from tandemq.registry import parse_address
 from tandemq.replication.acknowledged import copied_offset, enough_in_reach
 from tandemq.replication.authentication import Keyring
 from tandemq.replication.waiters import Waiters
-from tandemq.storage.json_tables import DataVersion
 from tandemq.storage.recovery import Recovered, open_store
 from tandemq.storage.store import FlushJob, Store, StoreConfig
 
 log = logging.getLogger(__name__)
-Handler = Callable[[Link, Command, Now], Command | None]
-"""Answers a request; None: the answer comes later, or never."""
 REGISTER_AGAIN_MS = 2_000
 SAVE_AGAIN_MS = 5_000
 NEVER = 1 << 62
@@ -76,8 +74,9 @@ class Broker:
         """
         self.saver = Saver(disk)
         self.changes = ChangedSettings(self.saver)
-        self.config = config = self.changes.laid_over(config)
-        self.config_version = DataVersion()
+        config = self.changes.laid_over(config)
+        self.current = CurrentConfig(config)
+        self.current_turn = CurrentTurn()
         self.disk = disk
         self.outbox = outbox
         self.random = random
@@ -102,10 +101,10 @@ class Broker:
         )  # fmt: skip
         self.registration = Registration(config, self.topics, self.peers, self._master_found)
         self.delay = DelayedMessages(self, now)
+        self.membership = MembershipNotifier(self.clients, self.groups)
         self.handlers: dict[int, Handler] = {}
         self.links: dict[int, Link] = {}
         self.waiters = Waiters()
-        self.turn_out = Turn()
         self._link_count = 0
         self._unsaved_acks: list[tuple[list[Ack], Now]] = []
         self._unsaved: list[tuple[int, int, bytes]] = []
@@ -126,6 +125,21 @@ class Broker:
         self._install(now)
 
     @property
+    def role(self) -> Role:
+        """Our role in the group, for the parts that ask for it."""
+        return self
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The settings in force."""
+        return self.current.config
+
+    @property
+    def turn_out(self) -> Turn:
+        """The output of the turn at hand."""
+        return self.current_turn.out
+
+    @property
     def is_master(self) -> bool:
         """Whether our log is the one that is copied."""
         return self.config.role != "SLAVE" if self.failover is None else self.failover.is_master
@@ -136,9 +150,6 @@ class Broker:
         return self.failover is not None and self.failover.is_elect
 
     def _install(self, now: Now) -> None:
-        from tandemq.broker.processors import table as handlers  # noqa: PLC0415  # the handlers know the broker, which installs them
-
-        self.handlers = handlers.install(self)
         every = self.schedule.every
         config = self.config
         self.housekeeping = Housekeeping(self, now)
@@ -148,6 +159,9 @@ class Broker:
         self.scrubber = Scrubber(self, now)
         self.stats = Stats(self, now)
         every(lambda: self.config.flush_interval_ms, self._begin_flush, first_ms=now.mono_ms + config.flush_interval_ms)
+        from tandemq.broker.processors import table  # noqa: PLC0415  # it knows the broker, which installs them
+
+        self.handlers = table.install(self)
 
     def listening(self, address: str, ha_address: str, now: Now) -> None:
         """The shell listens: our addresses, "ip:port", as others shall use them."""
@@ -163,8 +177,8 @@ class Broker:
 
     def reconfigure(self, config: BrokerConfig, now: Now) -> None:
         """Take new settings while running: who kept the old ones gets them here; a period holds from its next run."""
-        before, self.config = self.config, config
-        self.config_version.next(now.wall_ms)
+        before, self.current.config = self.config, config
+        self.current.version.next(now.wall_ms)
         self._sync_flush = config.flush_type == "SYNC_FLUSH"
         self.store.log.zero_ahead = self._sync_flush
         self.topics.adopt_config(config, now.wall_ms)
@@ -187,7 +201,7 @@ class Broker:
 
     def turn(self, received: Sequence[tuple[int, bytes]], events: Sequence[Event], now: Now) -> Turn:
         """See `boundary.Node`."""
-        turn = self.turn_out = Turn()
+        turn = self.current_turn.out = Turn()
         if self.failover is not None:
             self.failover.begin_turn(turn, now)
         for event in events:
@@ -271,7 +285,7 @@ class Broker:
             self.client_calls.link_closed(event.link, now)
             if self.failover is not None:
                 self.failover.drop_link(event.link)
-            self.notify_members(self.clients.link_closed(event.link), turn)
+            self.membership.notify(self.clients.link_closed(event.link), turn)
 
     def _register_again(self, now: Now) -> None:
         """A name server forgets a broker whose link closes: do not leave it at that until the period is over."""
@@ -369,22 +383,6 @@ class Broker:
     def answered(self, link: Link, command: Command, now: Now) -> None:
         """A client answered a request of ours."""
         self.client_calls.answered(link.number, command, now)
-
-    def notify_members(self, groups: list[str], turn: Turn) -> None:
-        """Tell the members of consumer groups that somebody came or went."""
-        for name in groups:
-            group = self.clients.consumers.get(name)
-            config = self.groups.table.get(name)
-            if group is None or (config is not None and not config.notify_consumer_ids_changed_enable):
-                continue
-            for link in group.members:
-                self.request_client(link, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name}, turn)
-
-    def request_client(
-        self, link: int, code: RequestCode, fields: dict[str, str], turn: Turn, body: bytes = b""
-    ) -> None:
-        """Send a one-way request to a client on its link."""
-        turn.send(link, encode_command(Command(code, 0, 2, fields=fields, body=body)))
 
     # Writing and acknowledging.
 
@@ -561,7 +559,7 @@ class Broker:
 
     def stop(self, now: Now) -> Turn:
         """Say goodbye to the name servers; after its bytes have left call `close`."""
-        turn = self.turn_out = Turn()
+        turn = self.current_turn.out = Turn()
         self._stopping = True
         self.registration.unregister(turn)
         if self.failover is not None:

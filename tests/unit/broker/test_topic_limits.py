@@ -293,6 +293,19 @@ def test_table_that_does_not_fit_into_a_frame_is_answered_with_an_error(
         assert "more than" in (answer.remark or "")
 
 
+@pytest.mark.parametrize(("version", "attributes"), [(409, {"message.type": "FIFO"}), (477, {}), (479, {})])
+def test_slaves_that_give_up_on_attributes_get_the_table_without(
+    tmp_path: Path, version: int, attributes: dict[str, str]
+) -> None:
+    broker = Harness(tmp_path)
+    fields = {"topic": "Typed", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "attributes": "+message.type=FIFO"}
+    assert broker.ask(Code.UPDATE_AND_CREATE_TOPIC, fields).code == ResponseCode.SUCCESS
+    table = broker.json(Code.GET_ALL_TOPIC_CONFIG, version=version)["topicConfigTable"]
+    assert table["Typed"]["attributes"] == attributes
+    assert broker.node.topics.table["Typed"].config.attributes == {"message.type": "FIFO"}
+    assert broker.ask(Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, version=version).code == ResponseCode.SUCCESS
+
+
 # Pieces.
 
 

@@ -12,7 +12,10 @@ from collections.abc import Callable
 from enum import Enum
 
 from tandemq.boundary import Now, Turn
+from tandemq.broker.state.clients import Clients
+from tandemq.broker.state.groups import Groups
 from tandemq.codec.remoting.frame import encode_command
+from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 
 WAITING_MAX = 1000
@@ -28,6 +31,30 @@ class Missing(Enum):
 
 OnAnswer = Callable[[Command | Missing, Now], None]
 """Called once."""
+
+
+def notify(link: int, code: RequestCode, fields: dict[str, str], turn: Turn, body: bytes = b"") -> None:
+    """Send a one-way request to a client on its connection."""
+    turn.send(link, encode_command(Command(code, 0, 2, fields=fields, body=body)))
+
+
+class MembershipNotifier:
+    """Notifies the members of consumer groups whose membership changed, so that they rebalance."""
+
+    def __init__(self, clients: Clients, groups: Groups) -> None:
+        """Notify those who are in `clients`, unless the configuration of their group forbids it."""
+        self._clients = clients
+        self._groups = groups
+
+    def notify(self, names: list[str], turn: Turn) -> None:
+        """Notify all members of these groups."""
+        for name in names:
+            group = self._clients.consumers.get(name)
+            config = self._groups.table.get(name)
+            if group is None or (config is not None and not config.notify_consumer_ids_changed_enable):
+                continue
+            for link in group.members:
+                notify(link, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name}, turn)
 
 
 class ClientCalls:

@@ -29,7 +29,8 @@ from tandemq.model.command import Command
 from tandemq.model.text import brief
 
 if TYPE_CHECKING:
-    from tandemq.broker.node import Broker, Handler
+    from tandemq.broker.context import Handler
+    from tandemq.broker.node import Broker
 
 log = logging.getLogger(__name__)
 PROVEN = frozenset({Code.TANDEM_LOG_RECORDS, Code.TANDEM_LOG_SUSPECT, Code.TANDEM_HAND_OFFSETS})

@@ -25,8 +25,9 @@ from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 
 if TYPE_CHECKING:
+    from tandemq.broker.context import Handler
     from tandemq.broker.failover.service import Failover
-    from tandemq.broker.node import Broker, Handler
+    from tandemq.broker.node import Broker
 
 NO_REGISTRY = "this broker's role is fixed by its settings: its group has no registry"
 

@@ -8,21 +8,18 @@ millisecond at a time whatever is asked. A range that is no longer held is answe
 Source: docs/internals/ha.md, "comparing twins".
 """
 
-from typing import TYPE_CHECKING
-
 import msgspec
 from isal.isal_zlib import crc32
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link
+from tandemq.broker.context import Handler
 from tandemq.codec.remoting.requests import read_fields
 from tandemq.errors import OffsetGone
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
-
-if TYPE_CHECKING:
-    from tandemq.broker.node import Broker, Handler
+from tandemq.storage.store import Store
 
 DIGEST_BYTES_MAX = 1 << 20
 
@@ -34,31 +31,33 @@ class DigestFields(msgspec.Struct):
     size: int
 
 
-def handlers(broker: "Broker") -> "dict[Code, Handler]":
-    """The handlers of this module, bound to a broker."""
+class DigestProcessor:
+    """Answer checksums of ranges of the commit log."""
 
-    def digest(_link: Link, command: Command, _now: Now) -> Command | None:
-        return _digest(broker, command)
+    def __init__(self, store: Store) -> None:
+        """`store`: whose log is compared."""
+        self._store = store
 
-    return {Code.TANDEM_LOG_DIGEST: digest}
+    def handlers(self) -> dict[Code, Handler]:
+        """Return the handlers by request code."""
+        return {Code.TANDEM_LOG_DIGEST: self._on_digest}
 
-
-def _digest(broker: "Broker", command: Command) -> Command:
-    wanted = read_fields(DigestFields, command.fields)
-    if wanted.offset < 0 or wanted.size < 0:
-        return command.answer(ResponseCode.INVALID_PARAMETER, remark="offset and size are 0 at least")
-    log = broker.store.log
-    size = min(wanted.size, DIGEST_BYTES_MAX, log.written_end - wanted.offset)
-    try:
-        # From the files: what is still in memory from the last write is not what is compared.
-        data = log.read_raw(wanted.offset, size) if size > 0 else b""
-    except OffsetGone:
-        data = b""
-    fields = {
-        "offset": str(wanted.offset),
-        "size": str(len(data)),
-        "crc": str(crc32(data)),
-        "logStart": str(log.start),
-        "logEnd": str(log.written_end),
-    }
-    return command.answer(ResponseCode.SUCCESS, fields=fields)
+    def _on_digest(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        wanted = read_fields(DigestFields, command.fields)
+        if wanted.offset < 0 or wanted.size < 0:
+            return command.answer(ResponseCode.INVALID_PARAMETER, remark="offset and size are 0 at least")
+        log = self._store.log
+        size = min(wanted.size, DIGEST_BYTES_MAX, log.written_end - wanted.offset)
+        try:
+            # From the files: what is still in memory from the last write is not what is compared.
+            data = log.read_raw(wanted.offset, size) if size > 0 else b""
+        except OffsetGone:
+            data = b""
+        fields = {
+            "offset": str(wanted.offset),
+            "size": str(len(data)),
+            "crc": str(crc32(data)),
+            "logStart": str(log.start),
+            "logEnd": str(log.written_end),
+        }
+        return command.answer(ResponseCode.SUCCESS, fields=fields)

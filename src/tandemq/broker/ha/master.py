@@ -64,7 +64,7 @@ class MasterSide:
         if not self._owner.generations:
             self._owner.set_generations([(1, broker.store.log.start)])
         if not broker.recovered.may_have_lost and not self._awaited:
-            correct_progress(broker)
+            correct_progress(broker.store, broker.offsets, broker.delay)
             return
         if accept_loss or not self._known:
             self._new_generation("the loss is accepted" if accept_loss else "no slave is known")
@@ -103,7 +103,7 @@ class MasterSide:
             self._accept_at_ms = now.mono_ms + ACCEPT_AGAIN_MS
 
     def _take_messages(self) -> None:
-        correct_progress(self._broker)
+        correct_progress(self._broker.store, self._broker.offsets, self._broker.delay)
         if self._awaited:
             self._awaited.clear()
             self._note_answers()

@@ -5,18 +5,24 @@ any table that does not is answered with an error, because a frame above the lim
 Source: docs/reference/requests.md, "all codes"; RocketMQ AdminBrokerProcessor.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import msgspec
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link
+from tandemq.broker.context import CurrentConfig, Handler, Role
+from tandemq.broker.send.delay import DelayedMessages
+from tandemq.broker.state.consumer_offsets import ConsumerOffsets
+from tandemq.broker.state.groups import Groups
+from tandemq.broker.state.topics import Topics
 from tandemq.codec.remoting.fastjson import dumps, dumps_java
 from tandemq.codec.remoting.frame import FRAME_BYTES_MAX
+from tandemq.config.settings import BrokerConfig
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
-
-if TYPE_CHECKING:
-    from tandemq.broker.node import Broker, Handler
+from tandemq.storage.store import Store
 
 ATTRIBUTE_DEFECT_VERSIONS = (477, 479)
 """Java slaves 5.3.2 and 5.3.3 give up on the first topic or group with attributes: theirs are sent without."""
@@ -24,50 +30,66 @@ HEADER_BYTES = 64 * 1024
 """Of a frame, kept for its header."""
 
 
-def handlers(broker: "Broker") -> "dict[Code, Handler]":
-    """The handlers of this module, bound to a broker."""
-    on = _Tables(broker)
-    return {
-        Code.GET_ALL_TOPIC_CONFIG: on.topics,
-        Code.GET_ALL_CONSUMER_OFFSET: on.offsets,
-        Code.GET_ALL_DELAY_OFFSET: on.delays,
-        Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: on.groups,
-        Code.GET_ALL_MESSAGE_REQUEST_MODE: on.request_modes,
-        Code.TANDEM_PEER_INFO: on.peer_info,
-    }
+class MetadataTablesProcessor:
+    """Answer the tables that slaves copy, and what peers ask to know this broker by."""
 
+    def __init__(
+        self,
+        store: Store,
+        topics: Topics,
+        groups: Groups,
+        offsets: ConsumerOffsets,
+        delay: DelayedMessages,
+        role: Role,
+        current: CurrentConfig,
+    ) -> None:
+        """Take the collaborators; nothing is read yet."""
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._delay = delay
+        self._role = role
+        self._current = current
 
-class _Tables:
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def handlers(self) -> dict[Code, Handler]:
+        """Return the handlers by request code."""
+        return {
+            Code.GET_ALL_TOPIC_CONFIG: self._on_topics,
+            Code.GET_ALL_CONSUMER_OFFSET: self._on_offsets,
+            Code.GET_ALL_DELAY_OFFSET: self._on_delays,
+            Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._on_groups,
+            Code.GET_ALL_MESSAGE_REQUEST_MODE: self._on_request_modes,
+            Code.TANDEM_PEER_INFO: self._on_peer_info,
+        }
 
-    def topics(self, _link: Link, command: Command, _now: Now) -> Command | None:
-        table = self._broker.topics.as_json()
+    def _on_topics(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        table = self._topics.as_json()
         return _answer(command, dumps(_plain(table, "topicConfigTable", command)))
 
-    def groups(self, _link: Link, command: Command, _now: Now) -> Command | None:
-        table = self._broker.groups.as_json()
+    def _on_groups(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        table = self._groups.as_json()
         return _answer(command, dumps(_plain(table, "subscriptionGroupTable", command)))
 
-    def offsets(self, _link: Link, command: Command, _now: Now) -> Command | None:
-        return _answer(command, dumps_java(self._broker.offsets.as_json()))
+    def _on_offsets(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        return _answer(command, dumps_java(self._offsets.as_json()))
 
-    def delays(self, _link: Link, command: Command, _now: Now) -> Command | None:
-        return command.answer(ResponseCode.SUCCESS, body=dumps_java(self._broker.delay.as_json()))
+    def _on_delays(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        return command.answer(ResponseCode.SUCCESS, body=dumps_java(self._delay.as_json()))
 
-    def request_modes(self, _link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_request_modes(self, _link: Link, command: Command, _now: Now) -> Command | None:
         return command.answer(ResponseCode.SUCCESS, body=dumps({"messageRequestModeMap": {}}))
 
-    def peer_info(self, _link: Link, command: Command, _now: Now) -> Command | None:
-        config = self._broker.config
+    def _on_peer_info(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        config = self._current.config
         return command.answer(
             ResponseCode.SUCCESS,
             fields={
                 "brokerName": config.broker_name,
                 "brokerId": str(config.broker_id),
-                "role": role_of(self._broker),
-                "logStart": str(self._broker.store.log.start),
-                "logEnd": str(self._broker.store.log.written_end),
+                "role": role_name(self._role, config),
+                "logStart": str(self._store.log.start),
+                "logEnd": str(self._store.log.written_end),
             },
         )
 
@@ -79,17 +101,16 @@ def _answer(command: Command, body: bytes) -> Command:
     return command.answer(ResponseCode.SUCCESS, body=body)
 
 
-def role_of(broker: "Broker") -> str:
-    """The role at this moment, in the words of the settings."""
-    if broker.failover is None:
-        return broker.config.role
-    if not broker.is_master:
+def role_name(role: Role, config: BrokerConfig) -> str:
+    """Return the role at this moment, in the words of the setting `brokerRole`."""
+    if not role.is_master:
         return "SLAVE"
-    return "SYNC_MASTER" if broker.is_elect or broker.config.role == "SYNC_MASTER" else "ASYNC_MASTER"
+    return "SYNC_MASTER" if role.is_elect or config.role == "SYNC_MASTER" else "ASYNC_MASTER"
 
 
 def _plain(table: dict[str, Any], entries: str, command: Command) -> dict[str, Any]:
     if command.version in ATTRIBUTE_DEFECT_VERSIONS:
-        for entry in table[entries].values():
-            entry["attributes"] = {}
+        table[entries] = {
+            name: msgspec.structs.replace(config, attributes={}) for name, config in table[entries].items()
+        }
     return table

@@ -75,7 +75,7 @@ class Replication:
         pairs = [pair for pair in self.generations if pair[1] <= end]
         if not pairs or pairs[-1][0] < epoch:
             self.set_generations([*pairs, (epoch, end)])
-        correct_progress(self._broker)
+        correct_progress(self._broker.store, self._broker.offsets, self._broker.delay)
 
     def follow(self, master: int, epoch: int, address: str, ha_address: str, turn: Turn, now: Now) -> None:
         """Copy the log of this member, "ip:port" or "" if that is not known yet, for as long as the epoch lasts."""

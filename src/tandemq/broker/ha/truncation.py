@@ -9,24 +9,24 @@ ScheduleMessageService.correctDelayOffset.
 """
 
 import logging
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tandemq.broker.node import Broker
+from tandemq.broker.send.delay import DelayedMessages
+from tandemq.broker.state.consumer_offsets import ConsumerOffsets
+from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
 LOGGED_MAX = 20
 
 
-def correct_progress(broker: "Broker") -> None:
+def correct_progress(store: Store, offsets: ConsumerOffsets, delay: DelayedMessages) -> None:
     """Set consumer offsets and delay progress that lie beyond the end of their queue to that end."""
-    ends = {key: queue.max_offset for key, queue in broker.store.queues.items()}
-    offsets, levels = broker.offsets.correct(ends), broker.delay.correct()
-    for key, queue_id, before, now in offsets[:LOGGED_MAX]:
+    ends = {key: queue.max_offset for key, queue in store.queues.items()}
+    corrected, levels = offsets.correct(ends), delay.correct()
+    for key, queue_id, before, now in corrected[:LOGGED_MAX]:
         log.warning("offsets: %s queue=%d was %d, behind the queue's end; now %d", key, queue_id, before, now)
-    if len(offsets) > LOGGED_MAX:
-        log.warning("offsets: %d more were behind their queue's end and are there now", len(offsets) - LOGGED_MAX)
+    if len(corrected) > LOGGED_MAX:
+        log.warning("offsets: %d more were behind their queue's end and are there now", len(corrected) - LOGGED_MAX)
     for level, before, now in levels:
         log.warning("delay: progress of level %d was %d, behind the queue's end; now %d", level, before, now)
-    broker.offsets.save(is_awaited=bool(offsets))
-    broker.delay.save(is_awaited=bool(levels))
+    offsets.save(is_awaited=bool(corrected))
+    delay.save(is_awaited=bool(levels))

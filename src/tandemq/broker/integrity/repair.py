@@ -46,7 +46,8 @@ from tandemq.model.text import brief
 from tandemq.storage.log.epochs import Pairs, common_end
 
 if TYPE_CHECKING:
-    from tandemq.broker.node import Broker, Handler
+    from tandemq.broker.context import Handler
+    from tandemq.broker.node import Broker
 
 log = logging.getLogger(__name__)
 PIECE_BYTES = 1 << 20

@@ -34,7 +34,8 @@ from tandemq.storage.consume_queue import ConsumeQueue
 from tandemq.storage.json_tables import load_table
 
 if TYPE_CHECKING:
-    from tandemq.broker.node import Broker, Handler
+    from tandemq.broker.context import Handler
+    from tandemq.broker.node import Broker
 
 log = logging.getLogger(__name__)
 FILE = "scrub.json"

@@ -9,12 +9,19 @@ Source: docs/reference/requests.md, "administration"; RocketMQ AdminBrokerProces
 """
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link
+from tandemq.broker.context import CurrentConfig, CurrentTurn, Handler, Role
+from tandemq.broker.maintenance.upkeep import Upkeep
+from tandemq.broker.pull.processor import PullPath
+from tandemq.broker.state.consumer_offsets import ConsumerOffsets
+from tandemq.broker.state.groups import Groups
+from tandemq.broker.state.stats import Stats
+from tandemq.broker.state.topics import Topics
 from tandemq.codec.remoting.admin_requests import CreateTopicFields, DeleteGroupFields, GroupNameFields, TopicFields
 from tandemq.codec.remoting.bodies import convert, decode_body
 from tandemq.codec.remoting.fastjson import dumps, loads
@@ -27,9 +34,7 @@ from tandemq.model.command import Command
 from tandemq.model.group import SubscriptionGroupConfig
 from tandemq.model.text import brief
 from tandemq.model.topic import SYSTEM_TOPICS, TopicConfig, filter_type_error, group_name_error, topic_name_error
-
-if TYPE_CHECKING:
-    from tandemq.broker.node import Broker, Handler
+from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
 QUEUES_MAX = 16_384
@@ -43,37 +48,59 @@ _INT32_MAX = (1 << 31) - 1
 SLAVE_REMARK = "Can't modify topic or subscription group from slave broker, please execute it from master broker."
 
 
-def handlers(broker: "Broker") -> "dict[Code, Handler]":
-    """The handlers of this module, bound to a broker."""
-    on = _Admin(broker)
-    return {
-        Code.UPDATE_AND_CREATE_TOPIC: on.create_topic,
-        Code.UPDATE_AND_CREATE_TOPIC_LIST: on.create_topics,
-        Code.DELETE_TOPIC_IN_BROKER: on.delete_topic,
-        Code.GET_TOPIC_CONFIG: on.topic_config,
-        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: on.create_group,
-        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: on.create_groups,
-        Code.DELETE_SUBSCRIPTIONGROUP: on.delete_group,
-        Code.GET_SUBSCRIPTIONGROUP_CONFIG: on.group_config,
-        Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: on.system_topics,
-        Code.CLEAN_EXPIRED_CONSUMEQUEUE: on.clean_queues,
-        Code.CLEAN_UNUSED_TOPIC: on.clean_topics,
-        Code.DELETE_EXPIRED_COMMITLOG: on.clean_log,
-    }
+class AdminProcessor:
+    """Handle requests of operators to change and read topics and groups."""
 
+    def __init__(
+        self,
+        store: Store,
+        topics: Topics,
+        groups: Groups,
+        offsets: ConsumerOffsets,
+        pull: PullPath,
+        stats: Stats,
+        upkeep: Upkeep,
+        role: Role,
+        current: CurrentConfig,
+        turn: CurrentTurn,
+    ) -> None:
+        """Take the collaborators; nothing is read yet."""
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._pull = pull
+        self._stats = stats
+        self._upkeep = upkeep
+        self._role = role
+        self._current = current
+        self._turn = turn
 
-class _Admin:
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def handlers(self) -> dict[Code, Handler]:
+        """Return the handlers by request code."""
+        return {
+            Code.UPDATE_AND_CREATE_TOPIC: self._on_create_topic,
+            Code.UPDATE_AND_CREATE_TOPIC_LIST: self._on_create_topics,
+            Code.DELETE_TOPIC_IN_BROKER: self._on_delete_topic,
+            Code.GET_TOPIC_CONFIG: self._on_topic_config,
+            Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._on_create_group,
+            Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self._on_create_groups,
+            Code.DELETE_SUBSCRIPTIONGROUP: self._on_delete_group,
+            Code.GET_SUBSCRIPTIONGROUP_CONFIG: self._on_group_config,
+            Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self._on_system_topics,
+            Code.CLEAN_EXPIRED_CONSUMEQUEUE: self._on_clean_queues,
+            Code.CLEAN_UNUSED_TOPIC: self._on_clean_topics,
+            Code.DELETE_EXPIRED_COMMITLOG: self._on_clean_log,
+        }
 
     def _slave_refusal(self, command: Command) -> Command | None:
-        if self._broker.is_master:
+        if self._role.is_master:
             return None
         return command.answer(ResponseCode.SYSTEM_ERROR, remark=SLAVE_REMARK)
 
     # Topics.
 
-    def create_topic(self, link: Link, command: Command, now: Now) -> Command | None:
+    def _on_create_topic(self, link: Link, command: Command, now: Now) -> Command | None:
         refusal = self._slave_refusal(command)
         if refusal is not None:
             return refusal
@@ -90,7 +117,7 @@ class _Admin:
         )
         return self._create_topics(link, command, [wanted], now)
 
-    def create_topics(self, link: Link, command: Command, now: Now) -> Command | None:
+    def _on_create_topics(self, link: Link, command: Command, now: Now) -> Command | None:
         refusal = self._slave_refusal(command)
         if refusal is not None:
             return refusal
@@ -98,7 +125,7 @@ class _Admin:
 
     def _create_topics(self, link: Link, command: Command, wanted: list[TopicConfig], now: Now) -> Command:
         """All of them, or none if one is wrong."""
-        topics = self._broker.topics
+        topics = self._topics
         for config in wanted:
             wrong = self._topic_fault(config)
             if wrong is not None:
@@ -140,10 +167,10 @@ class _Admin:
         return name in self._system_topics() or name.startswith("rmq_sys_")
 
     def _system_topics(self) -> set[str]:
-        config = self._broker.config
+        config = self._current.config
         return {*SYSTEM_TOPICS, config.cluster, config.broker_name, f"{config.cluster}_REPLY_TOPIC"}
 
-    def delete_topic(self, link: Link, command: Command, now: Now) -> Command | None:
+    def _on_delete_topic(self, link: Link, command: Command, now: Now) -> Command | None:
         refusal = self._slave_refusal(command)
         if refusal is not None:
             return refusal
@@ -154,43 +181,42 @@ class _Admin:
         if wrong is not None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=wrong)
         self._let_pulls_go(name)
-        if self._broker.topics.remove(name, now.wall_ms):
+        if self._topics.remove(name, now.wall_ms):
             log.info("admin: topic=%s deleted by %s", name, link.peer)
-        self._broker.offsets.remove_topic(name)
-        self._broker.stats.topic_removed(name)
+        self._offsets.remove_topic(name)
+        self._stats.topic_removed(name)
         return command.answer(ResponseCode.SUCCESS)
 
     def _let_pulls_go(self, topic: str) -> None:
         """Answer what is held on a topic's queues: nothing would wake it once they are gone."""
-        broker = self._broker
-        for queue in [queue for key, queue in broker.store.queues.items() if key[0] == topic]:
-            broker.pull.wake(queue, is_last=True)
-        broker.pull.answer_woken(broker.turn_out)
+        for queue in [queue for key, queue in self._store.queues.items() if key[0] == topic]:
+            self._pull.wake(queue, is_last=True)
+        self._pull.answer_woken(self._turn.out)
 
-    def topic_config(self, _link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_topic_config(self, _link: Link, command: Command, _now: Now) -> Command | None:
         name = read_fields(TopicFields, command.fields).topic
-        topic = self._broker.topics.get(name)
+        topic = self._topics.get(name)
         if topic is None:
             return command.answer(ResponseCode.TOPIC_NOT_EXIST, remark=f"No topic in this broker. topic: {name}")
         return command.answer(ResponseCode.SUCCESS, body=dumps(msgspec.to_builtins(topic.config)))
 
-    def system_topics(self, _link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_system_topics(self, _link: Link, command: Command, _now: Now) -> Command | None:
         return command.answer(ResponseCode.SUCCESS, body=dumps({"topicList": sorted(self._system_topics())}))
 
     # Groups.
 
-    def create_group(self, link: Link, command: Command, now: Now) -> Command | None:
+    def _on_create_group(self, link: Link, command: Command, now: Now) -> Command | None:
         return self._slave_refusal(command) or self._create_groups(
             link, command, [decode_body(command.body, SubscriptionGroupConfig, "group")], now
         )
 
-    def create_groups(self, link: Link, command: Command, now: Now) -> Command | None:
+    def _on_create_groups(self, link: Link, command: Command, now: Now) -> Command | None:
         return self._slave_refusal(command) or self._create_groups(
             link, command, _parse_list(command, "groupConfigList", SubscriptionGroupConfig), now
         )
 
     def _create_groups(self, link: Link, command: Command, wanted: list[SubscriptionGroupConfig], now: Now) -> Command:
-        groups = self._broker.groups
+        groups = self._groups
         for config in wanted:
             wrong = _group_fault(config)
             if wrong is not None:
@@ -210,51 +236,51 @@ class _Admin:
         _log_written("groups", link, list(news.values()))
         return command.answer(ResponseCode.SUCCESS)
 
-    def delete_group(self, link: Link, command: Command, now: Now) -> Command | None:
+    def _on_delete_group(self, link: Link, command: Command, now: Now) -> Command | None:
         refusal = self._slave_refusal(command)
         if refusal is not None:
             return refusal
         fields = read_fields(DeleteGroupFields, command.fields)
         name = fields.group_name
-        if self._broker.groups.remove(name, now.wall_ms):
+        if self._groups.remove(name, now.wall_ms):
             log.info("admin: group=%s deleted by %s", name, link.peer)
         if fields.remove_offset or fields.clean_offset:
-            self._broker.offsets.remove_group(name)
-        self._broker.stats.group_removed(name)
+            self._offsets.remove_group(name)
+        self._stats.group_removed(name)
         return command.answer(ResponseCode.SUCCESS)
 
-    def group_config(self, _link: Link, command: Command, now: Now) -> Command | None:
+    def _on_group_config(self, _link: Link, command: Command, now: Now) -> Command | None:
         name = read_fields(GroupNameFields, command.fields).group
-        found = self._broker.groups.find(name, now.wall_ms)
+        found = self._groups.find(name, now.wall_ms)
         if found is None:
             return command.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=f"No group in this broker: {name}")
         return command.answer(ResponseCode.SUCCESS, body=dumps(msgspec.to_builtins(found)))
 
     # Cleaning.
 
-    def clean_queues(self, _link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_clean_queues(self, _link: Link, command: Command, _now: Now) -> Command | None:
         """Delete queue files whose messages are no longer in the log."""
-        store = self._broker.store
+        store = self._store
         for queue in store.queues.values():
             queue.correct_min(store.log.start)
         return command.answer(ResponseCode.SUCCESS)
 
-    def clean_topics(self, link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_clean_topics(self, link: Link, command: Command, _now: Now) -> Command | None:
         """Delete queues of topics that are not there any more."""
-        if not self._broker.is_master:
+        if not self._role.is_master:
             # A slave's log may hold topics that its table, copied less often, does not know yet.
             return command.answer(ResponseCode.SYSTEM_ERROR, remark="a slave's queues follow its log; ask its master")
-        known = self._broker.topics.table
-        for name in sorted({topic for topic, _ in self._broker.store.queues if topic not in known}):
+        known = self._topics.table
+        for name in sorted({topic for topic, _ in self._store.queues if topic not in known}):
             self._let_pulls_go(name)
-            self._broker.store.drop_topic(name)
+            self._store.drop_topic(name)
             log.info("admin: queues of topic=%s deleted by %s", name, link.peer)
         return command.answer(ResponseCode.SUCCESS)
 
-    def clean_log(self, _link: Link, command: Command, now: Now) -> Command | None:
+    def _on_clean_log(self, _link: Link, command: Command, now: Now) -> Command | None:
         """Delete expired log files now, whatever the hour."""
-        self._broker.upkeep.delete_expired()
-        self._broker.upkeep.clean(now)
+        self._upkeep.delete_expired()
+        self._upkeep.clean(now)
         return command.answer(ResponseCode.SUCCESS)
 
 

@@ -3,13 +3,18 @@
 Source: docs/reference/requests.md, "relayed to clients"; RocketMQ AdminBrokerProcessor, Broker2Client.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tandemq.boundary import Now
-from tandemq.broker.connections.client_requests import Missing
+from tandemq.broker.connections.client_requests import ClientCalls, Missing
 from tandemq.broker.connections.connection import Link
+from tandemq.broker.context import CurrentConfig, CurrentTurn, Handler
+from tandemq.broker.state.clients import Clients
+from tandemq.broker.state.groups import Groups
+from tandemq.broker.state.topics import Topics
 from tandemq.codec.record.record import parse_message_id
 from tandemq.codec.remoting.admin_requests import ConsumeDirectlyFields, RunningInfoFields, TopicGroupFields
 from tandemq.codec.remoting.fastjson import Raw, dumps_java, loads
@@ -19,22 +24,10 @@ from tandemq.errors import ProtocolError
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
-
-if TYPE_CHECKING:
-    from tandemq.broker.node import Broker, Handler
+from tandemq.storage.store import Store
 
 TIMEOUT_MS = 10_000
 STATUS_TIMEOUT_MS = 5_000
-
-
-def handlers(broker: "Broker") -> "dict[Code, Handler]":
-    """The handlers of this module, bound to a broker."""
-    on = _Relay(broker)
-    return {
-        Code.GET_CONSUMER_RUNNING_INFO: on.running_info,
-        Code.CONSUME_MESSAGE_DIRECTLY: on.consume_directly,
-        Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: on.consumer_status,
-    }
 
 
 @dataclass(slots=True)
@@ -45,28 +38,55 @@ class _StatusAnswer:
     table: dict[str, dict[Raw, Any]] = field(default_factory=dict)
 
 
-class _Relay:
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+class Broker2ClientProcessor:
+    """Pass requests of operators on to clients, and their responses back."""
 
-    def running_info(self, link: Link, command: Command, now: Now) -> Command | None:
+    def __init__(
+        self,
+        store: Store,
+        topics: Topics,
+        groups: Groups,
+        clients: Clients,
+        client_calls: ClientCalls,
+        links: Mapping[int, Link],
+        current: CurrentConfig,
+        turn: CurrentTurn,
+    ) -> None:
+        """Take the collaborators; nothing is read yet."""
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._client_calls = client_calls
+        self._links = links
+        self._current = current
+        self._turn = turn
+
+    def handlers(self) -> dict[Code, Handler]:
+        """Return the handlers by request code."""
+        return {
+            Code.GET_CONSUMER_RUNNING_INFO: self._on_running_info,
+            Code.CONSUME_MESSAGE_DIRECTLY: self._on_consume_directly,
+            Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self._on_consumer_status,
+        }
+
+    def _on_running_info(self, link: Link, command: Command, now: Now) -> Command | None:
         fields = read_fields(RunningInfoFields, command.fields)
         return self._pass_on(link, command, fields.consumer_group, fields.client_id, command.fields, command.body, now)
 
-    def consume_directly(self, link: Link, command: Command, now: Now) -> Command | None:
+    def _on_consume_directly(self, link: Link, command: Command, now: Now) -> Command | None:
         fields = read_fields(ConsumeDirectlyFields, command.fields)
-        broker = self._broker
         _, log_offset = parse_message_id(fields.msg_id)
-        record = broker.store.record_at(log_offset)
+        record = self._store.record_at(log_offset)
         if record is None:
             return command.answer(
                 ResponseCode.SYSTEM_ERROR, remark=f"there is no message {fields.msg_id} in this broker's log"
             )
-        passed = command.fields | {"brokerName": broker.config.broker_name}
-        topic = broker.topics.get(fields.topic) if fields.topic else None
+        passed = command.fields | {"brokerName": self._current.config.broker_name}
+        topic = self._topics.get(fields.topic) if fields.topic else None
         if topic is not None:
             passed["topicSysFlag"] = str(topic.config.topic_sys_flag)
-        group = broker.groups.table.get(fields.consumer_group)
+        group = self._groups.table.get(fields.consumer_group)
         if group is not None:
             passed["groupSysFlag"] = str(group.group_sys_flag)
         return self._pass_on(link, command, fields.consumer_group, fields.client_id, passed, record, now)
@@ -74,8 +94,7 @@ class _Relay:
     def _pass_on(
         self, link: Link, command: Command, group: str, client_id: str, fields: dict[str, str], body: bytes, now: Now
     ) -> Command | None:
-        broker = self._broker
-        member = broker.clients.find(group, client_id)
+        member = self._clients.find(group, client_id)
         if member is None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"The Consumer <{group}> <{client_id}> not online")
 
@@ -89,19 +108,18 @@ class _Relay:
                 )
 
         request = Command(command.code, fields=fields, body=body)
-        broker.client_calls.call(member.link, request, TIMEOUT_MS, on_answer, broker.turn_out, now)
+        self._client_calls.call(member.link, request, TIMEOUT_MS, on_answer, self._turn.out, now)
         return None
 
     def _answer(self, link: Link, answer: Command) -> None:
         """Tell whoever asked, if it is still there."""
-        if link.number in self._broker.links:
-            self._broker.turn_out.send(link.number, encode_command(answer))
+        if link.number in self._links:
+            self._turn.out.send(link.number, encode_command(answer))
 
-    def consumer_status(self, link: Link, command: Command, now: Now) -> Command | None:
+    def _on_consumer_status(self, link: Link, command: Command, now: Now) -> Command | None:
         """Ask every member of a group, or one, for its offsets; answer when all have answered or are late."""
         fields = read_fields(TopicGroupFields, command.fields)
-        broker = self._broker
-        group = broker.clients.consumers.get(fields.group)
+        group = self._clients.consumers.get(fields.group)
         if group is None:
             return command.answer(
                 ResponseCode.SYSTEM_ERROR, remark=f"No Any Consumer online in the consumer group: [{fields.group}]"
@@ -119,12 +137,12 @@ class _Relay:
                 self._answer(link, _status(command, status))
 
         for member in asked:
-            broker.client_calls.call(
+            self._client_calls.call(
                 member.link,
                 Command(Code.GET_CONSUMER_STATUS_FROM_CLIENT, fields=dict(request_fields)),
                 STATUS_TIMEOUT_MS,
                 partial(on_answer, member.client_id),
-                broker.turn_out,
+                self._turn.out,
                 now,
             )
         return None if asked else _status(command, status)

@@ -6,47 +6,52 @@ Source: docs/reference/configuration.md, "changes while running"; RocketMQ Admin
 """
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link
+from tandemq.broker.context import CurrentConfig, Handler
+from tandemq.broker.state.config_overrides import ChangedSettings
 from tandemq.codec.remoting.fastjson import dumps
 from tandemq.config.files import as_properties, changed
+from tandemq.config.settings import BrokerConfig
 from tandemq.errors import ConfigError
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 
-if TYPE_CHECKING:
-    from tandemq.broker.node import Broker, Handler
-
 log = logging.getLogger(__name__)
 
 
-def handlers(broker: "Broker") -> "dict[Code, Handler]":
-    """The handlers of this module, bound to a broker."""
-    on = _Settings(broker)
-    return {Code.GET_BROKER_CONFIG: on.read, Code.UPDATE_BROKER_CONFIG: on.change}
+class ConfigProcessor:
+    """Show the settings in force, and change some of them while the broker runs."""
 
+    def __init__(
+        self, current: CurrentConfig, changes: ChangedSettings, reconfigure: Callable[[BrokerConfig, Now], None]
+    ) -> None:
+        """`reconfigure` hands new settings to all parts that keep some; `changes` keeps them over restarts."""
+        self._current = current
+        self._changes = changes
+        self._reconfigure = reconfigure
 
-class _Settings:
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def handlers(self) -> dict[Code, Handler]:
+        """Return the handlers by request code."""
+        return {Code.GET_BROKER_CONFIG: self._on_read, Code.UPDATE_BROKER_CONFIG: self._on_change}
 
-    def read(self, _link: Link, command: Command, _now: Now) -> Command | None:
-        version = dumps(self._broker.config_version.as_json()).decode()
-        body = as_properties(self._broker.config).encode()
+    def _on_read(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        version = dumps(self._current.version.as_json()).decode()
+        body = as_properties(self._current.config).encode()
         return command.answer(ResponseCode.SUCCESS, fields={"version": version}, body=body)
 
-    def change(self, link: Link, command: Command, now: Now) -> Command | None:
+    def _on_change(self, link: Link, command: Command, now: Now) -> Command | None:
         try:
-            config, keys = changed(self._broker.config, command.body.decode())
+            config, keys = changed(self._current.config, command.body.decode())
         except UnicodeDecodeError:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark="the settings are not UTF-8")
         except ConfigError as error:
             return command.answer(ResponseCode.NO_PERMISSION, remark=str(error))
         if keys:
-            self._broker.changes.note(self._broker.config, config, keys)
-            self._broker.reconfigure(config, now)
+            self._changes.note(self._current.config, config, keys)
+            self._reconfigure(config, now)
             log.warning("settings: changed by %s: %s", link.peer, ", ".join(keys))
         return command.answer(ResponseCode.SUCCESS)

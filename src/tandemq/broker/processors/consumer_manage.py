@@ -3,14 +3,19 @@
 Source: docs/reference/requests.md, "offsets", "group membership", "orderly consumption".
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from tandemq.boundary import Now
+from tandemq.broker.connections.client_requests import MembershipNotifier
 from tandemq.broker.connections.connection import Link
-from tandemq.broker.state.clients import CLIENT_ID_CHARACTERS_MAX, Member
-from tandemq.broker.state.consumer_offsets import OFFSET_BYTES_MAX
+from tandemq.broker.context import CurrentConfig, CurrentTurn, Handler, Role
+from tandemq.broker.pull.processor import PullPath
+from tandemq.broker.state.clients import CLIENT_ID_CHARACTERS_MAX, Clients, Member, QueueLocks
+from tandemq.broker.state.consumer_offsets import OFFSET_BYTES_MAX, ConsumerOffsets
+from tandemq.broker.state.groups import Groups
+from tandemq.broker.state.topics import Topics
 from tandemq.codec.remoting.bodies import decode_body
 from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.codec.remoting.header import LANGUAGES, UNKNOWN_LANGUAGE
@@ -31,66 +36,89 @@ from tandemq.model.group import HeartbeatData
 from tandemq.model.java_types import Int32
 from tandemq.model.topic import group_name_error, retry_topic
 from tandemq.storage.consume_queue import ConsumeQueue
-
-if TYPE_CHECKING:
-    from tandemq.broker.node import Broker, Handler
+from tandemq.storage.store import Store
 
 
-def handlers(broker: "Broker") -> "dict[Code, Handler]":
-    """The handlers of this module, bound to a broker."""
-    on = _Consume(broker)
-    return {
-        Code.HEART_BEAT: on.heartbeat,
-        Code.UNREGISTER_CLIENT: on.unregister,
-        Code.GET_CONSUMER_LIST_BY_GROUP: on.members,
-        Code.CHECK_CLIENT_CONFIG: on.check_config,
-        Code.QUERY_CONSUMER_OFFSET: on.query_offset,
-        Code.UPDATE_CONSUMER_OFFSET: on.commit_offset,
-        Code.GET_MAX_OFFSET: on.max_offset,
-        Code.GET_MIN_OFFSET: on.min_offset,
-        Code.SEARCH_OFFSET_BY_TIMESTAMP: on.search_offset,
-        Code.GET_EARLIEST_MSG_STORETIME: on.earliest,
-        Code.LOCK_BATCH_MQ: on.lock,
-        Code.UNLOCK_BATCH_MQ: on.unlock,
-    }
+class ConsumerManageProcessor:
+    """Handle the requests of consumers other than pulls."""
 
+    def __init__(
+        self,
+        store: Store,
+        topics: Topics,
+        groups: Groups,
+        offsets: ConsumerOffsets,
+        clients: Clients,
+        locks: QueueLocks,
+        pull: PullPath,
+        membership: MembershipNotifier,
+        memory_bytes: int,
+        role: Role,
+        current: CurrentConfig,
+        turn: CurrentTurn,
+    ) -> None:
+        """Take the collaborators; nothing is read yet."""
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._clients = clients
+        self._locks = locks
+        self._pull = pull
+        self._membership = membership
+        self._memory_bytes = memory_bytes
+        self._role = role
+        self._current = current
+        self._turn = turn
 
-class _Consume:
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def handlers(self) -> dict[Code, Handler]:
+        """Return the handlers by request code."""
+        return {
+            Code.HEART_BEAT: self._on_heartbeat,
+            Code.UNREGISTER_CLIENT: self._on_unregister,
+            Code.GET_CONSUMER_LIST_BY_GROUP: self._on_members,
+            Code.CHECK_CLIENT_CONFIG: self._on_check_config,
+            Code.QUERY_CONSUMER_OFFSET: self._on_query_offset,
+            Code.UPDATE_CONSUMER_OFFSET: self._on_commit_offset,
+            Code.GET_MAX_OFFSET: self._on_max_offset,
+            Code.GET_MIN_OFFSET: self._on_min_offset,
+            Code.SEARCH_OFFSET_BY_TIMESTAMP: self._on_search_offset,
+            Code.GET_EARLIEST_MSG_STORETIME: self._on_earliest,
+            Code.LOCK_BATCH_MQ: self._on_lock,
+            Code.UNLOCK_BATCH_MQ: self._on_unlock,
+        }
 
     # Membership.
 
-    def heartbeat(self, link: Link, command: Command, now: Now) -> Command | None:
-        broker = self._broker
+    def _on_heartbeat(self, link: Link, command: Command, now: Now) -> Command | None:
         beat = decode_body(command.body, HeartbeatData, "heartbeat")
         language = command.language if command.language in LANGUAGES else UNKNOWN_LANGUAGE
         member = Member(link.number, beat.client_id, link.peer, language, command.version, now.mono_ms)
-        broker.groups.check_room([consumer.group_name for consumer in beat.consumers])
-        changed = broker.clients.heartbeat(beat, member)
+        self._groups.check_room([consumer.group_name for consumer in beat.consumers])
+        changed = self._clients.heartbeat(beat, member)
         for consumer in beat.consumers:
-            group = broker.groups.find(consumer.group_name, now.wall_ms)
-            if group is not None and broker.is_master:
-                broker.topics.create_internal(
+            group = self._groups.find(consumer.group_name, now.wall_ms)
+            if group is not None and self._role.is_master:
+                self._topics.create_internal(
                     retry_topic(consumer.group_name), max(1, group.retry_queue_nums), now.wall_ms
                 )
-        broker.notify_members(changed, broker.turn_out)
+        self._membership.notify(changed, self._turn.out)
         return command.answer(ResponseCode.SUCCESS)
 
-    def unregister(self, link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_unregister(self, link: Link, command: Command, _now: Now) -> Command | None:
         fields = read_fields(UnregisterClientFields, command.fields)
-        changed = self._broker.clients.leave(link.number, fields.clientID, fields.producerGroup, fields.consumerGroup)
-        self._broker.notify_members(changed, self._broker.turn_out)
+        changed = self._clients.leave(link.number, fields.clientID, fields.producerGroup, fields.consumerGroup)
+        self._membership.notify(changed, self._turn.out)
         return command.answer(ResponseCode.SUCCESS)
 
-    def members(self, _link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_members(self, _link: Link, command: Command, _now: Now) -> Command | None:
         name = read_fields(GroupFields, command.fields).consumer_group
-        group = self._broker.clients.consumers.get(name)
+        group = self._clients.consumers.get(name)
         if group is None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"no consumer for this group, {name}")
         return command.answer(ResponseCode.SUCCESS, body=dumps({"consumerIdList": group.client_ids()}))
 
-    def check_config(self, _link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_check_config(self, _link: Link, command: Command, _now: Now) -> Command | None:
         body = loads(command.body)
         subscription = body.get("subscriptionData") if isinstance(body, dict) else None
         kind = subscription.get("expressionType") if isinstance(subscription, dict) else None
@@ -102,9 +130,9 @@ class _Consume:
 
     # Offsets.
 
-    def query_offset(self, _link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_query_offset(self, _link: Link, command: Command, _now: Now) -> Command | None:
         fields = read_fields(QueryOffsetFields, command.fields)
-        offset = self._broker.offsets.get(fields.topic, fields.consumer_group, fields.queue_id)
+        offset = self._offsets.get(fields.topic, fields.consumer_group, fields.queue_id)
         if offset is None and fields.set_zero_if_not_found != "false" and self._is_young(fields.topic, fields.queue_id):
             offset = 0
         if offset is None:
@@ -115,25 +143,25 @@ class _Consume:
 
     def _is_young(self, topic: str, queue_id: int) -> bool:
         """Whether a new group should read a queue from its start: all of it is still there and not far behind."""
-        queue = self._broker.store.queues.get((topic, queue_id))
+        queue = self._store.queues.get((topic, queue_id))
         if queue is None or queue.max_offset == 0:
             return True
         if queue.min_offset > 0:
             return False
-        far = self._broker.machine.memory_bytes * self._broker.config.memory_ratio_max // 100
+        far = self._memory_bytes * self._current.config.memory_ratio_max // 100
         place = queue.place(0)  # None if the entry is damaged
-        return self._broker.store.log.written_end - (place or 0) <= far
+        return self._store.log.written_end - (place or 0) <= far
 
-    def commit_offset(self, link: Link, command: Command, now: Now) -> Command | None:
+    def _on_commit_offset(self, link: Link, command: Command, now: Now) -> Command | None:
         fields = read_fields(CommitOffsetFields, command.fields)
-        offsets = self._broker.offsets
+        offsets = self._offsets
         if not self._is_queue(fields.topic, fields.queue_id):
             return command.answer(
                 ResponseCode.TOPIC_NOT_EXIST, remark=f"no queue {fields.queue_id} of topic[{fields.topic[:64]}]"
             )
         if fields.commit_offset < 0:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"commitOffset {fields.commit_offset} is below 0")
-        if not self._broker.groups.may_be(fields.consumer_group):
+        if not self._groups.may_be(fields.consumer_group):
             return command.answer(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 remark=f"subscription group not exist, {fields.consumer_group[:64]}",
@@ -142,7 +170,7 @@ class _Consume:
             return command.answer(
                 ResponseCode.SYSTEM_ERROR, remark=f"the offsets of all groups take {OFFSET_BYTES_MAX} bytes already"
             )
-        group = self._broker.clients.consumers.get(fields.consumer_group)
+        group = self._clients.consumers.get(fields.consumer_group)
         place = (fields.topic, fields.consumer_group, fields.queue_id, fields.commit_offset)
         if group is None or link.number not in group.members:  # no consumer's own: an operator's tool
             offsets.reset(*place)
@@ -152,48 +180,48 @@ class _Consume:
 
     def _is_queue(self, topic: str, queue_id: int) -> bool:
         """Whether a topic has a queue of this id, with messages or without."""
-        known = self._broker.topics.get(topic)
+        known = self._topics.get(topic)
         queues = max(known.config.read_queue_nums, known.config.write_queue_nums) if known is not None else 0
-        return 0 <= queue_id < queues or (topic, queue_id) in self._broker.store.queues
+        return 0 <= queue_id < queues or (topic, queue_id) in self._store.queues
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        return self._broker.store.queues.get((topic, queue_id))
+        return self._store.queues.get((topic, queue_id))
 
-    def max_offset(self, _link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_max_offset(self, _link: Link, command: Command, _now: Now) -> Command | None:
         fields = read_fields(QueueFields, command.fields)
         queue = self._queue(fields.topic, fields.queue_id)
         return command.answer(
-            ResponseCode.SUCCESS, fields={"offset": str(self._broker.pull.visible_end(queue) if queue else 0)}
+            ResponseCode.SUCCESS, fields={"offset": str(self._pull.visible_end(queue) if queue else 0)}
         )
 
-    def min_offset(self, _link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_min_offset(self, _link: Link, command: Command, _now: Now) -> Command | None:
         fields = read_fields(QueueFields, command.fields)
         queue = self._queue(fields.topic, fields.queue_id)
         return command.answer(ResponseCode.SUCCESS, fields={"offset": str(queue.min_offset if queue else 0)})
 
-    def search_offset(self, _link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_search_offset(self, _link: Link, command: Command, _now: Now) -> Command | None:
         fields = read_fields(SearchOffsetFields, command.fields)
         queue = self._queue(fields.topic, fields.queue_id)
         upper = fields.boundary_type.lower() == "upper"
         offset = 0
         if queue is not None:
-            offset = self._broker.store.offset_by_time(queue, fields.timestamp, upper=upper)
-            offset = min(offset, self._broker.pull.visible_end(queue))
+            offset = self._store.offset_by_time(queue, fields.timestamp, upper=upper)
+            offset = min(offset, self._pull.visible_end(queue))
         return command.answer(ResponseCode.SUCCESS, fields={"offset": str(offset)})
 
-    def earliest(self, _link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_earliest(self, _link: Link, command: Command, _now: Now) -> Command | None:
         fields = read_fields(QueueFields, command.fields)
         queue = self._queue(fields.topic, fields.queue_id)
         time_ms = -1
         if queue is not None and queue.min_offset < queue.max_offset:
-            time_ms = self._broker.store.stored_ms(queue, queue.min_offset)
+            time_ms = self._store.stored_ms(queue, queue.min_offset)
         return command.answer(ResponseCode.SUCCESS, fields={"timestamp": str(time_ms)})
 
     # Locks.
 
-    def lock(self, _link: Link, command: Command, now: Now) -> Command | None:
+    def _on_lock(self, _link: Link, command: Command, now: Now) -> Command | None:
         group, client, queues = _lock_body(command)
-        locks = self._broker.locks
+        locks = self._locks
         held = [
             queue
             for queue in queues
@@ -202,10 +230,10 @@ class _Consume:
         ]
         return command.answer(ResponseCode.SUCCESS, body=dumps({"lockOKMQSet": held}))
 
-    def unlock(self, _link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_unlock(self, _link: Link, command: Command, _now: Now) -> Command | None:
         group, client, queues = _lock_body(command)
         for queue in queues:
-            self._broker.locks.unlock(group, queue["topic"], queue["queueId"], client)
+            self._locks.unlock(group, queue["topic"], queue["queueId"], client)
         return command.answer(ResponseCode.SUCCESS)
 
 

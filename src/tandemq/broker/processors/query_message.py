@@ -3,34 +3,33 @@
 Source: docs/reference/requests.md, "all codes"; RocketMQ QueryMessageProcessor.
 """
 
-from typing import TYPE_CHECKING
-
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link
+from tandemq.broker.context import CurrentConfig, Handler
 from tandemq.codec.remoting.requests import QueryMessageFields, ViewMessageFields, read_fields
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
-
-if TYPE_CHECKING:
-    from tandemq.broker.node import Broker, Handler
+from tandemq.storage.store import Store
 
 ANSWER_BYTES_MAX = 8 << 20
 
 
-def handlers(broker: "Broker") -> "dict[Code, Handler]":
-    """The handlers of this module, bound to a broker."""
-    on = _Query(broker)
-    return {Code.QUERY_MESSAGE: on.by_key, Code.VIEW_MESSAGE_BY_ID: on.by_offset}
+class QueryMessageProcessor:
+    """Handle queries of messages by key and by offset."""
 
+    def __init__(self, store: Store, current: CurrentConfig) -> None:
+        """Take the collaborators; nothing is read yet."""
+        self._store = store
+        self._current = current
 
-class _Query:
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def handlers(self) -> dict[Code, Handler]:
+        """Return the handlers by request code."""
+        return {Code.QUERY_MESSAGE: self._on_by_key, Code.VIEW_MESSAGE_BY_ID: self._on_by_offset}
 
-    def by_key(self, _link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_by_key(self, _link: Link, command: Command, _now: Now) -> Command | None:
         fields = read_fields(QueryMessageFields, command.fields)
-        config, store = self._broker.config, self._broker.store
+        config, store = self._current.config, self._store
         if store.index is None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark="keys are not indexed: messageIndexEnable is false")
         most = min(fields.max_num, config.query_messages_max)
@@ -57,9 +56,9 @@ class _Query:
             )
         return command.answer(ResponseCode.SUCCESS, fields=answer_fields, body=b"".join(records))
 
-    def by_offset(self, _link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_by_offset(self, _link: Link, command: Command, _now: Now) -> Command | None:
         offset = read_fields(ViewMessageFields, command.fields).offset
-        data = self._broker.store.record_at(offset) if offset >= 0 else None
+        data = self._store.record_at(offset) if offset >= 0 else None
         if data is None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"can not find message by the offset, {offset}")
         return command.answer(ResponseCode.SUCCESS, body=data)

@@ -3,12 +3,20 @@
 Source: docs/reference/requests.md, "administration"; RocketMQ AdminBrokerProcessor.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link
+from tandemq.broker.context import CurrentConfig, Handler
+from tandemq.broker.maintenance.registration import Registration
+from tandemq.broker.pull.processor import PullPath
+from tandemq.broker.state.clients import Clients
+from tandemq.broker.state.consumer_offsets import ConsumerOffsets
+from tandemq.broker.state.groups import Groups
+from tandemq.broker.state.stats import Stats
+from tandemq.broker.state.topics import Topics
 from tandemq.codec.remoting.admin_requests import (
     BrokerConsumeStatsFields,
     ConsumeStatsFields,
@@ -24,26 +32,10 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue
-
-if TYPE_CHECKING:
-    from tandemq.broker.node import Broker, Handler
+from tandemq.storage.store import Store
 
 ENTRIES_MAX = 4_096
 """Of one queue in one answer."""
-
-
-def handlers(broker: "Broker") -> "dict[Code, Handler]":
-    """The handlers of this module, bound to a broker."""
-    on = _Inspect(broker)
-    return {
-        Code.GET_TOPIC_STATS_INFO: on.topic_stats,
-        Code.GET_CONSUME_STATS: on.consume_stats,
-        Code.GET_BROKER_CONSUME_STATS: on.all_consume_stats,
-        Code.QUERY_TOPIC_CONSUME_BY_WHO: on.groups_of_topic,
-        Code.QUERY_CONSUME_TIME_SPAN: on.time_span,
-        Code.QUERY_CONSUME_QUEUE: on.entries,
-        Code.VIEW_BROKER_STATS_DATA: on.counter,
-    }
 
 
 def queue_key(topic: str, broker_name: str, queue_id: int) -> Raw:
@@ -51,15 +43,49 @@ def queue_key(topic: str, broker_name: str, queue_id: int) -> Raw:
     return Raw(key_text({"brokerName": broker_name, "queueId": queue_id, "topic": topic}))
 
 
-class _Inspect:
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+class QueueInfoProcessor:
+    """Handle requests of operators about queues and the progress of groups."""
+
+    def __init__(
+        self,
+        store: Store,
+        topics: Topics,
+        groups: Groups,
+        offsets: ConsumerOffsets,
+        clients: Clients,
+        pull: PullPath,
+        stats: Stats,
+        registration: Registration,
+        current: CurrentConfig,
+    ) -> None:
+        """Take the collaborators; nothing is read yet."""
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._clients = clients
+        self._pull = pull
+        self._stats = stats
+        self._registration = registration
+        self._current = current
+
+    def handlers(self) -> dict[Code, Handler]:
+        """Return the handlers by request code."""
+        return {
+            Code.GET_TOPIC_STATS_INFO: self._on_topic_stats,
+            Code.GET_CONSUME_STATS: self._on_consume_stats,
+            Code.GET_BROKER_CONSUME_STATS: self._on_all_consume_stats,
+            Code.QUERY_TOPIC_CONSUME_BY_WHO: self._on_groups_of_topic,
+            Code.QUERY_CONSUME_TIME_SPAN: self._on_time_span,
+            Code.QUERY_CONSUME_QUEUE: self._on_entries,
+            Code.VIEW_BROKER_STATS_DATA: self._on_counter,
+        }
 
     # Topics.
 
-    def topic_stats(self, _link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_topic_stats(self, _link: Link, command: Command, _now: Now) -> Command | None:
         name = read_fields(TopicFields, command.fields).topic
-        topic = self._broker.topics.get(name)
+        topic = self._topics.get(name)
         if topic is None:
             return command.answer(ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{name}] not exist")
         table = {}
@@ -70,20 +96,20 @@ class _Inspect:
                 "maxOffset": high,
                 "minOffset": low,
             }
-        rate = self._broker.stats.per_second("TOPIC_PUT_NUMS", name)
+        rate = self._stats.per_second("TOPIC_PUT_NUMS", name)
         return command.answer(ResponseCode.SUCCESS, body=dumps_java({"offsetTable": table, "topicPutTps": rate}))
 
-    def groups_of_topic(self, _link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_groups_of_topic(self, _link: Link, command: Command, _now: Now) -> Command | None:
         name = read_fields(TopicFields, command.fields).topic
-        groups = {group.name for group in self._broker.clients.consumers.values() if name in group.subscriptions}
-        groups.update(self._broker.offsets.groups_of(name))
+        groups = {group.name for group in self._clients.consumers.values() if name in group.subscriptions}
+        groups.update(self._offsets.groups_of(name))
         return command.answer(ResponseCode.SUCCESS, body=dumps({"groupList": sorted(groups)}))
 
     def _key(self, topic: str, queue_id: int) -> Raw:
-        return queue_key(topic, self._broker.config.broker_name, queue_id)
+        return queue_key(topic, self._current.config.broker_name, queue_id)
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        return self._broker.store.queues.get((topic, queue_id))
+        return self._store.queues.get((topic, queue_id))
 
     def _bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         queue = self._queue(topic, queue_id)
@@ -94,71 +120,70 @@ class _Inspect:
         queue = self._queue(topic, queue_id)
         if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
             return default
-        return self._broker.store.stored_ms(queue, queue_offset) or default
+        return self._store.stored_ms(queue, queue_offset) or default
 
     # Groups.
 
-    def consume_stats(self, _link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_consume_stats(self, _link: Link, command: Command, _now: Now) -> Command | None:
         fields = read_fields(ConsumeStatsFields, command.fields)
         group = fields.consumer_group
         listed = [name for name in fields.topic_list.split(";") if name]
         if listed:
-            topics = [name for name in listed if self._broker.topics.get(name) is not None]
+            topics = [name for name in listed if self._topics.get(name) is not None]
         else:
             topics = self._consumed(group, [fields.topic] if fields.topic.strip() else None)
         table: dict[Raw, dict[str, int]] = {}
         rate = 0.0
         for topic in topics:
-            config = self._broker.topics.table[topic].config
+            config = self._topics.table[topic].config
             table.update(self._progress(topic, group, config.read_queue_nums))
             rate += self._rate(topic, group)
         return command.answer(ResponseCode.SUCCESS, body=dumps_java({"consumeTps": rate, "offsetTable": table}))
 
     def _consumed(self, group: str, topics: list[str] | None) -> list[str]:
         """Topics of a group that are there; without those that it does not subscribe to, if it is online."""
-        broker = self._broker
-        online = broker.clients.consumers.get(group)
+        online = self._clients.consumers.get(group)
         wanted = online.subscriptions if online is not None else {}
-        candidates = broker.offsets.topics_of(group) if topics is None else topics
+        candidates = self._offsets.topics_of(group) if topics is None else topics
         return sorted(
-            topic for topic in candidates if broker.topics.get(topic) is not None and (not wanted or topic in wanted)
+            topic for topic in candidates if self._topics.get(topic) is not None and (not wanted or topic in wanted)
         )
 
     def _progress(self, topic: str, group: str, queues: int) -> dict[Raw, dict[str, int]]:
         table = {}
         for queue_id in range(queues):
-            consumed = max(0, self._broker.offsets.get(topic, group, queue_id) or 0)
+            consumed = max(0, self._offsets.get(topic, group, queue_id) or 0)
             table[self._key(topic, queue_id)] = {
                 "brokerOffset": self._bounds(topic, queue_id)[1],
                 "consumerOffset": consumed,
                 "lastTimestamp": self._time_at(topic, queue_id, consumed - 1),
-                "pullOffset": max(consumed, self._broker.pull.next_offset(topic, group, queue_id)),
+                "pullOffset": max(consumed, self._pull.next_offset(topic, group, queue_id)),
             }
         return table
 
     def _rate(self, topic: str, group: str) -> float:
-        return self._broker.stats.per_second("GROUP_GET_NUMS", f"{topic}@{group}")
+        return self._stats.per_second("GROUP_GET_NUMS", f"{topic}@{group}")
 
-    def all_consume_stats(self, _link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_all_consume_stats(self, _link: Link, command: Command, _now: Now) -> Command | None:
         is_order = read_fields(BrokerConsumeStatsFields, command.fields).is_order
         groups: list[dict[str, Any]] = []
         behind = 0
-        for group in self._broker.groups.table:
+        for group in self._groups.table:
             found = []
             for topic in self._consumed(group, None):
-                config = self._broker.topics.table[topic].config
+                config = self._topics.table[topic].config
                 if is_order and not config.order:
                     continue
                 table = self._progress(topic, group, config.write_queue_nums)
                 behind += sum(queue["brokerOffset"] - queue["consumerOffset"] for queue in table.values())
                 found.append({"consumeTps": self._rate(topic, group), "offsetTable": table})
             groups.append({group: found})
-        body = {"brokerAddr": self._broker.registration.address, "consumeStatsList": groups, "totalDiff": behind}
+        body = {"brokerAddr": self._registration.address, "consumeStatsList": groups, "totalDiff": behind}
         return command.answer(ResponseCode.SUCCESS, body=dumps_java(body))
 
-    def time_span(self, _link: Link, command: Command, now: Now) -> Command | None:
+    def _on_time_span(self, _link: Link, command: Command, now: Now) -> Command | None:
         fields = read_fields(TopicGroupFields, command.fields)
-        topic = self._broker.topics.get(fields.topic)
+        topic = self._topics.get(fields.topic)
         if topic is None:
             return command.answer(ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{fields.topic}] not exist")
         spans = [self._span(fields.topic, fields.group, number, now) for number in range(topic.config.write_queue_nums)]
@@ -166,20 +191,20 @@ class _Inspect:
 
     def _span(self, topic: str, group: str, queue_id: int, now: Now) -> dict[str, object]:
         low, high = self._bounds(topic, queue_id)
-        consumed = self._broker.offsets.get(topic, group, queue_id) or 0
+        consumed = self._offsets.get(topic, group, queue_id) or 0
         earliest = self._time_at(topic, queue_id, low, -1)
         waiting_since = self._time_at(topic, queue_id, consumed)
         return {
             "consumeTimeStamp": self._time_at(topic, queue_id, consumed - 1, -1) if consumed > 0 else earliest,
             "delayTime": max(0, now.wall_ms - waiting_since) if waiting_since else 0,
             "maxTimeStamp": self._time_at(topic, queue_id, high - 1, -1),
-            "messageQueue": {"brokerName": self._broker.config.broker_name, "queueId": queue_id, "topic": topic},
+            "messageQueue": {"brokerName": self._current.config.broker_name, "queueId": queue_id, "topic": topic},
             "minTimeStamp": earliest,
         }
 
     # One queue, one counter.
 
-    def entries(self, _link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_entries(self, _link: Link, command: Command, _now: Now) -> Command | None:
         fields = read_fields(QueueEntriesFields, command.fields)
         queue = self._queue(fields.topic, fields.queue_id)
         if queue is None:
@@ -199,20 +224,20 @@ class _Inspect:
             {"eval": False, "physicOffset": log_offset, "physicSize": size, "tagsCode": code}
             | ({"msg": "nothing is known of this message"} if size == PREFILL_SIZE else {})
             | ({"msg": "this entry is damaged"} if size <= 0 or log_offset < 0 else {})
-            for log_offset, size, code in self._broker.store.entries(queue, fields.index, count)
+            for log_offset, size, code in self._store.entries(queue, fields.index, count)
         ]
         return command.answer(ResponseCode.SUCCESS, body=dumps(body))
 
     def _filter_of(self, group: str, topic: str) -> dict[str, object]:
-        online = self._broker.clients.consumers.get(group)
+        online = self._clients.consumers.get(group)
         found = online.subscriptions.get(topic) if online is not None else None
         if found is None:
             return {"filterData": f"{group}@{topic} is not online!"}
         return {"filterData": "null", "subscriptionData": msgspec.to_builtins(found)}
 
-    def counter(self, _link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_counter(self, _link: Link, command: Command, _now: Now) -> Command | None:
         fields = read_fields(StatsFields, command.fields)
-        found = self._broker.stats.summaries(fields.stats_name, fields.stats_key)
+        found = self._stats.summaries(fields.stats_name, fields.stats_key)
         if found is None:
             return command.answer(
                 ResponseCode.SYSTEM_ERROR, remark=f"The stats <{fields.stats_name}> <{fields.stats_key}> not exist"

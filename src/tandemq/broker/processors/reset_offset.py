@@ -9,13 +9,17 @@ Source: docs/reference/requests.md, "Setting offsets back or forward"; RocketMQ 
 """
 
 import logging
-from typing import TYPE_CHECKING
 
 from tandemq.boundary import Now
+from tandemq.broker.connections.client_requests import notify
 from tandemq.broker.connections.connection import Link
+from tandemq.broker.context import CurrentConfig, CurrentTurn, Handler, Role
 from tandemq.broker.processors.queue_info import queue_key
-from tandemq.broker.state.clients import ConsumerGroup
-from tandemq.broker.state.consumer_offsets import OFFSET_BYTES_MAX
+from tandemq.broker.pull.processor import PullPath
+from tandemq.broker.state.clients import Clients, ConsumerGroup
+from tandemq.broker.state.consumer_offsets import OFFSET_BYTES_MAX, ConsumerOffsets
+from tandemq.broker.state.groups import Groups
+from tandemq.broker.state.topics import Topics
 from tandemq.codec.remoting.admin_requests import CloneOffsetFields, CorrectionFields, ResetOffsetFields
 from tandemq.codec.remoting.fastjson import dumps, dumps_java
 from tandemq.codec.remoting.requests import read_fields
@@ -24,9 +28,7 @@ from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.text import brief
 from tandemq.model.topic import group_name_error
-
-if TYPE_CHECKING:
-    from tandemq.broker.node import Broker, Handler
+from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
 JAVA_LONG_MAX = (1 << 63) - 1
@@ -34,34 +36,53 @@ CPP = "CPP"
 NOTICE_GAP_MS = 10_000
 
 
-def handlers(broker: "Broker") -> "dict[Code, Handler]":
-    """The handlers of this module, bound to a broker."""
-    on = _Reset(broker)
-    return {
-        Code.INVOKE_BROKER_TO_RESET_OFFSET: on.reset,
-        Code.QUERY_CORRECTION_OFFSET: on.correction,
-        Code.CLONE_GROUP_OFFSET: on.clone,
-    }
+class ResetOffsetProcessor:
+    """Handle requests of operators to set the offsets of groups."""
 
-
-class _Reset:
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        store: Store,
+        topics: Topics,
+        groups: Groups,
+        offsets: ConsumerOffsets,
+        clients: Clients,
+        pull: PullPath,
+        role: Role,
+        current: CurrentConfig,
+        turn: CurrentTurn,
+    ) -> None:
+        """Take the collaborators; nothing is read yet."""
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._clients = clients
+        self._pull = pull
+        self._role = role
+        self._current = current
+        self._turn = turn
         self._noticed: dict[tuple[int, str], int] = {}
         """When a member (link, group) was notified last, within NOTICE_GAP_MS."""
 
-    def reset(self, link: Link, command: Command, now: Now) -> Command | None:
+    def handlers(self) -> dict[Code, Handler]:
+        """Return the handlers by request code."""
+        return {
+            Code.INVOKE_BROKER_TO_RESET_OFFSET: self._on_reset,
+            Code.QUERY_CORRECTION_OFFSET: self._on_correction,
+            Code.CLONE_GROUP_OFFSET: self._on_clone,
+        }
+
+    def _on_reset(self, link: Link, command: Command, now: Now) -> Command | None:
         fields = read_fields(ResetOffsetFields, command.fields)
-        broker = self._broker
-        if not broker.is_master:
+        if not self._role.is_master:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark="Can not reset offset in slave broker")
-        topic = broker.topics.get(fields.topic)
+        topic = self._topics.get(fields.topic)
         if topic is None:
             return command.answer(ResponseCode.TOPIC_NOT_EXIST, remark=f"Topic {fields.topic} does not exist")
         queues = max(topic.config.read_queue_nums, topic.config.write_queue_nums)
         if fields.queue_id >= queues:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"{fields.topic} has {queues} queues")
-        group = broker.clients.consumers.get(fields.group)
+        group = self._clients.consumers.get(fields.group)
         if fields.queue_id >= 0:
             targets, wrong = self._one_target(fields)
         elif group is None:
@@ -72,8 +93,8 @@ class _Reset:
         if wrong is not None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=wrong)
         for queue_id, offset in targets.items():
-            broker.offsets.reset(fields.topic, fields.group, queue_id, offset)
-            broker.offsets.pending.add(fields.topic, fields.group, queue_id, offset, now.mono_ms)
+            self._offsets.reset(fields.topic, fields.group, queue_id, offset)
+            self._offsets.pending.add(fields.topic, fields.group, queue_id, offset, now.mono_ms)
         if group is not None:
             others = self._notify_members(group, fields, targets, now, is_cpp=command.language == CPP)
             self._move_held_pulls(others, fields, targets, now)
@@ -88,28 +109,28 @@ class _Reset:
         targets: dict[int, int] = {}
         for queue_id in range(queues):
             wanted = self._offset_at(fields.topic, queue_id, fields.timestamp)
-            present = self._broker.offsets.get(fields.topic, fields.group, queue_id)
+            present = self._offsets.get(fields.topic, fields.group, queue_id)
             targets[queue_id] = wanted if fields.is_force or present is None else min(wanted, present)
         return targets
 
     def _one_target(self, fields: ResetOffsetFields) -> tuple[dict[int, int], str | None]:
         """The offset given, or that of the time given, for one queue."""
-        if self._broker.groups.table.get(fields.group) is None:
+        if self._groups.table.get(fields.group) is None:
             return {}, f"Group {fields.group} does not exist"
         wanted = fields.offset
         if wanted is None or wanted == -1:
             return {fields.queue_id: self._offset_at(fields.topic, fields.queue_id, fields.timestamp)}, None
-        queue = self._broker.store.queues.get((fields.topic, fields.queue_id))
+        queue = self._store.queues.get((fields.topic, fields.queue_id))
         low, high = (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
         if not low <= wanted <= high:
             return {}, f"Target offset {wanted} not in consume queue range [{low}-{high}]"
         return {fields.queue_id: wanted}, None
 
     def _offset_at(self, topic: str, queue_id: int, wall_ms: int) -> int:
-        queue = self._broker.store.queues.get((topic, queue_id))
+        queue = self._store.queues.get((topic, queue_id))
         if queue is None:
             return 0
-        return queue.max_offset if wall_ms < 0 else self._broker.store.offset_by_time(queue, wall_ms)
+        return queue.max_offset if wall_ms < 0 else self._store.offset_by_time(queue, wall_ms)
 
     def _notify_members(
         self, group: ConsumerGroup, fields: ResetOffsetFields, targets: dict[int, int], now: Now, *, is_cpp: bool
@@ -131,12 +152,12 @@ class _Reset:
             self._noticed[link, group.name] = now.mono_ms
             takes_list = is_cpp or member.language == CPP
             body = self._list(fields.topic, targets) if takes_list else self._table(fields.topic, targets)
-            self._broker.request_client(link, Code.RESET_CONSUMER_CLIENT_OFFSET, header, self._broker.turn_out, body)
+            notify(link, Code.RESET_CONSUMER_CLIENT_OFFSET, header, self._turn.out, body)
         return others
 
     def _move_held_pulls(self, links: set[int], fields: ResetOffsetFields, targets: dict[int, int], now: Now) -> None:
         """Answer the pulls of a group that are held on these links, so that they follow at once."""
-        held, pending, turn = self._broker.pull.held, self._broker.offsets.pending, self._broker.turn_out
+        held, pending, turn = self._pull.held, self._offsets.pending, self._turn.out
         for link in links:
             for pull in held.of_link(link):
                 asked = pull.fields
@@ -146,15 +167,15 @@ class _Reset:
                 offset = pending.note_pull(*place, asked.queue_offset, now.mono_ms)
                 if offset is not None:
                     held.release(pull)
-                    self._broker.pull.move(pull, offset, turn)
+                    self._pull.move(pull, offset, turn)
 
     def _table(self, topic: str, targets: dict[int, int]) -> bytes:
-        name = self._broker.config.broker_name
+        name = self._current.config.broker_name
         table = {queue_key(topic, name, queue_id): offset for queue_id, offset in targets.items()}
         return dumps_java({"offsetTable": table})
 
     def _list(self, topic: str, targets: dict[int, int]) -> bytes:
-        name = self._broker.config.broker_name
+        name = self._current.config.broker_name
         return dumps(
             {
                 "offsetTable": [
@@ -166,17 +187,17 @@ class _Reset:
 
     # Offsets among groups.
 
-    def correction(self, _link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_correction(self, _link: Link, command: Command, _now: Now) -> Command | None:
         """Per queue the lowest offset of all groups, or the largest number if the compared group is below it."""
         fields = read_fields(CorrectionFields, command.fields)
-        offsets = self._broker.offsets
+        offsets = self._offsets
         left_out = {name.strip() for name in fields.filter_groups.split(",")}
         lowest: dict[int, int] = {}
         for group in offsets.groups_of(fields.topic):
             if group in left_out:
                 continue
             for queue_id, offset in offsets.of_group(fields.topic, group).items():
-                queue = self._broker.store.queues.get((fields.topic, queue_id))
+                queue = self._store.queues.get((fields.topic, queue_id))
                 if queue is None or offset >= queue.min_offset:
                     lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
         for queue_id, offset in offsets.of_group(fields.topic, fields.compare_group).items():
@@ -184,29 +205,28 @@ class _Reset:
                 lowest[queue_id] = JAVA_LONG_MAX
         return command.answer(ResponseCode.SUCCESS, body=dumps_java({"correctionOffsets": lowest}))
 
-    def clone(self, link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_clone(self, link: Link, command: Command, _now: Now) -> Command | None:
         """Give a group another one's offsets."""
         fields = read_fields(CloneOffsetFields, command.fields)
-        broker = self._broker
         wrong = group_name_error(fields.dest_group)
-        if wrong is None and not broker.is_master:
+        if wrong is None and not self._role.is_master:
             wrong = "Can not clone offsets in slave broker"
-        if wrong is None and not broker.groups.may_be(fields.dest_group):
+        if wrong is None and not self._groups.may_be(fields.dest_group):
             wrong = f"subscription group not exist, {fields.dest_group[:64]}"
         if wrong is not None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=wrong)
-        online = broker.clients.consumers.get(fields.src_group)
+        online = self._clients.consumers.get(fields.src_group)
         wanted = online.subscriptions if online is not None and not fields.offline else {}
-        for topic in [fields.topic] if fields.topic.strip() else broker.offsets.topics_of(fields.src_group):
-            if broker.topics.get(topic) is None or (wanted and topic not in wanted):
+        for topic in [fields.topic] if fields.topic.strip() else self._offsets.topics_of(fields.src_group):
+            if self._topics.get(topic) is None or (wanted and topic not in wanted):
                 continue
-            for queue_id, offset in broker.offsets.of_group(topic, fields.src_group).items():
-                if not broker.offsets.has_room(topic, fields.dest_group, queue_id):
+            for queue_id, offset in self._offsets.of_group(topic, fields.src_group).items():
+                if not self._offsets.has_room(topic, fields.dest_group, queue_id):
                     return command.answer(
                         ResponseCode.SYSTEM_ERROR,
                         remark=f"the offsets of all groups take {OFFSET_BYTES_MAX} bytes: the rest is not cloned",
                     )
-                broker.offsets.reset(topic, fields.dest_group, queue_id, offset)
+                self._offsets.reset(topic, fields.dest_group, queue_id, offset)
         log.warning(
             "reset: group=%s got the offsets of %s by %s", fields.dest_group, brief(fields.src_group), link.peer
         )

@@ -18,7 +18,8 @@ from tandemq.replication.master import State as MasterState
 from tandemq.replication.slave import State as SlaveState
 
 if TYPE_CHECKING:
-    from tandemq.broker.node import Broker, Handler
+    from tandemq.broker.context import Handler
+    from tandemq.broker.node import Broker
 
 VERSION_NAME = "V4_9_8"
 NO_LIMIT = (1 << 31) - 1

@@ -6,12 +6,16 @@ not all in sync have, and the consumer has passed the message over by then.
 Source: docs/reference/requests.md, "retry"; RocketMQ SendMessageProcessor.
 """
 
-from typing import TYPE_CHECKING
+from random import Random
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link, pack_host
-from tandemq.broker.send.processor import VERSION_3_4_9
-from tandemq.broker.state.topics import Topic
+from tandemq.broker.context import CurrentConfig, Handler, Role
+from tandemq.broker.maintenance.registration import Registration
+from tandemq.broker.send.processor import VERSION_3_4_9, SendPath
+from tandemq.broker.state.groups import Groups
+from tandemq.broker.state.stats import Stats
+from tandemq.broker.state.topics import Topic, Topics
 from tandemq.codec.record.record import decode_message, parse_record
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.codec.remoting.requests import SendBackFields, read_fields
@@ -20,37 +24,55 @@ from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import StoredMessage, encode_properties
 from tandemq.model.topic import Permission, dead_letter_topic, retry_topic
-
-if TYPE_CHECKING:
-    from tandemq.broker.node import Broker, Handler
+from tandemq.storage.store import Store
 
 FIRST_RETRY_LEVEL = 3
 
 
-def handlers(broker: "Broker") -> "dict[Code, Handler]":
-    """The handlers of this module, bound to a broker."""
-    return {Code.CONSUMER_SEND_MSG_BACK: _SendBack(broker).take}
+class SendBackProcessor:
+    """Store messages that consumers send back in the retry or dead letter topic of their group."""
 
+    def __init__(
+        self,
+        store: Store,
+        topics: Topics,
+        groups: Groups,
+        send: SendPath,
+        stats: Stats,
+        registration: Registration,
+        random: Random,
+        role: Role,
+        current: CurrentConfig,
+    ) -> None:
+        """Take the collaborators; nothing is read yet."""
+        self._log_store = store
+        self._topics = topics
+        self._groups = groups
+        self._send = send
+        self._stats = stats
+        self._registration = registration
+        self._random = random
+        self._role = role
+        self._current = current
 
-class _SendBack:
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def handlers(self) -> dict[Code, Handler]:
+        """Return the handlers by request code."""
+        return {Code.CONSUMER_SEND_MSG_BACK: self._on_send_back}
 
-    def take(self, link: Link, command: Command, now: Now) -> Command | None:
-        broker = self._broker
+    def _on_send_back(self, link: Link, command: Command, now: Now) -> Command | None:
         fields = read_fields(SendBackFields, command.fields)
-        group = broker.groups.find(fields.group, now.wall_ms)
+        group = self._groups.find(fields.group, now.wall_ms)
         if group is None:
             return command.answer(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=f"subscription group not exist, {fields.group}"
             )
-        if broker.send.refusal is not None:
-            return command.answer(broker.send.refusal[0], remark=broker.send.refusal[1])
-        if not broker.config.permission & Permission.WRITE:
+        if self._send.refusal is not None:
+            return command.answer(self._send.refusal[0], remark=self._send.refusal[1])
+        if not self._current.config.permission & Permission.WRITE:
             return command.answer(ResponseCode.NO_PERMISSION, remark="the broker takes no messages")
         if group.retry_queue_nums <= 0:
             return command.answer(ResponseCode.SUCCESS)
-        data = broker.store.record_at(fields.offset)
+        data = self._log_store.record_at(fields.offset)
         if data is None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"look message by offset failed, {fields.offset}")
         message = decode_message(data, 0, len(data), inflates=False)
@@ -69,20 +91,20 @@ class _SendBack:
         log_offset = self._store(link, command, data, message, topic, queue_id, level, now)
         origin = message.properties.get("RETRY_TOPIC", message.topic)
         if topic.config.topic_name == dead_letter_topic(fields.group):
-            broker.send.dead_letters.note(
+            self._send.dead_letters.note(
                 fields.group, origin, message.properties, message.reconsume_times, log_offset, now.mono_ms
             )
-        broker.stats.add("SNDBCK_PUT_NUMS", f"{origin}@{fields.group}", 1, 1)
+        self._stats.add("SNDBCK_PUT_NUMS", f"{origin}@{fields.group}", 1, 1)
         return None
 
     def _target(
         self, fields: SendBackFields, queue_nums: int, message: StoredMessage, most: int, now: Now
     ) -> tuple[Topic | None, int, int]:
-        topics = self._broker.topics
+        topics = self._topics
         if message.reconsume_times >= most or fields.delay_level < 0:
             return topics.create_internal(dead_letter_topic(fields.group), 1, now.wall_ms), 0, 0
         topic = topics.create_internal(retry_topic(fields.group), queue_nums, now.wall_ms)
-        queue_id = self._broker.random.randrange(queue_nums)
+        queue_id = self._random.randrange(queue_nums)
         return topic, queue_id, fields.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
 
     def _store(
@@ -97,18 +119,17 @@ class _SendBack:
         now: Now,
     ) -> int:
         """Store the message anew; returns its log offset."""
-        broker = self._broker
         properties = {key: value for key, value in message.properties.items() if key not in ("__CRC32#", "DELAY")}
         properties.setdefault("RETRY_TOPIC", message.topic)
         properties.setdefault("ORIGIN_MESSAGE_ID", message.offset_message_id)
         properties["WAIT"] = "false"
         if level:
             properties["DELAY"] = str(level)
-        target, target_id = broker.send.redirect_delayed(topic, queue_id, properties)
+        target, target_id = self._send.redirect_delayed(topic, queue_id, properties)
         record = parse_record(data, 0, len(data))
         assert not isinstance(record, str), "the store returned a whole record"
-        _, offset, size = broker.store.put(
-            broker.topics.queue(target, target_id),
+        _, offset, size = self._log_store.put(
+            self._topics.queue(target, target_id),
             body=data[record.body_start : record.body_end],
             properties=encode_properties(properties).encode(),
             flag=message.flag,
@@ -116,9 +137,9 @@ class _SendBack:
             born_ms=message.born_ms,
             born_host=pack_host(message.born_host),
             store_ms=now.wall_ms,
-            store_host=pack_host(broker.registration.address or "127.0.0.1:0"),
+            store_host=pack_host(self._registration.address or "127.0.0.1:0"),
             reconsume_times=message.reconsume_times + 1,
         )
         answer = None if command.is_oneway else encode_command(command.answer(ResponseCode.SUCCESS))
-        broker.send.acks.append((link.number, answer, offset + size, broker.is_elect, 1))
+        self._send.acks.append((link.number, answer, offset + size, self._role.is_elect, 1))
         return offset
