@@ -1,35 +1,35 @@
-"""Opening a store after a clean stop or a crash: what is trusted, what is checked, what is cut.
+"""Recovery: opening a store after a clean stop or a crash.
 
     1  where to begin: behind what is known to be complete (marks), else by RocketMQ's checkpoint, else at the start
     2  queues and index drop what lies behind that point
     3  the log is walked from there; every valid record is dispatched
     4  at a fault: valid records behind it mean damage (reported, left in place, walked around); none mean a torn tail,
-       which is cut and zeroed
+       which is truncated and zeroed
 
 Source: docs/internals/storage.md, "recovery".
 """
 
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tandemq.boundary import Disk, File
+from tandemq.boundary import Disk
 from tandemq.codec.record.record import parse_record
-from tandemq.errors import OffsetGone, StoreDamaged, StoreError
+from tandemq.errors import OffsetGone, StoreDamaged
 from tandemq.storage.checkpoint import REBUILDING, Checkpoint, Marks, read_checkpoint, read_marks, write_checkpoint
 from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue
 from tandemq.storage.log.scan import Walker, find_next_record
+from tandemq.storage.quarantine import quarantine
 from tandemq.storage.store import Store, StoreConfig
 
 log = logging.getLogger(__name__)
 ABORT = "abort"
 LOST = b"may have lost\n"
-"""Content of `abort` from such a start until `loss_noted`."""
+"""Content of `abort` from a start with `may_have_lost` until `loss_noted`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What opening found. `may_have_lost`: the machine went down, so unsynced bytes may be gone."""
+    """Result of recovery. `may_have_lost`: the machine went down, so bytes that were not synced may be lost."""
 
     clean: bool
     may_have_lost: bool
@@ -46,87 +46,170 @@ def open_store(disk: Disk, config: StoreConfig) -> tuple[Store, Recovered]:
         StoreDamaged: files are missing or have the wrong length.
         DiskFailed: they cannot be read or written.
     """
-    unclean = disk.exists(ABORT)
-    marks = read_marks(disk)
-    store = Store(disk, config)
-    is_new = not store.log.segment_starts and marks is None
-    machine_stayed_up = marks is not None and marks.boot_id == config.boot_id and config.boot_id != ""
-    may_have_lost = disk.read(ABORT) == LOST or (unclean and not machine_stayed_up and not is_new)
-    disk.replace(ABORT, LOST if may_have_lost else b"")
-    begin = _begin(store, marks, unclean=unclean, machine_stayed_up=machine_stayed_up)
-    machine_went_down = unclean and marks is not None and not machine_stayed_up
-    tail_from = _tail_from(store, marks, begin) if machine_went_down else None
-    is_exact = not machine_went_down and _has_entries_of(store, marks, begin)
-    if not is_exact:
-        ends = {queue: queue.max_offset for queue in store.queues.values()}
-        _forget_behind(store, begin, unclean=unclean)
-        if marks is None and not unclean:
-            begin = _begin_of_cut(store, ends, begin)
-    if unclean and store.index is not None and not store.index.recover(begin):
-        _note_rebuild(store, marks)
-        store.index.drop_all()
-    if _must_rebuild(store, marks, begin):
-        log.warning("store: queues have not the entries they had at %d; rebuilding them from the log", begin)
-        _empty_queues(store, marks, begin)
-        begin = store.log.start
-    if any(_lacks_beginning(store, queue) for queue in store.queues.values()):
-        log.warning("store: the first entries of some queues are missing; rebuilding all queues from the log")
-        _empty_queues(store, marks, begin)
-        begin = store.log.start
-    if _index_missing(store, begin):
-        _note_rebuild(store, marks)
-        begin = store.log.start
-    records = _walk(store, begin, tail_from=tail_from)
-    if any(_begins_late(store, queue, begin) for queue in store.queues.values()) or (
-        marks is not None and store.log.end >= marks.written and store.entries_total() < marks.entries
-    ):
-        records += _rebuild_queues(store, marks, begin, tail_from=tail_from)
-        begin = store.log.start
-    if marks is not None and store.log.end < marks.synced:
-        raise StoreDamaged(
-            f"the log ends at {store.log.end}, but was on the device up to {marks.synced}: a file is gone or damaged",
-            hint="put the file back, or take a copy of its twin's store, or delete tandemq.marks to begin without the "
-            "messages that are gone",
+    opening = _Opening(disk, config)
+    opening.note_start()
+    opening.choose_begin()
+    opening.drop_entries_behind_begin()
+    opening.prepare_rebuilds()
+    opening.walk_log()
+    opening.check_synced_mark()
+    opening.open_log()
+    opening.settle_queues()
+    opening.sync()
+    return opening.store, opening.report()
+
+
+class _Opening:
+    """One run of recovery: its steps, in the order in which `open_store` takes them, and what they pass on."""
+
+    def __init__(self, disk: Disk, config: StoreConfig) -> None:
+        """Read the marks and load the files."""
+        self._disk = disk
+        self._unclean = disk.exists(ABORT)
+        self._marks = read_marks(disk)
+        self.store = Store(disk, config)
+        self._machine_stayed_up = (
+            self._marks is not None and self._marks.boot_id == config.boot_id and config.boot_id != ""
         )
-    held = store.log.segment_starts
-    end = store.log.end
-    cut = 0
-    if held:
-        cut = _stale_bytes(store, end)
-    synced = min(marks.synced if marks else 0, end)
-    if unclean:
-        store.log.wipe(end)
-    store.log.open_at(end, flushed=synced if unclean else end)
-    if not is_exact:
-        _forget_behind(store, end, unclean=False)
-    store.write_queues()
-    for queue in store.queues.values():
-        queue.next_offset = queue.max_offset
-        queue.correct_min(store.log.start)
-        _check_last(store, queue)
-    _sync_from(store, min(synced, begin))
-    store.marks = Marks(end, end, store.entries_total(), boot_id=config.boot_id)
-    store.sync_marks()
-    recovered = Recovered(not unclean, may_have_lost, begin, end, cut, records)
-    log.info("store: opened log=[%d,%d) checked_from=%d records=%d cut=%d clean=%s may_have_lost=%s",
-             store.log.start, end, begin, records, cut, not unclean, may_have_lost)  # fmt: skip
-    return store, recovered
+        is_new = not self.store.log.segment_starts and self._marks is None
+        self._may_have_lost = disk.read(ABORT) == LOST or (self._unclean and not self._machine_stayed_up and not is_new)
+        self._begin = 0
+        """Where the walk through the log begins; moves to the log's start when queues or index are rebuilt."""
+        self._tail_from: int | None = None
+        """Where a torn tail may begin; None if the machine did not go down."""
+        self._is_exact = False
+        """Whether the queues have exactly the entries that the marks state: then none is dropped."""
+        self._records = 0
+        self._cut_bytes = 0
+        self._synced = 0
+
+    def note_start(self) -> None:
+        """Create `abort`, which a clean stop deletes."""
+        self._disk.replace(ABORT, LOST if self._may_have_lost else b"")
+
+    def choose_begin(self) -> None:
+        """Find the offset below which the store is trusted."""
+        store, marks = self.store, self._marks
+        self._begin = _begin(store, marks, unclean=self._unclean, machine_stayed_up=self._machine_stayed_up)
+        machine_went_down = self._unclean and marks is not None and not self._machine_stayed_up
+        if machine_went_down:
+            self._tail_from = _tail_from(store, marks, self._begin)
+        else:
+            self._is_exact = _has_entries_of(store, marks, self._begin)
+
+    def drop_entries_behind_begin(self) -> None:
+        """Remove queue and index entries of records that the walk will meet."""
+        store = self.store
+        if not self._is_exact:
+            ends = {queue: queue.max_offset for queue in store.queues.values()}
+            _forget_behind(store, self._begin, unclean=self._unclean)
+            if self._marks is None and not self._unclean:
+                self._begin = _begin_of_cut(store, ends, self._begin)
+        if self._unclean and store.index is not None and not store.index.recover(self._begin):
+            _note_rebuild(store, self._marks)
+            store.index.drop_all()
+
+    def prepare_rebuilds(self) -> None:
+        """Empty queues whose entries differ from the marks; they and a missing index need the whole log."""
+        store = self.store
+        if _must_rebuild(store, self._marks, self._begin):
+            log.warning(
+                "store: the queues' entries differ from the marks at %d; rebuilding the queues from the log",
+                self._begin,
+            )
+            self._empty_queues()
+        if any(_lacks_beginning(store, queue) for queue in store.queues.values()):
+            log.warning("store: the first entries of some queues are missing; rebuilding all queues from the log")
+            self._empty_queues()
+        if _index_missing(store, self._begin):
+            _note_rebuild(store, self._marks)
+            self._begin = store.log.start
+
+    def _empty_queues(self) -> None:
+        _empty_queues(self.store, self._marks, self._begin)
+        self._begin = self.store.log.start
+
+    def walk_log(self) -> None:
+        """Dispatch the records from the beginning on; once more from the log's start if queues prove incomplete."""
+        store, marks = self.store, self._marks
+        self._records = _walk(store, self._begin, tail_from=self._tail_from)
+        begins_late = any(_begins_late(store, queue, self._begin) for queue in store.queues.values())
+        if begins_late or (
+            marks is not None and store.log.end >= marks.written and store.entries_total() < marks.entries
+        ):
+            self._records += _rebuild_queues(store, marks, self._begin, tail_from=self._tail_from)
+            self._begin = store.log.start
+
+    def check_synced_mark(self) -> None:
+        """Raise StoreDamaged if the log ends before what was on the device."""
+        store, marks = self.store, self._marks
+        if marks is not None and store.log.end < marks.synced:
+            raise StoreDamaged(
+                f"the log ends at {store.log.end}, but was on the device up to {marks.synced}: a file is missing or "
+                "damaged",
+                hint="restore the file, or copy the store of a replica, or delete tandemq.marks to start without the "
+                "missing messages",
+            )
+
+    def open_log(self) -> None:
+        """Cut the torn tail, and let the log append behind the last valid record."""
+        store, end = self.store, self.store.log.end
+        if store.log.segment_starts:
+            self._cut_bytes = _stale_bytes(store, end)
+        self._synced = min(self._marks.synced if self._marks else 0, end)
+        if self._unclean:
+            store.log.wipe(end)
+        store.log.open_at(end, flushed=self._synced if self._unclean else end)
+        if not self._is_exact:
+            _forget_behind(store, end, unclean=False)
+
+    def settle_queues(self) -> None:
+        """Write the queues, and set the offsets that follow from their entries."""
+        store = self.store
+        store.write_queues()
+        for queue in store.queues.values():
+            queue.next_offset = queue.max_offset
+            queue.correct_min(store.log.start)
+            _check_last(store, queue)
+
+    def sync(self) -> None:
+        """Put on the device what was written and made anew, then the marks that say so."""
+        store, end = self.store, self.store.log.end
+        _sync_from(store, min(self._synced, self._begin))
+        store.marks = Marks(end, end, store.entries_total(), boot_id=store.config.boot_id)
+        store.sync_marks()
+
+    def report(self) -> Recovered:
+        """What was found; logged, too."""
+        store, end = self.store, self.store.log.end
+        recovered = Recovered(not self._unclean, self._may_have_lost, self._begin, end, self._cut_bytes, self._records)
+        log.info(
+            "store: opened log=[%d,%d) checked_from=%d records=%d cut=%d clean=%s may_have_lost=%s",
+            store.log.start,
+            end,
+            self._begin,
+            self._records,
+            self._cut_bytes,
+            not self._unclean,
+            self._may_have_lost,
+        )
+        return recovered
 
 
 def loss_noted(disk: Disk) -> None:
-    """What follows from `Recovered.may_have_lost` is saved; until then every start finds it anew.
+    """Record that the consequences of `Recovered.may_have_lost` are saved; until then every start reports it again.
 
     Raises:
-        DiskFull, DiskFailed: that could not be written.
+        DiskFull, DiskFailed: `abort` could not be written.
     """
     if disk.read(ABORT) == LOST:
         disk.replace(ABORT, b"")
 
 
 def _sync_from(store: Store, log_offset: int) -> None:
-    """Sync what a killed process had written and not synced, and what was made anew: from here on it counts as flushed.
+    """Sync what a killed process wrote without syncing, and what recovery wrote: from here on it counts as flushed.
 
-    Queues and index too, of records from `log_offset` on: nobody else remembers that their files were written to.
+    Includes queue and index files of records from `log_offset` on, as nothing else keeps track of those writes.
     """
     store.flush()
     paths = [path for queue in store.queues.values() for path in queue.paths_behind(log_offset)]
@@ -155,7 +238,7 @@ def _begin(store: Store, marks: Marks | None, *, unclean: bool, machine_stayed_u
 
 
 def _tail_from(store: Store, marks: Marks | None, begin: int) -> int:
-    """Offset from which on nothing was known to be on the device: a fault before it is damage, and no torn tail."""
+    """Offset up to which the log was on the device: a fault below it is damage, not a torn tail."""
     if marks is not None and marks.synced >= store.log.start:
         return max(begin, marks.synced)
     starts = store.log.segment_starts
@@ -165,7 +248,7 @@ def _tail_from(store: Store, marks: Marks | None, begin: int) -> int:
 def _begin_by_checkpoint(store: Store, starts: list[int], *, unclean: bool) -> int:
     capacity_end = starts[-1] + store.config.segment_bytes
     ends = [queue.last_log_end for queue in store.queues.values()]
-    entered = max((end for end in ends if end <= capacity_end), default=0)  # a damaged last entry may name any place
+    entered = max((end for end in ends if end <= capacity_end), default=0)  # a damaged last entry may name any offset
     if not unclean and store.queues and entered >= store.log.start and _is_boundary(store, entered):
         return entered
     checkpoint = read_checkpoint(store.disk)
@@ -184,7 +267,7 @@ def _first_store_time(store: Store, start: int) -> int:
 
 
 def _is_boundary(store: Store, offset: int) -> bool:
-    """Whether a record ends at `offset`, judged by what begins there or by the last entry of some queue."""
+    """Whether a record ends at `offset`: another one begins there, or the last entry of a queue ends there."""
     if offset == store.log.start or offset % store.config.segment_bytes == 0:
         return True
     data = store.record_at_raw(offset)
@@ -214,40 +297,44 @@ def _index_missing(store: Store, begin: int) -> bool:
 
 
 def _has_entries_of(store: Store, marks: Marks | None, begin: int) -> bool:
-    """Whether queues have exactly the entries that were noted when the log ended at `begin`.
+    """Whether the queues have exactly the entries that the marks state for a log that ends at `begin`.
 
-    Nothing is to be cut then, and damaged entries stay in place for the scrubber.
+    No entry is dropped then, and damaged entries stay in place for the scrubber.
     """
     return marks is not None and begin == marks.written and store.entries_total() == marks.entries
 
 
 def _begin_of_cut(store: Store, ends: dict[ConsumeQueue, int], begin: int) -> int:
-    """Offset from which the log must be walked, since queues lost entries of records before `begin`: damaged ones."""
+    """Offset from which the log must be walked so that queues regain damaged entries dropped before `begin`."""
     cut = [queue.last_log_end for queue, end in ends.items() if queue.max_offset < end]
     return max(store.log.start, min([begin, *cut]))
 
 
 def _check_last(store: Store, queue: ConsumeQueue) -> None:
-    """Note a damaged last entry; its log offset must not be taken for the end of the queue's records."""
+    """Report a damaged last entry to the scrubber; its log offset does not count as the end of the queue's records."""
     last = queue.max_offset - 1
     if last < queue.min_offset:
         return
     if queue.last_log_end > store.log.end or queue.place(last) is None:
         store.suspect_entries.append((queue, last))
-        log.error("store: the last entry of topic=%s queue=%d, %d, is damaged; it stays for the scrubber",
-                  queue.topic, queue.queue_id, last)  # fmt: skip
+        log.error(
+            "store: the last entry of topic=%s queue=%d, %d, is damaged; it stays for the scrubber",
+            queue.topic,
+            queue.queue_id,
+            last,
+        )
     queue.last_log_end = min(queue.last_log_end, store.log.end)
 
 
 def _must_rebuild(store: Store, marks: Marks | None, begin: int) -> bool:
-    """Whether queues have other entries than at `begin`, or were about to be rebuilt when that was interrupted."""
+    """Whether the queues' entries differ from those at `begin`, or a rebuild was interrupted."""
     if marks is None:
         return False
     return marks.entries == REBUILDING or (begin == marks.written and store.entries_total() != marks.entries)
 
 
 def _lacks_beginning(store: Store, queue: ConsumeQueue) -> bool:
-    """Whether a queue lacks a beginning that the log still has: its first file was deleted."""
+    """Whether the log still has records before the queue's first entry: the queue's first file was deleted."""
     if not queue.min_offset or queue.max_offset <= queue.min_offset:
         return False
     first, place = queue.entry(queue.min_offset), queue.place(queue.min_offset)
@@ -265,7 +352,7 @@ def _begins_late(store: Store, queue: ConsumeQueue, begin: int) -> bool:
 
 
 def _note_rebuild(store: Store, marks: Marks | None) -> None:
-    """Queues or index are about to be made anew: if that is interrupted the next start does it, whatever it finds."""
+    """Mark that queues or index are being rebuilt, so that the next start completes an interrupted rebuild."""
     write_checkpoint(store.disk, Checkpoint())
     if marks is not None:
         store.marks = replace(marks, entries=REBUILDING)
@@ -275,7 +362,7 @@ def _note_rebuild(store: Store, marks: Marks | None) -> None:
 def _empty_queues(store: Store, marks: Marks | None, begin: int) -> None:
     """Prepare all queues for a walk through the whole log.
 
-    Entries of records that the log has no more stay: they tell which queue offsets were given out.
+    Entries of records deleted from the log stay: they state which queue offsets are taken.
     """
     _note_rebuild(store, marks)
     for key, queue in list(store.queues.items()):
@@ -288,7 +375,7 @@ def _empty_queues(store: Store, marks: Marks | None, begin: int) -> None:
 
 
 def _rebuild_queues(store: Store, marks: Marks | None, begin: int, *, tail_from: int | None) -> int:
-    """Make all queues anew from the whole log, and the index if it begins at `begin`; returns how many records."""
+    """Rebuild all queues from the whole log, and the index if it begins at `begin`; returns the number of records."""
     log.warning("store: queues are missing entries; rebuilding them from the log")
     _empty_queues(store, marks, begin)
     store.damaged.clear()
@@ -302,8 +389,8 @@ def _rebuild_queues(store: Store, marks: Marks | None, begin: int, *, tail_from:
 def _walk(store: Store, begin: int, *, tail_from: int | None) -> int:
     """Dispatch every valid record from `begin`; leaves the log's end where the valid bytes end.
 
-    From `tail_from` on nothing was known to be on the device when the machine went down: there, valid records may
-    stand behind missing ones, and all of that is torn tail. It is set aside, so that nothing is destroyed.
+    Bytes from `tail_from` on were not synced when the machine went down: there, valid records may follow missing
+    ones, and all of them are torn tail. It is quarantined, so that no record is destroyed.
     """
     if not store.log.segment_starts:
         return 0
@@ -327,13 +414,17 @@ def _walk(store: Store, begin: int, *, tail_from: int | None) -> int:
         if resumes is None:
             break
         if tail_from is not None and walker.position >= tail_from:
-            path = _set_aside(store, walker.position, capacity_end)
-            log.warning("store: torn tail log=[%d,…) set aside in %s; valid records stood behind bytes that were not "
-                        "synced", walker.position, path)  # fmt: skip
+            path = quarantine(store, walker.position, capacity_end)
+            log.warning(
+                "store: torn tail log=[%d,…) quarantined in %s; valid records follow bytes that were not synced",
+                walker.position,
+                path,
+            )
             break
         store.damaged.append((walker.position, resumes, walker.fault or ""))
-        log.error("store: damage log=[%d,%d) reason=%s; the bytes are left in place", walker.position, resumes,
-                  walker.fault)  # fmt: skip
+        log.error(
+            "store: damage log=[%d,%d) reason=%s; the bytes are left in place", walker.position, resumes, walker.fault
+        )
         _keep_place(store, read(walker.position, resumes - walker.position), walker.position)
         walker.position = resumes
     store.log.end = walker.position
@@ -341,7 +432,7 @@ def _walk(store: Store, begin: int, *, tail_from: int | None) -> int:
 
 
 def _keep_place(store: Store, data: bytes, log_offset: int) -> None:
-    """A damaged record whose head can still be read keeps its place in its queue; its offset is not given out again."""
+    """Keep the queue offset of a damaged record whose head is readable, so that no new message gets it."""
     record = parse_record(data, 0, len(data))
     if isinstance(record, str) or record.log_offset != log_offset:
         return
@@ -351,71 +442,8 @@ def _keep_place(store: Store, data: bytes, log_offset: int) -> None:
 
 
 def _stale_bytes(store: Store, end: int) -> int:
-    """Bytes that are not zero behind the end, in its file: a torn tail."""
+    """Number of nonzero bytes behind the end, in the same file: a torn tail."""
     if end >= store.log.segment_starts[-1] + store.config.segment_bytes:
         return 0
     tail = store.log.read_raw(end, 1 << 20)
     return len(tail.rstrip(b"\0"))
-
-
-def _set_aside(store: Store, start: int, end: int) -> str:
-    """Copy `[start, end)` of the log files into `set-aside/<start>` and sync it; zeroes are left out.
-
-    A log may be cut at the same place again, with other bytes behind it: later copies are `<start>.1`, `<start>.2` ….
-    What is there already is not copied again. Returns the copy's path.
-    """
-    first = path = f"set-aside/{start:020d}"
-    number = 0
-    while store.disk.exists(path):
-        held = store.disk.open(path)
-        if all(_padded(held, at - start, len(data)) == data for at, data in _bytes_of(store, start, end)):
-            return path
-        number += 1
-        path = f"{first}.{number}"
-    copy = store.disk.open(path, create=True)
-    try:
-        for at, data in _bytes_of(store, start, end):
-            if data.strip(b"\0"):
-                copy.pwrite(data, at - start)
-        copy.datasync()
-    except StoreError:
-        store.disk.remove(path)
-        raise
-    return path
-
-
-def _bytes_of(store: Store, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Log offsets and bytes of `[start, end)`, 1 MiB at a time or to the end of a file."""
-    while start < end:
-        data = store.log.read_raw(start, min(1 << 20, end - start))
-        yield start, data
-        start += len(data)
-
-
-def _padded(file: File, position: int, size: int) -> bytes:
-    return file.pread(size, position).ljust(size, b"\0")
-
-
-def set_aside_tail(store: Store, log_end: int) -> None:
-    """Copy the log from `log_end` on into `set-aside/<offset>`, then cut log, queues and index there.
-
-    A crash in between leaves the log whole: the copy is made and synced first, and both are repeated.
-    """
-    end = store.log.written_end
-    path = _set_aside(store, log_end, end)
-    store.marks.written = min(store.marks.written, log_end)
-    store.marks.synced = min(store.marks.synced, log_end)
-    store.sync_marks()
-    log.warning("store: log=[%d,%d) set aside in %s and cut", log_end, end, path)
-    for queue in store.queues.values():
-        queue.truncate_behind(log_end, wipes=True)
-    if store.index is not None:
-        store.index.forget_behind(log_end)
-        if not store.index.recover(log_end):
-            store.index.drop_all()
-    store.log.wipe(log_end)
-    store.log.open_at(log_end, flushed=store.log.flushed_offset)
-    store.write_queues()
-    store.marks.written = log_end
-    store.marks.entries = store.entries_total()
-    store.note_marks()

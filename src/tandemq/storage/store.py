@@ -25,7 +25,7 @@ from tandemq.model.topic import SCHEDULE_TOPIC, topic_name_error
 from tandemq.storage.checkpoint import Checkpoint, Marks, open_marks, write_checkpoint, write_marks
 from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue, QueueFiles, around
 from tandemq.storage.key_index import PENDING_MAX, KeyIndex
-from tandemq.storage.log.commit_log import CommitLog
+from tandemq.storage.log.commit_log import CommitLog, NewMessage
 from tandemq.storage.log.message_rows import AlikeRows, Row, encode_alike
 
 log = logging.getLogger(__name__)
@@ -208,27 +208,19 @@ class Store:
         reconsume_times: int,
         prepared_offset: int = 0,
     ) -> tuple[int, int, int]:
-        """Append any message; tags and keys are taken from its properties. Returns (queue offset, log offset, size).
+        """Append a message of any kind; tags and keys are taken from its properties.
 
-        Raises RecordTooLarge.
+        Returns its queue offset, log offset and size.
+
+        Raises:
+            RecordTooLarge: see `CommitLog.append_record`.
         """
         is_queued = sys_flag & _TRANSACTION_BITS not in (_PREPARED, _ROLLBACK)
         queue_offset = queue.next_offset if is_queued else 0
-        log_offset, size = self.log.append_record(
-            topic=queue.topic.encode(),
-            queue_id=queue.queue_id,
-            queue_offset=queue_offset,
-            body=body,
-            properties=properties,
-            flag=flag,
-            sys_flag=sys_flag,
-            born_ms=born_ms,
-            born_host=born_host,
-            store_ms=store_ms,
-            store_host=store_host,
-            reconsume_times=reconsume_times,
-            prepared_offset=prepared_offset,
+        message = NewMessage(
+            body, properties, flag, sys_flag, born_ms, born_host, store_ms, store_host, reconsume_times, prepared_offset
         )
+        log_offset, size = self.log.append_record(queue.topic, queue.queue_id, queue_offset, message)
         if is_queued:
             code = self.entry_code(queue.topic, properties, store_ms)
             self._stage(queue, queue_offset, log_offset, size, code)

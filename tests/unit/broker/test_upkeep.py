@@ -12,7 +12,7 @@ from tandemq.broker.state.failure_log import Failures
 from tandemq.errors import DiskFailed, DiskFull
 from tandemq.model.codes import ResponseCode
 from tandemq.sim.world.disk import SimDisk
-from tandemq.storage.recovery import set_aside_tail
+from tandemq.storage.quarantine import quarantine_tail
 from tests.unit.broker.harness import Harness, run_job
 
 HOUR_MS = 3_600_000
@@ -85,7 +85,7 @@ def test_what_was_synced_before_a_cut_of_the_log_is_not_noted_after_it() -> None
     [sync] = [job for job in broker.jobs if job.name == "sync queues"]
     store = broker.node.store
     cut_at = store.queue("TopicA", 0).entry(0).log_offset
-    set_aside_tail(store, cut_at)
+    quarantine_tail(store, cut_at)
     broker.turn([], [run_job(sync)])
     assert store.marks.synced <= cut_at
     disk.kill()

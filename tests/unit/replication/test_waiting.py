@@ -9,7 +9,7 @@ from tandemq.codec.ha import KIND_REPORT, checked
 from tandemq.config.settings import BrokerConfig
 from tandemq.errors import DiskFailed
 from tandemq.model.codes import RequestCode, ResponseCode
-from tandemq.storage.recovery import set_aside_tail
+from tandemq.storage.quarantine import quarantine_tail
 from tests.spec import spec
 from tests.unit.broker.harness import Harness, messages_in, run_job, send_fields
 from tests.unit.replication.group import Group, Member, delete_files
@@ -320,6 +320,6 @@ def test_cut_while_a_sync_runs_does_not_make_later_bytes_flushed(tmp_path: Path)
     broker.run_jobs = False
     broker.tell(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"x" * 500)
     job = next(job for job in broker.jobs if job.name == "flush")
-    set_aside_tail(broker.node.store, end)
+    quarantine_tail(broker.node.store, end)
     broker.turn([], [run_job(job)])
     assert broker.node.store.log.flushed_offset == end

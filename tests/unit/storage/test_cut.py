@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from tandemq.errors import DiskFailed, DiskFull
-from tandemq.storage.recovery import open_store, set_aside_tail
+from tandemq.storage.quarantine import quarantine_tail
+from tandemq.storage.recovery import open_store
 from tests.unit.storage.harness import (
     CONFIG,
     OTHER_BOOT,
@@ -43,7 +44,7 @@ def test_what_was_cut_does_not_come_back_with_a_power_loss() -> None:
         fill(store, 60)
         sync_all(store)
         middle = sorted(entry for queue in queue_entries(store).values() for entry in queue)[10][0]
-        set_aside_tail(store, middle)
+        quarantine_tail(store, middle)
         fill(store, 5, first=100)
         disk.crash()
         store, _ = reopen(disk, OTHER_BOOT)
@@ -60,7 +61,7 @@ def test_what_was_cut_from_queues_and_index_does_not_come_back_with_a_power_loss
         fill(store, 60, topics=topics)
         sync_all(store)
         cut_at = sorted(entry for queue in queue_entries(store).values() for entry in queue)[10][0]
-        set_aside_tail(store, cut_at)
+        quarantine_tail(store, cut_at)
         fill(store, first, first=100, topics=topics)
         sync_all(store)
         fill(store, 30, first=200, topics=topics)
@@ -71,7 +72,7 @@ def test_what_was_cut_from_queues_and_index_does_not_come_back_with_a_power_loss
         assert check(store)[: 10 + first] == [*range(10), *range(100, 100 + first)]
 
 
-def test_what_is_cut_at_one_place_again_does_not_replace_what_was_set_aside_before() -> None:
+def test_second_cut_at_the_same_offset_keeps_the_first_quarantined_copy() -> None:
     disk = new_disk()
     store = start(disk)
     fill(store, 20)
@@ -80,7 +81,7 @@ def test_what_is_cut_at_one_place_again_does_not_replace_what_was_set_aside_befo
     for first in (0, 100, 200):
         end = store.log.written_end
         copies.append(store.log.read_raw(middle, end - middle))
-        set_aside_tail(store, middle)
+        quarantine_tail(store, middle)
         fill(store, 5, first=first + 100)
     assert len(set(copies)) == len(copies), "each time it was another history"
     names = [f"set-aside/{middle:020d}{suffix}" for suffix in ("", ".1", ".2")]

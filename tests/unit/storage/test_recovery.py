@@ -8,7 +8,7 @@ import pytest
 from tandemq.errors import DiskFailed, DiskFull, StoreDamaged, StoreError
 from tandemq.sim.world.disk import PowerLoss, SimDisk
 from tandemq.storage.checkpoint import read_marks, write_checkpoint
-from tandemq.storage.recovery import set_aside_tail
+from tandemq.storage.quarantine import quarantine_tail
 from tests.spec import spec
 from tests.unit.storage.harness import (
     CONFIG,
@@ -410,7 +410,7 @@ def test_stale_records_behind_the_end_do_not_come_back() -> None:
     store = start(disk)
     fill(store, 30)
     middle = sorted(entry for queue in queue_entries(store).values() for entry in queue)[10]
-    set_aside_tail(store, middle[0])
+    quarantine_tail(store, middle[0])
     assert flags(store) == list(range(10))
     aside = disk.read(f"set-aside/{middle[0]:020d}")
     assert aside
@@ -420,14 +420,14 @@ def test_stale_records_behind_the_end_do_not_come_back() -> None:
     assert not store.damaged
 
 
-def test_set_aside_stopped_at_every_call_keeps_all_or_cuts_all() -> None:
+def test_quarantine_interrupted_at_every_call_keeps_or_cuts_the_whole_tail() -> None:
     probe = new_disk()
     store = start(probe)
     fill(store, 60)
     sync_all(store)
     middle = sorted(entry for queue in queue_entries(store).values() for entry in queue)[10][0]
     before = sum(probe.counts[name] for name in CHANGES)
-    set_aside_tail(store, middle)
+    quarantine_tail(store, middle)
     total = sum(probe.counts[name] for name in CHANGES) - before
     for power in (False, True):
         for nth in range(1, total + 1):
@@ -437,7 +437,7 @@ def test_set_aside_stopped_at_every_call_keeps_all_or_cuts_all() -> None:
             sync_all(store)
             disk.stop_at(nth, CHANGES)
             with pytest.raises(PowerLoss):
-                set_aside_tail(store, middle)
+                quarantine_tail(store, middle)
             if power:
                 disk.crash()
             store, _ = reopen(disk, OTHER_BOOT if power else CONFIG)
@@ -445,7 +445,7 @@ def test_set_aside_stopped_at_every_call_keeps_all_or_cuts_all() -> None:
             assert held == list(range(len(held)))
             assert len(held) >= 10
             if len(held) < 60:
-                assert disk.read(f"set-aside/{middle:020d}"), "what was cut is set aside"
+                assert disk.read(f"set-aside/{middle:020d}"), "the cut bytes are quarantined"
 
 
 def test_what_a_killed_process_wrote_to_queues_is_synced_before_it_is_trusted() -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from tandemq.errors import DiskFull
 from tandemq.sim.world.disk import PowerLoss, SimDisk
-from tandemq.storage.recovery import open_store, set_aside_tail
+from tandemq.storage.quarantine import quarantine_tail
+from tandemq.storage.recovery import open_store
 from tandemq.storage.store import Store
 from tests.unit.storage.harness import (
     CONFIG,
@@ -86,7 +87,7 @@ def test_kill_after_a_cut_needs_no_rebuild() -> None:
     fill(store, 60)
     sync_all(store)
     cut_at = sorted(entry for queue in queue_entries(store).values() for entry in queue)[10][0]
-    set_aside_tail(store, cut_at)
+    quarantine_tail(store, cut_at)
     store, recovered = reopen(disk)
     assert check(store) == list(range(10))
     assert recovered.checked_from == cut_at
@@ -100,7 +101,7 @@ def test_cut_of_a_whole_queue_or_log_keeps_where_it_begins(closes: bool) -> None
         entries = sorted(entry for queue in queue_entries(store).values() for entry in queue)
         before = {key: queue.min_offset for key, queue in store.queues.items()}
         log_start = store.log.start
-        set_aside_tail(store, entries[to][0] if to else log_start)
+        quarantine_tail(store, entries[to][0] if to else log_start)
         if closes:
             store.close()
         store, _ = reopen(disk)
@@ -207,7 +208,7 @@ def test_what_a_killed_process_was_about_to_cut_is_no_damage() -> None:
         cut_at = sorted(entry for queue in queue_entries(store).values() for entry in queue)[5][0]
         disk.stop_at(nth, ("pwrite",))
         with pytest.raises(PowerLoss):
-            set_aside_tail(store, cut_at)
+            quarantine_tail(store, cut_at)
             disk.open("commitlog/" + "0" * 20).pwrite(b"", 0)
         store, _ = reopen(disk, config)
         assert not store.damaged, f"write {nth}"

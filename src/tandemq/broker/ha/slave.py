@@ -15,7 +15,7 @@ from tandemq.refusals import Refusals
 from tandemq.replication import slave
 from tandemq.replication.authentication import SlaveProver
 from tandemq.replication.record_stream import Piece
-from tandemq.storage.recovery import set_aside_tail
+from tandemq.storage.quarantine import quarantine_tail
 
 if TYPE_CHECKING:
     from tandemq.broker.ha.service import Replication
@@ -364,7 +364,7 @@ class SlaveSide:
                     "empty this store if that stays so"
                 )
             if to is not None:
-                set_aside_tail(self._broker.store, to)
+                quarantine_tail(self._broker.store, to)
                 if self._broker.failover is not None:
                     self._broker.failover.log_changed()
             self._owner.set_generations(hello.generations)

@@ -147,49 +147,6 @@ def _host_flags(born_host: bytes, store_host: bytes) -> int:
     )
 
 
-def join_record(
-    *,
-    topic: bytes,
-    body: bytes,
-    properties: bytes,
-    queue_id: int,
-    flag: int,
-    queue_offset: int,
-    log_offset: int,
-    sys_flag: int,
-    born_ms: int,
-    born_host: bytes,
-    store_ms: int,
-    store_host: bytes,
-    reconsume_times: int,
-    prepared_offset: int,
-    body_crc: int,
-) -> bytes:
-    """The bytes of a stored record from all its fields; `properties` as stored, their CRC property included."""
-    is_short = len(topic) <= TOPIC_V1_BYTES_MAX
-    topic_length = len(topic).to_bytes(1 if is_short else 2)
-    head = _HEADS[sys_flag & 0x30]
-    size = head.size + len(body) + len(topic_length) + len(topic) + 2 + len(properties)
-    fixed = head.pack(
-        size,
-        MAGIC_V1 if is_short else MAGIC_V2,
-        body_crc,
-        queue_id,
-        flag,
-        queue_offset,
-        log_offset,
-        sys_flag,
-        born_ms,
-        born_host,
-        store_ms,
-        store_host,
-        reconsume_times,
-        prepared_offset,
-        len(body),
-    )
-    return b"".join((fixed, body, topic_length, topic, _SHORT.pack(len(properties)), properties))
-
-
 def encode_host(address: bytes, port: int) -> bytes:
     """A packed IP address (4 or 16 bytes) and a port as a record holds them."""
     return address + _PORT.pack(port)

@@ -11,6 +11,7 @@ Source: docs/internals/storage.md, "commit log"; RocketMQ CommitLog.
 
 from collections.abc import Sequence
 from struct import Struct
+from typing import NamedTuple
 
 from isal.isal_zlib import crc32
 
@@ -35,6 +36,23 @@ _PLAIN_OVERHEAD = 91 + CRC_PROPERTY_BYTES
 _CRC_MASK = 0x7FFFFFFF
 _run_head = RUN_HEAD.pack
 _size_at = Struct(">i").unpack_from
+
+
+class NewMessage(NamedTuple):
+    """A message to store, without its place: topic, queue and offsets."""
+
+    body: bytes
+    properties: bytes
+    """Pairs that each end with 0x02, without a CRC property."""
+    flag: int
+    sys_flag: int
+    born_ms: int
+    born_host: bytes
+    """8 bytes, or 20 with IPv6; so is `store_host`."""
+    store_ms: int
+    store_host: bytes
+    reconsume_times: int
+    prepared_offset: int = 0
 
 
 class CommitLog:
@@ -172,44 +190,33 @@ class CommitLog:
         self.end = offset
         return placed
 
-    def append_record(
-        self,
-        *,
-        topic: bytes,
-        queue_id: int,
-        queue_offset: int,
-        body: bytes,
-        properties: bytes,
-        flag: int,
-        sys_flag: int,
-        born_ms: int,
-        born_host: bytes,
-        store_ms: int,
-        store_host: bytes,
-        reconsume_times: int,
-        prepared_offset: int = 0,
-    ) -> tuple[int, int]:
-        """Append any message; returns (log offset, size). Raises as `reserve` and `encode_record`."""
-        fixed = 12 * ((len(born_host) == 20) + (len(store_host) == 20)) + (len(topic) > 127)
-        size = _PLAIN_OVERHEAD + fixed + len(body) + len(topic) + len(properties)
+    def append_record(self, topic: str, queue_id: int, queue_offset: int, message: NewMessage) -> tuple[int, int]:
+        """Append a message of any kind; returns its log offset and size.
+
+        Raises:
+            RecordTooLarge: see `reserve` and `encode_record`.
+        """
+        name = topic.encode()
+        fixed = 12 * ((len(message.born_host) == 20) + (len(message.store_host) == 20)) + (len(name) > 127)
+        size = _PLAIN_OVERHEAD + fixed + len(message.body) + len(name) + len(message.properties)
         offset = self.reserve(size)
         raw = encode_record(
-            topic=topic,
+            topic=name,
             queue_id=queue_id,
             queue_offset=queue_offset,
             log_offset=offset,
-            body=body,
-            properties=properties,
-            flag=flag,
-            sys_flag=sys_flag,
-            born_ms=born_ms,
-            born_host=born_host,
-            store_ms=store_ms,
-            store_host=store_host,
-            reconsume_times=reconsume_times,
-            prepared_offset=prepared_offset,
+            body=message.body,
+            properties=message.properties,
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            born_ms=message.born_ms,
+            born_host=message.born_host,
+            store_ms=message.store_ms,
+            store_host=message.store_host,
+            reconsume_times=message.reconsume_times,
+            prepared_offset=message.prepared_offset,
         )
-        assert len(raw) == size, "the size told before encoding must hold"
+        assert len(raw) == size, "the size computed before encoding must hold"
         self._pending.append(raw)
         self.end += size
         return offset, size

@@ -1,0 +1,79 @@
+"""Quarantine of log bytes that are about to be truncated: copies in `set-aside/`, named by log offset.
+
+Source: docs/storage.md, "recovery"; docs/ha.md.
+"""
+
+import logging
+from collections.abc import Iterator
+
+from tandemq.boundary import File
+from tandemq.errors import StoreError
+from tandemq.storage.store import Store
+
+log = logging.getLogger(__name__)
+
+
+def quarantine_tail(store: Store, log_end: int) -> None:
+    """Copy the log from `log_end` on into `set-aside/<offset>`, then truncate log, queues and index there.
+
+    A crash in between leaves the log whole: the copy is made and synced first, and both are repeated.
+
+    Raises:
+        DiskFull, DiskFailed: the copy or the truncation could not be written.
+    """
+    end = store.log.written_end
+    path = quarantine(store, log_end, end)
+    store.marks.written = min(store.marks.written, log_end)
+    store.marks.synced = min(store.marks.synced, log_end)
+    store.sync_marks()
+    log.warning("store: log=[%d,%d) quarantined in %s and truncated", log_end, end, path)
+    for queue in store.queues.values():
+        queue.truncate_behind(log_end, wipes=True)
+    if store.index is not None:
+        store.index.forget_behind(log_end)
+        if not store.index.recover(log_end):
+            store.index.drop_all()
+    store.log.wipe(log_end)
+    store.log.open_at(log_end, flushed=store.log.flushed_offset)
+    store.write_queues()
+    store.marks.written = log_end
+    store.marks.entries = store.entries_total()
+    store.note_marks()
+
+
+def quarantine(store: Store, start: int, end: int) -> str:
+    """Copy `[start, end)` of the log files into `set-aside/<start>` and sync the copy; zeroes are left out.
+
+    A log may be cut at the same offset again, with other bytes behind it: later copies are `<start>.1`, `<start>.2` ….
+    Bytes of which a copy exists are not copied again. Returns the path of the copy.
+    """
+    first = path = f"set-aside/{start:020d}"
+    number = 0
+    while store.disk.exists(path):
+        earlier = store.disk.open(path)
+        if all(_padded(earlier, at - start, len(data)) == data for at, data in _bytes_of(store, start, end)):
+            return path
+        number += 1
+        path = f"{first}.{number}"
+    copy = store.disk.open(path, create=True)
+    try:
+        for at, data in _bytes_of(store, start, end):
+            if data.strip(b"\0"):
+                copy.pwrite(data, at - start)
+        copy.datasync()
+    except StoreError:
+        store.disk.remove(path)
+        raise
+    return path
+
+
+def _bytes_of(store: Store, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """Log offsets and bytes of `[start, end)`, 1 MiB at a time or to the end of a file."""
+    while start < end:
+        data = store.log.read_raw(start, min(1 << 20, end - start))
+        yield start, data
+        start += len(data)
+
+
+def _padded(file: File, position: int, size: int) -> bytes:
+    return file.pread(size, position).ljust(size, b"\0")
