@@ -27,7 +27,7 @@ from tandemq.client.core import connections as links
 from tandemq.client.core import routes
 from tandemq.client.producer import fault_strategy as targets
 from tandemq.client.producer import machine as sending
-from tandemq.codec.record.record_run import Row
+from tandemq.codec.record.record_run import DispatchRequest
 from tandemq.errors import NotConnected, ProtocolError
 from tandemq.model.codes import ResponseCode
 from tandemq.model.topic import DLQ_PREFIX, SCHEDULE_TOPIC
@@ -37,8 +37,8 @@ from tandemq.storage import consume_queue as consumequeue
 from tandemq.storage import key_index as index
 from tandemq.storage import recovery, store
 from tandemq.storage.log import commit_log as commitlog
-from tandemq.storage.log import range_reader as log_reader
-from tandemq.storage.log.message_rows import Row as StoredRow
+from tandemq.storage.log import range_reader
+from tandemq.storage.log.message_rows import MessageRow
 from tests.mutations.patch import Mutation, both, patched
 
 
@@ -65,7 +65,11 @@ def slave_counts_twice() -> AbstractContextManager[Any]:
     """Every session of a slave counts, half-dead ones too, and each counts twice."""
 
     def acked_offsets(self: Any) -> list[int]:
-        found = [session.acked_offset for session in self.sessions.values() if session.state is master.State.TRANSFER]
+        found = [
+            session.acked_offset
+            for session in self.sessions.values()
+            if session.state is master.MasterSessionState.TRANSFER
+        ]
         return found + found
 
     return patched(masterside.MasterSide, "acked_offsets", acked_offsets)
@@ -75,7 +79,11 @@ def report_before_store() -> AbstractContextManager[Any]:
     """Bytes sent to a slave count as reported by it."""
 
     def acked_offsets(self: Any) -> list[int]:
-        return [session.next_offset for session in self.sessions.values() if session.state is master.State.TRANSFER]
+        return [
+            session.next_offset
+            for session in self.sessions.values()
+            if session.state is master.MasterSessionState.TRANSFER
+        ]
 
     return patched(masterside.MasterSide, "acked_offsets", acked_offsets)
 
@@ -225,7 +233,7 @@ def body_changed() -> AbstractContextManager[Any]:
     """A message is stored with its body reversed."""
     append = commitlog.CommitLog.append_run
 
-    def changed(self: commitlog.CommitLog, rows: list[StoredRow], *rest: Any) -> Any:
+    def changed(self: commitlog.CommitLog, rows: list[MessageRow], *rest: Any) -> Any:
         return append(self, [(*row[:4], row[4][::-1], *row[5:]) for row in rows], *rest)
 
     return patched(commitlog.CommitLog, "append_run", changed)
@@ -334,7 +342,7 @@ def copies_never_compared() -> AbstractContextManager[Any]:
 def _dead_letters_turned(piece: records.Piece) -> bytes:
     data = bytearray(piece.data)
     for part in piece.run.parts:
-        for row in [part] if isinstance(part, Row) else part.rows():
+        for row in [part] if isinstance(part, DispatchRequest) else part.rows():
             if data[row.topic_start : row.topic_end].startswith(DLQ_PREFIX.encode()):
                 data[row.topic_start - 2] ^= 1  # the last byte of the body, before the topic's length
     return bytes(data)
@@ -342,12 +350,14 @@ def _dead_letters_turned(piece: records.Piece) -> bytes:
 
 def answers_unchecked() -> AbstractContextManager[Any]:
     """Records read by a pull are not compared with the queue entries, and reads start eight bytes early."""
-    read = log_reader.LogReader.read
+    read = range_reader.RangeReader.read
 
-    def beside(self: log_reader.LogReader, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+    def beside(self: range_reader.RangeReader, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         return read(self, [(start - 8, end - 8) if start >= 8 else (start, end) for start, end in ranges])
 
-    return both(patched(log_reader.LogReader, "read", beside), patched(message_reader, "_is_record", lambda *_: True))
+    return both(
+        patched(range_reader.RangeReader, "read", beside), patched(message_reader, "_is_record", lambda *_: True)
+    )
 
 
 def deadline_stays() -> AbstractContextManager[Any]:

@@ -37,7 +37,7 @@ from tandemq.real.file_syncs import FileSyncs
 from tandemq.real.network.addresses import is_ip, text_of
 from tandemq.real.network.admission import Admission
 from tandemq.real.network.resolver import Resolver
-from tandemq.real.network.socket_link import Link, surplus
+from tandemq.real.network.socket_connection import SocketConnection, surplus
 from tandemq.real.network.tls import Tls, TlsLink
 from tandemq.real.workers import Workers
 from tandemq.refusals import Refusals
@@ -93,8 +93,8 @@ class Loop:
         self._look_ns = busy_poll_us * 1000
         self._epoll = select.epoll()
         self._listeners: dict[int, tuple[socket.socket, LinkKind]] = {}
-        self._by_fd: dict[int, Link] = {}
-        self._by_number: dict[int, Link] = {}
+        self._by_fd: dict[int, SocketConnection] = {}
+        self._by_number: dict[int, SocketConnection] = {}
         self._tls: dict[LinkKind, Tls] = {}
         self._shaking: dict[int, int] = {}
         """Links whose handshake is not done, and until when it may last; oldest first."""
@@ -104,7 +104,7 @@ class Loop:
         self._admission = Admission(connections_max, is_member)
         self._untaken_max = untaken_max
         self._untaken = 0
-        """Sum of `Link.held`."""
+        """Sum of `SocketConnection.held`."""
         self._untaking = Refusals()
         self._refused = Refusals()
         self._next_number = 0
@@ -291,10 +291,10 @@ class Loop:
             del self._paused[fd]
             self._epoll.register(fd, select.EPOLLIN)
 
-    def _add(self, sock: socket.socket, number: int, kind: LinkKind, *, is_open: bool) -> Link:
+    def _add(self, sock: socket.socket, number: int, kind: LinkKind, *, is_open: bool) -> SocketConnection:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        link = Link(number, sock, kind, is_open, deque())
+        link = SocketConnection(number, sock, kind, is_open, deque())
         if kind is LinkKind.HA_SLAVE and not self._log_view:
             self._log_view = memoryview(bytearray(LOG_RECEIVE_BYTES))
         if not is_open:
@@ -304,7 +304,7 @@ class Loop:
         self._epoll.register(sock.fileno(), link.mask)
         return link
 
-    def _receive(self, link: Link, received: list[tuple[int, bytes]], times: int) -> None:
+    def _receive(self, link: SocketConnection, received: list[tuple[int, bytes]], times: int) -> None:
         buffer = self._log_view if link.kind is LinkKind.HA_SLAVE else self._view
         for _ in range(times):
             try:
@@ -326,7 +326,7 @@ class Loop:
 
     # TLS.
 
-    def _opened(self, link: Link, opened: Opened) -> None:
+    def _opened(self, link: SocketConnection, opened: Opened) -> None:
         """Connected: the node is told now, or once the handshake is done."""
         if link.tls is None:
             self._events.append(opened)
@@ -335,7 +335,7 @@ class Loop:
         self._shaking[link.number] = read_clock().mono_ms + HANDSHAKE_MS_MAX
         self._put(link, [link.tls.outgoing()])
 
-    def _decrypt(self, link: Link, tls: TlsLink, data: bytes, received: list[tuple[int, bytes]]) -> bool:
+    def _decrypt(self, link: SocketConnection, tls: TlsLink, data: bytes, received: list[tuple[int, bytes]]) -> bool:
         """Whether the link is still there."""
         try:
             plain = tls.receive(data)
@@ -388,10 +388,10 @@ class Loop:
             for ask in turn.asks:
                 self.registry.ask(ask)
 
-    def _send(self, link: Link, buffers: list[Buffer]) -> None:
+    def _send(self, link: SocketConnection, buffers: list[Buffer]) -> None:
         self._put(link, buffers if link.tls is None else [link.tls.encrypt(buffers)])
 
-    def _put(self, link: Link, buffers: list[Buffer]) -> None:
+    def _put(self, link: SocketConnection, buffers: list[Buffer]) -> None:
         if link.out or not link.is_open:
             self._keep(link, buffers)
             return
@@ -412,7 +412,7 @@ class Loop:
             return
         self._keep_rest(link, buffers, sent)
 
-    def _keep_rest(self, link: Link, buffers: list[Buffer], sent: int) -> None:
+    def _keep_rest(self, link: SocketConnection, buffers: list[Buffer], sent: int) -> None:
         for position, buffer in enumerate(buffers):
             if sent < len(buffer):
                 rest: list[Buffer] = [memoryview(buffer)[sent:], *buffers[position + 1 :]]
@@ -422,7 +422,7 @@ class Loop:
                 return
             sent -= len(buffer)
 
-    def _keep(self, link: Link, buffers: list[Buffer]) -> None:
+    def _keep(self, link: SocketConnection, buffers: list[Buffer]) -> None:
         self._untaken += link.keep(buffers)
         if link.out_bytes > BACKLOG_CLOSE:
             link.forget_sent()
@@ -451,7 +451,7 @@ class Loop:
             link.forget_sent()
             self._drop(link, _TAKES_NOTHING)
 
-    def _writable(self, link: Link) -> None:
+    def _writable(self, link: SocketConnection) -> None:
         if not link.is_open:
             self._connected(link)
             if not link.is_open:
@@ -472,7 +472,7 @@ class Loop:
             self._events.append(Drained(link.number))
         self._set_mask(link)
 
-    def _set_mask(self, link: Link) -> None:
+    def _set_mask(self, link: SocketConnection) -> None:
         mask = 0 if link.out_bytes > BACKLOG_READ_STOP else select.EPOLLIN
         if link.out or not link.is_open:
             mask |= select.EPOLLOUT
@@ -480,7 +480,7 @@ class Loop:
             link.mask = mask
             self._epoll.modify(link.sock.fileno(), mask)
 
-    def _drop(self, link: Link, reason: str) -> None:
+    def _drop(self, link: SocketConnection, reason: str) -> None:
         if self._by_number.pop(link.number, None) is None:
             return
         del self._by_fd[link.sock.fileno()]
@@ -532,7 +532,7 @@ class Loop:
             return
         self._add(sock, connect.link, connect.kind, is_open=False).tls = tls_link
 
-    def _connected(self, link: Link) -> None:
+    def _connected(self, link: SocketConnection) -> None:
         code = link.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             self._drop(link, os.strerror(code))

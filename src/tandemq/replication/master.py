@@ -54,14 +54,14 @@ from tandemq.replication.record_stream import Piece, RecordStream
 CHUNK_BYTES = 1 << 20
 BACKLOG_BYTES_MAX = 4 << 20
 TAIL_FRAME_BYTES_MAX = 8 << 20
-SAID_BYTES = {
+FRAME_BYTES = {
     KIND_REPORT: CHECK_BYTES + REPORT_BYTES,
     KIND_TAIL: CHECK_BYTES + TRANSFER_BYTES,
     KIND_PROMISE: CHECK_BYTES + PROMISE.size,
     KIND_HEARTBEAT: CHECK_BYTES + HEARTBEAT.size,
 }
 """Lengths of what a slave says, by kind; the bytes of a tail come behind."""
-STRANGER = "it did not introduce itself, and its address is not in haClassicPeers"
+NOT_ADMITTED = "it did not introduce itself, and its address is not in haClassicPeers"
 
 
 class LogView(Protocol):
@@ -83,7 +83,7 @@ class LogView(Protocol):
         """Up to `size` bytes, not beyond the file's end."""
 
 
-class State(Enum):
+class MasterSessionState(Enum):
     """Where a session is."""
 
     READY = "ready"
@@ -98,30 +98,33 @@ class State(Enum):
     """Over."""
 
 
-EXPECTED = {State.TAIL: (KIND_REPORT, KIND_TAIL), State.TRANSFER: (KIND_REPORT, KIND_PROMISE, KIND_HEARTBEAT)}
+EXPECTED = {
+    MasterSessionState.TAIL: (KIND_REPORT, KIND_TAIL),
+    MasterSessionState.TRANSFER: (KIND_REPORT, KIND_PROMISE, KIND_HEARTBEAT),
+}
 """What a TandemQ slave may say."""
 
 
-class Introduced(NamedTuple):
+class SlaveIntroduced(NamedTuple):
     """A TandemQ slave said who it is; the owner answers with `MasterSession.welcome`."""
 
     hello: SlaveHello
 
 
-class Acked(NamedTuple):
+class SlaveAcked(NamedTuple):
     """The slave has the log up to here."""
 
     log_offset: int
 
 
-class Promised(NamedTuple):
+class SlavePromise(NamedTuple):
     """The slave has the log up to here, and promises by this heartbeat not to take over."""
 
     log_offset: int
     number: int
 
 
-class Beaten(NamedTuple):
+class SlaveHeartbeat(NamedTuple):
     """The slave serves the group, and sent a heartbeat."""
 
     heartbeat: Heartbeat
@@ -138,13 +141,13 @@ class TailComplete(NamedTuple):
     """The slave has sent all of its tail."""
 
 
-class SessionClosed(NamedTuple):
+class MasterSessionClosed(NamedTuple):
     """The session is over; the link must be closed."""
 
     reason: str
 
 
-Event = Introduced | Acked | Promised | Beaten | TailReceived | TailComplete | SessionClosed
+Event = SlaveIntroduced | SlaveAcked | SlavePromise | SlaveHeartbeat | TailReceived | TailComplete | MasterSessionClosed
 
 
 class MasterSession:
@@ -172,13 +175,13 @@ class MasterSession:
         self._rate = bytes_per_second
         self._budget = bytes_per_second
         self._budget_ms = now_ms
-        self.state = State.READY
+        self.state = MasterSessionState.READY
         self._opened_ms = now_ms
         self.last_read_ms = now_ms
         self.last_write_ms = now_ms
         self.is_classic = False
         self.tls = ""
-        """Told by the owner: the version of TLS that protects the link, or none."""
+        """TLS version of the connection, set by the owner; "" without TLS."""
         self.hello: SlaveHello | None = None
         self.next_offset = -1
         """Where the next transfer begins; -1 before the start is known."""
@@ -207,16 +210,16 @@ class MasterSession:
 
     def receive_data(self, data: bytes, now_ms: int) -> None:
         """Something arrived."""
-        if self.state is State.SHUTDOWN:
+        if self.state is MasterSessionState.SHUTDOWN:
             return
         self.last_read_ms = now_ms
         self._in = self._in + data if self._in else data
         try:
-            if self.state is State.READY:
+            if self.state is MasterSessionState.READY:
                 self._first_bytes()
-            if self.state is State.HANDSHAKE and self._reads_proofs():
+            if self.state is MasterSessionState.HANDSHAKE and self._reads_proofs():
                 self._read_hello()
-            elif self.state in (State.TRANSFER, State.TAIL):
+            elif self.state in (MasterSessionState.TRANSFER, MasterSessionState.TAIL):
                 self._read_reports()
         except (ProtocolError, StructError) as error:
             if isinstance(error, AuthenticationError):
@@ -225,24 +228,27 @@ class MasterSession:
 
     def tick(self, now_ms: int) -> None:
         """Time passed."""
-        if self.state is State.SHUTDOWN:
+        if self.state is MasterSessionState.SHUTDOWN:
             return
         if now_ms - self.last_read_ms > self._housekeeping_ms:
             self._close(f"no report for {now_ms - self.last_read_ms} ms")
-        elif self.state in (State.READY, State.HANDSHAKE) and now_ms - self._opened_ms > self._housekeeping_ms:
+        elif (
+            self.state in (MasterSessionState.READY, MasterSessionState.HANDSHAKE)
+            and now_ms - self._opened_ms > self._housekeeping_ms
+        ):
             self._close(f"it did not introduce itself within {self._housekeeping_ms} ms")
-        elif self.state is State.TRANSFER and now_ms - self.last_write_ms >= self._heartbeat_ms:
+        elif self.state is MasterSessionState.TRANSFER and now_ms - self.last_write_ms >= self._heartbeat_ms:
             self._out.append(TRANSFER.pack(self.next_offset, 0))
             self.last_write_ms = now_ms
 
     def deadline_ms(self) -> int | None:
         """When `tick` or `pump` is needed."""
-        if self.state is State.SHUTDOWN:
+        if self.state is MasterSessionState.SHUTDOWN:
             return None
         due = self.last_read_ms + self._housekeeping_ms + 1
-        if self.state in (State.READY, State.HANDSHAKE):
+        if self.state in (MasterSessionState.READY, MasterSessionState.HANDSHAKE):
             due = min(due, self._opened_ms + self._housekeeping_ms + 1)
-        if self.state is State.TRANSFER:
+        if self.state is MasterSessionState.TRANSFER:
             due = min(due, self.last_write_ms + self._heartbeat_ms)
             if self._rate and self._budget <= 0 and self.next_offset < self._log.written_end:
                 due = min(due, self._budget_ms + 1000)
@@ -254,7 +260,7 @@ class MasterSession:
 
     def data_to_send(self, backlog: int, now_ms: int) -> list[Buffer]:
         """Bytes for the link, in order. `backlog`: bytes it has not taken yet; a full link gets no more log bytes."""
-        if self.state is State.TRANSFER:
+        if self.state is MasterSessionState.TRANSFER:
             self._pump(backlog, now_ms)
         out, self._out = self._out, []
         return out
@@ -263,55 +269,55 @@ class MasterSession:
 
     def welcome(self, answer: MasterHello) -> None:
         """Answer a slave's introduction."""
-        assert self.state is State.HANDSHAKE and self.hello is not None, "nobody was introduced"
+        assert self.state is MasterSessionState.HANDSHAKE and self.hello is not None, "nobody was introduced"
         mine = encode_hello(answer)
         self._out += [mine] if self._prover is None else [mine, self._prover.seal(mine)]
         if answer.refused is not None:
             self._close(f"refused: {answer.refused}")
         elif answer.send_tail:
-            self.state = State.TAIL
+            self.state = MasterSessionState.TAIL
             self._tail = RecordStream(answer.start, self._log.segment_bytes)
         else:
-            self.state = State.TRANSFER
+            self.state = MasterSessionState.TRANSFER
             self.next_offset = answer.start
         if self._in:
             data, self._in = self._in, b""
             self.receive_data(data, self.last_read_ms)
 
-    def beat(self, heartbeat: Heartbeat, now_ms: int) -> None:
+    def send_heartbeat(self, heartbeat: Heartbeat, now_ms: int) -> None:
         """We serve the group: tell the slave."""
         self._control(KIND_HEARTBEAT, HEARTBEAT.pack(*heartbeat), now_ms)
 
-    def promise(self, log_end: int, number: int, now_ms: int) -> None:
+    def send_promise(self, log_end: int, number: int, now_ms: int) -> None:
         """The slave serves the group: echo its heartbeat."""
         self._control(KIND_PROMISE, PROMISE.pack(log_end, number), now_ms)
 
-    def tell(self, kind: int, payload: bytes, now_ms: int) -> None:
+    def send_metadata(self, kind: int, payload: bytes, now_ms: int) -> None:
         """Send what a slave of ours must know besides the log."""
         self._control(kind, payload, now_ms)
 
     def _control(self, kind: int, payload: bytes, now_ms: int) -> None:
-        if self.state is State.TRANSFER and not self.is_classic:
+        if self.state is MasterSessionState.TRANSFER and not self.is_classic:
             self._out.append(control_frame(kind, payload))
             self.last_write_ms = now_ms
 
     def end(self, reason: str) -> None:
         """Send nothing more and close: the slave must introduce itself anew."""
-        if self.state is not State.SHUTDOWN:
+        if self.state is not MasterSessionState.SHUTDOWN:
             self._close(reason)
 
     def forget_events(self) -> None:
         """What was received could not be stored: whatever came behind it must not be either."""
-        self.state = State.SHUTDOWN
+        self.state = MasterSessionState.SHUTDOWN
         self._events.clear()
 
     def begin_transfer(self, start: int) -> None:
         """The tail is stored: copy from here on."""
-        assert self.state is State.TAIL, "no tail was asked for"
-        self.state = State.TRANSFER
+        assert self.state is MasterSessionState.TAIL, "no tail was asked for"
+        self.state = MasterSessionState.TRANSFER
         self.next_offset = start
         self.acked_offset = start
-        self._events.append(Acked(start))
+        self._events.append(SlaveAcked(start))
 
     # In.
 
@@ -319,7 +325,7 @@ class MasterSession:
         mark, wanted = self._in[: len(HELLO_MARK)], HELLO_MARK if self._prover is None else PROOF_MARK
         if mark == wanted[: len(mark)]:
             if len(mark) == len(wanted):
-                self.state = State.HANDSHAKE
+                self.state = MasterSessionState.HANDSHAKE
         elif mark == PROOF_MARK:
             raise AuthenticationError("a proof is offered, and this master has no haSecretFile")
         elif mark == HELLO_MARK:
@@ -328,7 +334,9 @@ class MasterSession:
             self._close(refusal)
         elif not self._admits_classic:
             is_tls = mark.startswith(TLS_BEGIN)
-            self._close("it speaks TLS, and this port does not: set haTlsCertFile here as well" if is_tls else STRANGER)
+            self._close(
+                "it speaks TLS, and this port does not: set haTlsCertFile here as well" if is_tls else NOT_ADMITTED
+            )
         elif len(self._in) >= REPORT_BYTES:
             self.is_classic = True
             self._begin_classic()
@@ -343,10 +351,10 @@ class MasterSession:
         if offset and offset < self._log.start:
             self._close(f"it needs bytes from {offset}, we hold them from {self._log.start}; empty its store")
             return
-        self.state = State.TRANSFER
+        self.state = MasterSessionState.TRANSFER
         self.next_offset = offset or max(self._log.start, end - end % self._log.segment_bytes)
         self.acked_offset = offset
-        self._events.append(Acked(offset))
+        self._events.append(SlaveAcked(offset))
         self._read_reports()
 
     def _reads_proofs(self) -> bool:
@@ -375,7 +383,7 @@ class MasterSession:
             raise ProtocolError("its hello is another broker's than its opening")
         self.hello = hello
         self._in = self._in[whole:]
-        self._events.append(Introduced(hello))
+        self._events.append(SlaveIntroduced(hello))
 
     def _read_reports(self) -> None:
         if self.is_classic:
@@ -385,16 +393,16 @@ class MasterSession:
                 self._in = self._in[whole:]
                 self._acked(offset)
             return
-        while self._in and self.state in (State.TRANSFER, State.TAIL):
+        while self._in and self.state in (MasterSessionState.TRANSFER, MasterSessionState.TAIL):
             kind = self._in[0]
             if kind not in EXPECTED[self.state]:
                 raise ProtocolError(f"a frame of kind {kind} is not expected")
-            size = SAID_BYTES[kind]
-            if kind == KIND_REPORT and self.state is State.TRANSFER:
+            size = FRAME_BYTES[kind]
+            if kind == KIND_REPORT and self.state is MasterSessionState.TRANSFER:
                 size *= self._whole_reports()
             if not size or len(self._in) < size:
                 return
-            _, content = verified(self._in[size - SAID_BYTES[kind] : size])
+            _, content = verified(self._in[size - FRAME_BYTES[kind] : size])
             if kind == KIND_TAIL:
                 offset, length = TRANSFER.unpack(content)
                 if not self._read_tail(offset, length, size):
@@ -404,15 +412,15 @@ class MasterSession:
             if kind == KIND_REPORT:
                 self._reported(*REPORT.unpack(content))
             elif kind == KIND_HEARTBEAT:
-                self._events.append(Beaten(Heartbeat(*HEARTBEAT.unpack(content))))
+                self._events.append(SlaveHeartbeat(Heartbeat(*HEARTBEAT.unpack(content))))
             else:
-                promised = Promised(*PROMISE.unpack(content))
+                promised = SlavePromise(*PROMISE.unpack(content))
                 self._acked(promised.log_offset)
                 self._events.append(promised)
 
     def _whole_reports(self) -> int:
         """How many whole reports stand in a row: only the last of them counts."""
-        size, count = SAID_BYTES[KIND_REPORT], 0
+        size, count = FRAME_BYTES[KIND_REPORT], 0
         while count < len(self._in) // size and self._in[count * size] == KIND_REPORT:
             count += 1
         return count
@@ -439,7 +447,7 @@ class MasterSession:
         return True
 
     def _reported(self, offset: int) -> None:
-        if self.state is not State.TAIL:
+        if self.state is not MasterSessionState.TAIL:
             self._acked(offset)
         elif self._tail is not None:  # it may report more than once before we get to it
             self._tail = None
@@ -449,7 +457,7 @@ class MasterSession:
         if offset < 0 or offset > self.next_offset:
             raise ProtocolError(f"it reports log end {offset}, only {self.next_offset} was sent")
         self.acked_offset = offset
-        self._events.append(Acked(offset))
+        self._events.append(SlaveAcked(offset))
 
     # Out.
 
@@ -474,5 +482,5 @@ class MasterSession:
             self.last_write_ms = now_ms
 
     def _close(self, reason: str) -> None:
-        self.state = State.SHUTDOWN
-        self._events.append(SessionClosed(reason))
+        self.state = MasterSessionState.SHUTDOWN
+        self._events.append(MasterSessionClosed(reason))

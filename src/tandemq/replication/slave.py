@@ -54,7 +54,7 @@ FRAME_BYTES_MAX = 64 << 20
 TAIL_CHUNK_BYTES = 1 << 20
 
 
-class State(Enum):
+class SlaveSessionState(Enum):
     """Where the session is."""
 
     HANDSHAKE = "handshake"
@@ -65,59 +65,68 @@ class State(Enum):
     """Over."""
 
 
-class Begins(NamedTuple):
+class LogBegins(NamedTuple):
     """An empty log must begin at this offset, a file's start."""
 
     log_offset: int
 
 
-class Welcomed(NamedTuple):
+class HelloAnswered(NamedTuple):
     """The master answered. The owner cuts its log if told, then calls `SlaveSession.proceed`."""
 
     hello: MasterHello
 
 
-class Received(NamedTuple):
+class RecordsReceived(NamedTuple):
     """Verified records to store, in order."""
 
     pieces: list[Piece]
 
 
-class Promised(NamedTuple):
+class MasterPromise(NamedTuple):
     """The master promises by this heartbeat of ours not to take over."""
 
     log_end: int
     number: int
 
 
-class Beaten(NamedTuple):
+class MasterHeartbeat(NamedTuple):
     """The master serves the group, and sent a heartbeat; what it sent before is stored."""
 
     heartbeat: Heartbeat
 
 
-class Told(NamedTuple):
+class MetadataReceived(NamedTuple):
     """The master told something besides the log: KIND_TOPICS, KIND_GROUPS, KIND_OFFSETS, KIND_DELAYS of `codec.ha`."""
 
     kind: int
     payload: bytes
 
 
-class Damaged(NamedTuple):
+class CorruptRecordReceived(NamedTuple):
     """The master sent bytes that are no valid record."""
 
     log_offset: int
     reason: str
 
 
-class SessionClosed(NamedTuple):
+class SlaveSessionClosed(NamedTuple):
     """The session is over; the link must be closed. `is_refusal`: they will not have us, or proved nothing."""
 
     reason: str
     is_refusal: bool = False
 
 
-Event = Begins | Welcomed | Received | Promised | Beaten | Told | Damaged | SessionClosed
+Event = (
+    LogBegins
+    | HelloAnswered
+    | RecordsReceived
+    | MasterPromise
+    | MasterHeartbeat
+    | MetadataReceived
+    | CorruptRecordReceived
+    | SlaveSessionClosed
+)
 
 
 class SlaveSession:
@@ -147,8 +156,8 @@ class SlaveSession:
         self._housekeeping_ms = housekeeping_ms
         self.is_classic = hello is None
         self.tls = ""
-        """Told by the owner: the version of TLS that protects the link, or none."""
-        self.state = State.TRANSFER if hello is None else State.HANDSHAKE
+        """TLS version of the connection, set by the owner; "" without TLS."""
+        self.state = SlaveSessionState.TRANSFER if hello is None else SlaveSessionState.HANDSHAKE
         self.last_read_ms = now_ms
         self.last_write_ms = now_ms
         self._backlog = 0
@@ -176,12 +185,12 @@ class SlaveSession:
 
     def receive_data(self, data: bytes, now_ms: int) -> None:
         """Something arrived."""
-        if self.state is State.SHUTDOWN:
+        if self.state is SlaveSessionState.SHUTDOWN:
             return
         self.last_read_ms = now_ms
         missing = self._wanted - self._in_bytes
         try:
-            if self.state is State.TRANSFER and self._in and 0 < missing < len(data):
+            if self.state is SlaveSessionState.TRANSFER and self._in and 0 < missing < len(data):
                 # What completes a transfer is joined with its beginning, and not all that follows it too.
                 view = memoryview(data)
                 self._read(view[:missing])
@@ -194,14 +203,14 @@ class SlaveSession:
     def _read(self, data: Buffer) -> None:
         self._in.append(data)
         self._in_bytes += len(data)
-        if self.state is State.HANDSHAKE and self._reads_proofs():
+        if self.state is SlaveSessionState.HANDSHAKE and self._reads_proofs():
             self._read_hello()
-        if self.state is State.TRANSFER:
+        if self.state is SlaveSessionState.TRANSFER:
             self._read_transfers()
 
     def tick(self, now_ms: int, backlog: int = 0) -> None:
         """Time passed. `backlog`: bytes of ours the link has not taken yet."""
-        if self.state is State.SHUTDOWN:
+        if self.state is SlaveSessionState.SHUTDOWN:
             return
         if not backlog or backlog < self._backlog:
             self._taken_ms = now_ms
@@ -213,18 +222,18 @@ class SlaveSession:
         elif self._is_begun and now_ms > self._overdue_ms:
             waited_ms, missing = now_ms - self._begun_ms, self._wanted - self._in_bytes
             self._close(f"a transfer is not whole after {waited_ms} ms: {missing} bytes are missing")
-        elif self.state is State.TRANSFER and now_ms - self.last_write_ms >= self._heartbeat_ms:
+        elif self.state is SlaveSessionState.TRANSFER and now_ms - self.last_write_ms >= self._heartbeat_ms:
             self._report(now_ms)
 
     def deadline_ms(self) -> int | None:
         """When `tick` is needed."""
-        if self.state is State.SHUTDOWN:
+        if self.state is SlaveSessionState.SHUTDOWN:
             return None
         alive_ms = min(self.last_read_ms, self._taken_ms) if self._backlog else self.last_read_ms
         due = alive_ms + self._housekeeping_ms + 1
         if self._is_begun:
             due = min(due, self._overdue_ms + 1)
-        return min(due, self.last_write_ms + self._heartbeat_ms) if self.state is State.TRANSFER else due
+        return min(due, self.last_write_ms + self._heartbeat_ms) if self.state is SlaveSessionState.TRANSFER else due
 
     @property
     def _is_begun(self) -> bool:
@@ -250,10 +259,10 @@ class SlaveSession:
 
     def proceed(self, hello: MasterHello, safe_end: int) -> None:
         """The log is cut as the master wanted: go on, sending our tail first if it asked for it."""
-        self.state = State.TRANSFER
+        self.state = SlaveSessionState.TRANSFER
         if hello.send_tail:
             self._send_tail(hello.start)
-            if self.state is State.SHUTDOWN:
+            if self.state is SlaveSessionState.SHUTDOWN:
                 return  # without the report that ends a tail: the master would take it for all there was
         self._stream = RecordStream(self._log.written_end, self._log.segment_bytes)
         self._is_empty = self._log.written_end == 0
@@ -267,20 +276,20 @@ class SlaveSession:
 
     def stored(self, log_offset: int, now_ms: int) -> None:
         """The log is stored as safely as configured up to here: tell the master if that is news."""
-        if log_offset > self.reported and self.state is State.TRANSFER:
+        if log_offset > self.reported and self.state is SlaveSessionState.TRANSFER:
             self.reported = log_offset
             self._report(now_ms)
 
-    def promise(self, number: int, now_ms: int) -> None:
+    def send_promise(self, number: int, now_ms: int) -> None:
         """Echo a heartbeat of the master, with what is stored."""
         self._control(KIND_PROMISE, PROMISE.pack(self.reported, number), now_ms)
 
-    def beat(self, heartbeat: Heartbeat, now_ms: int) -> None:
+    def send_heartbeat(self, heartbeat: Heartbeat, now_ms: int) -> None:
         """We serve the group: tell the master."""
         self._control(KIND_HEARTBEAT, HEARTBEAT.pack(*heartbeat), now_ms)
 
     def _control(self, kind: int, payload: bytes, now_ms: int) -> None:
-        if self.state is State.TRANSFER and not self.is_classic:
+        if self.state is SlaveSessionState.TRANSFER and not self.is_classic:
             self._out.append(checked(kind, payload))
             self.last_write_ms = now_ms
 
@@ -355,7 +364,7 @@ class SlaveSession:
         if hello.refused is not None:
             self._close(f"the master refuses us: {hello.refused}", is_refusal=True)
             return
-        self._events.append(Welcomed(hello))
+        self._events.append(HelloAnswered(hello))
 
     def _read_transfers(self) -> None:
         if self._in_bytes < TRANSFER_BYTES:
@@ -381,7 +390,7 @@ class SlaveSession:
                 if bodies:
                     self._take(bodies)
                     bodies = []
-                    if self.state is not State.TRANSFER:
+                    if self.state is not SlaveSessionState.TRANSFER:
                         return
                 self._read_control(bytes(data[at + TRANSFER_BYTES : at + TRANSFER_BYTES + size]))
                 at += TRANSFER_BYTES + size
@@ -405,11 +414,11 @@ class SlaveSession:
     def _read_control(self, body: bytes) -> None:
         kind, content = verified(body)
         if kind == KIND_HEARTBEAT and len(content) == HEARTBEAT.size:
-            self._events.append(Beaten(Heartbeat(*HEARTBEAT.unpack(content))))
+            self._events.append(MasterHeartbeat(Heartbeat(*HEARTBEAT.unpack(content))))
         elif kind == KIND_PROMISE and len(content) == PROMISE.size:
-            self._events.append(Promised(*PROMISE.unpack(content)))
+            self._events.append(MasterPromise(*PROMISE.unpack(content)))
         elif kind in (KIND_TOPICS, KIND_GROUPS, KIND_OFFSETS, KIND_DELAYS):
-            self._events.append(Told(kind, content))
+            self._events.append(MetadataReceived(kind, content))
         else:
             raise ProtocolError(f"a control frame of kind {kind} and {len(body)} bytes is not expected")
 
@@ -419,7 +428,7 @@ class SlaveSession:
         self._is_empty = False
         self._stream = RecordStream(offset, self._log.segment_bytes)
         if offset:
-            self._events.append(Begins(offset))
+            self._events.append(LogBegins(offset))
             self.reported = offset
         return offset
 
@@ -427,11 +436,11 @@ class SlaveSession:
         self.received_bytes += sum(map(len, bodies))
         pieces, corrupt = self._stream.feed(*bodies)
         if pieces:
-            self._events.append(Received(pieces))
+            self._events.append(RecordsReceived(pieces))
         if corrupt is not None:
-            self._events.append(Damaged(corrupt.log_offset, corrupt.reason))
+            self._events.append(CorruptRecordReceived(corrupt.log_offset, corrupt.reason))
             self._close(f"the master sent a damaged record at {corrupt.log_offset}: {corrupt.reason}")
 
     def _close(self, reason: str, *, is_refusal: bool = False) -> None:
-        self.state = State.SHUTDOWN
-        self._events.append(SessionClosed(reason, is_refusal))
+        self.state = SlaveSessionState.SHUTDOWN
+        self._events.append(SlaveSessionClosed(reason, is_refusal))

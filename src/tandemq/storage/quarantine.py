@@ -1,6 +1,6 @@
 """Quarantine of log bytes that are about to be truncated: copies in `set-aside/`, named by log offset.
 
-Source: docs/storage.md, "recovery"; docs/ha.md.
+Source: docs/internals/storage.md, "recovery"; docs/internals/ha.md.
 """
 
 import logging

@@ -28,7 +28,7 @@ class RetentionConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class LogSegment:
     """A commit log file as retention sees it: `[start, end)` and the calendar time of its last change."""
 
     start: int
@@ -40,7 +40,7 @@ class Segment:
 class Decision:
     """Files to delete, oldest first; `kept_for`: why an expired one stays; `forced`: who needed what is deleted."""
 
-    delete: list[Segment]
+    delete: list[LogSegment]
     kept_for: str = ""
     forced: str = ""
     is_full: bool = False
@@ -48,7 +48,7 @@ class Decision:
 
 def decide(
     config: RetentionConfig,
-    segments: list[Segment],
+    segments: list[LogSegment],
     usage: DiskUsage,
     *,
     wall_ms: int,
@@ -68,7 +68,7 @@ def decide(
     is_full = ratio > config.full_ratio
     must = config.force_enable and ratio > config.force_ratio
     may = asked or hour in config.delete_hours or ratio > config.used_ratio
-    delete: list[Segment] = []
+    delete: list[LogSegment] = []
     forced: set[str] = set()
     kept_for = ""
     for segment in segments[:-1][:FILES_PER_ROUND]:

@@ -18,7 +18,7 @@ from tandemq.boundary import Buffer, Disk, File
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record.layout import Layout, Layouts
 from tandemq.codec.record.record import Record, parse_record, property_value, record_keys, tags_code
-from tandemq.codec.record.record_run import Array, Columns, Run, alike
+from tandemq.codec.record.record_run import Array, RecordColumns, Run, uniform_records
 from tandemq.errors import OffsetGone, StoreError
 from tandemq.model.message import SysFlag
 from tandemq.model.topic import SCHEDULE_TOPIC, topic_name_error
@@ -26,12 +26,12 @@ from tandemq.storage.checkpoint import Checkpoint, Marks, open_marks, write_chec
 from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue, QueueFiles, around
 from tandemq.storage.key_index import PENDING_MAX, KeyIndex
 from tandemq.storage.log.commit_log import CommitLog, NewMessage
-from tandemq.storage.log.message_rows import AlikeRows, Row, encode_alike
+from tandemq.storage.log.message_rows import MessageRow, UniformRows, encode_uniform
 
 log = logging.getLogger(__name__)
 _TRANSACTION_BITS = 0xC
 _STORED = Struct(">q8s")
-ALIKE_MIN = 16
+UNIFORM_MIN = 16
 """From how many records copied from the master on it pays to look whether they are alike."""
 _ENTRY = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
 _PREPARED = int(SysFlag.TRANSACTION_PREPARED)
@@ -130,7 +130,7 @@ class Store:
 
     # Writing.
 
-    def put_run(self, rows: list[Row], store_ms: int, store_host: bytes) -> list[tuple[int, int, int]]:
+    def put_run(self, rows: list[MessageRow], store_ms: int, store_host: bytes) -> list[tuple[int, int, int]]:
         """Append ordinary messages; returns log offset, size and queue offset of each. They must fit into a file."""
         placed = self.log.append_run(rows, _STORED.pack(store_ms, store_host))
         self._staged_ms = store_ms
@@ -146,9 +146,9 @@ class Store:
                 self._stage_keys(queue.topic, layout.keys, log_offset, store_ms)
         return placed
 
-    def put_alike(self, rows: list[Row], store_ms: int, store_host: bytes) -> AlikeRows | None:
+    def put_uniform(self, rows: list[MessageRow], store_ms: int, store_host: bytes) -> UniformRows | None:
         """The same for many that are alike; None (and nothing done) if they are not, or do not fit into this file."""
-        same = encode_alike(rows, self.log.end, self.log.room, store_ms, store_host)
+        same = encode_uniform(rows, self.log.end, self.log.room, store_ms, store_host)
         if same is not None:
             self.put_encoded(same.data, same.size, same.spans, same.layout, same.keys, store_ms, same.order)
         return same
@@ -260,7 +260,7 @@ class Store:
         self.log.append_copy(data)
         self._staged_ms = run.last_store_ms or self._staged_ms
         columns = run.columns
-        if columns is not None and len(columns.sizes) >= ALIKE_MIN and self._stage_alike(data, columns):
+        if columns is not None and len(columns.sizes) >= UNIFORM_MIN and self._stage_uniform(data, columns):
             return
         topic_bytes, topic = b"", ""
         data = bytes(data)
@@ -291,9 +291,9 @@ class Store:
                 if layout.keys:
                     self._stage_keys(topic, layout.keys, log_offset, store_ms)
 
-    def _stage_alike(self, data: Buffer, columns: Columns) -> bool:
+    def _stage_uniform(self, data: Buffer, columns: RecordColumns) -> bool:
         """Stage records that are alike all at once; False (and nothing staged) if they are not."""
-        same = None if self._staged_keys else alike(data, columns)
+        same = None if self._staged_keys else uniform_records(data, columns)
         if same is None:
             return False
         topic = same.topic.decode("utf-8", "replace")

@@ -8,7 +8,7 @@ from time import monotonic_ns
 import pytest
 
 from tandemq.boundary import LinkKind
-from tandemq.real.network.socket_link import BUFFER_COST, STALLED_NS, Link, surplus
+from tandemq.real.network.socket_connection import BUFFER_COST, STALLED_NS, SocketConnection, surplus
 
 
 @pytest.fixture
@@ -17,8 +17,8 @@ def sock() -> Iterator[socket.socket]:
         yield made
 
 
-def a_link(sock: socket.socket, number: int = 1, size: int = 0, taken_ns: int = 0) -> Link:
-    link = Link(number, sock, LinkKind.REMOTING, is_open=True, out=deque())
+def a_link(sock: socket.socket, number: int = 1, size: int = 0, taken_ns: int = 0) -> SocketConnection:
+    link = SocketConnection(number, sock, LinkKind.REMOTING, is_open=True, out=deque())
     if size:
         link.keep([bytes(size - BUFFER_COST)])
         link.taken_ns = taken_ns

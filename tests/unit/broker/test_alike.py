@@ -66,7 +66,7 @@ def deliver(turns: list[Sent], *, alike: bool) -> Delivered:
             broker.node.links[link].learned = LEARNED_MAX
     with pytest.MonkeyPatch.context() as patch:
         if not alike:
-            patch.setattr(broker.node.store, "put_alike", lambda *_: None)
+            patch.setattr(broker.node.store, "put_uniform", lambda *_: None)
         for sent in turns:
             broker.turn(sent)
     return broker, disk
@@ -98,7 +98,7 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             gone.append("frames")
         return rest
 
-    def acknowledging(self: processor.SendPath, alike: message_rows.AlikeRows) -> None:
+    def acknowledging(self: processor.SendPath, alike: message_rows.UniformRows) -> None:
         gone.append("rows")
         acknowledge(self, alike)
 

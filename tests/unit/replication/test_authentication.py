@@ -92,23 +92,26 @@ class Pair:
 
     def _own_master(self) -> None:
         while (event := self.master.next_event()) is not None:
-            if isinstance(event, master.Introduced):
+            if isinstance(event, master.SlaveIntroduced):
                 self.master.welcome(MasterHello(0, log_end=len(LOG)))
-            elif isinstance(event, master.SessionClosed):
+            elif isinstance(event, master.MasterSessionClosed):
                 self.master_closed = event.reason
 
     def _own_slave(self) -> None:
         while (event := self.slave.next_event()) is not None:
-            if isinstance(event, slave.Welcomed):
+            if isinstance(event, slave.HelloAnswered):
                 self.slave.proceed(event.hello, 0)
-            elif isinstance(event, slave.Received):
+            elif isinstance(event, slave.RecordsReceived):
                 self.received += b"".join(piece.data for piece in event.pieces)
-            elif isinstance(event, slave.SessionClosed):
+            elif isinstance(event, slave.SlaveSessionClosed):
                 self.slave_closed = event.reason
 
     @property
     def is_copying(self) -> bool:
-        return (self.master.state, self.slave.state) == (master.State.TRANSFER, slave.State.TRANSFER)
+        return (self.master.state, self.slave.state) == (
+            master.MasterSessionState.TRANSFER,
+            slave.SlaveSessionState.TRANSFER,
+        )
 
 
 def make_master(keyring: Keyring | None, *, is_classic_admitted: bool = False) -> master.MasterSession:
@@ -225,7 +228,7 @@ def test_master_that_knows_no_secret_gets_nothing_of_the_slaves_log() -> None:
     session.receive_data(encode_step(Challenge(bytes(32))), 0)
     session.receive_data(encode_step(MasterProof(0, bytes(32))), 0)
     event = session.next_event()
-    assert isinstance(event, slave.SessionClosed)
+    assert isinstance(event, slave.SlaveSessionClosed)
     assert event.is_refusal
     assert "the master's proof is wrong" in event.reason
     sent = b"".join(session.data_to_send())
@@ -239,10 +242,10 @@ def test_any_changed_byte_of_the_handshake_is_refused() -> None:
         for position in range(length):
             pair = changed_pair(way, position, 1 << position % 8)
             pair.master.tick(DEFAULTS.ha_housekeeping_ms + 1)
-            assert pair.slave.state is not slave.State.TRANSFER, (way, position)
+            assert pair.slave.state is not slave.SlaveSessionState.TRANSFER, (way, position)
             assert pair.received == b"", (way, position)
             if way == "up":
-                assert pair.master.state is master.State.SHUTDOWN, position
+                assert pair.master.state is master.MasterSessionState.SHUTDOWN, position
                 assert pair.master.transferred_bytes == 0, position
 
 
@@ -253,7 +256,7 @@ def test_any_change_of_a_byte_is_refused_however_the_link_splits(
 ) -> None:
     position = place % handshake_lengths()[way == "down"]
     pair = changed_pair(way, position, mask, Random(pieces.random()))
-    assert pair.slave.state is not slave.State.TRANSFER
+    assert pair.slave.state is not slave.SlaveSessionState.TRANSFER
     assert pair.received == b""
 
 
@@ -263,7 +266,7 @@ def test_recorded_slave_is_refused_by_a_master_with_a_new_nonce() -> None:
     session = make_master(keys(SECRET, seed=3))
     session.receive_data(recorded, 0)
     event = session.next_event()
-    assert isinstance(event, master.SessionClosed)
+    assert isinstance(event, master.MasterSessionClosed)
     assert "the proof is wrong" in event.reason
     assert session.transferred_bytes == 0
 
@@ -274,7 +277,7 @@ def test_recorded_master_is_refused_by_a_slave_with_a_new_nonce() -> None:
     session = make_slave(keys(SECRET, seed=3))
     session.receive_data(recorded, 0)
     event = session.next_event()
-    assert isinstance(event, slave.SessionClosed)
+    assert isinstance(event, slave.SlaveSessionClosed)
     assert "the master's proof is wrong" in event.reason
     assert HELLO_MARK not in b"".join(session.data_to_send())
 
@@ -285,7 +288,7 @@ def test_slave_that_gets_its_own_words_back_is_not_deceived() -> None:
     for _ in range(2):
         session.receive_data(b"".join(session.data_to_send()), 0)
     event = session.next_event()
-    assert isinstance(event, slave.SessionClosed)
+    assert isinstance(event, slave.SlaveSessionClosed)
     assert "the master's proof is wrong" in event.reason
 
 
@@ -319,15 +322,15 @@ def test_hello_instead_of_a_proof_is_refused_by_both_sides() -> None:
     session = make_slave(keys(SECRET))
     session.receive_data(encode_hello(MasterHello(0, log_end=9)), 0)
     event = session.next_event()
-    assert isinstance(event, slave.SessionClosed)
+    assert isinstance(event, slave.SlaveSessionClosed)
     assert event.is_refusal
     assert "does not prove itself" in event.reason
     other = make_master(keys(SECRET))
     other.receive_data(encode_step(Opening("C", "b", 3, bytes(32))) + encode_hello(hello()), 0)
     closed = other.next_event()
-    assert isinstance(closed, master.SessionClosed)
+    assert isinstance(closed, master.MasterSessionClosed)
     assert closed.reason == "it broke off its proof"
-    assert other.state is master.State.SHUTDOWN
+    assert other.state is master.MasterSessionState.SHUTDOWN
 
 
 def test_address_of_a_classic_peer_does_not_replace_a_proof() -> None:
@@ -336,7 +339,7 @@ def test_address_of_a_classic_peer_does_not_replace_a_proof() -> None:
     assert "a proof is required" in pair.master_closed
     session = make_master(keys(SECRET), is_classic_admitted=True)
     session.receive_data(bytes(8), 0)
-    assert session.state is master.State.TRANSFER
+    assert session.state is master.MasterSessionState.TRANSFER
     assert not session.is_authenticated
 
 
@@ -364,7 +367,7 @@ def test_slave_that_proves_itself_as_one_broker_cannot_say_it_is_another() -> No
 def test_malformed_step_closes_either_side(step: bytes) -> None:
     for session in (make_master(keys(SECRET)), make_slave(keys(SECRET))):
         session.receive_data(step, 0)
-        assert isinstance(session.next_event(), master.SessionClosed | slave.SessionClosed)
+        assert isinstance(session.next_event(), master.MasterSessionClosed | slave.SlaveSessionClosed)
 
 
 def test_broker_id_out_of_bounds_is_no_error_of_ours() -> None:
@@ -380,6 +383,6 @@ def test_proof_that_trickles_is_given_up_in_time() -> None:
     for second in range(20):
         session.receive_data(opening[second : second + 1], second * 1_000)
         session.tick(second * 1_000)
-        assert session.state is not master.State.SHUTDOWN
+        assert session.state is not master.MasterSessionState.SHUTDOWN
     session.tick(20_001)
-    assert session.state is master.State.SHUTDOWN
+    assert session.state is master.MasterSessionState.SHUTDOWN

@@ -21,11 +21,11 @@ from tandemq.codec.ha import (
 from tandemq.config.settings import BrokerConfig
 from tandemq.errors import DiskFailed
 from tandemq.replication.master import (
-    Acked,
-    Introduced,
     MasterSession,
-    SessionClosed,
-    State,
+    MasterSessionClosed,
+    MasterSessionState,
+    SlaveAcked,
+    SlaveIntroduced,
     TailComplete,
     TailReceived,
 )
@@ -68,8 +68,8 @@ def events(session: MasterSession) -> list[object]:
 
 
 def closed_because(session: MasterSession) -> str:
-    (event,) = [event for event in events(session) if isinstance(event, SessionClosed)]
-    assert session.state is State.SHUTDOWN
+    (event,) = [event for event in events(session) if isinstance(event, MasterSessionClosed)]
+    assert session.state is MasterSessionState.SHUTDOWN
     return event.reason
 
 
@@ -85,7 +85,7 @@ def introduced(log: FakeLog, start: int = 0, **changes: object) -> MasterSession
     """A session whose TandemQ slave has been welcomed."""
     session = open_session(log, is_classic=False)
     session.receive_data(encode_hello(hello()), 0)
-    assert [type(event) for event in events(session)] == [Introduced]
+    assert [type(event) for event in events(session)] == [SlaveIntroduced]
     session.welcome(MasterHello(0, start=start, log_end=log.written_end, **changes))  # type: ignore[arg-type]
     return session
 
@@ -110,7 +110,7 @@ def test_master_closes_raw_client_that_never_reports_after_20s() -> None:
     session = open_session(FakeLog(b"x" * 100))
     assert DEFAULTS.ha_housekeeping_ms == 20_000
     session.tick(20_000)
-    assert session.state is State.READY
+    assert session.state is MasterSessionState.READY
     assert session.deadline_ms() == 20_001
     session.tick(20_001)
     assert "no report" in closed_because(session)
@@ -123,7 +123,7 @@ def test_stranger_that_trickles_an_introduction_is_closed_after_20s() -> None:
     for second in range(20):
         session.receive_data(raw[second : second + 1], second * 1_000)
         session.tick(second * 1_000)
-        assert session.state is not State.SHUTDOWN
+        assert session.state is not MasterSessionState.SHUTDOWN
     session.tick(20_001)
     assert "introduce" in closed_because(session)
 
@@ -146,7 +146,7 @@ def test_slave_at_an_offset_is_served_from_there() -> None:
     data = frames(sent(session))
     assert data[0][0] == 1000
     assert b"".join(body for _, body in data) == bytes(log.data[1000:])
-    assert events(session) == [Acked(1000)]
+    assert events(session) == [SlaveAcked(1000)]
 
 
 @spec("T03")
@@ -335,7 +335,7 @@ def test_reports_byte_by_byte_count_when_whole() -> None:
             session.receive_data(bytes([byte]), 1)
             assert events(session) == []
         session.receive_data(report(offset)[-1:], 1)
-        assert events(session) == [Acked(offset)]
+        assert events(session) == [SlaveAcked(offset)]
 
 
 @spec("H11")
@@ -359,7 +359,7 @@ def test_thousand_reports_in_one_segment_count_as_the_last() -> None:
     events(session)
     session.receive_data(b"".join(report(offset) for offset in range(1, 1001)), 0)
     assert session.acked_offset == 1000
-    assert events(session) == [Acked(1000)]
+    assert events(session) == [SlaveAcked(1000)]
 
 
 @spec("H11")
@@ -393,7 +393,7 @@ def test_more_reports_than_fit_a_buffer_of_1_mib_leave_offsets_right() -> None:
         for at in range(0, len(stream), 65_521):
             session.receive_data(stream[at : at + 65_521], 0)
         assert session.acked_offset == 131_073
-        assert session.state is State.TRANSFER
+        assert session.state is MasterSessionState.TRANSFER
 
 
 @spec("H14")
@@ -422,7 +422,7 @@ def test_report_of_what_was_never_sent_acknowledges_nothing_and_closes(offset: i
         sent(session)
         events(session)
         session.receive_data(frame, 0)
-        assert [type(event) for event in events(session)] == [SessionClosed]
+        assert [type(event) for event in events(session)] == [MasterSessionClosed]
         assert session.acked_offset <= 0
 
 
@@ -445,8 +445,8 @@ def test_rubbish_never_acknowledges(pieces: list[bytes], is_classic: bool) -> No
         session.receive_data(piece, 0)
         sent(session)
         for event in events(session):
-            assert not isinstance(event, Acked) or event.log_offset <= session.next_offset
-            if isinstance(event, Introduced):
+            assert not isinstance(event, SlaveAcked) or event.log_offset <= session.next_offset
+            if isinstance(event, SlaveIntroduced):
                 session.welcome(MasterHello(0, refused="rubbish"))
         assert len(session._in) <= 2 << 20  # what a stranger can make us keep
     assert session.acked_offset <= session.next_offset
@@ -470,10 +470,10 @@ def test_introduction_may_arrive_byte_by_byte_with_reports_behind_it() -> None:
     session = open_session(log, is_classic=False)
     for byte in encode_hello(hello()):
         session.receive_data(bytes([byte]), 0)
-    assert [type(event) for event in events(session)] == [Introduced]
+    assert [type(event) for event in events(session)] == [SlaveIntroduced]
     session.receive_data(checked(KIND_REPORT, report(0)), 0)
     session.welcome(MasterHello(0))
-    assert events(session) == [Acked(0)]
+    assert events(session) == [SlaveAcked(0)]
 
 
 def test_refused_slave_is_told_why_before_the_link_closes() -> None:
@@ -524,7 +524,7 @@ def test_every_flipped_bit_of_what_a_slave_says_is_noticed(frame: bytes) -> None
         turned = bytearray(frame)
         turned[bit // 8] ^= 1 << bit % 8
         session.receive_data(bytes(turned) + checked(KIND_HEARTBEAT, bytes(36)), 0)
-        assert [type(event) for event in events(session)] == [SessionClosed], f"bit {bit}"
+        assert [type(event) for event in events(session)] == [MasterSessionClosed], f"bit {bit}"
         assert session.acked_offset <= 0
 
 
@@ -560,7 +560,7 @@ def test_tail_ends_with_the_first_report_behind_it() -> None:
     session.receive_data(2 * checked(KIND_REPORT, report(len(whole))), 0)
     assert [type(event) for event in events(session)] == [TailReceived, TailComplete]
     session.receive_data(checked(KIND_TAIL, pack(">qi", len(whole), 1)) + b"x", 0)
-    assert [type(event) for event in events(session)] == [SessionClosed]
+    assert [type(event) for event in events(session)] == [MasterSessionClosed]
 
 
 @pytest.mark.parametrize("change", ["gap", "flip", "huge", "negative"])
@@ -577,7 +577,7 @@ def test_bad_tail_closes_and_nothing_of_it_is_handed_over(change: str) -> None:
         size = {"huge": 1 << 30, "negative": -1}[change]
     session.receive_data(checked(KIND_TAIL, pack(">qi", at, size)) + bytes(data), 0)
     found = events(session)
-    assert isinstance(found[-1], SessionClosed)
+    assert isinstance(found[-1], MasterSessionClosed)
     assert not any(isinstance(event, TailReceived) for event in found)
 
 
@@ -593,4 +593,4 @@ def test_closed_session_takes_and_sends_nothing_more() -> None:
     log.data += b"more"
     assert session.acked_offset == 100
     assert sent(session, 30_000) == b""
-    assert [type(event) for event in events(session)] == [Acked, SessionClosed]
+    assert [type(event) for event in events(session)] == [SlaveAcked, MasterSessionClosed]

@@ -24,16 +24,16 @@ from tandemq.codec.ha import (
 from tandemq.config.settings import BrokerConfig
 from tandemq.errors import DiskFailed
 from tandemq.replication.slave import (
-    Beaten,
-    Begins,
-    Damaged,
-    Promised,
-    Received,
-    SessionClosed,
+    CorruptRecordReceived,
+    HelloAnswered,
+    LogBegins,
+    MasterHeartbeat,
+    MasterPromise,
+    MetadataReceived,
+    RecordsReceived,
     SlaveSession,
-    State,
-    Told,
-    Welcomed,
+    SlaveSessionClosed,
+    SlaveSessionState,
 )
 from tests.spec import spec
 from tests.unit.replication.logs import FakeLog, make_log
@@ -60,7 +60,7 @@ class Slave:
             housekeeping_ms=DEFAULTS.ha_housekeeping_ms,
         )
         self.closed = ""
-        self.damaged: list[Damaged] = []
+        self.damaged: list[CorruptRecordReceived] = []
         if not is_classic:
             self.greeting = self.sent()
             self.give(encode_hello(answer or MasterHello(0, start=self.log.written_end)))
@@ -68,17 +68,17 @@ class Slave:
     def give(self, data: bytes, now_ms: int = 0) -> None:
         self.session.receive_data(data, now_ms)
         while (event := self.session.next_event()) is not None:
-            if isinstance(event, Received):
+            if isinstance(event, RecordsReceived):
                 for piece in event.pieces:
                     self.log.data += piece.data
-            elif isinstance(event, Begins):
+            elif isinstance(event, LogBegins):
                 assert not self.log.data
                 self.log.start = event.log_offset
-            elif isinstance(event, Welcomed):
+            elif isinstance(event, HelloAnswered):
                 self.session.proceed(event.hello, self.log.written_end)
-            elif isinstance(event, Damaged):
+            elif isinstance(event, CorruptRecordReceived):
                 self.damaged.append(event)
-            elif isinstance(event, SessionClosed):
+            elif isinstance(event, SlaveSessionClosed):
                 self.closed = event.reason
         self.session.stored(self.log.written_end, now_ms)
 
@@ -88,7 +88,7 @@ class Slave:
     def tick(self, now_ms: int, backlog: int = 0) -> bytes:
         self.session.tick(now_ms, backlog)
         while (event := self.session.next_event()) is not None:
-            assert isinstance(event, SessionClosed)
+            assert isinstance(event, SlaveSessionClosed)
             self.closed = event.reason
         return self.sent()
 
@@ -177,7 +177,7 @@ def test_slave_that_syncs_never_reports_more_than_is_synced() -> None:
     session.data_to_send()
     session.receive_data(encode_hello(MasterHello(0, start=100)), 0)
     event = session.next_event()
-    assert isinstance(event, Welcomed)
+    assert isinstance(event, HelloAnswered)
     session.proceed(event.hello, 60)
     assert session.data_to_send() == [checked(KIND_REPORT, pack(">q", 60))]
     session.tick(5_000)
@@ -398,11 +398,11 @@ def test_every_flipped_bit_of_what_a_master_says_is_noticed(frame: bytes) -> Non
         turned[bit // 8] ^= 1 << bit % 8
         session.receive_data(bytes(turned), 0)
         event = session.next_event()
-        assert isinstance(event, SessionClosed), f"bit {bit}"
+        assert isinstance(event, SlaveSessionClosed), f"bit {bit}"
         assert "checksum" in event.reason
     whole = Slave(is_classic=False).session
     whole.receive_data(frame, 0)
-    assert isinstance(whole.next_event(), Beaten | Promised | Told)
+    assert isinstance(whole.next_event(), MasterHeartbeat | MasterPromise | MetadataReceived)
 
 
 @spec("T09", "V13")
@@ -429,7 +429,7 @@ def test_slave_introduces_itself_and_reports_after_the_answer() -> None:
     slave = Slave(FakeLog(make_log([10]), segment_bytes=SEGMENT), is_classic=False)
     assert slave.greeting.startswith(HELLO_MARK)
     assert slave.sent() == checked(KIND_REPORT, pack(">q", slave.log.written_end))
-    assert slave.session.state is State.TRANSFER
+    assert slave.session.state is SlaveSessionState.TRANSFER
 
 
 def test_answer_and_first_transfer_may_come_in_any_pieces() -> None:
@@ -463,7 +463,7 @@ def test_master_that_answers_classically_is_closed_with_a_hint() -> None:
     )
     fresh.receive_data(pack(">qi", 0, 0), 0)
     event = fresh.next_event()
-    assert isinstance(event, SessionClosed)
+    assert isinstance(event, SlaveSessionClosed)
     assert "haProtocol" in event.reason
 
 
@@ -481,7 +481,7 @@ def test_master_that_does_not_answer_the_introduction_is_closed_after_20s() -> N
     assert session.data_to_send() == []
     assert session.deadline_ms() == 20_001
     session.tick(20_001)
-    assert isinstance(session.next_event(), SessionClosed)
+    assert isinstance(session.next_event(), SlaveSessionClosed)
 
 
 def test_slave_sends_the_tail_the_master_lost_and_then_reports() -> None:

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from tandemq.codec.record.record import encode_record, parse_record
 from tandemq.codec.record.record_run import Run, scan_run
-from tandemq.storage.store import ALIKE_MIN, Store, StoreConfig
+from tandemq.storage.store import UNIFORM_MIN, Store, StoreConfig
 from tests.unit.storage.harness import HOST, NOW_MS, derived, new_disk, queue_entries, start
 
 CONFIG = StoreConfig(64 * 1024, 2000, True, 16, 64, (1000, 5000), "boot-1")
-COUNT = ALIKE_MIN + 8
+COUNT = UNIFORM_MIN + 8
 Fields = dict[str, int | bytes]
 
 
@@ -78,13 +78,13 @@ def same(pieces: list[list[Fields]]) -> Store:
 
 def test_records_that_are_alike_are_staged_together(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[bool] = []
-    stage = Store._stage_alike
+    stage = Store._stage_uniform
 
     def noting(*args: Any) -> bool:
         taken.append(stage(*args))
         return taken[-1]
 
-    monkeypatch.setattr(Store, "_stage_alike", noting)
+    monkeypatch.setattr(Store, "_stage_uniform", noting)
     messages = [alike(number) for number in range(4 * COUNT)]
     same([messages[:COUNT], messages[COUNT : 3 * COUNT], messages[3 * COUNT :]])
     assert taken == [False, True, True], "the first finds no queues yet"

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import pytest
 
 from tandemq.boundary import DiskUsage
-from tandemq.storage.retention import FILES_PER_ROUND, Decision, RetentionConfig, Segment, decide, parse_hours
+from tandemq.storage.retention import FILES_PER_ROUND, Decision, LogSegment, RetentionConfig, decide, parse_hours
 
 HOUR_MS = 3_600_000
 NOW_MS = 1_000 * HOUR_MS
@@ -14,9 +14,9 @@ CONFIG = RetentionConfig(
 )
 
 
-def segments(*ages_h: int) -> list[Segment]:
+def segments(*ages_h: int) -> list[LogSegment]:
     """Files of 100 bytes, oldest first, by how many hours ago they were written last."""
-    return [Segment(at * 100, at * 100 + 100, NOW_MS - age * HOUR_MS) for at, age in enumerate(ages_h)]
+    return [LogSegment(at * 100, at * 100 + 100, NOW_MS - age * HOUR_MS) for at, age in enumerate(ages_h)]
 
 
 def usage(percent: int) -> DiskUsage:

@@ -24,7 +24,7 @@ from tandemq.codec.ha import KIND_DELAYS, KIND_GROUPS, KIND_OFFSETS, KIND_TOPICS
 from tandemq.codec.remoting.fastjson import dumps, dumps_java, loads
 from tandemq.errors import ProtocolError, StoreDamaged
 from tandemq.model.text import brief
-from tandemq.replication.master import MasterSession, State
+from tandemq.replication.master import MasterSession, MasterSessionState
 from tandemq.storage.json_tables import DataVersion
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class TableStream:
                 session.end("it takes nothing, and has to be told of topics or groups")
                 continue
             for kind, payload in whole if link in fresh else news:
-                session.tell(kind, payload, now.mono_ms)
+                session.send_metadata(kind, payload, now.mono_ms)
         self._acquainted |= fresh
 
     def _sessions(self) -> dict[int, MasterSession]:
@@ -103,7 +103,7 @@ class TableStream:
         return {
             link: session
             for link, session in self._broker.replication.masters.sessions.items()
-            if session.state is State.TRANSFER and not session.is_classic
+            if session.state is MasterSessionState.TRANSFER and not session.is_classic
         }
 
     def _named_whole(self) -> list[tuple[int, bytes]]:
@@ -175,7 +175,7 @@ class TableStream:
         everything = self._everything() if fresh else []
         for link in ready:
             for kind, payload in everything if link in fresh else news:
-                sessions[link].tell(kind, payload, now.mono_ms)
+                sessions[link].send_metadata(kind, payload, now.mono_ms)
         broker.replication.masters.pump(turn, now)
 
     def _everything(self) -> list[tuple[int, bytes]]:

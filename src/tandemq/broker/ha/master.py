@@ -16,7 +16,7 @@ from tandemq.replication import master
 from tandemq.replication.authentication import MasterProver
 from tandemq.storage.json_tables import load_table, save_table
 from tandemq.storage.log.epochs import common_end
-from tandemq.storage.log.scan import Fault, faults_within
+from tandemq.storage.log.scan import LogFault, faults_within
 
 if TYPE_CHECKING:
     from tandemq.broker.ha.service import Replication
@@ -178,7 +178,11 @@ class MasterSide:
 
     def _linked(self, link: int, session: master.MasterSession, now: Now) -> None:
         """A slave's history is ours, and it copies: in a group with a registry its member must know."""
-        if self._broker.failover is None or session.hello is None or session.state is not master.State.TRANSFER:
+        if (
+            self._broker.failover is None
+            or session.hello is None
+            or session.state is not master.MasterSessionState.TRANSFER
+        ):
             return
         self.links[session.hello.broker_id] = link
         self._broker.failover.linked(session.hello.broker_id, now, is_up=True)
@@ -202,18 +206,18 @@ class MasterSide:
 
     def _events(self, link: int, session: master.MasterSession, turn: Turn, now: Now) -> None:
         while (event := session.next_event()) is not None:
-            if isinstance(event, master.Introduced):
+            if isinstance(event, master.SlaveIntroduced):
                 answer = self._decide(event.hello)
                 if answer.refused is None:
                     self._addresses[event.hello.broker_id] = event.hello.address
                 session.welcome(answer)
                 self._linked(link, session, now)
-            elif isinstance(event, master.Acked):
+            elif isinstance(event, master.SlaveAcked):
                 self._acked(link, session)
                 self._reported(link, session, event.log_offset, 0, now)
-            elif isinstance(event, master.Promised):
+            elif isinstance(event, master.SlavePromise):
                 self._reported(link, session, event.log_offset, event.number, now)
-            elif isinstance(event, master.Beaten):
+            elif isinstance(event, master.SlaveHeartbeat):
                 self._beaten(link, session, event.heartbeat, now)
             elif isinstance(event, master.TailReceived):
                 if not self._take_back(link, event, turn):
@@ -229,7 +233,7 @@ class MasterSide:
                 self._answered(session.hello.broker_id)
                 session.begin_transfer(self._broker.store.log.written_end)
                 self._linked(link, session, now)
-            elif isinstance(event, master.SessionClosed):
+            elif isinstance(event, master.MasterSessionClosed):
                 self._say_closed(link, event.reason, now)
                 turn.closes.append((link, event.reason))
 
@@ -260,7 +264,7 @@ class MasterSide:
         if self._broker.failover is not None and hello is not None and self.links.get(hello.broker_id) == link:
             number = self._broker.failover.beaten(hello.broker_id, heartbeat, now)
             if number:
-                session.promise(self._broker.store.log.written_end, number, now.mono_ms)
+                session.send_promise(self._broker.store.log.written_end, number, now.mono_ms)
 
     # Who counts.
 
@@ -288,7 +292,7 @@ class MasterSide:
     def acked_offsets(self) -> list[int]:
         """What each replica reported, one number per replica, without those the group's configuration does not name."""
         found = [self.sessions[link] for link in self._speakers.values() if link in self.sessions]
-        found = [session for session in found if session.state is master.State.TRANSFER]
+        found = [session for session in found if session.state is master.MasterSessionState.TRANSFER]
         return [session.acked_offset for session in found if self._is_member(session)]
 
     def _is_member(self, session: master.MasterSession) -> bool:
@@ -505,7 +509,7 @@ class MasterSide:
             self._events(link, session, turn, now)
 
 
-def _pages_agree(hello: SlaveHello, tail: bytes, faults: list[Fault]) -> bool:
+def _pages_agree(hello: SlaveHello, tail: bytes, faults: list[LogFault]) -> bool:
     """Whether a slave's last bytes are ours in every page our damage does not touch, and there are such pages."""
     damaged = {
         page

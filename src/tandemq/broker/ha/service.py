@@ -92,10 +92,10 @@ class Replication:
     def beat(self, heartbeat: Heartbeat, turn: Turn, now: Now) -> None:
         """Send a heartbeat on every link, behind what is on its way there."""
         for session in self.masters.sessions.values():
-            session.beat(heartbeat, now.mono_ms)
+            session.send_heartbeat(heartbeat, now.mono_ms)
         self.masters.pump(turn, now)
         if self.slave is not None and self.slave.session is not None:
-            self.slave.session.beat(heartbeat, now.mono_ms)
+            self.slave.session.send_heartbeat(heartbeat, now.mono_ms)
 
     @property
     def log_epoch(self) -> int:

@@ -95,7 +95,7 @@ class SlaveSide:
             return
         if self._broker.keyring is not None and not session.is_authenticated:
             return
-        if not self._is_linked and session.state is slave.State.TRANSFER:
+        if not self._is_linked and session.state is slave.SlaveSessionState.TRANSFER:
             self._is_linked = True
             failover.linked(self.master, now, is_up=True)
         failover.heard(self.master, now)
@@ -111,7 +111,7 @@ class SlaveSide:
             number = failover.beaten(self.master, heartbeat, now)
             if number:
                 self._stored(session, now)
-                session.promise(number, now.mono_ms)
+                session.send_promise(number, now.mono_ms)
 
     def sync_metadata(self, now: Now) -> None:
         """Ask the master for its tables."""
@@ -305,33 +305,33 @@ class SlaveSide:
         session = self.session
         assert session is not None, "events come from a session"
         while (event := session.next_event()) is not None:
-            if isinstance(event, slave.Received):
+            if isinstance(event, slave.RecordsReceived):
                 if not self._store(event.pieces, turn):
                     return
-            elif isinstance(event, slave.Welcomed):
+            elif isinstance(event, slave.HelloAnswered):
                 if not self._welcomed(event.hello, turn):
                     return
                 session.proceed(event.hello, self._safe_end())
                 self._heard(now)
-            elif isinstance(event, slave.Begins):
+            elif isinstance(event, slave.LogBegins):
                 self._broker.store.log.begin_at(event.log_offset)
-            elif isinstance(event, slave.Beaten):
+            elif isinstance(event, slave.MasterHeartbeat):
                 self._beaten(event.heartbeat, now)
-            elif isinstance(event, slave.Told):
+            elif isinstance(event, slave.MetadataReceived):
                 if self._broker.failover is not None:
                     self._broker.failover.told(event.kind, event.payload)
-            elif isinstance(event, slave.Promised):
+            elif isinstance(event, slave.MasterPromise):
                 self._promised(event, now)
-            elif isinstance(event, slave.Damaged):
+            elif isinstance(event, slave.CorruptRecordReceived):
                 self._damaged(event)
-            elif isinstance(event, slave.SessionClosed):
+            elif isinstance(event, slave.SlaveSessionClosed):
                 self.is_refused = event.is_refusal
                 turn.closes.append((self.link, event.reason))
         out = session.data_to_send()
         if out:
             turn.send(self.link, *out)
 
-    def _promised(self, event: slave.Promised, now: Now) -> None:
+    def _promised(self, event: slave.MasterPromise, now: Now) -> None:
         if self._broker.failover is not None and self.master is not None and self._is_linked:
             self._broker.failover.reported(self.master, event.log_end, event.number, now)
 
@@ -376,7 +376,7 @@ class SlaveSide:
             return False
         return True
 
-    def _damaged(self, event: slave.Damaged) -> None:
+    def _damaged(self, event: slave.CorruptRecordReceived) -> None:
         offset, times = self._bad
         self._bad = (event.log_offset, times + 1 if offset == event.log_offset else 1)
         level = logging.CRITICAL if self._bad[1] >= SUSPECT_AFTER else logging.ERROR
@@ -415,7 +415,7 @@ class SlaveSide:
     def is_accepted(self) -> bool:
         """Whether a TandemQ master has found our log to be of its own history, and copies it."""
         session = self.session
-        return session is not None and session.state is slave.State.TRANSFER and not session.is_classic
+        return session is not None and session.state is slave.SlaveSessionState.TRANSFER and not session.is_classic
 
     def report(self, turn: Turn, now: Now) -> None:
         """Tell the master what is stored, as safely as this broker is configured."""

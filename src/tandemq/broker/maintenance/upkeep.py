@@ -12,7 +12,7 @@ from tandemq.broker.state.failure_log import Failures
 from tandemq.config.settings import BrokerConfig
 from tandemq.errors import StoreError
 from tandemq.storage.checkpoint import Checkpoint, write_checkpoint
-from tandemq.storage.retention import RetentionConfig, Segment, decide, parse_hours
+from tandemq.storage.retention import LogSegment, RetentionConfig, decide, parse_hours
 
 if TYPE_CHECKING:
     from tandemq.broker.node import Broker
@@ -139,7 +139,7 @@ class Upkeep:
             usage = broker.disk.usage()
             starts, changed = store.log.segment_starts, broker.disk.modified_ms
             segments = [
-                Segment(start, start + store.config.segment_bytes, changed(store.log.segment_path(start)))
+                LogSegment(start, start + store.config.segment_bytes, changed(store.log.segment_path(start)))
                 for start in starts
             ]
             hour = datetime.fromtimestamp(now.wall_ms / 1000 + broker.machine.utc_offset_s, UTC).hour
@@ -175,7 +175,7 @@ class Upkeep:
             needed["delayed messages"] = delayed
         return needed
 
-    def _say_deleted(self, segment: Segment, forced: str) -> None:
+    def _say_deleted(self, segment: LogSegment, forced: str) -> None:
         if forced:
             log.warning(
                 "retention: deleted log=[%d,%d) although needed by %s: the disk is too full",

@@ -14,8 +14,8 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import VERSION_SPOKEN, Command
 from tandemq.model.topic import SCHEDULE_TOPIC
-from tandemq.replication.master import State as MasterState
-from tandemq.replication.slave import State as SlaveState
+from tandemq.replication.master import MasterSessionState
+from tandemq.replication.slave import SlaveSessionState
 
 if TYPE_CHECKING:
     from tandemq.broker.context import Handler
@@ -210,7 +210,7 @@ class _Runtime:
         masters, end = self._broker.replication.masters, self._broker.store.log.written_end
         found: list[dict[str, object]] = []
         for link, session in masters.sessions.items():
-            if session.state is not MasterState.TRANSFER:
+            if session.state is not MasterSessionState.TRANSFER:
                 continue
             acked = max(0, session.acked_offset)
             found.append(
@@ -241,7 +241,7 @@ class _Runtime:
         session = own.session if own is not None else None
         calendar = now.wall_ms - now.mono_ms
         return {
-            "activated": session is not None and session.state is SlaveState.TRANSFER,
+            "activated": session is not None and session.state is SlaveSessionState.TRANSFER,
             "authenticated": session is not None and session.is_authenticated,
             "tls": session.tls if session is not None else "",
             "lastReadTimestamp": calendar + session.last_read_ms if session is not None else 0,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tandemq.broker.connections.connection import NO_LIKENESS, Likeness, Link
 from tandemq.codec.remoting.frame import RawFrame
 from tandemq.codec.remoting.send_header import Match, SendRun
-from tandemq.storage.log.message_rows import Row
+from tandemq.storage.log.message_rows import MessageRow
 
 if TYPE_CHECKING:
     from tandemq.broker.send.processor import SendPath
@@ -41,7 +41,7 @@ class Together:
     def __init__(self, owner: "SendPath") -> None:
         """`owner` gets the rows."""
         self._owner = owner
-        self._read: dict[int, tuple[Likeness, list[Row], bytes]] = {}
+        self._read: dict[int, tuple[Likeness, list[MessageRow], bytes]] = {}
         """Messages read and not yet taken, by link, and the bytes behind them."""
         self._runs: dict[tuple[Match, bytes], list[SendRun]] = {}
         """How to read many frames at once, by what knows their headers and the 8 bytes that each begins with; forgotten
@@ -98,7 +98,7 @@ class Together:
         for (link, _), count in zip(pieces, counts, strict=True):
             origins += ((link.number, link.born_host),) * count
         try:
-            rows: list[Row] = [
+            rows: list[MessageRow] = [
                 (
                     queues[queue_id],
                     encoded,

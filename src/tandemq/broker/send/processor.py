@@ -47,7 +47,7 @@ from tandemq.model.topic import (
     topic_name_error,
 )
 from tandemq.storage.consume_queue import ConsumeQueue
-from tandemq.storage.log.message_rows import AlikeRows, Row
+from tandemq.storage.log.message_rows import MessageRow, UniformRows
 from tandemq.storage.store import Store
 
 VERSION_3_4_9 = 121
@@ -102,7 +102,7 @@ class SendPath:
         self._layouts = Layouts(self.cluster)
         self.part_layouts = Layouts(self.cluster, drops=b"")
         """Of messages within batches: RocketMQ stores their properties as they come, WAIT included."""
-        self.rows: list[Row] = []
+        self.rows: list[MessageRow] = []
         """Ordinary messages taken but not yet stored."""
         self.headers = SendHeaders()
         self._likenesses: dict[Match, Likeness] = {}
@@ -283,7 +283,7 @@ class SendPath:
     def _store_rows(self, now: Now) -> None:
         """Store the rows taken since the last time, and prepare their answers."""
         rows, self.rows = self.rows, []
-        same = self.store.put_alike(rows, now.wall_ms, self.store_host)
+        same = self.store.put_uniform(rows, now.wall_ms, self.store_host)
         if same is not None:
             self._acknowledge_alike(same)
             return
@@ -307,7 +307,7 @@ class SendPath:
         self.acks.append((current, b"".join(answers), end, waits, count))
         self.count += len(rows)
 
-    def _acknowledge_alike(self, same: AlikeRows) -> None:
+    def _acknowledge_alike(self, same: UniformRows) -> None:
         """Prepare the answers to many messages; those of one link are one."""
         self.count += len(same)
         self.bytes += len(same) * same.body_bytes
@@ -496,13 +496,13 @@ class SendPath:
 
     def _batch_rows(
         self, link: Link, fields: SendFields, topic: Topic, queue: ConsumeQueue, parts: list[BatchPart]
-    ) -> list[Row]:
+    ) -> list[MessageRow]:
         """The messages of a batch as rows; none if one of them is not ordinary."""
         if not topic.takes_plain or not link.is_v4 or not self._is_v4 or fields.reconsume_times:
             return []
         sys_flag, born_ms, cluster_bytes = fields.sys_flag & ~0x30, fields.born_timestamp, len(self.cluster)
         encoded, born_host, find_layout, known = topic.encoded, link.born_host, self.part_layouts.of, None
-        rows: list[Row] = []
+        rows: list[MessageRow] = []
         for flag, body, raw in parts:
             unique, layout = find_layout(raw)
             if unique is None:

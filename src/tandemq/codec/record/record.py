@@ -436,7 +436,7 @@ def decode_messages(data: Buffer, *, inflates: bool = True) -> list[StoredMessag
     return messages
 
 
-class Pulled(NamedTuple):
+class PulledMessages(NamedTuple):
     """What a pull answer's body holds, as far as it was read."""
 
     messages: list[StoredMessage]
@@ -447,7 +447,7 @@ class Pulled(NamedTuple):
     """What is wrong with the record at `end`, "" if nothing is."""
 
 
-def decode_pulled(data: Buffer, inflated_max: int = INFLATED_BYTES_MAX) -> Pulled:
+def decode_pulled(data: Buffer, inflated_max: int = INFLATED_BYTES_MAX) -> PulledMessages:
     """The messages of a pull answer's body, up to the first damaged record, and no more than `inflated_max` bytes of
     decompressed bodies (or one message): an answer of 1 MiB can inflate to 1 GiB."""
     messages: list[StoredMessage] = []
@@ -456,14 +456,14 @@ def decode_pulled(data: Buffer, inflated_max: int = INFLATED_BYTES_MAX) -> Pulle
         try:
             message = read_message(data, position, end)
         except ProtocolError as error:
-            return Pulled(messages, position, str(error))
+            return PulledMessages(messages, position, str(error))
         if message.sys_flag & _COMPRESSED:
             inflated += len(message.body)
             if inflated > inflated_max and messages:
                 break
         messages.append(message)
         position += message.size
-    return Pulled(messages, position, "")
+    return PulledMessages(messages, position, "")
 
 
 def inflate(body: bytes, sys_flag: int) -> bytes:

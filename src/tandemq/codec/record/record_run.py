@@ -61,7 +61,7 @@ _CRC_MASK = 0x7FFFFFFF
 _size_at = Struct(">i").unpack_from
 
 
-class Row(NamedTuple):
+class DispatchRequest(NamedTuple):
     """What dispatch needs of one record. Starts and ends are positions in the buffer it was read from."""
 
     size: int
@@ -77,7 +77,7 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class RecordColumns:
     """The same of many records, as int64 arrays."""
 
     sizes: Array
@@ -91,11 +91,11 @@ class Columns:
     topic_bytes: Array
     ends: Array
 
-    def first(self, count: int) -> "Columns":
+    def first(self, count: int) -> "RecordColumns":
         """Those of the first `count` records."""
-        return Columns(*[getattr(self, name)[:count] for name in self.__dataclass_fields__])
+        return RecordColumns(*[getattr(self, name)[:count] for name in self.__dataclass_fields__])
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[DispatchRequest]:
         """Record by record. Cost: ten objects for each."""
         topic_ends = self.words_starts + self.topic_bytes
         columns = (
@@ -110,11 +110,11 @@ class Columns:
             topic_ends + 2,
             self.ends,
         )
-        return list(map(Row, *[column.tolist() for column in columns]))
+        return list(map(DispatchRequest, *[column.tolist() for column in columns]))
 
 
 @dataclass(frozen=True, slots=True)
-class Alike:
+class UniformRecords:
     """Records that differ in nothing but numbers, bodies and unique keys."""
 
     topic: bytes
@@ -129,28 +129,28 @@ class Alike:
 class Run:
     """Records one behind the other: many read at once, or single ones, or both by turns."""
 
-    parts: list[Columns | Row] = field(default_factory=list)
+    parts: list[RecordColumns | DispatchRequest] = field(default_factory=list)
 
     def __len__(self) -> int:
         """How many records."""
-        return sum([len(part.sizes) if isinstance(part, Columns) else 1 for part in self.parts])
+        return sum([len(part.sizes) if isinstance(part, RecordColumns) else 1 for part in self.parts])
 
     @property
-    def columns(self) -> Columns | None:
+    def columns(self) -> RecordColumns | None:
         """All records, if they were read at once."""
         only = self.parts[0] if len(self.parts) == 1 else None
-        return only if isinstance(only, Columns) else None
+        return only if isinstance(only, RecordColumns) else None
 
     @property
     def last_store_ms(self) -> int:
         """Store time of the last record, 0 if there is none."""
         last = self.parts[-1] if self.parts else None
-        return int(last.store_ms[-1]) if isinstance(last, Columns) else last.store_ms if last is not None else 0
+        return int(last.store_ms[-1]) if isinstance(last, RecordColumns) else last.store_ms if last is not None else 0
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[DispatchRequest]:
         """Record by record."""
         for part in self.parts:
-            if isinstance(part, Columns):
+            if isinstance(part, RecordColumns):
                 yield from part.rows()
             else:
                 yield part
@@ -160,7 +160,7 @@ class Run:
         end = start + record.size
         properties = end - len(record.properties)
         self.parts.append(
-            Row(
+            DispatchRequest(
                 record.size,
                 record.queue_id,
                 record.queue_offset,
@@ -215,7 +215,7 @@ def scan_run(data: bytes, start: int, end: int, base: int, run: Run, *, at_least
     count = len(starts) if sound.all() else int(np.argmin(sound))
     if not count:
         return start
-    whole = Columns(
+    whole = RecordColumns(
         sizes,
         head["queue_id"].astype(np.int64),
         head["queue_offset"].astype(np.int64),
@@ -258,7 +258,7 @@ def _starts(data: bytes, start: int, end: int) -> list[int]:
     return starts
 
 
-def alike(data: Buffer, columns: Columns) -> Alike | None:
+def uniform_records(data: Buffer, columns: RecordColumns) -> UniformRecords | None:
     """Whether all records are outside transactions, of one topic, and have the same properties but for the unique key.
 
     None if not.
@@ -288,4 +288,4 @@ def alike(data: Buffer, columns: Columns) -> Alike | None:
     keys = words[:, start:stop]
     if not same.all() or (keys == 2).any():
         return None
-    return Alike(first[:topic_bytes], properties, keys.tobytes(), stop - start)
+    return UniformRecords(first[:topic_bytes], properties, keys.tobytes(), stop - start)

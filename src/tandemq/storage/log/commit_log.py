@@ -27,8 +27,8 @@ from tandemq.codec.record.record import (
     encode_record,
 )
 from tandemq.errors import DiskFailed, DiskFull, RecordTooLarge, StoreError
-from tandemq.storage.log.message_rows import Row
-from tandemq.storage.log.range_reader import LogReader
+from tandemq.storage.log.message_rows import MessageRow
+from tandemq.storage.log.range_reader import RangeReader
 from tandemq.storage.log.segmented_file import FileCache, SegmentLog
 
 ZERO_AHEAD_BYTES = 4 << 20
@@ -82,7 +82,7 @@ class CommitLog:
         self.zero_ahead = False
         """Write zeroes ahead of the log: a sync then changes no file's block map, which makes it a third cheaper."""
         self._zeroed_end = 0
-        self.reader = LogReader(self)
+        self.reader = RangeReader(self)
         """For pulls."""
 
     @property
@@ -135,7 +135,7 @@ class CommitLog:
         """Bytes of records that fit behind the end of the log, in the same file."""
         return max(0, self._segment_end - self.end - BLANK_BYTES_MIN)
 
-    def append_run(self, rows: Sequence[Row], stored: bytes) -> list[tuple[int, int, int]]:
+    def append_run(self, rows: Sequence[MessageRow], stored: bytes) -> list[tuple[int, int, int]]:
         """Append ordinary messages; the hot path: no call of ours and few objects per message.
 
         Args:

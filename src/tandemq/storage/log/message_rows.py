@@ -19,14 +19,14 @@ ROWS_MIN = 28
 """Fewer new messages are made into records faster one by one."""
 BODY_BYTES_MAX = 4096
 """So are larger ones: what is copied more often costs more than what is saved."""
-Row = tuple[ConsumeQueue, bytes, Layout, bytes, bytes, int, int, int, bytes, int, bytes, int]
+MessageRow = tuple[ConsumeQueue, bytes, Layout, bytes, bytes, int, int, int, bytes, int, bytes, int]
 """An ordinary message between IPv4 hosts, a plain tuple, as one is made per message: queue, topic with its length
 byte, layout of its properties, unique key, body, flag, system flag, born time (ms), born host; then what the store
 does not look at: the link it came on, the opaque and the flag of its request."""
 
 
 @dataclass(frozen=True, slots=True)
-class AlikeRows:
+class UniformRows:
     """Records of one size that lie one behind the other, and what `Store.put_encoded` needs to enter them."""
 
     data: bytes
@@ -53,7 +53,9 @@ class AlikeRows:
         return len(self.links)
 
 
-def encode_alike(rows: Sequence[Row], log_offset: int, room: int, store_ms: int, store_host: bytes) -> AlikeRows | None:
+def encode_uniform(
+    rows: Sequence[MessageRow], log_offset: int, room: int, store_ms: int, store_host: bytes
+) -> UniformRows | None:
     """The records of rows that are alike, to lie at `log_offset`; each takes the next offset of its queue.
 
     Their unique keys are ASCII.
@@ -104,7 +106,7 @@ def encode_alike(rows: Sequence[Row], log_offset: int, room: int, store_ms: int,
     )
     spans = [(queue, len(found)) for queue, found in taken.items()]
     order = list(chain.from_iterable(taken.values()))
-    return AlikeRows(
+    return UniformRows(
         data,
         size,
         log_offset,

@@ -45,7 +45,7 @@ class _Log(Protocol):
         """Start and file of the segment that holds an offset."""
 
 
-class LogReader:
+class RangeReader:
     """Reader of ranges below the log's `written_end`."""
 
     def __init__(self, log: _Log) -> None:

@@ -24,7 +24,7 @@ Reader = Callable[[int, int], bytes]
 """(offset, size) -> up to size bytes, not beyond the file the offset lies in; b"" where nothing is."""
 
 
-class Fault(NamedTuple):
+class LogFault(NamedTuple):
     """Bytes that are no valid record, from `offset` up to `resumes` (the next valid record), or to the end if None."""
 
     offset: int
@@ -137,13 +137,13 @@ def boundary_before(read: Reader, offset: int, segment_bytes: int) -> int:
     return first
 
 
-def faults_within(read: Reader, start: int, end: int, segment_bytes: int) -> list[Fault]:
+def faults_within(read: Reader, start: int, end: int, segment_bytes: int) -> list[LogFault]:
     """What is damaged of the records that overlap `[start, end)`, a range of one file that ends on a record boundary.
 
     Cost: reads the range, and before it as far back as the record around `start` begins.
     """
     position = boundary_before(read, start, segment_bytes)
-    faults: list[Fault] = []
+    faults: list[LogFault] = []
     walker = Walker(read, segment_bytes, position)
     while True:
         for _ in walker.records():
@@ -153,7 +153,7 @@ def faults_within(read: Reader, start: int, end: int, segment_bytes: int) -> lis
             return faults
         resumes = find_next_record(read, walker.position + 1, end, segment_bytes)
         if resumes is None or resumes > start:
-            faults.append(Fault(walker.position, walker.fault or "", resumes))
+            faults.append(LogFault(walker.position, walker.fault or "", resumes))
         if resumes is None:
             return faults
         walker.position = resumes

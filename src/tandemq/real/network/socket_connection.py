@@ -1,6 +1,6 @@
 """One socket of the server loop, what waits to leave on it, and who has to go when too much waits on all of them.
 
-    Loop ── keep(buffers), took(count) ──► Link.held        only where the network does not take all at once
+    Loop ── keep(buffers), took(count) ──► SocketConnection.held        only where the network does not take all at once
     Loop ── surplus(links, …) when all together hold too much ──► links to close
 
 Counted is what memory holds: a buffer whole until all of it is taken, and what an object costs. A small part of a large
@@ -31,7 +31,7 @@ _CLIENTS = (LinkKind.REMOTING, LinkKind.FAST)
 
 
 @dataclass(slots=True, eq=False)
-class Link:
+class SocketConnection:
     """A connection, accepted or asked for."""
 
     number: int
@@ -92,7 +92,7 @@ class Link:
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
 
 
-def surplus(links: Iterable[Link], held: int, bytes_max: int) -> list[Link]:
+def surplus(links: Iterable[SocketConnection], held: int, bytes_max: int) -> list[SocketConnection]:
     """The links to close if all of them hold `held`, more than `bytes_max`.
 
     They are some of those that hold half of the mean or more: first who has stalled, then who has not taken anything
@@ -102,10 +102,10 @@ def surplus(links: Iterable[Link], held: int, bytes_max: int) -> list[Link]:
     goal = bytes_max - bytes_max // SPARE_PARTS
     now_ns = monotonic_ns()
     waiting = sorted((link for link in links if link.out), key=lambda link: _standing(link, now_ns))
-    found: list[Link] = []
+    found: list[SocketConnection] = []
     while held > goal and waiting:
         least = held / (2 * len(waiting))
-        rest: list[Link] = []
+        rest: list[SocketConnection] = []
         for link in waiting:
             if link.held >= least and held > goal:
                 held -= link.held
@@ -116,7 +116,7 @@ def surplus(links: Iterable[Link], held: int, bytes_max: int) -> list[Link]:
     return found
 
 
-def _standing(link: Link, now_ns: int) -> tuple[int, int]:
+def _standing(link: SocketConnection, now_ns: int) -> tuple[int, int]:
     if now_ns - link.taken_ns >= STALLED_NS:
         return 0, link.taken_ns
     return 1 + link.has_taken, link.taken_ns
