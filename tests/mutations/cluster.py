@@ -377,7 +377,7 @@ def client_makes_new_keys() -> AbstractContextManager[Any]:
     def renamed(self: sending.ProducerCore, sent: Any, now: Any) -> None:
         message = sent.message
         for key in message.unique_keys if not message.is_batch else ():
-            fresh = self._kit.keys.next(now.wall_ms)
+            fresh = self._keys.next(now.wall_ms)
             sent.message = replace(message, properties=message.properties.replace(key, fresh), unique_keys=(fresh,))
         again(self, sent, now)
 
@@ -391,7 +391,7 @@ def client_sends_to_one_broker() -> AbstractContextManager[Any]:
         of_last = [queue for queue in publishing.queues if queue.broker_name == last_broker] or publishing.queues
         publishing.position += 1
         queue = of_last[publishing.position % len(of_last)]
-        return queue, self._kit.routes.members(queue.broker_name)[0]
+        return targets.SendTarget(queue, self._routes.members(queue.broker_name)[0])
 
     return patched(targets.MQFaultStrategy, "choose", stubborn)
 
@@ -405,7 +405,7 @@ def client_drops_rejected() -> AbstractContextManager[Any]:
     """The client drops the messages that its application sends back."""
 
     def drop(self: consuming.PushConsumerCore, delivery: Any, _level: int, ticket: Any, now: Any) -> None:
-        self._pass(delivery, now)
+        self._acknowledge(delivery, now)
         ticket.settle(None)
 
     return patched(consuming.PushConsumerCore, "_send_back", drop)
@@ -413,7 +413,7 @@ def client_drops_rejected() -> AbstractContextManager[Any]:
 
 def client_skips_messages() -> AbstractContextManager[Any]:
     """The client drops every seventh message it pulls."""
-    arrived = consuming.PushConsumerCore._arrived
+    arrived = consuming.PushConsumerCore._on_messages
 
     def skip(self: consuming.PushConsumerCore, share: Any, messages: Any, now: Any) -> None:
         for message in messages:
@@ -421,7 +421,7 @@ def client_skips_messages() -> AbstractContextManager[Any]:
                 share.process_queue.ack(message.queue_offset)
         arrived(self, share, [message for message in messages if message.queue_offset % 7 != 6], now)
 
-    return patched(consuming.PushConsumerCore, "_arrived", skip)
+    return patched(consuming.PushConsumerCore, "_on_messages", skip)
 
 
 def client_waits_for_its_master() -> AbstractContextManager[Any]:

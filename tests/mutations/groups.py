@@ -261,7 +261,7 @@ def too_few_are_enough() -> AbstractContextManager[Any]:
 def refusal_never_forgotten() -> AbstractContextManager[Any]:
     """The real client never retries a broker that refused once."""
     return both(
-        patched(availability.BrokerAvailability, "trust", lambda self, address, now: None),
+        patched(availability.BrokerAvailability, "mark_active", lambda self, address, now: None),
         patched(availability.BrokerAvailability, "_check_later", lambda self, doubt, now: None),
     )
 
@@ -270,7 +270,7 @@ def master_not_looked_for() -> AbstractContextManager[Any]:
     """The real client sends to the master it knows, and looks for another only at the regular poll of routes."""
 
     def known(self: targets.MQFaultStrategy, broker_name: str, *_: Any) -> list[str]:
-        master = self._kit.routes.group(broker_name).members.get(routes.MASTER_ID)
+        master = self._routes.group(broker_name).members.get(routes.MASTER_ID)
         return [] if master is None else [master]
 
     return both(

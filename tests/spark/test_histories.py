@@ -38,7 +38,7 @@ class Members:
         try:
             step = next(steps)
             while True:
-                asks = step.asks if isinstance(step, InvokeAll) else [step]
+                asks = step.requests if isinstance(step, InvokeAll) else [step]
                 answers = [self.answer(ask) for ask in asks if isinstance(ask, Invoke)]
                 if isinstance(step, InvokeAll):
                     step = steps.send(answers)

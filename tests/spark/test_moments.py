@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
-from tandemq.client.core.context import Kit
 from tandemq.client.core.operations import Invoke
+from tandemq.client.core.routes import Routes
 from tandemq.codec.record.record import encode_record
 from tandemq.errors import NotConnected
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -57,7 +57,7 @@ def answer(ask: Invoke, times: list[int]) -> Command:
 
 def found(wall_ms: int, start: int, end: int, times: list[int], addresses: dict[int, str]) -> int:
     layout = QueueLayout(LAYOUT.queues, {"a": addresses})
-    steps = find_moment(cast(Kit, None), layout, QUEUE, wall_ms, start, end, ReadFrom.SLAVE)
+    steps = find_moment(cast(Routes, None), layout, QUEUE, wall_ms, start, end, ReadFrom.SLAVE)
     try:
         step = next(steps)
         while True:

@@ -226,7 +226,7 @@ def test_history_that_was_rewritten_is_noticed(tandemq_broker: LocalCluster, str
     send(names, numbered("Orders", 0, 20))
     assert stream.drain() == list(range(20))
     asker, queue = asker_of(names), MessageQueue("Orders", "broker-a", 0)
-    tenth = asker.tell(lambda kit: message_at(kit, queue, 10), 5_000)
+    tenth = asker.tell(lambda routes: message_at(routes, queue, 10), 5_000)
     close_askers()
     assert tenth is not None
     assert stream.offsets()["Orders"]["broker-a"] == {"epoch": 1, "0": 20}

@@ -1,4 +1,4 @@
-"""A small synchronous facade for scripts: the asyncio client on a loop of its own, in a thread of its own.
+"""The blocking client for scripts: the asyncio client on an event loop in a thread of its own.
 
     with BlockingProducer("127.0.0.1:9876", group="orders") as producer:
         producer.send(Message("Orders", b"42 paid"))
@@ -7,7 +7,7 @@
         while (message := consumer.receive(timeout_s=5)) is not None:
             message.ack()
 
-Safe to use from several threads. Errors are those of the asyncio client.
+Thread-safe. Errors are those of the asyncio client.
 """
 
 import asyncio
@@ -28,19 +28,19 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """An event loop in a thread; ends with the object that owns it, or with the process."""
+    """An event loop in a daemon thread."""
 
     def __init__(self) -> None:
-        """It turns at once."""
+        """Start the thread and its loop."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tandemq-client", daemon=True)
         self._thread.start()
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine there and do not wait.
+        """Start a coroutine on the loop and return its future, without waiting.
 
         Raises:
-            ClosedError: the loop has ended.
+            ClosedError: the loop was stopped.
         """
         if self._loop.is_closed():
             work.close()
@@ -48,11 +48,11 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine there and wait for its result."""
+        """Run a coroutine on the loop and return its result."""
         return self.begin(work).result()
 
     def stop(self) -> None:
-        """End the loop and its thread. Harmless a second time."""
+        """Stop the loop and its thread; has no effect a second time."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -60,30 +60,40 @@ class LoopThread:
 
 
 class BlockingProducer:
-    """Sends messages, each call waiting for the answer."""
+    """Sends messages; each call waits for the response. See `Producer`."""
 
     def __init__(
         self, name_servers: str, *, group: str, client_id: str = "", **options: Unpack[ProducerKeywords]
     ) -> None:
-        """As `Producer`, and ready at once."""
+        """Create and start a producer.
+
+        Args:
+            name_servers: "host:port", several separated by ";".
+            group: producer group.
+            client_id: name of this client at brokers; by default a unique one.
+            options: see `ProducerOptions`.
+
+        Raises:
+            ConfigError: an address, the group or an option is invalid.
+        """
         self._producer = Producer(name_servers, group=group, client_id=client_id, **options)
         self._thread = LoopThread()
         _start(self._thread, self._producer.start())
 
     def send(self, message: Message, **choice: Unpack[QueueChoice]) -> SendResult:
-        """As `Producer.send`."""
+        """Send one message and wait for the response; see `Producer.send`."""
         return self._thread.call(self._producer.send(message, **choice))
 
     def send_batch(self, messages: Sequence[Message], **choice: Unpack[QueueChoice]) -> list[SendResult]:
-        """As `Producer.send_batch`."""
+        """Send several messages of one topic; see `Producer.send_batch`."""
         return self._thread.call(self._producer.send_batch(messages, **choice))
 
     def send_oneway(self, message: Message, **choice: Unpack[QueueChoice]) -> None:
-        """As `Producer.send_oneway`."""
+        """Send one message without a response; see `Producer.send_oneway`."""
         self._thread.call(self._producer.send_oneway(message, **choice))
 
     def close(self) -> None:
-        """As `Producer.close`. Harmless a second time."""
+        """Wait for the sends in flight, then close; has no effect a second time."""
         _finish(self._thread, self._producer.close())
 
     def __enter__(self) -> Self:
@@ -96,12 +106,12 @@ class BlockingProducer:
 
 
 class BlockingMessage(MessageView):
-    """A message to consume, ended by `ack` or `retry`; its attributes are those of the asyncio client's message."""
+    """A delivered message. End it by `ack` or `retry`; otherwise it is delivered again, here or at another member."""
 
     __slots__ = ("_message", "_thread")
 
     def __init__(self, message: ReceivedMessage, thread: LoopThread) -> None:
-        """Around the asyncio client's message."""
+        """Made by the consumer."""
         super().__init__(message.stored, message.queue)
         self._message = message
         self._thread = thread
@@ -112,16 +122,16 @@ class BlockingMessage(MessageView):
         return self._message.is_ended
 
     def ack(self) -> None:
-        """It is consumed."""
+        """Acknowledge the message: the next commit may include it."""
         self._thread.call(self._message.ack())
 
     def retry(self, delay_level: int = 0) -> None:
-        """It could not be consumed: have it come again later."""
+        """Send the message back for a later redelivery; see `ReceivedMessage.retry`."""
         self._thread.call(self._message.retry(delay_level))
 
 
 class BlockingConsumer:
-    """Consumes topics as a member of a group, a message per call."""
+    """Consumes topics as a member of a group, one message per call. See `PushConsumer`."""
 
     def __init__(
         self,
@@ -132,23 +142,40 @@ class BlockingConsumer:
         client_id: str = "",
         **options: Unpack[ConsumerKeywords],
     ) -> None:
-        """As `PushConsumer`, and joined at once."""
+        """Create a consumer and join the group.
+
+        Args:
+            name_servers: "host:port", several separated by ";".
+            group: consumer group.
+            topics: subscriptions: "*" for all messages of a topic, or tags: "a || b".
+            client_id: name of this member at brokers and in its group; by default a unique one.
+            options: see `ConsumerOptions`.
+
+        Raises:
+            ConfigError: an address, the group, a topic, an expression or an option is invalid.
+            NetworkError: no name server responds within `start_timeout_ms`.
+            RemoteError: the server at the address is not a name server.
+        """
         self._consumer = PushConsumer(name_servers, group=group, topics=topics, client_id=client_id, **options)
         self._thread = LoopThread()
         _start(self._thread, self._consumer.start())
 
     def receive(self, timeout_s: float | None = None) -> BlockingMessage | None:
-        """The next message; None if none came within the time."""
+        """Return the next message; None if there was none for `timeout_s` seconds.
+
+        Raises:
+            ClosedError: the consumer was closed.
+        """
         message = self._thread.call(self._consumer.receive(timeout_s))
         return BlockingMessage(message, self._thread) if message is not None else None
 
     def __iter__(self) -> Iterator[BlockingMessage]:
-        """Messages without end."""
+        """Iterate over messages without end."""
         while (message := self.receive()) is not None:
             yield message
 
     def close(self) -> None:
-        """Commit, leave the group, close. Harmless a second time."""
+        """Commit, leave the group, close; has no effect a second time."""
         _finish(self._thread, self._consumer.close())
 
     def __enter__(self) -> Self:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemq.client.consumer.queues.allocate import allocate
+from tandemq.client.consumer.queues.allocate import allocate_averagely
 from tandemq.model.message import MessageQueue
 
 
@@ -25,20 +25,22 @@ def queues(count: int) -> list[MessageQueue]:
 )
 def test_shares_are_those_java_members_compute(count: int, members: int, shares: list[list[int]]) -> None:
     ids = [f"c{n}" for n in range(members)]
-    assert [[q.queue_id for q in allocate(one, reversed(ids), reversed(queues(count)))] for one in ids] == shares
+    assert [
+        [q.queue_id for q in allocate_averagely(one, reversed(ids), reversed(queues(count)))] for one in ids
+    ] == shares
 
 
 @given(st.integers(0, 40), st.sets(st.text("aB#é€😀", min_size=1, max_size=4), min_size=1, max_size=12))
 def test_shares_cover_all_queues_without_overlap(count: int, ids: set[str]) -> None:
-    shares = [allocate(one, ids, queues(count)) for one in ids]
+    shares = [allocate_averagely(one, ids, queues(count)) for one in ids]
     assert sorted(queue for share in shares for queue in share) == queues(count)
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
 def test_stranger_gets_nothing() -> None:
-    assert allocate("x", ["a", "b"], queues(4)) == []
+    assert allocate_averagely("x", ["a", "b"], queues(4)) == []
 
 
 def test_queues_are_sorted_by_topic_broker_and_number() -> None:
     mixed = [MessageQueue("T", "b", 0), MessageQueue("T", "a", 10), MessageQueue("T", "a", 9)]
-    assert allocate("x", ["x", "y"], mixed) == [MessageQueue("T", "a", 9), MessageQueue("T", "a", 10)]
+    assert allocate_averagely("x", ["x", "y"], mixed) == [MessageQueue("T", "a", 9), MessageQueue("T", "a", 10)]

@@ -62,7 +62,7 @@ def world_of(queues: int) -> tuple[World, Broker, Threads]:
 
 
 def commits_in(world: World) -> OffsetCommitter:
-    return OffsetCommitter(world.node.kit.links, "billing")
+    return OffsetCommitter(world.node.remoting, "billing")
 
 
 def consumed(world: World, broker: Broker, queues: int, *, orderly: bool = False) -> PushConsumerCore:
@@ -99,15 +99,15 @@ def test_first_offset_of_a_topic_goes_alone_and_the_others_at_once() -> None:
     world, _broker, threads = world_of(4)
     commits = commits_in(world)
     for queue_id in range(4):
-        commits.tell(queue(queue_id), 1, ADDRESS, world.now)
-        commits.tell(queue(queue_id, "U"), 1, ADDRESS, world.now)
+        commits.commit(queue(queue_id), 1, ADDRESS, world.now)
+        commits.commit(queue(queue_id, "U"), 1, ADDRESS, world.now)
     world.settle()
     assert threads.queues() == [0, 0]
     threads.work()
     assert sorted(threads.queues()) == [1, 1, 2, 2, 3, 3]
     threads.work()
     for queue_id in range(4):
-        commits.tell(queue(queue_id), 2, ADDRESS, world.now)
+        commits.commit(queue(queue_id), 2, ADDRESS, world.now)
     threads.work()
     threads.work()
     assert threads.tables["billing", "T"] == {0: 2, 1: 2, 2: 2, 3: 2}
@@ -138,7 +138,7 @@ def test_broker_that_comes_back_without_offsets_hears_of_all_queues() -> None:
 def test_newer_offset_of_a_queue_waits_for_the_older() -> None:
     world, _broker, threads = world_of(1)
     commits = commits_in(world)
-    tickets = [commits.tell(queue(0), offset, ADDRESS, world.now) for offset in range(1, 6)]
+    tickets = [commits.commit(queue(0), offset, ADDRESS, world.now) for offset in range(1, 6)]
     threads.work()
     threads.work()
     assert threads.tables["billing", "T"] == {0: 5}
@@ -150,7 +150,7 @@ def test_newer_offset_of_a_queue_waits_for_the_older() -> None:
 def test_refused_offset_does_not_keep_the_others() -> None:
     world, _broker, threads = world_of(2)
     commits = commits_in(world)
-    refused, other = (commits.tell(queue(queue_id), 1, ADDRESS, world.now) for queue_id in range(2))
+    refused, other = (commits.commit(queue(queue_id), 1, ADDRESS, world.now) for queue_id in range(2))
     threads.work(ResponseCode.SYSTEM_ERROR)
     threads.work()
     assert refused.error is not None
@@ -160,7 +160,7 @@ def test_refused_offset_does_not_keep_the_others() -> None:
 def test_all_that_waits_fails_with_the_broker() -> None:
     world, broker, _threads = world_of(3)
     commits = commits_in(world)
-    tickets = [commits.tell(queue(queue_id), 1, ADDRESS, world.now) for queue_id in range(3)]
+    tickets = [commits.commit(queue(queue_id), 1, ADDRESS, world.now) for queue_id in range(3)]
     world.settle()
     idle: Ticket[None] = commits.idle()
     assert not idle.done
@@ -194,11 +194,11 @@ def test_what_waits_for_a_broker_goes_with_a_newer_offset_to_the_next_one() -> N
     other = world.broker("a", 1)
     world.run(31_000)
     commits = commits_in(world)
-    commits.tell(queue(0), 68, broker.address, world.now)
+    commits.commit(queue(0), 68, broker.address, world.now)
     world.settle()
-    waits = commits.tell(queue(0), 72, broker.address, world.now)
+    waits = commits.commit(queue(0), 72, broker.address, world.now)
     world.settle()
-    newest = commits.tell(queue(0), 76, other.address, world.now)
+    newest = commits.commit(queue(0), 76, other.address, world.now)
     threads.work(ResponseCode.NO_PERMISSION)
     assert isinstance(waits.error, Superseded) and newest.done and newest.error is None
     assert threads.commands == []
@@ -211,9 +211,9 @@ def test_what_waits_for_a_link_goes_with_a_newer_offset_to_the_next_broker() -> 
     other = world.broker("a", 1)
     world.run(31_000)
     commits = commits_in(world)
-    waits = commits.tell(queue(0), 126, broker.address, world.now)
-    beside = commits.tell(queue(1), 9, broker.address, world.now)
-    newest = commits.tell(queue(0), 127, other.address, world.now)
+    waits = commits.commit(queue(0), 126, broker.address, world.now)
+    beside = commits.commit(queue(1), 9, broker.address, world.now)
+    newest = commits.commit(queue(0), 127, other.address, world.now)
     threads.work()
     assert isinstance(waits.error, Superseded)
     assert newest.error is None and newest.done and beside.done
@@ -225,16 +225,16 @@ def test_offset_that_waits_for_a_link_does_not_leave_once_the_queue_has_moved() 
     """Found by simulation seed 1700985: it left behind the move, and the broker went on from there."""
     world, broker, threads = world_of(2)
     commits = commits_in(world)
-    withdrawn, other = (commits.tell(queue(queue_id), 9, ADDRESS, world.now) for queue_id in range(2))
+    withdrawn, other = (commits.commit(queue(queue_id), 9, ADDRESS, world.now) for queue_id in range(2))
     commits.withdraw(queue(0), world.now)
     threads.work()
     assert isinstance(withdrawn.error, Superseded) and other.error is None and other.done
     assert threads.tables["billing", "T"] == {1: 9}
-    alone = commits.tell(queue(0, "U"), 9, "nowhere:1", world.now)
+    alone = commits.commit(queue(0, "U"), 9, "nowhere:1", world.now)
     idle = commits.idle()
     commits.withdraw(queue(0, "U"), world.now)
     assert alone.done and idle.done
-    left = commits.tell(queue(0), 9, ADDRESS, world.now)
+    left = commits.commit(queue(0), 9, ADDRESS, world.now)
     world.settle()
     commits.withdraw(queue(0), world.now)
     threads.work()
@@ -246,11 +246,11 @@ def test_first_offset_of_a_topic_goes_alone_also_when_the_one_before_it_did_not_
     world, _broker, threads = world_of(4)
     commits = commits_in(world)
     for queue_id in range(4):
-        commits.tell(queue(queue_id), 1, ADDRESS, world.now)
-    commits.tell(queue(0), 2, ADDRESS, world.now)
+        commits.commit(queue(queue_id), 1, ADDRESS, world.now)
+    commits.commit(queue(0), 2, ADDRESS, world.now)
     commits.withdraw(queue(1), world.now)
     settled: list[object] = []
-    world.node.kit.runner.start(commits.settled(queue(0)), world.now).then(settled.append)
+    world.node.runner.start(commits.settled(queue(0)), world.now).then(settled.append)
     threads.work()
     assert list(threads.tables["billing", "T"].values()) == [1]
     assert not settled

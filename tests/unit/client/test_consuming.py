@@ -2,6 +2,8 @@
 
 import pytest
 
+from tandemq.client.consumer.offsets.commits import OffsetCommitter
+from tandemq.client.consumer.offsets.offset_store import RemoteBrokerOffsetStore
 from tandemq.client.consumer.push_machine import Delivery, PushConsumerCore
 from tandemq.client.core.settings import ConsumeFrom, ConsumerOptions, MessageModel
 from tandemq.errors import ConfigError
@@ -254,7 +256,7 @@ def test_broadcasting_members_read_all_queues_and_keep_offsets_themselves() -> N
         consumer.ack(delivery, world.now)
     world.run(6_000)
     assert broker.of(RequestCode.UPDATE_CONSUMER_OFFSET) == []
-    again = world.node._local.read("billing")
+    again = world.node._storage.read("billing")
     assert sorted(again.values()) == [1, 1, 1]
 
 
@@ -306,6 +308,12 @@ def test_offset_moved_is_obeyed_when_the_master_says_it() -> None:
     assert take(world, consumer)[0].message.body == b"fresh"
 
 
+def committer_of(consumer: PushConsumerCore) -> OffsetCommitter:
+    store = consumer.rebalance_service._offsets
+    assert isinstance(store, RemoteBrokerOffsetStore)
+    return store._committer
+
+
 def test_offset_that_has_not_left_does_not_outlive_a_move_of_its_queue() -> None:
     world, broker = one_broker()
     broker.store("T", 0, b"0")
@@ -313,13 +321,13 @@ def test_offset_that_has_not_left_does_not_outlive_a_move_of_its_queue() -> None
     take(world, consumer, 1)
     world.until(lambda: broker.held)
     queue = MessageQueue("T", "a", 0)
-    unsent = consumer.rebalance_service._commits.tell(queue, 1, "a:10999", world.now)
+    unsent = committer_of(consumer).commit(queue, 1, "a:10999", world.now)
     consumer.reset_offsets({queue: 0}, world.now)
     assert unsent.done and unsent.error is not None
     take(world, consumer, 1)
     world.until(lambda: broker.held)
     link, pull = broker.held[-1]
-    unsent = consumer.rebalance_service._commits.tell(queue, 1, "a:10999", world.now)
+    unsent = committer_of(consumer).commit(queue, 1, "a:10999", world.now)
     broker.say(link, pull.answer(ResponseCode.PULL_OFFSET_MOVED, fields={"nextBeginOffset": "0"}))
     world.turn()
     assert unsent.done and "moved" in str(unsent.error)

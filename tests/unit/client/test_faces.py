@@ -71,7 +71,7 @@ async def test_what_is_sent_is_consumed_with_async_for(tandemq_broker: LocalClus
 async def test_message_whose_taker_has_no_time_left_is_not_lost(
     tandemq_broker: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tandemq.client.aio.push_consumer.BREATH", 1)
+    monkeypatch.setattr("tandemq.client.aio.push_consumer.YIELD_AFTER", 1)
     sent = await send_some(tandemq_broker, 20)
     seen: list[str] = []
     async with PushConsumer(tandemq_broker.name_servers, group="g", topics={"T": "*"}, consume_from=FIRST) as consumer:
@@ -91,7 +91,7 @@ async def test_asking_an_idle_consumer_again_and_again_leaves_nothing(tandemq_br
     async with PushConsumer(tandemq_broker.name_servers, group="g", topics={"T": "*"}, consume_from=FIRST) as consumer:
         for _ in range(10):
             assert await consumer.receive(0) is None
-        assert not consumer._takers
+        assert not consumer._receivers
         await send_some(tandemq_broker, 1)
         await take(consumer, 1)
 

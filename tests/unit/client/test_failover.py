@@ -69,7 +69,7 @@ def test_master_that_swallows_everything_is_noticed_by_its_silence() -> None:
     took = world.until(lambda: consumer.next_delivery() is not None, 20_000)
     # A probe after 10 s of silence, which must be answered within 3 s; its period adds a quarter.
     assert took <= 16_000
-    assert world.node.kit.links.is_down(master.address)
+    assert world.node.remoting.is_down(master.address)
 
 
 @spec("G03")
@@ -77,9 +77,11 @@ def test_own_writes_do_not_hide_a_dead_broker() -> None:
     world, master, _slave, _consumer = pair()
     master.health = Health.SILENT
     for _ in range(200):
-        world.node.kit.links.tell(master.address, Command(RequestCode.UPDATE_CONSUMER_OFFSET, fields={}), world.now)
+        world.node.remoting.send_oneway(
+            master.address, Command(RequestCode.UPDATE_CONSUMER_OFFSET, fields={}), world.now
+        )
         world.run(100)
-    assert world.node.kit.links.is_down(master.address)
+    assert world.node.remoting.is_down(master.address)
 
 
 @spec("G04")
@@ -95,7 +97,7 @@ def test_heartbeats_are_requests_sent_every_thirty_seconds() -> None:
 def test_silent_master_that_was_found_out_does_not_delay_reading_again() -> None:
     world, master, slave, consumer = pair()
     master.health = Health.SILENT
-    world.until(lambda: world.node.kit.links.is_down(master.address), 20_000)
+    world.until(lambda: world.node.remoting.is_down(master.address), 20_000)
     for n in range(20):
         slave.store("T", 0, b"%d" % n)
         assert world.until(lambda: consumer.next_delivery() is not None) <= 20

@@ -13,7 +13,7 @@ from tandemq.client.aio.producer import Producer
 from tandemq.client.aio.pull_consumer import PullConsumer
 from tandemq.client.aio.push_consumer import PushConsumer
 from tandemq.client.blocking import BlockingConsumer
-from tandemq.client.consumer.queues import rebalance
+from tandemq.client.consumer import rebalance
 from tandemq.client.node import ClientNode
 from tandemq.errors import ClosedError, ConfigError, NetworkError, RemoteError
 from tandemq.model.message import Message
@@ -41,7 +41,7 @@ async def test_consumer_without_a_name_server_says_so_within_its_time(
 ) -> None:
     consumer = kind(request.getfixturevalue(where), group="g", start_timeout_ms=500)
     began = time.monotonic()
-    with pytest.raises(NetworkError, match="no name server answers"):
+    with pytest.raises(NetworkError, match="no name server responds"):
         await consumer.start()
     assert time.monotonic() - began < 2.5, "half a second, and at most one to close"
 
@@ -52,7 +52,7 @@ def test_blocking_consumer_without_a_name_server_says_so_too(nobody: str) -> Non
 
 
 async def test_broker_given_as_name_server_is_named(tandemq_broker: LocalCluster) -> None:
-    with pytest.raises(RemoteError, match="is no name server; is it a broker"):
+    with pytest.raises(RemoteError, match="is not a name server; is it a broker"):
         await PushConsumer(tandemq_broker.address, group="g", topics={"T": "*"}).start()
 
 

@@ -17,7 +17,7 @@ def one() -> tuple[World, Broker, RemotingClient]:
     world = World()
     broker = world.broker("a")
     broker.handlers[RequestCode.GET_BROKER_CONFIG] = lambda command: command.answer(0, remark="here")
-    return world, broker, world.node.kit.links
+    return world, broker, world.node.remoting
 
 
 def ask(

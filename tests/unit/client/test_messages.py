@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tandemq.client.blocking import BlockingMessage
-from tandemq.client.consumer.push_machine import make_subscription
 from tandemq.client.consumer.received_message import MessageView, ReceivedMessage
+from tandemq.client.consumer.subscription import make_subscription
 from tandemq.client.core.settings import ClientConfig, ProducerOptions
 from tandemq.client.producer.encoder import prepare
 from tandemq.errors import ConfigError, InvalidMessage
@@ -73,7 +73,7 @@ def test_bytes_of_any_kind_and_keys_of_any_kind_are_taken() -> None:
 def test_delay_level_is_one_of_the_brokers_table() -> None:
     options = ProducerOptions(group="g")
     assert "DELAY\x0118\x02" in prepare(Message("T", b"", delay_level=18), "k", options).properties
-    with pytest.raises(ValueError, match="the delay level is 19; 0 is none, 1 the first, 18 the last"):
+    with pytest.raises(ValueError, match=r"the delay level is 19; it must be 0 \(no delay\) to 18"):
         prepare(Message("T", b"", delay_level=19), "k", options)
     more = ProducerOptions(group="g", delay_levels=20)
     assert "DELAY\x0119\x02" in prepare(Message("T", b"", delay_level=19), "k", more).properties

@@ -202,7 +202,7 @@ def test_messages_sent_back_go_to_whoever_serves() -> None:
     world, old, new, _producer = pair()
     switch(world, old, new)
     world.run(31_000)
-    assert world.node.kit.routes.leader("a") == new.address
+    assert world.node.routes.leader("a") == new.address
 
 
 def test_chosen_queue_follows_its_group_to_the_new_master() -> None:

@@ -57,7 +57,7 @@ def test_members_are_tried_in_the_order_of_what_they_may_do_as_far_as_known() ->
     former.permit("")
     others[2].permit("rw")
     world.run(12_000)
-    routes = world.node.kit.routes
+    routes = world.node.routes
     order = [others[2].address, others[0].address, others[1].address, former.address]
     assert routes.read_addresses("a", topic="T") == order
     for broker in brokers:
@@ -73,10 +73,10 @@ def test_who_may_only_write_comes_before_who_may_read_nothing() -> None:
     world, (old, new), _consumer = elected()
     world.groups["a"].perm = 2
     world.run(31_000)
-    assert world.node.kit.routes.read_addresses("a", topic="T") == [old.address, new.address]
+    assert world.node.routes.read_addresses("a", topic="T") == [old.address, new.address]
     world.groups["a"].list_as(id0=new, id1=old)
     world.run(31_000)
-    assert world.node.kit.routes.read_addresses("a", topic="T") == [new.address, old.address]
+    assert world.node.routes.read_addresses("a", topic="T") == [new.address, old.address]
 
 
 @spec("F07", "F11")
@@ -90,7 +90,7 @@ def test_refusal_is_checked_and_then_the_connection_is_closed() -> None:
     codes = [command.code for address, command in world.trace if address == old.address]
     assert QUERY in codes
     assert not first & set(old.links)
-    assert not world.node.kit.links.is_down(old.address)
+    assert not world.node.remoting.is_down(old.address)
 
 
 @spec("F11")
@@ -277,7 +277,7 @@ def test_pull_consumer_commits_where_offsets_are_taken() -> None:
     world.until(lambda: puller.take(10, world.now))
     old.permit("")
     new.permit("rw")
-    done = world.node.kit.runner.start(puller.commit(), world.now)
+    done = world.node.runner.start(puller.commit(), world.now)
     world.until(lambda: done.done)
     done.result()
     assert new.offsets["p", "T", 0] == 1

@@ -130,7 +130,7 @@ def test_broadcasting_member_passes_over_an_unreadable_message(caplog: pytest.Lo
     store_around(broker)
     consumer = consumer_in(world, model=MessageModel.BROADCASTING)
     assert take_all(world, consumer, 2) == [b"before", b"behind"]
-    world.until(lambda: world.node._local.read("billing").get(QUEUE) == 3)
+    world.until(lambda: world.node._storage.read("billing").get(QUEUE) == 3)
     assert broker.sent_back == []
     assert "unreadable message passed over" in caplog.text
 
@@ -244,7 +244,7 @@ def test_pulled_records_end_at_damage_or_at_the_budget() -> None:
 
 
 def outcome(world: World, story: Steps[T]) -> T:
-    ticket = world.node.kit.runner.start(story, world.now)
+    ticket = world.node.runner.start(story, world.now)
     world.until(lambda: ticket.done)
     return ticket.result()
 
@@ -252,12 +252,12 @@ def outcome(world: World, story: Steps[T]) -> T:
 def test_unreadable_message_is_found_with_its_fault() -> None:
     world, broker = one_broker()
     store_around(broker)
-    found = outcome(world, queries.message_at(world.node.kit, QUEUE, 1))
+    found = outcome(world, queries.message_at(world.node.routes, QUEUE, 1))
     assert found is not None
     assert (found.body, found.fault[:28]) == (NO_ZLIB, "the body cannot be decompres")
     body = b"".join(record for record, _ in broker.group.queues["T", 0].records)
     broker.handlers[RequestCode.QUERY_MESSAGE] = lambda command: command.answer(0, body=body)
-    (by_key,) = outcome(world, queries.messages_by_key(world.node.kit, "T", "order-42", 10))
+    (by_key,) = outcome(world, queries.messages_by_key(world.node.routes, "T", "order-42", 10))
     assert by_key == found
     broker.handlers[RequestCode.VIEW_MESSAGE_BY_ID] = lambda command: command.answer(
         0, body=broker.group.queues["T", 0].records[1][0]
@@ -274,11 +274,11 @@ def test_query_gives_what_is_sound_and_says_when_nothing_is() -> None:
     damage(broker, 1)
     body = b"".join(record for record, _ in broker.group.queues["T", 0].records)
     broker.handlers[RequestCode.QUERY_MESSAGE] = lambda command: command.answer(0, body=body)
-    (found,) = outcome(world, queries.messages_by_key(world.node.kit, "T", "k", 10))
+    (found,) = outcome(world, queries.messages_by_key(world.node.routes, "T", "k", 10))
     assert found.body == b"0"
     damage(broker, 0)
     body = b"".join(record for record, _ in broker.group.queues["T", 0].records)
     with pytest.raises(ProtocolError, match="a:10911 sent a damaged record"):
-        outcome(world, queries.messages_by_key(world.node.kit, "T", "k", 10))
+        outcome(world, queries.messages_by_key(world.node.routes, "T", "k", 10))
     with pytest.raises(ProtocolError, match="offset 1"):
-        outcome(world, queries.message_at(world.node.kit, QUEUE, 1))
+        outcome(world, queries.message_at(world.node.routes, QUEUE, 1))

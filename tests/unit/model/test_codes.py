@@ -67,7 +67,7 @@ def registry(path: Path) -> Asked:
 def client(_path: Path) -> Asked:
     asked = ClientNode(
         ClientConfig(name_servers=("127.0.0.1:9876",), client_id="c"), Random(1), Now(0, 0)
-    ).kit.links.on_request
+    ).remoting.on_request
     assert asked is not None
     return lambda code: asked("127.0.0.1:10911", Command(code), Now(0, 0))
 

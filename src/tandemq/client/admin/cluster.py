@@ -7,9 +7,7 @@ Source: docs/reference/requests.md, "administration"; RocketMQ DefaultMQAdminExt
 from dataclasses import dataclass
 from typing import Any
 
-from tandemq.client.consumer.offsets.store import ask_member
-from tandemq.client.consumer.queues.queue_locks import queue_of
-from tandemq.client.core.context import Kit
+from tandemq.client.consumer.offsets.lookup import ask_member
 from tandemq.client.core.operations import (
     Invoke,
     Steps,
@@ -22,7 +20,8 @@ from tandemq.client.core.operations import (
     request,
     wait,
 )
-from tandemq.client.core.routes import MASTER_ID, BrokerGroup, TopicRoute, decode_group
+from tandemq.client.core.requests import queue_from_json
+from tandemq.client.core.routes import MASTER_ID, BrokerGroup, Routes, TopicRoute, decode_group
 from tandemq.codec.remoting.bodies import convert, integer
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.errors import LocalError, NoRoute, ProtocolError, RemoteError, TandemError
@@ -67,13 +66,13 @@ class QueueStats:
     last_ms: int
 
 
-def cluster_info(kit: Kit) -> Steps[ClusterInfo]:
+def cluster_info(routes: Routes) -> Steps[ClusterInfo]:
     """All brokers.
 
     Raises:
         NetworkError: no name server answers.
     """
-    answer = yield from kit.routes.ask_name_server(lambda: request(RequestCode.GET_BROKER_CLUSTER_INFO))
+    answer = yield from routes.ask_name_server(lambda: request(RequestCode.GET_BROKER_CLUSTER_INFO))
     raw = json_object(checked(answer))
     try:
         brokers = {name: decode_group(item) for name, item in (raw.get("brokerAddrTable") or {}).items()}
@@ -83,27 +82,27 @@ def cluster_info(kit: Kit) -> Steps[ClusterInfo]:
     return ClusterInfo(dict(sorted(brokers.items())), clusters)
 
 
-def topic_route(kit: Kit, topic: str) -> Steps[TopicRoute]:
+def topic_route(routes: Routes, topic: str) -> Steps[TopicRoute]:
     """Where a topic is.
 
     Raises:
         NoRoute, NetworkError: it cannot be learnt.
     """
     now = yield from current_time()
-    return (yield from wait(kit.routes.fetch(topic, now)))
+    return (yield from wait(routes.fetch(topic, now)))
 
 
-def topic_names(kit: Kit) -> Steps[list[str]]:
+def topic_names(routes: Routes) -> Steps[list[str]]:
     """All topics a name server knows, sorted.
 
     Raises:
         NetworkError: none answers.
     """
-    answer = yield from kit.routes.ask_name_server(lambda: request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
+    answer = yield from routes.ask_name_server(lambda: request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
     return sorted(str(name) for name in json_object(checked(answer)).get("topicList") or ())
 
 
-def create_topic(kit: Kit, config: TopicConfig, cluster: str | None, broker_name: str | None) -> Steps[list[str]]:
+def create_topic(routes: Routes, config: TopicConfig, cluster: str | None, broker_name: str | None) -> Steps[list[str]]:
     """Create or change a topic on all masters of a cluster, or on one broker; returns their addresses.
 
     Raises:
@@ -113,11 +112,11 @@ def create_topic(kit: Kit, config: TopicConfig, cluster: str | None, broker_name
     fault = topic_name_error(config.topic_name)
     if fault is not None:
         raise LocalError(fault)
-    info = yield from cluster_info(kit)
+    info = yield from cluster_info(routes)
     addresses = info.masters(cluster, broker_name)
     for address in addresses:
         yield from ask(address, _create_request(config))
-    yield from ask_everybody_for_route(kit, config.topic_name)
+    yield from ask_everybody_for_route(routes, config.topic_name)
     return addresses
 
 
@@ -137,33 +136,33 @@ def _create_request(config: TopicConfig) -> Command:
     )
 
 
-def ask_everybody_for_route(kit: Kit, topic: str) -> Steps[None]:
+def ask_everybody_for_route(routes: Routes, topic: str) -> Steps[None]:
     """Learn a route anew; that there is none yet is no error."""
     try:
-        yield from topic_route(kit, topic)
+        yield from topic_route(routes, topic)
     except NoRoute:
         return
 
 
-def delete_topic(kit: Kit, topic: str, cluster: str | None) -> Steps[None]:
+def delete_topic(routes: Routes, topic: str, cluster: str | None) -> Steps[None]:
     """Delete a topic on all masters, then in all name servers.
 
     Raises:
         NetworkError, RemoteError: somebody did not do it; others may have.
     """
-    info = yield from cluster_info(kit)
+    info = yield from cluster_info(routes)
     for address in info.masters(cluster):
         yield from ask(address, request(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic))
-    yield from each_name_server(kit, request(RequestCode.DELETE_TOPIC_IN_NAMESRV, topic=topic, clusterName=cluster))
+    yield from each_name_server(routes, request(RequestCode.DELETE_TOPIC_IN_NAMESRV, topic=topic, clusterName=cluster))
 
 
-def each_name_server(kit: Kit, command: Command) -> Steps[list[Command]]:
+def each_name_server(routes: Routes, command: Command) -> Steps[list[Command]]:
     """The answers of all name servers to the same request.
 
     Raises:
         NetworkError, RemoteError: of the first that did not do it; others may have.
     """
-    servers = kit.config.name_servers
+    servers = routes.name_servers
     asks = [Invoke(address, Command(command.code, fields=command.fields, body=command.body)) for address in servers]
     answers = yield from ask_all(asks)
     for answer in answers:
@@ -172,30 +171,30 @@ def each_name_server(kit: Kit, command: Command) -> Steps[list[Command]]:
     return [checked(answer) for answer in answers if isinstance(answer, Command)]
 
 
-def topic_config(kit: Kit, topic: str) -> Steps[dict[str, TopicConfig]]:
+def topic_config(routes: Routes, topic: str) -> Steps[dict[str, TopicConfig]]:
     """How a topic is configured, by broker name.
 
     Raises:
         NoRoute, NetworkError, RemoteError: it cannot be learnt (code 3: brokers older than 5.0 do not tell).
     """
-    route = yield from topic_route(kit, topic)
+    route = yield from topic_route(routes, topic)
     found: dict[str, TopicConfig] = {}
     for name in route.brokers:
-        answer = yield from ask_member(kit, name, lambda: request(RequestCode.GET_TOPIC_CONFIG, topic=topic))
+        answer = yield from ask_member(routes, name, lambda: request(RequestCode.GET_TOPIC_CONFIG, topic=topic))
         found[name] = convert({**json_object(checked(answer)), "topicName": topic}, TopicConfig, "topic config")
     return found
 
 
-def topic_stats(kit: Kit, topic: str) -> Steps[dict[MessageQueue, QueueStats]]:
+def topic_stats(routes: Routes, topic: str) -> Steps[dict[MessageQueue, QueueStats]]:
     """What brokers hold of a topic, by queue; sorted.
 
     Raises:
         NoRoute, NetworkError, RemoteError: it cannot be learnt.
     """
-    route = yield from topic_route(kit, topic)
+    route = yield from topic_route(routes, topic)
     found: dict[MessageQueue, QueueStats] = {}
     for name in route.brokers:
-        answer = yield from ask_member(kit, name, lambda: request(RequestCode.GET_TOPIC_STATS_INFO, topic=topic))
+        answer = yield from ask_member(routes, name, lambda: request(RequestCode.GET_TOPIC_STATS_INFO, topic=topic))
         for queue, item in queue_table(json_object(checked(answer)), "offsetTable").items():
             found[queue] = QueueStats(*numbers(item, "minOffset", "maxOffset", "lastUpdateTimestamp"))
     return dict(sorted(found.items()))
@@ -208,7 +207,7 @@ def queue_table(raw: dict[str, Any], name: str) -> dict[MessageQueue, Any]:
         ProtocolError: it is none.
     """
     try:
-        return {queue_of(loads(key.encode())): value for key, value in (raw.get(name) or {}).items()}
+        return {queue_from_json(loads(key.encode())): value for key, value in (raw.get(name) or {}).items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ProtocolError(f"{name} is no table of queues: {error!r}") from error
 
@@ -276,41 +275,41 @@ def broker_stats(address: str, name: str, key: str) -> Steps[dict[str, Any] | No
     return json_object(answer)
 
 
-def set_write_permission(kit: Kit, broker_name: str, *, may_write: bool) -> Steps[int]:
+def set_write_permission(routes: Routes, broker_name: str, *, may_write: bool) -> Steps[int]:
     """Let producers use a broker, or keep them from it, in all name servers; returns the number of topics changed.
 
     Raises:
         NetworkError, RemoteError: a name server did not do it; others may have.
     """
     code = RequestCode.ADD_WRITE_PERM_OF_BROKER if may_write else RequestCode.WIPE_WRITE_PERM_OF_BROKER
-    answers = yield from each_name_server(kit, request(code, brokerName=broker_name))
+    answers = yield from each_name_server(routes, request(code, brokerName=broker_name))
     return max(number(answer, "addTopicCount" if may_write else "wipeTopicCount") for answer in answers)
 
 
-def get_value(kit: Kit, namespace: str, key: str) -> Steps[str | None]:
+def get_value(routes: Routes, namespace: str, key: str) -> Steps[str | None]:
     """A value of the name servers' key-value table; None if it is not there.
 
     Raises:
         NetworkError, RemoteError: it cannot be learnt.
     """
-    answer = yield from kit.routes.ask_name_server(
-        lambda: request(RequestCode.GET_KV_CONFIG, namespace=namespace, key=key)
-    )
+    answer = yield from routes.ask_name_server(lambda: request(RequestCode.GET_KV_CONFIG, namespace=namespace, key=key))
     if answer.code == ResponseCode.QUERY_NOT_FOUND:
         return None
     return checked(answer).fields.get("value")
 
 
-def put_value(kit: Kit, namespace: str, key: str, value: str | None) -> Steps[None]:
+def put_value(routes: Routes, namespace: str, key: str, value: str | None) -> Steps[None]:
     """Set a value in all name servers; None deletes it.
 
     Raises:
         NetworkError, RemoteError: a name server did not do it; others may have.
     """
     if value is None:
-        yield from each_name_server(kit, request(RequestCode.DELETE_KV_CONFIG, namespace=namespace, key=key))
+        yield from each_name_server(routes, request(RequestCode.DELETE_KV_CONFIG, namespace=namespace, key=key))
     else:
-        yield from each_name_server(kit, request(RequestCode.PUT_KV_CONFIG, namespace=namespace, key=key, value=value))
+        yield from each_name_server(
+            routes, request(RequestCode.PUT_KV_CONFIG, namespace=namespace, key=key, value=value)
+        )
 
 
 def read_properties(body: bytes) -> dict[str, str]:

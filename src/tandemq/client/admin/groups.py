@@ -16,10 +16,10 @@ from warnings import warn
 import msgspec
 
 from tandemq.client.admin.cluster import cluster_info, each_name_server, numbers, queue_table, topic_route
-from tandemq.client.consumer.offsets.store import ask_member, commit_request, queue_offset, time_offset
-from tandemq.client.core.context import Kit
+from tandemq.client.consumer.offsets.lookup import ask_member, queue_offset, time_offset
 from tandemq.client.core.operations import Steps, ask, ask_any_code, checked, json_object, refusal, request
-from tandemq.client.core.routes import MASTER_ID
+from tandemq.client.core.requests import update_offset_request
+from tandemq.client.core.routes import MASTER_ID, Routes
 from tandemq.codec.remoting.bodies import convert
 from tandemq.errors import LocalError, NoRoute, RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -87,7 +87,7 @@ class ResetTarget:
     queue: MessageQueue | None = None
 
 
-def create_group(kit: Kit, config: SubscriptionGroupConfig, cluster: str | None) -> Steps[list[str]]:
+def create_group(routes: Routes, config: SubscriptionGroupConfig, cluster: str | None) -> Steps[list[str]]:
     """Create or change a consumer group on all masters of a cluster; returns their addresses.
 
     Raises:
@@ -97,7 +97,7 @@ def create_group(kit: Kit, config: SubscriptionGroupConfig, cluster: str | None)
     fault = group_name_error(config.group_name)
     if fault is not None:
         raise LocalError(fault)
-    info = yield from cluster_info(kit)
+    info = yield from cluster_info(routes)
     addresses = info.masters(cluster)
     body = msgspec.json.encode(config)
     for address in addresses:
@@ -105,13 +105,13 @@ def create_group(kit: Kit, config: SubscriptionGroupConfig, cluster: str | None)
     return addresses
 
 
-def delete_group(kit: Kit, group: str, cluster: str | None, *, clean: bool) -> Steps[None]:
+def delete_group(routes: Routes, group: str, cluster: str | None, *, clean: bool) -> Steps[None]:
     """Delete a consumer group on all masters; `clean` takes its offsets, retry and dead letter topics along.
 
     Raises:
         NetworkError, RemoteError: somebody did not do it; others may have.
     """
-    info = yield from cluster_info(kit)
+    info = yield from cluster_info(routes)
     for address in info.masters(cluster):
         yield from ask(
             address,
@@ -120,16 +120,16 @@ def delete_group(kit: Kit, group: str, cluster: str | None, *, clean: bool) -> S
         for topic in (retry_topic(group), dead_letter_topic(group)) if clean else ():
             yield from ask(address, request(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic))
     for topic in (retry_topic(group), dead_letter_topic(group)) if clean else ():
-        yield from each_name_server(kit, request(RequestCode.DELETE_TOPIC_IN_NAMESRV, topic=topic))
+        yield from each_name_server(routes, request(RequestCode.DELETE_TOPIC_IN_NAMESRV, topic=topic))
 
 
-def groups(kit: Kit) -> Steps[dict[str, SubscriptionGroupConfig]]:
+def groups(routes: Routes) -> Steps[dict[str, SubscriptionGroupConfig]]:
     """All consumer groups that masters know, sorted by name.
 
     Raises:
         NetworkError, RemoteError: a master does not tell.
     """
-    info = yield from cluster_info(kit)
+    info = yield from cluster_info(routes)
     found: dict[str, SubscriptionGroupConfig] = {}
     for address in info.masters():
         answer = yield from ask(address, request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
@@ -138,17 +138,17 @@ def groups(kit: Kit) -> Steps[dict[str, SubscriptionGroupConfig]]:
     return dict(sorted(found.items()))
 
 
-def group_brokers(kit: Kit, group: str, topic: str | None) -> Steps[list[str]]:
+def group_brokers(routes: Routes, group: str, topic: str | None) -> Steps[list[str]]:
     """Names of the brokers that know a group: those of its retry topic, or of a topic it reads.
 
     Raises:
         NoRoute, NetworkError: they cannot be learnt.
     """
-    route = yield from topic_route(kit, topic if topic is not None else retry_topic(group))
+    route = yield from topic_route(routes, topic if topic is not None else retry_topic(group))
     return list(route.brokers)
 
 
-def progress(kit: Kit, group: str, topic: str | None) -> Steps[dict[MessageQueue, ConsumeProgress]]:
+def progress(routes: Routes, group: str, topic: str | None) -> Steps[dict[MessageQueue, ConsumeProgress]]:
     """How far a group is, by queue; sorted.
 
     Raises:
@@ -156,40 +156,40 @@ def progress(kit: Kit, group: str, topic: str | None) -> Steps[dict[MessageQueue
     """
     found: dict[MessageQueue, ConsumeProgress] = {}
     question = partial(request, RequestCode.GET_CONSUME_STATS, consumerGroup=group, topic=topic)
-    for answer in (yield from _ask_brokers(kit, group, topic, question)):
+    for answer in (yield from _ask_brokers(routes, group, topic, question)):
         for queue, item in queue_table(json_object(checked(answer)), "offsetTable").items():
             found[queue] = ConsumeProgress(*numbers(item, "brokerOffset", "consumerOffset", "lastTimestamp"))
     return dict(sorted(found.items()))
 
 
-def _ask_brokers(kit: Kit, group: str, topic: str | None, make: Callable[[], Command]) -> Steps[list[Command]]:
+def _ask_brokers(routes: Routes, group: str, topic: str | None, make: Callable[[], Command]) -> Steps[list[Command]]:
     """What each broker group that knows a consumer group answers: all of them, if it has no retry topic yet because
     nobody has joined it."""
     answers: list[Command] = []
     try:
-        names = yield from group_brokers(kit, group, topic)
+        names = yield from group_brokers(routes, group, topic)
     except NoRoute:
         if topic is not None:
             raise
-        for members in (yield from cluster_info(kit)).brokers.values():
+        for members in (yield from cluster_info(routes)).brokers.values():
             answer = yield from ask_any_code(members.members[min(members.members)], make())
             answers.append(answer)
         return answers
     for name in names:
-        answer = yield from ask_member(kit, name, make)
+        answer = yield from ask_member(routes, name, make)
         answers.append(answer)
     return answers
 
 
-def connections(kit: Kit, group: str, topic: str | None) -> Steps[GroupConnections | None]:
+def connections(routes: Routes, group: str, topic: str | None) -> Steps[GroupConnections | None]:
     """Who is in a consumer group; None if nobody is.
 
     Raises:
         NoRoute, NetworkError, RemoteError: it cannot be learnt.
     """
-    for name in (yield from group_brokers(kit, group, topic)):
+    for name in (yield from group_brokers(routes, group, topic)):
         answer = yield from ask_member(
-            kit, name, lambda: request(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup=group)
+            routes, name, lambda: request(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup=group)
         )
         if answer.code == ResponseCode.CONSUMER_NOT_ONLINE:
             continue
@@ -213,16 +213,16 @@ def _connection(item: dict[str, Any]) -> ClientConnection:
     )
 
 
-def producer_connections(kit: Kit, group: str, topic: str) -> Steps[list[ClientConnection]]:
+def producer_connections(routes: Routes, group: str, topic: str) -> Steps[list[ClientConnection]]:
     """Who is in a producer group, as the brokers of a topic know.
 
     Raises:
         NoRoute, NetworkError: it cannot be learnt.
     """
     found: dict[str, ClientConnection] = {}
-    for name in (yield from group_brokers(kit, group, topic)):
+    for name in (yield from group_brokers(routes, group, topic)):
         answer = yield from ask_member(
-            kit, name, lambda: request(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup=group)
+            routes, name, lambda: request(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup=group)
         )
         if answer.code == ResponseCode.SUCCESS:
             for item in json_object(answer).get("connectionSet") or ():
@@ -230,16 +230,16 @@ def producer_connections(kit: Kit, group: str, topic: str) -> Steps[list[ClientC
     return sorted(found.values(), key=lambda connection: connection.client_id)
 
 
-def running_info(kit: Kit, group: str, client_id: str) -> Steps[dict[str, Any]]:
+def running_info(routes: Routes, group: str, client_id: str) -> Steps[dict[str, Any]]:
     """What a member of a consumer group says of itself, asked through a broker.
 
     Raises:
         NoRoute, NetworkError, RemoteError: it cannot be learnt.
     """
     last: RemoteError | None = None
-    for name in (yield from group_brokers(kit, group, None)):
+    for name in (yield from group_brokers(routes, group, None)):
         answer = yield from ask_member(
-            kit,
+            routes,
             name,
             lambda: request(
                 RequestCode.GET_CONSUMER_RUNNING_INFO, consumerGroup=group, clientId=client_id, jstackEnable=False
@@ -251,20 +251,22 @@ def running_info(kit: Kit, group: str, client_id: str) -> Steps[dict[str, Any]]:
     raise last or LocalError(f"no broker knows the group {group}")
 
 
-def topic_groups(kit: Kit, topic: str) -> Steps[list[str]]:
+def topic_groups(routes: Routes, topic: str) -> Steps[list[str]]:
     """Groups that read a topic, or did; sorted.
 
     Raises:
         NoRoute, NetworkError, RemoteError: it cannot be learnt.
     """
     found: set[str] = set()
-    for name in (yield from topic_route(kit, topic)).brokers:
-        answer = yield from ask_member(kit, name, lambda: request(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic=topic))
+    for name in (yield from topic_route(routes, topic)).brokers:
+        answer = yield from ask_member(
+            routes, name, lambda: request(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic=topic)
+        )
         found.update(str(group) for group in json_object(checked(answer)).get("groupList") or ())
     return sorted(found)
 
 
-def plan_reset(kit: Kit, topic: str, target: ResetTarget) -> Steps[dict[MessageQueue, int]]:
+def plan_reset(routes: Routes, topic: str, target: ResetTarget) -> Steps[dict[MessageQueue, int]]:
     """The offsets a group would have afterwards; nothing is changed. Offsets are kept within what the queue holds.
 
     Raises:
@@ -273,7 +275,7 @@ def plan_reset(kit: Kit, topic: str, target: ResetTarget) -> Steps[dict[MessageQ
     """
     if (target.time_ms is None) == (target.offset is None):
         raise LocalError("give a time or an offset, and not both")
-    route = yield from topic_route(kit, topic)
+    route = yield from topic_route(routes, topic)
     queues = sorted(route.subscribe_queues())
     if target.queue is not None:
         if target.queue not in queues:
@@ -282,25 +284,25 @@ def plan_reset(kit: Kit, topic: str, target: ResetTarget) -> Steps[dict[MessageQ
     plan: dict[MessageQueue, int] = {}
     for queue in queues:
         if target.time_ms is not None:
-            plan[queue] = yield from time_offset(kit, queue, target.time_ms)
+            plan[queue] = yield from time_offset(routes, queue, target.time_ms)
         elif target.offset is not None:
-            first = yield from queue_offset(kit, queue, RequestCode.GET_MIN_OFFSET)
-            end = yield from queue_offset(kit, queue, RequestCode.GET_MAX_OFFSET)
+            first = yield from queue_offset(routes, queue, RequestCode.GET_MIN_OFFSET)
+            end = yield from queue_offset(routes, queue, RequestCode.GET_MAX_OFFSET)
             plan[queue] = min(max(target.offset, first), end)
     return plan
 
 
-def reset_offsets(kit: Kit, group: str, topic: str, target: ResetTarget) -> Steps[dict[MessageQueue, int]]:
+def reset_offsets(routes: Routes, group: str, topic: str, target: ResetTarget) -> Steps[dict[MessageQueue, int]]:
     """Have a group go on elsewhere, backwards or forwards, whether it is online or not; returns the new offsets.
 
     Raises:
         LocalError: as `plan_reset`; or the group is online and its brokers can only move all queues to a time.
         NoRoute, NetworkError, RemoteError: something cannot be learnt or done; other queues may have been moved.
     """
-    plan = yield from plan_reset(kit, topic, target)
+    plan = yield from plan_reset(routes, topic, target)
     for name in sorted({queue.broker_name for queue in plan}):
         of_broker = {queue: offset for queue, offset in plan.items() if queue.broker_name == name}
-        address = kit.routes.members(name).get(MASTER_ID)
+        address = routes.members(name).get(MASTER_ID)
         if address is None:
             raise LocalError(f"{name} has no master now; offsets are its business")
         who = yield from ask_any_code(address, request(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup=group))
@@ -309,7 +311,7 @@ def reset_offsets(kit: Kit, group: str, topic: str, target: ResetTarget) -> Step
             yield from _move_online(address, group, topic, target, of_broker, understands=understands)
         else:
             for queue, offset in of_broker.items():
-                yield from ask(address, commit_request(group, queue, offset))
+                yield from ask(address, update_offset_request(group, queue, offset))
     return plan
 
 
@@ -323,7 +325,7 @@ def _move_online(
         if moved.code == ResponseCode.SYSTEM_ERROR:
             # A queue nobody committed yet makes a 4.9 broker refuse: give each one an offset, and ask again.
             for queue, offset in plan.items():
-                yield from ask(address, commit_request(group, queue, offset))
+                yield from ask(address, update_offset_request(group, queue, offset))
             moved = yield from ask_any_code(address, Command(code, fields=fields), MOVE_TIMEOUT_MS)
         checked(moved)
         return
@@ -348,15 +350,15 @@ def _move_online(
         )
 
 
-def clone_offsets(kit: Kit, source: str, destination: str, topic: str) -> Steps[None]:
+def clone_offsets(routes: Routes, source: str, destination: str, topic: str) -> Steps[None]:
     """Give a group the offsets of another, in one topic.
 
     Raises:
         NoRoute, NetworkError, RemoteError: a broker did not do it; others may have.
     """
-    for name in (yield from topic_route(kit, topic)).brokers:
+    for name in (yield from topic_route(routes, topic)).brokers:
         answer = yield from ask_member(
-            kit,
+            routes,
             name,
             lambda: request(
                 RequestCode.CLONE_GROUP_OFFSET, srcGroup=source, destGroup=destination, topic=topic, offline=True

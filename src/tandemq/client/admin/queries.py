@@ -9,9 +9,9 @@ import logging
 from dataclasses import replace
 
 from tandemq.client.admin.cluster import topic_route
-from tandemq.client.consumer.offsets.store import ask_member
-from tandemq.client.core.context import Kit
+from tandemq.client.consumer.offsets.lookup import ask_member
 from tandemq.client.core.operations import Invoke, Steps, ask, ask_all, checked, request, text_of
+from tandemq.client.core.routes import Routes
 from tandemq.codec.record.record import decode_messages, decode_pulled, parse_message_id, read_message
 from tandemq.errors import ProtocolError, TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -37,7 +37,7 @@ def message_by_id(text: str) -> Steps[StoredMessage]:
 
 
 def messages_by_key(
-    kit: Kit,
+    routes: Routes,
     topic: str,
     key: str,
     count_max: int,
@@ -55,7 +55,7 @@ def messages_by_key(
         NetworkError: nobody answers.
         ProtocolError: all that was found is damaged.
     """
-    route = yield from topic_route(kit, topic)
+    route = yield from topic_route(routes, topic)
     fields: dict[str, object] = {
         "topic": topic,
         "key": key,
@@ -106,16 +106,16 @@ def _has_key(message: StoredMessage, key: str, *, unique: bool) -> bool:
     return message.properties.get(UNIQ_KEY) == key if unique else key in message.keys
 
 
-def message_at(kit: Kit, queue: MessageQueue, offset: int) -> Steps[StoredMessage | None]:
+def message_at(routes: Routes, queue: MessageQueue, offset: int) -> Steps[StoredMessage | None]:
     """The message at an offset of a queue; None if there is none.
 
     Raises:
         NoRoute, NetworkError, RemoteError: it cannot be learnt.
         ProtocolError: it is damaged.
     """
-    if not kit.routes.members(queue.broker_name):
-        yield from topic_route(kit, queue.topic)
-    answer = yield from ask_member(kit, queue.broker_name, lambda: _pull(queue, offset))
+    if not routes.members(queue.broker_name):
+        yield from topic_route(routes, queue.topic)
+    answer = yield from ask_member(routes, queue.broker_name, lambda: _pull(queue, offset))
     if answer.code in (
         ResponseCode.PULL_NOT_FOUND,
         ResponseCode.PULL_RETRY_IMMEDIATELY,

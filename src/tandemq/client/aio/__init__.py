@@ -1,1 +1,1 @@
-"""The asyncio client: producer, consumers and administration over the machines."""
+"""The asyncio client: producer, consumers and administration."""

@@ -1,10 +1,11 @@
-"""Administration for asyncio.
+"""The administration client for asyncio.
 
 async with Admin("127.0.0.1:9876") as admin:
     await admin.create_topic("Orders", queues=8)
     for queue, progress in (await admin.progress("billing")).items(): …
 """
 
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -13,16 +14,16 @@ from tandemq.client.admin import groups, queries
 from tandemq.client.admin.cluster import ClusterInfo, QueueStats
 from tandemq.client.admin.groups import ClientConnection, ConsumeProgress, GroupConnections, ResetTarget
 from tandemq.client.aio.transport import Shell, make_config
-from tandemq.client.consumer.offsets.store import (
+from tandemq.client.consumer.offsets.lookup import (
+    QueueBounds,
     ask_member,
-    commit_request,
     committed_offset,
     queue_offset,
     time_offset,
 )
-from tandemq.client.core.context import Kit
 from tandemq.client.core.operations import Steps, checked
-from tandemq.client.core.routes import TopicRoute
+from tandemq.client.core.requests import update_offset_request
+from tandemq.client.core.routes import Routes, TopicRoute
 from tandemq.errors import ClosedError
 from tandemq.model.codes import RequestCode
 from tandemq.model.group import SubscriptionGroupConfig
@@ -33,27 +34,34 @@ T = TypeVar("T")
 
 
 class Admin:
-    """Asks and tells name servers and brokers. Use it with `async with`, or call `start` and `close`.
+    """Administers clusters, topics, groups and offsets. Use it with `async with`, or call `start` and `close`.
 
-    Every method raises NetworkError when nobody answers, and RemoteError when the answer is no; what else it may raise
-    is said at the method. A method that changes something in several places may have done it in some of them then.
+    Every method raises NetworkError when no response comes, RemoteError when the server refuses, and ProtocolError when
+    the response is invalid; other errors are listed at the method. When a method that changes several brokers or name
+    servers fails, some of them may have been changed.
+
+    Offsets are positions in a queue, the first message of which has offset 0. Times are milliseconds since 1970.
     """
 
     def __init__(self, name_servers: str) -> None:
-        """Not connected yet. Args: name_servers: "host:port", several separated by ";"."""
+        """Create a client that is not connected yet.
+
+        Args:
+            name_servers: "host:port", several separated by ";".
+        """
         self._name_servers = name_servers
         self._shell: Shell | None = None
 
     async def start(self) -> None:
-        """Get ready; connections are made when needed.
+        """Start the client; it connects on demand.
 
         Raises:
-            ConfigError: an address is none.
+            ConfigError: an address is not "host:port".
         """
         self._shell = Shell(make_config(self._name_servers))
 
     async def close(self) -> None:
-        """Close all connections. Harmless a second time."""
+        """Close all connections; has no effect a second time."""
         if self._shell is not None and not self._shell.is_closed:
             await self._shell.close()
 
@@ -67,8 +75,8 @@ class Admin:
         await self.close()
 
     @property
-    def _kit(self) -> Kit:
-        return self._running().node.kit
+    def _routes(self) -> Routes:
+        return self._running().node.routes
 
     def _running(self) -> Shell:
         if self._shell is None:
@@ -76,69 +84,87 @@ class Admin:
         self._shell.check_open()
         return self._shell
 
-    async def _tell(self, story: Steps[T]) -> T:
+    async def _run(self, operation: Steps[T]) -> T:
         shell = self._running()
-        return await shell.done(shell.node.kit.runner.start(story, shell.now))
+        return await shell.done(shell.node.runner.start(operation, shell.now))
 
     # The cluster and its brokers.
 
     async def cluster_info(self) -> ClusterInfo:
-        """All brokers the name server knows."""
-        return await self._tell(administration.cluster_info(self._kit))
+        """Return all brokers that are registered at the name server."""
+        return await self._run(administration.cluster_info(self._routes))
 
     async def broker_runtime(self, address: str) -> dict[str, str]:
-        """What a broker says of itself: all values are text."""
-        return await self._tell(administration.broker_runtime(address))
+        """Return the runtime information of a broker by its names (GET_BROKER_RUNTIME_INFO); all values are text."""
+        return await self._run(administration.broker_runtime(address))
 
     async def broker_config(self, address: str) -> dict[str, str]:
-        """A broker's settings."""
-        return await self._tell(administration.broker_config(address))
+        """Return the settings of a broker."""
+        return await self._run(administration.broker_config(address))
 
     async def update_broker_config(self, address: str, settings: dict[str, str]) -> None:
-        """Change settings of a running broker; keys it does not know are ignored."""
-        await self._tell(administration.update_broker_config(address, settings))
+        """Change settings of a running broker; unknown keys are ignored."""
+        await self._run(administration.update_broker_config(address, settings))
 
     async def broker_stats(self, address: str, name: str, key: str) -> dict[str, Any] | None:
-        """One of a broker's counters, for instance ("TOPIC_PUT_NUMS", "Orders"); None if it has none of that name."""
-        return await self._tell(administration.broker_stats(address, name, key))
+        """Return a counter of a broker, for instance ("TOPIC_PUT_NUMS", "Orders"): sums and rates of the last minute,
+        hour and day; None if there is no such counter."""
+        return await self._run(administration.broker_stats(address, name, key))
 
     async def ha_status(self, address: str) -> dict[str, Any]:
-        """How a broker's replication stands, as it says."""
-        return await self._tell(administration.ha_status(address))
+        """Return the replication status of a broker, as it reports it (GET_BROKER_HA_STATUS)."""
+        return await self._run(administration.ha_status(address))
 
     async def set_write_permission(self, broker_name: str, *, may_write: bool) -> int:
-        """Let producers use a broker, or keep them from it; returns the number of topics changed."""
-        return await self._tell(administration.set_write_permission(self._kit, broker_name, may_write=may_write))
+        """Grant or revoke the write permission of a broker for all its topics; returns the number of topics."""
+        return await self._run(administration.set_write_permission(self._routes, broker_name, may_write=may_write))
 
     async def get_value(self, namespace: str, key: str) -> str | None:
-        """A value of the name servers' key-value table; None if it is not there."""
-        return await self._tell(administration.get_value(self._kit, namespace, key))
+        """Return a value of the name servers' key-value table; None if there is none."""
+        return await self._run(administration.get_value(self._routes, namespace, key))
 
     async def put_value(self, namespace: str, key: str, value: str | None) -> None:
         """Set a value in all name servers; None deletes it."""
-        await self._tell(administration.put_value(self._kit, namespace, key, value))
+        await self._run(administration.put_value(self._routes, namespace, key, value))
 
     # Topics.
 
     async def topics(self) -> list[str]:
-        """All topics the name server knows, sorted."""
-        return await self._tell(administration.topic_names(self._kit))
+        """Return all topics that are registered at the name server, sorted."""
+        return await self._run(administration.topic_names(self._routes))
 
     async def topic_route(self, topic: str) -> TopicRoute:
-        """Where a topic is. Raises NoRoute if nobody knows it."""
-        return await self._tell(administration.topic_route(self._kit, topic))
+        """Return the route of a topic.
+
+        Raises:
+            NoRoute: no name server knows the topic.
+        """
+        return await self._run(administration.topic_route(self._routes, topic))
 
     async def topic_config(self, topic: str) -> dict[str, TopicConfig]:
-        """How a topic is configured, by broker name. Java brokers older than 5.0 do not tell (code 3)."""
-        return await self._tell(administration.topic_config(self._kit, topic))
+        """Return the configuration of a topic by broker name.
+
+        Raises:
+            NoRoute: no name server knows the topic.
+            RemoteError: with code 3, a Java broker older than 5.0.
+        """
+        return await self._run(administration.topic_config(self._routes, topic))
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, QueueStats]:
-        """What brokers hold of a topic, by queue; sorted."""
-        return await self._tell(administration.topic_stats(self._kit, topic))
+        """Return the offsets of a topic's queues at their brokers, sorted by queue.
+
+        Raises:
+            NoRoute: no name server knows the topic.
+        """
+        return await self._run(administration.topic_stats(self._routes, topic))
 
     async def topic_groups(self, topic: str) -> list[str]:
-        """Groups that read a topic, or did; sorted."""
-        return await self._tell(groups.topic_groups(self._kit, topic))
+        """Return the groups that consume a topic or have consumed it, sorted.
+
+        Raises:
+            NoRoute: no name server knows the topic.
+        """
+        return await self._run(groups.topic_groups(self._routes, topic))
 
     async def create_topic(
         self,
@@ -151,102 +177,126 @@ class Admin:
         order: bool = False,
         attributes: dict[str, str] | None = None,
     ) -> list[str]:
-        """Create or change a topic on all masters, those of one cluster, or one broker; returns their addresses.
+        """Create or change a topic on all masters, those of one cluster, or one broker.
+
+        Args:
+            queues: number of read and write queues per broker.
+            perm: bits: 4 read, 2 write, 1 inherit.
+            order: whether the order of queues over all brokers is fixed.
+            attributes: RocketMQ 5 topic attributes, by name.
+
+        Returns:
+            the addresses of the masters.
 
         Raises:
-            LocalError: the name cannot be, or no such master is there.
+            LocalError: the name is invalid, or there is no such master.
         """
         config = TopicConfig(topic, queues, queues, perm, order=order, attributes=attributes or {})
-        return await self._tell(administration.create_topic(self._kit, config, cluster, broker_name))
+        return await self._run(administration.create_topic(self._routes, config, cluster, broker_name))
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
-        """Delete a topic on all masters and in all name servers."""
-        await self._tell(administration.delete_topic(self._kit, topic, cluster))
+        """Delete a topic on all masters, or those of one cluster, and in all name servers."""
+        await self._run(administration.delete_topic(self._routes, topic, cluster))
 
     # Groups and offsets.
 
     async def groups(self) -> dict[str, SubscriptionGroupConfig]:
-        """All consumer groups that masters know, sorted by name."""
-        return await self._tell(groups.groups(self._kit))
+        """Return the consumer groups configured on all masters, by name, sorted."""
+        return await self._run(groups.groups(self._routes))
 
     async def create_group(self, config: SubscriptionGroupConfig | str, *, cluster: str | None = None) -> list[str]:
-        """Create or change a consumer group on all masters, or those of a cluster; returns their addresses.
+        """Create or change a consumer group on all masters, or those of one cluster; returns their addresses.
+
+        Args:
+            config: the configuration, or the name of a group with default settings.
 
         Raises:
-            LocalError: the name cannot be, or no master is there.
+            LocalError: the name is invalid, or there is no master.
         """
         if isinstance(config, str):
             config = SubscriptionGroupConfig(config)
-        return await self._tell(groups.create_group(self._kit, config, cluster))
+        return await self._run(groups.create_group(self._routes, config, cluster))
 
     async def delete_group(self, group: str, *, cluster: str | None = None, clean: bool = False) -> None:
-        """Delete a consumer group; `clean` takes its offsets, retry and dead letter topics along."""
-        await self._tell(groups.delete_group(self._kit, group, cluster, clean=clean))
+        """Delete a consumer group; with `clean` also its offsets, retry topic and dead letter topic."""
+        await self._run(groups.delete_group(self._routes, group, cluster, clean=clean))
 
     async def progress(self, group: str, topic: str | None = None) -> dict[MessageQueue, ConsumeProgress]:
-        """How far a group is, by queue; sorted."""
-        return await self._tell(groups.progress(self._kit, group, topic))
+        """Return the progress of a group, sorted by queue.
+
+        Args:
+            topic: only this topic; by default all topics of the group.
+        """
+        return await self._run(groups.progress(self._routes, group, topic))
 
     async def connections(self, group: str, topic: str | None = None) -> GroupConnections | None:
-        """Who is in a consumer group; None if nobody is."""
-        return await self._tell(groups.connections(self._kit, group, topic))
+        """Return the members of a consumer group; None if it has none."""
+        return await self._run(groups.connections(self._routes, group, topic))
 
     async def producer_connections(self, group: str, topic: str) -> list[ClientConnection]:
-        """Who is in a producer group, as the brokers of a topic know."""
-        return await self._tell(groups.producer_connections(self._kit, group, topic))
+        """Return the members of a producer group, as reported by the brokers of a topic; sorted by client id."""
+        return await self._run(groups.producer_connections(self._routes, group, topic))
 
     async def running_info(self, group: str, client_id: str) -> dict[str, Any]:
-        """What a member of a consumer group says of itself."""
-        return await self._tell(groups.running_info(self._kit, group, client_id))
+        """Return the running information of a member of a consumer group (GET_CONSUMER_RUNNING_INFO).
+
+        Raises:
+            LocalError: no broker knows the group.
+        """
+        return await self._run(groups.running_info(self._routes, group, client_id))
 
     async def offset(self, group: str, queue: MessageQueue) -> int | None:
-        """A group's offset of a queue; None if it has none."""
-        await self._know(queue)
-        return await self._tell(committed_offset(self._kit, group, queue))
+        """Return a group's committed offset of a queue; None if there is none."""
+        await self._fetch_route(queue)
+        return await self._run(committed_offset(self._routes, self._running().node.availability, group, queue))
 
     async def set_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """Tell a group's offset of a queue, as its member would; for groups that are offline."""
-        await self._know(queue)
-        checked(
-            await self._tell(ask_member(self._kit, queue.broker_name, lambda: commit_request(group, queue, offset)))
-        )
+        """Commit a group's offset of a queue; for groups without online members. See `reset_offsets` for the others."""
+        await self._fetch_route(queue)
+        make = partial(update_offset_request, group, queue, offset)
+        checked(await self._run(ask_member(self._routes, queue.broker_name, make)))
 
-    async def bounds(self, queue: MessageQueue) -> tuple[int, int]:
-        """The offsets of a queue's first message and behind its last."""
-        await self._know(queue)
-        first = await self._tell(queue_offset(self._kit, queue, RequestCode.GET_MIN_OFFSET))
-        return first, await self._tell(queue_offset(self._kit, queue, RequestCode.GET_MAX_OFFSET))
+    async def bounds(self, queue: MessageQueue) -> QueueBounds:
+        """Return the offset of a queue's first message, and the offset after its last."""
+        await self._fetch_route(queue)
+        first = await self._run(queue_offset(self._routes, queue, RequestCode.GET_MIN_OFFSET))
+        end = await self._run(queue_offset(self._routes, queue, RequestCode.GET_MAX_OFFSET))
+        return QueueBounds(first, end)
 
     async def offset_by_time(self, queue: MessageQueue, wall_ms: int) -> int:
-        """The first offset of a queue stored at or after a calendar time."""
-        await self._know(queue)
-        return await self._tell(time_offset(self._kit, queue, wall_ms))
+        """Return the offset of a queue's first message stored at or after a time, milliseconds since 1970."""
+        await self._fetch_route(queue)
+        return await self._run(time_offset(self._routes, queue, wall_ms))
 
     async def plan_reset(self, topic: str, target: ResetTarget) -> dict[MessageQueue, int]:
-        """The offsets `reset_offsets` would set; nothing is changed.
+        """Return the offsets that `reset_offsets` would set; nothing is changed.
 
         Raises:
-            LocalError: the target is none.
+            LocalError: the target is invalid.
         """
-        return await self._tell(groups.plan_reset(self._kit, topic, target))
+        return await self._run(groups.plan_reset(self._routes, topic, target))
 
     async def reset_offsets(self, group: str, topic: str, target: ResetTarget) -> dict[MessageQueue, int]:
-        """Have a group go on elsewhere, backwards or forwards, online or not; returns the new offsets.
+        """Move a group to other offsets, backwards or forwards, online or not; returns the new offsets.
 
         Raises:
-            LocalError: the target is none, or cannot be reached while the group is online.
+            LocalError: the target is invalid, or the brokers cannot move an online group to it.
         """
-        return await self._tell(groups.reset_offsets(self._kit, group, topic, target))
+        return await self._run(groups.reset_offsets(self._routes, group, topic, target))
 
     async def clone_offsets(self, source: str, destination: str, topic: str) -> None:
-        """Give a group the offsets of another, in one topic."""
-        await self._tell(groups.clone_offsets(self._kit, source, destination, topic))
+        """Copy the offsets of one group to another, in one topic."""
+        await self._run(groups.clone_offsets(self._routes, source, destination, topic))
 
     # Messages.
 
     async def message_by_id(self, message_id: str) -> StoredMessage:
-        """The message with an offset message id. Raises ProtocolError if the text is none."""
-        return await self._tell(queries.message_by_id(message_id))
+        """Return the message with an offset message id.
+
+        Raises:
+            ProtocolError: the text is not an id, or the message is damaged.
+        """
+        return await self._run(queries.message_by_id(message_id))
 
     async def messages_by_key(
         self,
@@ -258,15 +308,22 @@ class Admin:
         end_ms: int = queries.FAR_FUTURE_MS,
         unique: bool = False,
     ) -> list[StoredMessage]:
-        """Messages of a topic with a key (or a unique key), stored within a time, oldest first."""
-        return await self._tell(
-            queries.messages_by_key(self._kit, topic, key, count_max, begin_ms, end_ms, unique=unique)
+        """Return the messages of a topic with a key, oldest first.
+
+        Args:
+            count_max: maximum number of messages.
+            begin_ms: stored at or after this time.
+            end_ms: stored at or before this time.
+            unique: whether `key` is a unique key.
+        """
+        return await self._run(
+            queries.messages_by_key(self._routes, topic, key, count_max, begin_ms, end_ms, unique=unique)
         )
 
     async def message_at(self, queue: MessageQueue, offset: int) -> StoredMessage | None:
-        """The message at an offset of a queue; None if there is none."""
-        return await self._tell(queries.message_at(self._kit, queue, offset))
+        """Return the message at an offset of a queue; None if there is none."""
+        return await self._run(queries.message_at(self._routes, queue, offset))
 
-    async def _know(self, queue: MessageQueue) -> None:
-        if not self._kit.routes.members(queue.broker_name):
+    async def _fetch_route(self, queue: MessageQueue) -> None:
+        if not self._routes.members(queue.broker_name):
             await self.topic_route(queue.topic)

@@ -1,4 +1,4 @@
-"""The keywords that faces pass on to their options, typed for those who write them."""
+"""Keyword arguments of producers and consumers, for type checkers; see `client.core.settings` for their meaning."""
 
 from typing import TypedDict
 
@@ -8,18 +8,19 @@ from tandemq.model.message import MessageQueue
 
 
 class QueueChoice(TypedDict, total=False):
-    """Which queue messages go to; at most one of the three. They are not sent elsewhere when that fails."""
+    """Choice of the queue of a message; at most one of the three. The message is not retried on another queue then."""
 
     queue: MessageQueue | None
-    """This one."""
+    """This queue."""
     by_key: str | None
-    """Messages with the same key go to the same queue, for as long as the topic keeps its queues."""
+    """The queue is chosen by the hash of this key: the same key gives the same queue, as long as the topic keeps its
+    queues."""
     select: Select | None
-    """Chooses one of the topic's queues."""
+    """This function chooses one of the topic's queues, which are sorted."""
 
 
 class ProducerKeywords(TypedDict, total=False):
-    """Fields of `ProducerOptions` besides the group."""
+    """Fields of `ProducerOptions` except the group."""
 
     timeout_ms: int
     retries: int
@@ -36,7 +37,7 @@ class ProducerKeywords(TypedDict, total=False):
 
 
 class ConsumerKeywords(TypedDict, total=False):
-    """Fields of `ConsumerOptions` besides the group."""
+    """Fields of `ConsumerOptions` except the group."""
 
     model: MessageModel
     orderly: bool

@@ -3,7 +3,7 @@
     async with Producer("127.0.0.1:9876", group="orders") as producer:
         result = await producer.send(Message("Orders", b"42 paid", tags="paid", keys=["42"]))
 
-Any number of sends may be under way at once: `asyncio.gather`, or `begin` for the ticket alone.
+Any number of sends may be in flight: use `asyncio.gather`, or `begin`, which returns a ticket without waiting.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from tandemq.client.producer.machine import ProducerCore, Select, by_hash
 from tandemq.errors import ClosedError, LocalError
 from tandemq.model.message import Message, MessageQueue, SendResult
 
-ONEWAY_BREATH = 64
-"""After so many one-way sends in a row the loop gets a turn."""
+ONEWAY_YIELD_AFTER = 64
+"""After this many one-way sends the event loop gets a turn."""
 
 
 class Producer:
@@ -29,14 +29,16 @@ class Producer:
     def __init__(
         self, name_servers: str, *, group: str, client_id: str = "", **options: Unpack[ProducerKeywords]
     ) -> None:
-        """A producer, not connected yet.
+        """Create a producer that is not connected yet.
 
         Args:
             name_servers: "host:port", several separated by ";".
-            group: the producer group, as brokers list it.
+            group: producer group.
+            client_id: name of this client at brokers; by default a unique one.
             options: see `ProducerOptions`.
+
         Raises:
-            ConfigError: the group or an option cannot be.
+            ConfigError: the group or an option is invalid.
         """
         self._options = ProducerOptions(group=group, **options)
         self._name_servers = name_servers
@@ -46,16 +48,16 @@ class Producer:
         self._oneway_count = 0
 
     async def start(self) -> None:
-        """Get ready; connections are made when needed.
+        """Start the producer; it connects on demand.
 
         Raises:
-            ConfigError: a name server's address is none.
+            ConfigError: an address is not "host:port".
         """
         self._shell = Shell(make_config(self._name_servers, self._client_id))
         self._core = self._shell.node.producer(self._options)
 
     async def close(self) -> None:
-        """Wait for what is under way as long as its timeouts say, leave, close. Harmless a second time."""
+        """Wait for the sends in flight, within their timeouts, then close; has no effect a second time."""
         await self._close(after_error=False)
 
     async def _close(self, *, after_error: bool) -> None:
@@ -80,10 +82,12 @@ class Producer:
     def begin(
         self, message: Message, *, unique_key: str | None = None, **choice: Unpack[QueueChoice]
     ) -> Ticket[SendResult]:
-        """Begin to send, and do not wait: for those who count answers themselves. Otherwise like `send`.
+        """Start to send one message and return its ticket, without waiting. Otherwise as `send`.
 
         Args:
-            unique_key: that of an earlier attempt to send the same message.
+            message: the message.
+            unique_key: that of an earlier attempt to send the same message; by default a new one.
+            choice: see `send`.
         """
         shell, core = self._running()
         ticket = core.send(message, shell.now, select=_selector(**choice), unique_key=unique_key)
@@ -91,26 +95,33 @@ class Producer:
         return ticket
 
     async def send(self, message: Message, **choice: Unpack[QueueChoice]) -> SendResult:
-        """Send one message and wait until the broker has answered.
+        """Send one message and wait for the response of the broker.
 
         Args:
-            message: what is sent.
-            choice: `queue`, `by_key` or `select`, see `QueueChoice`; else a queue of a broker that answers fast, and
-                another one when that fails.
+            message: the message.
+            choice: `queue`, `by_key` or `select`, see `QueueChoice`; by default the client chooses a queue of a broker
+                that responds fast, and retries on another broker.
+
+        Returns:
+            status, queue and offset of the stored message, and its ids.
+
         Raises:
-            OutcomeUnknown: no answer came, on any attempt; the message may be stored.
-            NotConnected, NoRoute, RemoteError: it is not stored.
-            LocalError, RecordTooLarge: it cannot be sent.
+            OutcomeUnknown: an attempt had no response and none succeeded; the message may be stored.
+            NotConnected, NoRoute, RemoteError: the message is not stored.
+            LocalError, RecordTooLarge: the message is invalid; nothing was sent.
         """
         shell, _ = self._running()
         await shell.writable()
         return await shell.done(self.begin(message, **choice))
 
     async def send_batch(self, messages: Sequence[Message], **choice: Unpack[QueueChoice]) -> list[SendResult]:
-        """Send several messages of one topic in as few requests as `batch_bytes_max` allows; one result per message.
+        """Send several messages of one topic, in as few requests as `batch_bytes_max` allows.
+
+        Returns:
+            one result per message, in the same order.
 
         Raises:
-            as `send`; then messages of other requests than the failed one may be stored.
+            as `send`: messages of other requests than the failed one may be stored.
         """
         shell, core = self._running()
         await shell.writable()
@@ -118,36 +129,37 @@ class Producer:
         return [result for ticket in tickets for result in await shell.done(ticket)]
 
     async def send_oneway(self, message: Message, **choice: Unpack[QueueChoice]) -> None:
-        """Send one message and do not learn what became of it. Waits while the network takes less than it is given.
+        """Send one message without a response: it may be lost without an error. Waits while the send buffers are full.
 
         Raises:
-            NoRoute, NetworkError: no route could be learnt.
-            LocalError, RecordTooLarge: it cannot be sent.
+            NoRoute, NetworkError: the route cannot be fetched.
+            LocalError, RecordTooLarge: the message is invalid; nothing was sent.
         """
         shell, core = self._running()
         ticket = core.send_oneway(message, shell.now, select=_selector(**choice))
         shell.wake()
         self._oneway_count += 1
-        if self._oneway_count % ONEWAY_BREATH == 0:
+        if self._oneway_count % ONEWAY_YIELD_AFTER == 0:
             await asyncio.sleep(0)
         await shell.writable()
         await shell.done(ticket)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic that take messages, sorted.
+        """Return the queues of a topic that accept messages, sorted.
 
         Raises:
-            NoRoute, NetworkError: they could not be learnt.
+            NoRoute: no name server knows the topic, and no broker creates it.
+            NetworkError: no name server responds.
         """
         shell, core = self._running()
-        return await shell.done(shell.node.kit.runner.start(core.queues(topic), shell.now))
+        return await shell.done(shell.node.runner.start(core.queues(topic), shell.now))
 
 
 def _selector(
     queue: MessageQueue | None = None, by_key: str | None = None, select: Select | None = None
 ) -> Select | None:
     if (queue is not None) + (by_key is not None) + (select is not None) > 1:
-        raise LocalError("give one of queue, by_key and select")
+        raise LocalError("give only one of queue, by_key and select")
     if queue is not None:
         return lambda _queues: queue
     return by_hash(by_key) if by_key is not None else select

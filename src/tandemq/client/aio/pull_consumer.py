@@ -1,4 +1,4 @@
-"""The pull consumer for asyncio: the user says which queues, from where, and when offsets are told.
+"""The pull consumer for asyncio: the user assigns queues, sets positions, and commits.
 
 async with PullConsumer("127.0.0.1:9876", group="audit") as consumer:
     consumer.assign(await consumer.queues("Orders"))
@@ -14,8 +14,8 @@ from typing import Self, TypeVar, Unpack
 
 from tandemq.client.aio.options import ConsumerKeywords
 from tandemq.client.aio.transport import Shell, make_config
-from tandemq.client.consumer.offsets.store import committed_offset, queue_offset, time_offset
-from tandemq.client.consumer.pull_machine import PullConsumerCore
+from tandemq.client.consumer.offsets.lookup import QueueBounds, committed_offset, queue_offset, time_offset
+from tandemq.client.consumer.pull_machine import PolledMessage, PullConsumerCore
 from tandemq.client.core.operations import Steps
 from tandemq.client.core.settings import ConsumerOptions
 from tandemq.errors import ClosedError
@@ -28,38 +28,40 @@ POLL_MESSAGES_MAX = 500
 
 
 class PullConsumer:
-    """Reads queues the user chooses. Use it with `async with`, or call `start` and `close`."""
+    """Reads the queues that the user assigns. Use it with `async with`, or call `start` and `close`."""
 
     def __init__(
         self, name_servers: str, *, group: str, client_id: str = "", **options: Unpack[ConsumerKeywords]
     ) -> None:
-        """A consumer, not connected yet.
+        """Create a consumer that is not connected yet.
 
         Args:
             name_servers: "host:port", several separated by ";".
-            group: whose offsets are read and told.
+            group: consumer group whose offsets are loaded and committed.
+            client_id: name of this member at brokers; by default a unique one.
             options: see `ConsumerOptions`.
+
         Raises:
-            ConfigError: the group or an option cannot be.
+            ConfigError: the group or an option is invalid.
         """
         self._options = ConsumerOptions(group=group, **options)
         self._name_servers = name_servers
         self._client_id = client_id
         self._shell: Shell | None = None
         self._core: PullConsumerCore | None = None
-        self._arrival: asyncio.Future[None] | None = None
+        self._ready: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
-        """Get ready.
+        """Start the consumer and wait for a name server.
 
         Raises:
-            ConfigError: an address is none.
-            NetworkError: no name server answers within `start_timeout_ms`.
-            RemoteError: who answers is no name server.
+            ConfigError: an address is not "host:port".
+            NetworkError: no name server responds within `start_timeout_ms`.
+            RemoteError: the server at the address is not a name server.
         """
         self._shell = Shell(make_config(self._name_servers, self._client_id))
         self._core = self._shell.node.pull_consumer(self._options)
-        self._core.on_ready = self._arrived
+        self._core.on_ready = self._on_ready
         try:
             await self._shell.reach_name_server(self._options.start_timeout_ms, AUTO_CREATE_TOPIC)
         except BaseException:
@@ -67,13 +69,13 @@ class PullConsumer:
             raise
 
     async def close(self) -> None:
-        """Leave and close; offsets are not told. Harmless a second time."""
+        """Leave the group and close, without a commit; has no effect a second time."""
         await self._close(after_error=False)
 
     async def _close(self, *, after_error: bool) -> None:
         if self._shell is not None and not self._shell.is_closed:
             await self._shell.close(after_error=after_error)
-            self._arrived()
+            self._on_ready()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -90,45 +92,49 @@ class PullConsumer:
         self._shell.check_open()
         return self._shell, self._core
 
-    def _arrived(self) -> None:
-        if self._arrival is not None and not self._arrival.done():
-            self._arrival.set_result(None)
+    def _on_ready(self) -> None:
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_result(None)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic that can be read, sorted.
+        """Return the queues of a topic that can be read, sorted.
 
         Raises:
-            NoRoute, NetworkError: they cannot be learnt.
+            NoRoute: no name server knows the topic.
+            NetworkError: no name server responds.
         """
         _, core = self._running()
-        return await self._tell(core.queues(topic))
+        return await self._run(core.queues(topic))
 
-    async def _tell(self, story: Steps[T]) -> T:
+    async def _run(self, operation: Steps[T]) -> T:
         shell, _ = self._running()
-        return await shell.done(shell.node.kit.runner.start(story, shell.now))
+        return await shell.done(shell.node.runner.start(operation, shell.now))
 
     def subscribe(self, topic: str, expression: str = "*") -> None:
-        """Which tags of a topic to read, for queues that are assigned from now on; all without this.
+        """Set the tags to read of a topic, for queues that are assigned from now on; all messages by default.
+
+        Args:
+            expression: "*" for all messages, or tags: "a || b".
 
         Raises:
-            ConfigError: topic or expression cannot be.
+            ConfigError: the topic or the expression is invalid.
         """
         shell, core = self._running()
         core.subscribe(topic, expression, shell.now)
 
     def assign(self, queues: Iterable[MessageQueue]) -> None:
-        """Read these queues and no others; new ones from the group's offset, else by `consume_from`."""
+        """Read these queues and no others; new ones from the group's committed offset, else by `consume_from`."""
         shell, core = self._running()
         core.assign(queues, shell.now)
         shell.wake()
 
     def assigned(self) -> list[MessageQueue]:
-        """The queues that are read, sorted."""
+        """Return the assigned queues, sorted."""
         _, core = self._running()
         return core.assigned()
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on from an offset.
+        """Continue at an offset of an assigned queue.
 
         Raises:
             LocalError: the queue is not assigned.
@@ -138,33 +144,37 @@ class PullConsumer:
         shell.wake()
 
     async def seek_to_time(self, queue: MessageQueue, wall_ms: int) -> int:
-        """Go on from the first message stored at or after a calendar time; returns its offset.
+        """Continue at the first message stored at or after a time, milliseconds since 1970; returns its offset.
 
         Raises:
             LocalError: the queue is not assigned.
-            NetworkError, RemoteError: the broker does not say.
+            NetworkError, RemoteError: no member of the broker group reports it.
         """
         shell, _ = self._running()
-        offset = await self._tell(time_offset(shell.node.kit, queue, wall_ms))
+        offset = await self._run(time_offset(shell.node.routes, queue, wall_ms))
         self.seek(queue, offset)
         return offset
 
     def position(self, queue: MessageQueue) -> int | None:
-        """The offset of the next message; None while it is not known."""
+        """Return the offset of the next message; None if it is not known yet, or the queue is not assigned."""
         _, core = self._running()
         return core.position(queue)
 
     async def poll(self, count_max: int = POLL_MESSAGES_MAX, *, timeout_s: float | None = None) -> list[StoredMessage]:
-        """Messages that are there, at most `count_max`, as soon as there is one; empty after the time.
+        """Wait until there is a message and return those that are there.
 
-        One whose body cannot be decompressed is passed over, with a warning in the log; only from a dead letter topic
-        it comes, with its `fault`.
+        A message whose body cannot be decompressed is passed over, with a warning in the log; one of a dead letter
+        topic is returned, with its `fault`.
+
+        Args:
+            count_max: maximum number of messages.
+            timeout_s: seconds after which the result is empty; None: wait without a limit.
         """
         return [message for _, message in await self.poll_queues(count_max, timeout_s=timeout_s)]
 
     async def poll_queues(
         self, count_max: int = POLL_MESSAGES_MAX, *, timeout_s: float | None = None
-    ) -> list[tuple[MessageQueue, StoredMessage]]:
+    ) -> list[PolledMessage]:
         """As `poll`, each message with its queue."""
         try:
             async with asyncio.timeout(timeout_s):
@@ -174,35 +184,36 @@ class PullConsumer:
                     if taken:
                         shell.wake()
                         return taken
-                    self._arrival = asyncio.get_running_loop().create_future()
-                    await self._arrival
+                    self._ready = asyncio.get_running_loop().create_future()
+                    await self._ready
         except TimeoutError:
             return []
 
     async def commit(self) -> None:
-        """Tell the offsets of all that was polled.
+        """Commit the offsets of all messages that were polled.
 
         Raises:
-            NetworkError, RemoteError: one could not be told.
+            NetworkError, RemoteError: the commit of a queue failed; those of other queues may have succeeded.
         """
         _, core = self._running()
-        await self._tell(core.commit())
+        await self._run(core.commit())
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The group's offset as the broker has it; None if there is none.
+        """Return the group's committed offset of a queue; None if there is none.
 
         Raises:
-            NetworkError, RemoteError: the broker does not say.
+            NetworkError, RemoteError: no member of the broker group reports it.
         """
         shell, _ = self._running()
-        return await self._tell(committed_offset(shell.node.kit, self._options.group, queue))
+        return await self._run(committed_offset(shell.node.routes, shell.node.availability, self._options.group, queue))
 
-    async def bounds(self, queue: MessageQueue) -> tuple[int, int]:
-        """The offsets of the first message and behind the last.
+    async def bounds(self, queue: MessageQueue) -> QueueBounds:
+        """Return the offset of a queue's first message, and the offset after its last.
 
         Raises:
-            NetworkError, RemoteError: the broker does not say.
+            NetworkError, RemoteError: no member of the broker group reports it.
         """
         shell, _ = self._running()
-        first = await self._tell(queue_offset(shell.node.kit, queue, RequestCode.GET_MIN_OFFSET))
-        return first, await self._tell(queue_offset(shell.node.kit, queue, RequestCode.GET_MAX_OFFSET))
+        first = await self._run(queue_offset(shell.node.routes, queue, RequestCode.GET_MIN_OFFSET))
+        end = await self._run(queue_offset(shell.node.routes, queue, RequestCode.GET_MAX_OFFSET))
+        return QueueBounds(first, end)

@@ -7,10 +7,10 @@
 or, with a handler, several messages at a time:
 
     async with PushConsumer(…) as consumer:
-        await consumer.run(handle, concurrency=16)      returning acknowledges, raising has the message come again
+        await consumer.run(handle, concurrency=16)      returning acknowledges, raising sends the message back
 
 A message that is neither acknowledged nor sent back is delivered again, here or at another member of the group. When
-the body of `async with` ends by an exception, the message taken last is sent back at once.
+the body of `async with` raises, the message received last is sent back at once.
 """
 
 import asyncio
@@ -22,8 +22,9 @@ from typing import Self, Unpack
 
 from tandemq.client.aio.options import ConsumerKeywords
 from tandemq.client.aio.transport import Shell, make_config
-from tandemq.client.consumer.push_machine import Delivery, PushConsumerCore, make_subscription
+from tandemq.client.consumer.push_machine import Delivery, PushConsumerCore
 from tandemq.client.consumer.received_message import ReceivedMessage
+from tandemq.client.consumer.subscription import make_subscription
 from tandemq.client.core.settings import ConsumerOptions
 from tandemq.errors import ClosedError
 from tandemq.model.message import MessageQueue
@@ -31,8 +32,8 @@ from tandemq.model.topic import AUTO_CREATE_TOPIC
 
 log = logging.getLogger(__name__)
 Handler = Callable[[ReceivedMessage], Awaitable[None]]
-BREATH = 64
-"""Before another message is taken after so many, the loop gets a turn."""
+YIELD_AFTER = 64
+"""After this many messages without a wait, the event loop gets a turn."""
 
 
 class PushConsumer:
@@ -47,16 +48,17 @@ class PushConsumer:
         client_id: str = "",
         **options: Unpack[ConsumerKeywords],
     ) -> None:
-        """A consumer, not connected yet.
+        """Create a consumer that is not connected yet.
 
         Args:
             name_servers: "host:port", several separated by ";".
-            group: the consumer group; its members share the queues (or each reads all: `model`).
-            topics: what to read: topic -> "*" or "tag || tag".
-            client_id: how brokers call this member; empty for one that nobody else has.
+            group: consumer group; its members share the queues, or each reads all of them (`model`).
+            topics: subscriptions: "*" for all messages of a topic, or tags: "a || b".
+            client_id: name of this member at brokers and in its group; by default a unique one.
             options: see `ConsumerOptions`.
+
         Raises:
-            ConfigError: the group, a topic, an expression or an option cannot be.
+            ConfigError: the group, a topic, an expression or an option is invalid.
         """
         self._options = ConsumerOptions(group=group, **options)
         self._name_servers = name_servers
@@ -66,21 +68,21 @@ class PushConsumer:
             make_subscription(topic, expression, 0)
         self._shell: Shell | None = None
         self._core: PushConsumerCore | None = None
-        self._takers: deque[asyncio.Future[None]] = deque()
+        self._receivers: deque[asyncio.Future[None]] = deque()
         self._last: ReceivedMessage | None = None
         self._taken = 0
 
     async def start(self) -> None:
-        """Join the group; messages come as soon as its members have shared the queues.
+        """Join the group and wait for a name server; messages follow once the queues are rebalanced.
 
         Raises:
-            ConfigError: an address, a topic or an expression cannot be.
-            NetworkError: no name server answers within `start_timeout_ms`.
-            RemoteError: who answers is no name server.
+            ConfigError: an address, a topic or an expression is invalid.
+            NetworkError: no name server responds within `start_timeout_ms`.
+            RemoteError: the server at the address is not a name server.
         """
         shell = self._shell = Shell(make_config(self._name_servers, self._client_id))
         core = self._core = shell.node.push_consumer(self._options, shell.now)
-        core.on_ready = self._wake_takers
+        core.on_ready = self._wake_receivers
         for topic, expression in self._topics.items():
             core.subscribe(topic, expression, shell.now)
         shell.wake()
@@ -91,24 +93,27 @@ class PushConsumer:
             raise
 
     async def subscribe(self, topic: str, expression: str = "*") -> None:
-        """Read another topic, or other tags of one.
+        """Subscribe to another topic, or to other tags of a topic.
+
+        Args:
+            expression: "*" for all messages, or tags: "a || b".
 
         Raises:
-            ConfigError: topic or expression cannot be.
+            ConfigError: the topic or the expression is invalid.
         """
         shell, core = self._running()
         core.subscribe(topic, expression, shell.now)
         shell.wake()
 
     async def close(self) -> None:
-        """Commit, leave the group, close. Harmless a second time."""
+        """Commit, leave the group, close; has no effect a second time."""
         await self._close(after_error=False)
 
     async def _close(self, *, after_error: bool) -> None:
         if self._shell is not None and not self._shell.is_closed:
             await self._shell.close(after_error=after_error)
-            while self._takers:
-                self._wake_taker()
+            while self._receivers:
+                self._wake_receiver()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -132,35 +137,35 @@ class PushConsumer:
 
     # Taking messages.
 
-    def _wake_takers(self) -> None:
-        for _ in range(len(self._takers)):
-            self._wake_taker()
+    def _wake_receivers(self) -> None:
+        for _ in range(len(self._receivers)):
+            self._wake_receiver()
 
-    def _wake_taker(self) -> None:
-        future = self._takers.popleft()
+    def _wake_receiver(self) -> None:
+        future = self._receivers.popleft()
         if not future.done():
             future.set_result(None)
 
     async def receive(self, timeout_s: float | None = None) -> ReceivedMessage | None:
-        """The next message; None if none came within the time.
+        """Return the next message; None if there was none for `timeout_s` seconds.
 
         Raises:
             ClosedError: the consumer was closed.
         """
-        await self._breathe()
+        await self._yield_to_loop()
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._take()
         except TimeoutError:
             return None
 
-    async def _breathe(self) -> None:
-        if self._taken >= BREATH:
+    async def _yield_to_loop(self) -> None:
+        if self._taken >= YIELD_AFTER:
             self._taken = 0
             await asyncio.sleep(0)
 
     async def _take(self) -> ReceivedMessage:
-        """The next message. Who is cancelled here has taken none: nothing is awaited after one was taken."""
+        """Return the next message. A cancelled call takes none: nothing is awaited after one was taken."""
         while True:
             _, core = self._running()
             delivery = core.next_delivery()
@@ -169,17 +174,17 @@ class PushConsumer:
                 self._taken += 1
                 return self._last
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._takers.append(future)
+            self._receivers.append(future)
             try:
                 await future
             finally:
-                if future.cancelled() and future in self._takers:
-                    self._takers.remove(future)
+                if future.cancelled() and future in self._receivers:
+                    self._receivers.remove(future)
 
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
-        """Messages until the consumer is closed."""
+        """Iterate over messages until the consumer is closed."""
         while True:
-            await self._breathe()
+            await self._yield_to_loop()
             try:
                 message = await self._take()
             except ClosedError:
@@ -189,8 +194,8 @@ class PushConsumer:
     async def run(self, handler: Handler, *, concurrency: int = 1) -> None:
         """Call `handler` with each message, at most `concurrency` at a time, until the consumer is closed.
 
-        When the handler returns, the message is acknowledged; when it raises, it comes again. A handler may also end
-        the message itself. Orderly consumers have at most one message of a queue under way.
+        The message is acknowledged when the handler returns, and sent back when it raises, unless the handler has ended
+        it. An orderly consumer handles at most one message of a queue at a time.
         """
         async with asyncio.TaskGroup() as group:
             for _ in range(concurrency):
@@ -198,7 +203,7 @@ class PushConsumer:
 
     async def _work(self, handler: Handler) -> None:
         while True:
-            await self._breathe()
+            await self._yield_to_loop()
             try:
                 message = await self._take()
             except ClosedError:
@@ -215,7 +220,7 @@ class PushConsumer:
                 if not message.is_ended:
                     await message.ack()
 
-    # What messages call, and what users may ask.
+    # Called by messages; state.
 
     def ack(self, delivery: Delivery) -> None:
         """See `ReceivedMessage.ack`."""
@@ -229,17 +234,17 @@ class PushConsumer:
         await shell.done(core.retry(delivery, shell.now, delay_level))
 
     async def commit(self) -> None:
-        """Tell offsets now; otherwise every `commit_ms` and at the end."""
+        """Start to commit now, without waiting; commits are also made every `commit_ms` and by `close`."""
         shell, core = self._running()
         core.rebalance_service.commit(shell.now)
         shell.wake()
 
     def assigned(self) -> list[MessageQueue]:
-        """The queues that are this member's share now, sorted; read from or about to be."""
+        """Return the queues that are assigned to this member, sorted."""
         _, core = self._running()
         return core.rebalance_service.queues()
 
     def reading_from(self) -> dict[MessageQueue, str]:
-        """The broker address from which each queue was pulled last."""
+        """Return the broker address from which each queue was pulled last."""
         _, core = self._running()
-        return {share.queue: share.puller.read_from for share in core.rebalance_service.active()}
+        return {assigned.queue: assigned.puller.read_from for assigned in core.rebalance_service.active()}

@@ -1,13 +1,13 @@
 """The client's node on asyncio: sockets, clock, futures.
 
-    data_received ─► kept ─┐
-    call of an operation ──┼─► once per turn of the loop: node.turn ─► one write per connection, connects, closes
-    timer ─────────────────┘
+    data_received ─► collected ─┐
+    call of an operation ───────┼─► once per turn of the loop: node.turn ─► one write per connection, connects, closes
+    timer ──────────────────────┘
 
-All that arrived in one turn of the loop goes into the node together, and everything it has to say to a peer leaves in
-one write. There is no task per request and none per message.
+All data received in one turn of the loop is passed to the node together, and all data for a peer is sent in one write.
+There is no task per request and none per message.
 
-What a face does: call the node's operation with `shell.now`, call `wake`, await `done(ticket)`.
+A producer or consumer calls an operation of the node with `shell.now`, calls `wake`, and awaits `done(ticket)`.
 """
 
 import asyncio
@@ -31,19 +31,21 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 WRITE_BUFFER_MAX = 1 << 20
 START_PAUSE_MS = 200
-"""Between two attempts to reach a name server at the start."""
+"""Pause between two attempts to reach a name server at the start."""
 CLOSE_AFTER_ERROR_S = 0.8
+"""Timeout of `close` after an error."""
 _serial = itertools.count(1)
 
 
 def make_config(name_servers: str, client_id: str = "") -> ClientConfig:
-    """The configuration of a client on this machine.
+    """Return the configuration of a client on this machine.
 
     Args:
         name_servers: "host:port", several separated by ";".
-        client_id: empty for one that nobody else has.
+        client_id: by default a unique one.
+
     Raises:
-        ConfigError: an address is none.
+        ConfigError: an address is not "host:port".
     """
     addresses = split_addresses(name_servers)
     ip = local_ip(addresses[0]) if addresses else "127.0.0.1"
@@ -52,7 +54,7 @@ def make_config(name_servers: str, client_id: str = "") -> ClientConfig:
 
 
 def local_ip(address: str) -> str:
-    """The address of the interface that leads to a peer; no packet is sent."""
+    """Return the IP address of the interface that leads to a peer; no packet is sent."""
     host, _, port = address.rpartition(":")
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -62,8 +64,8 @@ def local_ip(address: str) -> str:
         return "127.0.0.1"
 
 
-class _Link(asyncio.Protocol):
-    """One connection: collects what arrives."""
+class _Connection(asyncio.Protocol):
+    """One connection; passes events to the shell."""
 
     def __init__(self, shell: "Shell", link: int) -> None:
         self._shell = shell
@@ -90,42 +92,42 @@ class _Link(asyncio.Protocol):
 
 
 class Shell:
-    """Drives one client node on the running loop."""
+    """Drives one client node on the running event loop."""
 
     def __init__(self, config: ClientConfig) -> None:
-        """Call within a running loop."""
+        """Create the node; must be called within a running event loop."""
         self._loop = asyncio.get_running_loop()
         self.node = ClientNode(
             config, Random(SystemRandom().getrandbits(64)), self.now, FileOffsetStorage(config.client_id)
         )
         self._received: list[tuple[int, bytes]] = []
         self._events: list[Event] = []
-        self._links: dict[int, _Link] = {}
+        self._links: dict[int, _Connection] = {}
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._paused: set[int] = set()
         self._writable: list[asyncio.Future[None]] = []
         self._is_awake = False
         self._is_closed = False
         self._has_failed = False
-        """Whether the last operation found a peer that does not answer: then nothing is waited for at the end."""
+        """Whether the last operation failed with a NetworkError: then `close` does not wait long."""
         self._waiting: set[asyncio.Future[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def now(self) -> Now:
-        """This moment."""
+        """The current time."""
         return Now(time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000)
 
-    # For the faces.
+    # For producers and consumers.
 
     def wake(self) -> None:
-        """Something was asked of the node, or arrived: drive it in this turn of the loop."""
+        """Run a turn of the node in the next turn of the event loop."""
         if not self._is_awake and not self._is_closed:
             self._is_awake = True
             self._loop.call_soon(self._drive)
 
     async def done(self, ticket: Ticket[T]) -> T:
-        """The result of an operation that was just begun.
+        """Wait for an operation and return its result.
 
         Raises:
             TandemError: the operation failed.
@@ -143,24 +145,24 @@ class Shell:
         return ticket.result()
 
     async def reach_name_server(self, timeout_ms: int, topic: str) -> None:
-        """Wait for the answer of a name server, whatever it knows of a topic; try again until the time is over.
+        """Wait for a response of a name server to the query for a topic's route; retried until the timeout.
 
         Raises:
-            NetworkError: none answered in time.
-            RemoteError: who answers is no name server.
+            NetworkError: no name server responded in time.
+            RemoteError: the server at the address is not a name server.
         """
         started = self.now.mono_ms
         while timeout_ms:
             left_ms = started + timeout_ms - self.now.mono_ms
             try:
                 async with asyncio.timeout(max(left_ms, 1) / 1000):
-                    await self.done(self.node.kit.routes.fetch(topic, self.now))
+                    await self.done(self.node.routes.fetch(topic, self.now))
             except NoRoute:
                 return
             except TimeoutError:
                 self._has_failed = True
                 servers = ";".join(self.node.config.name_servers)
-                raise NotConnected(f"no name server answers within {timeout_ms} ms: {servers}", hint=WHERE) from None
+                raise NotConnected(f"no name server responds within {timeout_ms} ms: {servers}", hint=WHERE) from None
             except NetworkError:
                 if self.now.mono_ms + START_PAUSE_MS >= started + timeout_ms:
                     raise
@@ -169,7 +171,7 @@ class Shell:
                 return
 
     async def writable(self) -> None:
-        """Wait while the network takes less than it is given."""
+        """Wait while a send buffer is full."""
         if self._paused:
             future = self._loop.create_future()
             self._writable.append(future)
@@ -181,19 +183,19 @@ class Shell:
         return self._is_closed
 
     def check_open(self) -> None:
-        """Refuse to work after the end.
+        """Check that the client is open.
 
         Raises:
-            ClosedError: it was closed.
+            ClosedError: the client was closed.
         """
         if self._is_closed:
             raise ClosedError("the client is closed")
 
     async def close(self, *, after_error: bool = False) -> None:
-        """Leave all groups and close all links.
+        """Leave all groups and close all connections.
 
-        Waits for what is in flight, as long as its timeouts say; no longer than CLOSE_AFTER_ERROR_S if the last
-        operation found nobody, nothing is connected, or the caller ends because of an error.
+        Waits for operations in flight, within their timeouts; for `CLOSE_AFTER_ERROR_S` at most if the last operation
+        failed with a NetworkError, nothing is connected, or the caller closes because of an error.
         """
         if self._is_closed:
             return
@@ -202,7 +204,7 @@ class Shell:
             async with asyncio.timeout(CLOSE_AFTER_ERROR_S if is_short else None):
                 await self.done(self.node.close(self.now))
         except TimeoutError:
-            log.info("closed without the answers that were in flight")
+            log.info("closed without the responses in flight")
         self._drive()
         self._is_closed = True
         if self._timer is not None:
@@ -214,10 +216,10 @@ class Shell:
             if link.transport is not None:
                 link.transport.close()
         self._free_writers()
-        # Transports close in the next turn of the loop.
+        # Transports close in the next turn of the event loop.
         await asyncio.sleep(0)
 
-    # Driving.
+    # Turns.
 
     def _drive(self) -> None:
         self._is_awake = False
@@ -227,7 +229,7 @@ class Shell:
         events, self._events = self._events, []
         try:
             self._perform(self.node.turn(received, events, self.now))
-        except Exception as error:  # an error of ours: nothing can be trusted to go on, and nobody waits for ever
+        except Exception as error:  # a bug: the state may be inconsistent, and no caller must wait for ever
             log.exception("the client failed and is closed")
             self._fail(ClosedError(f"the client failed: {error!r}"))
             return
@@ -276,17 +278,17 @@ class Shell:
     async def _connect(self, number: int, address: str) -> None:
         host, _, port = address.rpartition(":")
         try:
-            await self._loop.create_connection(lambda: _Link(self, number), host.strip("[]"), int(port))
+            await self._loop.create_connection(lambda: _Connection(self, number), host.strip("[]"), int(port))
         except (OSError, ValueError, OverflowError) as error:
             self._events.append(Closed(number, str(error)))
             self.wake()
         finally:
             self._connecting.pop(number, None)
 
-    # From the connections.
+    # Called by connections.
 
-    def opened(self, number: int, link: _Link) -> None:
-        """A connection stands."""
+    def opened(self, number: int, link: _Connection) -> None:
+        """Handle an open connection."""
         assert link.transport is not None
         if self._is_closed:
             link.transport.abort()
@@ -298,23 +300,23 @@ class Shell:
         self.wake()
 
     def received(self, number: int, data: bytes) -> None:
-        """Bytes arrived."""
+        """Handle received bytes."""
         self._received.append((number, data))
         self.wake()
 
     def lost(self, number: int, reason: str) -> None:
-        """A connection is gone."""
+        """Handle the end of a connection."""
         self._links.pop(number, None)
         self.resumed(number)
         self._events.append(Closed(number, reason))
         self.wake()
 
     def paused(self, number: int) -> None:
-        """The network takes less than it is given."""
+        """Handle a full send buffer."""
         self._paused.add(number)
 
     def resumed(self, number: int) -> None:
-        """It takes more again."""
+        """Handle a send buffer that has room again."""
         self._paused.discard(number)
         if not self._paused:
             self._free_writers()

@@ -1,4 +1,4 @@
-"""What brokers ask of consumers: to rebalance, to move to other offsets, to say how they are, to consume a message.
+"""Requests of brokers to the consumers of a client: rebalance, reset offsets, report their state, consume a message.
 
 Source: docs/reference/requests.md, "relayed to clients"; RocketMQ ClientRemotingProcessor.
 """
@@ -8,9 +8,9 @@ from typing import Any
 
 from tandemq.boundary import Now
 from tandemq.client.consumer.push_machine import Delivery, PushConsumerCore
-from tandemq.client.consumer.queues.queue_locks import queue_json, queue_of
-from tandemq.client.consumer.queues.rebalance import AssignedQueue
-from tandemq.client.core.context import Kit
+from tandemq.client.consumer.queues.assigned_queue import AssignedQueue
+from tandemq.client.core.connections import RemotingClient
+from tandemq.client.core.requests import queue_from_json, queue_to_json
 from tandemq.codec.record.record import decode_message
 from tandemq.codec.remoting.bodies import integer
 from tandemq.codec.remoting.fastjson import Raw, dumps, dumps_java, key_text, loads
@@ -23,11 +23,18 @@ Handler = Callable[[str, Command, Now], Command | None]
 
 
 class ClientRemotingProcessor:
-    """Answers what brokers ask, for all consumers of one client."""
+    """Handles the requests of brokers for all consumers of one client."""
 
-    def __init__(self, kit: Kit, consumers: dict[str, PushConsumerCore], started_ms: int) -> None:
-        """`consumers` by group; the dictionary is the node's and changes."""
-        self._kit = kit
+    def __init__(
+        self,
+        remoting: RemotingClient,
+        name_servers: tuple[str, ...],
+        consumers: dict[str, PushConsumerCore],
+        started_ms: int,
+    ) -> None:
+        """`consumers`: by group; the node adds consumers to it. `started_ms`: of the client, since 1970."""
+        self._remoting = remoting
+        self._name_servers = name_servers
         self._consumers = consumers
         self._started_ms = started_ms
         self._handlers: dict[int, Handler] = {
@@ -38,16 +45,16 @@ class ClientRemotingProcessor:
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
         }
 
-    def asked(self, address: str, command: Command, now: Now) -> Command | None:
-        """Handle one request; None: no answer now."""
+    def process_request(self, address: str, command: Command, now: Now) -> Command | None:
+        """Handle one request; returns the response, or None for none or a later one."""
         handler = self._handlers.get(command.code)
         if handler is None:
-            remark = f"clients do not serve {command.code}"
+            remark = f"clients do not handle the request code {command.code}"
             return command.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
         try:
             return handler(address, command, now)
         except (ProtocolError, KeyError, ValueError, TypeError, AttributeError) as error:
-            return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"unreadable request: {error!r}")
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"invalid request: {error!r}")
 
     def _members_changed(self, _address: str, command: Command, now: Now) -> None:
         consumer = self._consumers.get(command.fields.get("consumerGroup", ""))
@@ -57,45 +64,45 @@ class ClientRemotingProcessor:
     def _reset_offsets(self, _address: str, command: Command, now: Now) -> Command | None:
         consumer = self._consumers.get(command.fields["group"])
         if consumer is None:
-            return command.answer(ResponseCode.SYSTEM_ERROR, remark="no such consumer here")
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark="this client has no such consumer")
         table = loads(command.body, is_trusted=True)["offsetTable"]
         if isinstance(table, dict):
-            offsets = {queue_of(loads(key.encode())): integer(offset, "offset") for key, offset in table.items()}
+            offsets = {queue_from_json(loads(key.encode())): integer(offset, "offset") for key, offset in table.items()}
         else:
-            offsets = {queue_of(item): integer(item.get("offset"), "offset") for item in table}
+            offsets = {queue_from_json(item): integer(item.get("offset"), "offset") for item in table}
         consumer.reset_offsets(offsets, now)
         return command.answer(ResponseCode.SUCCESS)
 
     def _status(self, _address: str, command: Command, _now: Now) -> Command:
         consumer = self._consumers.get(command.fields["group"])
         if consumer is None:
-            return command.answer(ResponseCode.SYSTEM_ERROR, remark="no such consumer here")
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark="this client has no such consumer")
         topic = command.fields["topic"]
         table = {
-            _queue_key(share.queue): share.process_queue.committable
-            for share in consumer.rebalance_service.active()
-            if share.queue.topic == topic
+            _queue_key(assigned.queue): assigned.process_queue.committable
+            for assigned in consumer.rebalance_service.active()
+            if assigned.queue.topic == topic
         }
         return command.answer(ResponseCode.SUCCESS, body=dumps_java({"messageQueueTable": table}))
 
     def _running_info(self, _address: str, command: Command, now: Now) -> Command:
         consumer = self._consumers.get(command.fields["consumerGroup"])
         if consumer is None:
-            return command.answer(ResponseCode.SYSTEM_ERROR, remark="no such consumer here")
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark="this client has no such consumer")
         return command.answer(ResponseCode.SUCCESS, body=dumps_java(self._info(consumer, now)))
 
     def _info(self, consumer: PushConsumerCore, now: Now) -> dict[str, Any]:
-        shares = consumer.rebalance_service
-        locks = shares.locks
+        service = consumer.rebalance_service
+        locks = service.locks
         return {
             "mqTable": {
-                _queue_key(share.queue): self._queue_info(
-                    share, now, locked=locks is not None and locks.holds(share.queue, now)
+                _queue_key(assigned.queue): self._queue_info(
+                    assigned, now, locked=locks is not None and locks.holds(assigned.queue, now)
                 )
-                for share in shares.active()
+                for assigned in service.active()
             },
             "properties": {
-                "PROP_NAMESERVER_ADDR": ";".join(self._kit.config.name_servers),
+                "PROP_NAMESERVER_ADDR": ";".join(self._name_servers),
                 "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
                 "PROP_CLIENT_VERSION": "V4_9_8",
                 "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
@@ -114,7 +121,7 @@ class ClientRemotingProcessor:
                     "pullRT": 0.0,
                     "pullTPS": 0.0,
                 }
-                for known in shares.subscriptions
+                for known in service.subscriptions
             },
             "subscriptionSet": [
                 {
@@ -126,23 +133,23 @@ class ClientRemotingProcessor:
                     "tagsSet": known.data.tags_set,
                     "topic": known.data.topic,
                 }
-                for known in shares.subscriptions
+                for known in service.subscriptions
             ],
         }
 
-    def _queue_info(self, share: AssignedQueue, now: Now, *, locked: bool) -> dict[str, Any]:
-        window = share.process_queue
+    def _queue_info(self, assigned: AssignedQueue, now: Now, *, locked: bool) -> dict[str, Any]:
+        process_queue = assigned.process_queue
         wall_ms = now.wall_ms
         return {
-            "cachedMsgCount": window.count,
-            "cachedMsgMaxOffset": max(0, window.next_offset - 1),
-            "cachedMsgMinOffset": window.committable,
-            "cachedMsgSizeInMiB": window.bytes_held >> 20,
-            "commitOffset": window.committable,
+            "cachedMsgCount": process_queue.count,
+            "cachedMsgMaxOffset": max(0, process_queue.next_offset - 1),
+            "cachedMsgMinOffset": process_queue.committable,
+            "cachedMsgSizeInMiB": process_queue.bytes_held >> 20,
+            "commitOffset": process_queue.committable,
             "droped": False,
             "lastConsumeTimestamp": wall_ms,
             "lastLockTimestamp": wall_ms if locked else 0,
-            "lastPullTimestamp": wall_ms - (now.mono_ms - share.puller.pulled_ms),
+            "lastPullTimestamp": wall_ms - (now.mono_ms - assigned.puller.pulled_ms),
             "locked": locked,
             "transactionMsgCount": 0,
             "transactionMsgMaxOffset": 0,
@@ -153,25 +160,25 @@ class ClientRemotingProcessor:
     def _consume_directly(self, address: str, command: Command, now: Now) -> Command | None:
         consumer = self._consumers.get(command.fields["consumerGroup"])
         if consumer is None:
-            return command.answer(ResponseCode.SYSTEM_ERROR, remark="no such consumer here")
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark="this client has no such consumer")
         message = decode_message(command.body, 0, len(command.body))
         broker_name = command.fields.get("brokerName", "")
         delivery = Delivery(message, MessageQueue(message.topic, broker_name, message.queue_id), None)
         began_ms = now.mono_ms
 
-        def ended(is_consumed: bool, at: Now) -> None:
+        def on_end(is_consumed: bool, at: Now) -> None:
             result = {
                 "autoCommit": True,
                 "consumeResult": "CR_SUCCESS" if is_consumed else "CR_LATER",
                 "order": consumer.options.orderly,
                 "spentTimeMills": at.mono_ms - began_ms,
             }
-            self._kit.links.answer(address, command, command.answer(ResponseCode.SUCCESS, body=dumps(result)))
+            self._remoting.answer(address, command, command.answer(ResponseCode.SUCCESS, body=dumps(result)))
 
-        delivery.on_end = ended
-        consumer.hand_in(delivery)
+        delivery.on_end = on_end
+        consumer.deliver_directly(delivery)
         return None
 
 
 def _queue_key(queue: MessageQueue) -> Raw:
-    return Raw(key_text(queue_json(queue)))
+    return Raw(key_text(queue_to_json(queue)))

@@ -1,27 +1,31 @@
-"""The pull consumer's machine: queues chosen by the user, read from where the user says, offsets told when asked.
+"""The pull consumer without input and output: the user assigns queues, sets positions, and commits.
 
-    assign ─► start offset ─► fetch ─► window ─► take() ─► commit tells up to what was taken
-                     seek ────┘
+    assign ─► start offset ─► puller ─► process queue ─► take() ─► commit: up to what was taken
+                     seek ─────┘
 
-Nothing is shared out among members, and a message counts as consumed when it was taken. An unreadable one
+Queues are not shared among members, and a message counts as consumed when it was taken. An unreadable message
 (`client.consumer.unreadable`) is logged and passed over.
 
-Owner: the node. Source: docs/reference/requests.md, "consuming".
+Owner: the node. Source: docs/reference/requests.md, "consuming"; RocketMQ DefaultLitePullConsumerImpl.
 """
 
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
+from typing import NamedTuple
 
 from tandemq.boundary import Now
 from tandemq.client.consumer import unreadable
-from tandemq.client.consumer.offsets.store import ask_member, commit_request, offset_question, starting_offset
-from tandemq.client.consumer.push_machine import make_subscription
+from tandemq.client.consumer.offsets.lookup import ask_active_member, starting_offset
 from tandemq.client.consumer.queues.process_queue import ProcessQueue
-from tandemq.client.consumer.queues.queue_puller import QueuePuller, Subscription
+from tandemq.client.consumer.queues.queue_puller import MakePuller, QueuePuller, Subscription
+from tandemq.client.consumer.subscription import make_subscription
+from tandemq.client.core.availability import BrokerAvailability
 from tandemq.client.core.calls import Ticket
-from tandemq.client.core.context import Kit
-from tandemq.client.core.operations import Steps, checked, current_time, pause, wait
+from tandemq.client.core.operations import OperationRunner, Steps, checked, current_time, pause, wait
+from tandemq.client.core.requests import query_offset_request, update_offset_request
+from tandemq.client.core.routes import Routes
 from tandemq.client.core.settings import ConsumerOptions
 from tandemq.errors import LocalError, TandemError
 from tandemq.model.group import ConsumerData
@@ -31,48 +35,74 @@ log = logging.getLogger(__name__)
 OPEN_RETRY_MS = 500
 
 
-class _Reading:
-    """One assigned queue."""
+class PolledMessage(NamedTuple):
+    """A message, and the queue it was read from."""
 
-    __slots__ = ("is_placed", "process_queue", "puller", "told")
+    queue: MessageQueue
+    message: StoredMessage
+
+
+class _Reading:
+    """One queue assigned by the user."""
+
+    __slots__ = ("committed", "is_placed", "process_queue", "puller")
 
     def __init__(self, process_queue: ProcessQueue, puller: QueuePuller) -> None:
         self.process_queue = process_queue
         self.puller = puller
         self.is_placed = False
-        self.told = -1
+        """Whether its position is known."""
+        self.committed = -1
+
+
+class _Ready(NamedTuple):
+    """A pulled message that was not taken; `generation`: of its process queue when it was pulled."""
+
+    reading: _Reading
+    generation: int
+    message: StoredMessage
 
 
 class PullConsumerCore:
-    """A pull consumer as a plain object."""
+    """A pull consumer, driven by the node's turns."""
 
-    def __init__(self, kit: Kit, options: ConsumerOptions) -> None:
-        """Nothing is assigned."""
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        routes: Routes,
+        availability: BrokerAvailability,
+        runner: OperationRunner,
+        make_puller: MakePuller,
+    ) -> None:
+        """No queue is assigned."""
         self.options = options
-        self._kit = kit
+        self._routes = routes
+        self._availability = availability
+        self._runner = runner
+        self._make_puller = make_puller
         self._readings: dict[MessageQueue, _Reading] = {}
         self._subscriptions: dict[str, Subscription] = {}
-        self._ready: deque[tuple[_Reading, int, StoredMessage]] = deque()
+        self._ready: deque[_Ready] = deque()
         self._is_closed = False
         self.on_ready: Callable[[], None] = lambda: None
         """Called when there may be messages to take."""
 
     def queues(self, topic: str) -> Steps[list[MessageQueue]]:
-        """The queues of a topic that can be read.
+        """Return the queues of a topic that can be read, sorted.
 
         Raises:
-            NoRoute, NetworkError: they cannot be learnt.
+            NoRoute, NetworkError: the route cannot be fetched.
         """
         now = yield from current_time()
-        self._kit.routes.want(topic)
-        route = yield from wait(self._kit.routes.fetch(topic, now))
+        self._routes.want(topic)
+        route = yield from wait(self._routes.fetch(topic, now))
         return sorted(route.subscribe_queues())
 
     def subscribe(self, topic: str, expression: str, now: Now) -> None:
-        """Which tags of a topic to read, for queues that are assigned from now on; all without this.
+        """Set the tags to read of a topic, for queues that are assigned from now on; all messages by default.
 
         Raises:
-            ConfigError: topic or expression cannot be.
+            ConfigError: the topic or the expression is invalid.
         """
         self._subscriptions[topic] = make_subscription(topic, expression, now.wall_ms)
 
@@ -86,30 +116,28 @@ class PullConsumerCore:
                 self._open(queue, now)
 
     def assigned(self) -> list[MessageQueue]:
-        """The queues that are read, sorted."""
+        """Return the assigned queues, sorted."""
         return sorted(self._readings)
 
     def _open(self, queue: MessageQueue, now: Now) -> None:
-        self._kit.routes.want(queue.topic)
+        self._routes.want(queue.topic)
         if queue.topic not in self._subscriptions:
             self.subscribe(queue.topic, "*", now)
         process_queue = ProcessQueue(queue, self.options.prefetch_messages, self.options.prefetch_bytes)
-        puller = QueuePuller(
-            self._kit,
-            self.options,
+        puller = self._make_puller(
             self._subscriptions[queue.topic],
             process_queue,
-            lambda messages, _at: self._arrived(reading, messages),
+            lambda messages, _at: self._on_messages(reading, messages),
         )
         reading = self._readings[queue] = _Reading(process_queue, puller)
-        self._kit.runner.start(self._begin(queue, reading), now)
+        self._runner.start(self._opening(queue, reading), now)
 
-    def _begin(self, queue: MessageQueue, reading: _Reading) -> Steps[None]:
+    def _opening(self, queue: MessageQueue, reading: _Reading) -> Steps[None]:
         while self._readings.get(queue) is reading and not reading.is_placed:
             try:
-                if self._kit.routes.get(queue.topic) is None:
+                if self._routes.get(queue.topic) is None:
                     yield from self.queues(queue.topic)
-                offset = yield from starting_offset(self._kit, self.options, queue)
+                offset = yield from starting_offset(self._routes, self._availability, self.options, queue)
             except TandemError as error:
                 log.info("start offset waits group=%s queue=%s reason=%s", self.options.group, queue, error)
                 yield from pause(OPEN_RETRY_MS)
@@ -123,7 +151,7 @@ class PullConsumerCore:
         reading.puller.restart(now)
 
     def seek(self, queue: MessageQueue, offset: int, now: Now) -> None:
-        """Go on from an offset of an assigned queue.
+        """Continue at an offset of an assigned queue.
 
         Raises:
             LocalError: the queue is not assigned.
@@ -134,57 +162,59 @@ class PullConsumerCore:
         self._place(reading, offset, now)
 
     def position(self, queue: MessageQueue) -> int | None:
-        """The offset of the next message to take; None while it is not known, or if the queue is not assigned."""
+        """Return the offset of the next message to take; None if it is not known yet, or the queue is not assigned."""
         reading = self._readings.get(queue)
         return reading.process_queue.committable if reading is not None and reading.is_placed else None
 
-    def take(self, count_max: int, now: Now) -> list[tuple[MessageQueue, StoredMessage]]:
-        """Messages that are there, at most `count_max`; in order within a queue."""
-        taken: list[tuple[MessageQueue, StoredMessage]] = []
+    def take(self, count_max: int, now: Now) -> list[PolledMessage]:
+        """Take at most `count_max` pulled messages; the order within a queue is kept."""
+        taken: list[PolledMessage] = []
         drained: dict[_Reading, None] = {}
         while self._ready and len(taken) < count_max:
             reading, generation, message = self._ready.popleft()
             queue = reading.process_queue.queue
             if generation == reading.process_queue.generation and self._readings.get(queue) is reading:
                 reading.process_queue.ack(message.queue_offset)
-                taken.append((queue, message))
+                taken.append(PolledMessage(queue, message))
                 drained[reading] = None
         for reading in drained:
             reading.puller.pull(now)
         return taken
 
-    def _arrived(self, reading: _Reading, messages: list[StoredMessage]) -> None:
+    def _on_messages(self, reading: _Reading, messages: list[StoredMessage]) -> None:
+        process_queue = reading.process_queue
         for message in messages:
-            if unreadable.is_rejected(reading.process_queue.queue, message):
-                unreadable.warn(self.options.group, reading.process_queue.queue, message, "passed over")
-                reading.process_queue.ack(message.queue_offset)
+            if unreadable.is_rejected(process_queue.queue, message):
+                unreadable.warn(self.options.group, process_queue.queue, message, "passed over")
+                process_queue.ack(message.queue_offset)
             else:
-                self._ready.append((reading, reading.process_queue.generation, message))
+                self._ready.append(_Ready(reading, process_queue.generation, message))
         self.on_ready()
 
     def commit(self) -> Steps[None]:
-        """Tell the offsets of what was taken.
+        """Commit the offsets of all messages that were taken.
 
         Raises:
-            NetworkError, RemoteError: one could not be told; others may have been.
+            NetworkError, RemoteError: the commit of a queue failed; those of other queues may have succeeded.
         """
         for queue, reading in list(self._readings.items()):
             offset = reading.process_queue.committable
-            if reading.is_placed and offset != reading.told:
-                yield from self._tell(queue, offset)
-                reading.told = offset
+            if reading.is_placed and offset != reading.committed:
+                yield from self._commit(queue, offset)
+                reading.committed = offset
 
-    def _tell(self, queue: MessageQueue, offset: int) -> Steps[None]:
-        answer = yield from ask_member(
-            self._kit,
+    def _commit(self, queue: MessageQueue, offset: int) -> Steps[None]:
+        answer = yield from ask_active_member(
+            self._routes,
+            self._availability,
             queue.broker_name,
-            lambda: commit_request(self.options.group, queue, offset),
-            check=lambda: offset_question(self.options.group, queue),
+            partial(update_offset_request, self.options.group, queue, offset),
+            partial(query_offset_request, self.options.group, queue),
         )
         checked(answer)
 
     def close(self, now: Now) -> Ticket[None]:
-        """Stop reading. Offsets are not told: `commit` does that."""
+        """Stop reading, without a commit."""
         self._is_closed = True
         self.assign([], now)
         self._ready.clear()
@@ -193,7 +223,7 @@ class PullConsumerCore:
         return ticket
 
     def heartbeat_data(self) -> list[ConsumerData]:
-        """What a heartbeat says of this consumer."""
+        """Return the part of a heartbeat that describes this consumer; empty once it is closed."""
         if self._is_closed:
             return []
         subscriptions = [known.data for known in self._subscriptions.values()]

@@ -1,17 +1,18 @@
-"""The push consumer's machine: shares pull, deliveries come out, acknowledgements go in.
+"""The push consumer without input and output: pulled messages become deliveries, which are acknowledged or sent back.
 
-    shares ─► messages ─► next_delivery() ─► ack: the offset may pass it
-                 │                        └► retry: sent back, then as acknowledged; or delivered again
-                 └► unreadable: retry at once, never delivered
+    assigned queues ─► messages ─► next_delivery() ─► ack: the committed offset may pass it
+                          │                        └► retry: sent back, then as acknowledged; or delivered again
+                          └► unreadable: retried at once, never delivered
 
-Concurrent: all that was pulled may be handed out at once, in any order of queues, in order within one.
-Orderly: of each queue one message at a time, under the queue's lock; one that failed comes again before the next.
+Concurrent: all pulled messages may be delivered at once; the order within a queue is kept.
+Orderly: one message of each queue at a time, under the lock of the queue; a failed message is delivered again before
+the next one.
 
-What always holds: every delivery is ended once, by `ack` or `retry`; what is neither stays uncommitted and comes
-again, here or at another member. Deliveries of a queue that was given back meanwhile are no longer this consumer's:
-ending them does nothing.
+Invariant: a delivery is ended once, by `ack` or `retry`; one that is not ended stays uncommitted and is delivered
+again, here or at another member. Ending a delivery of a queue that was dropped meanwhile has no effect.
 
-Owner: the node. Source: docs/reference/requests.md, "consuming"; RocketMQ ConsumeMessage*Service.
+Owner: the node. Source: docs/reference/requests.md, "consuming"; RocketMQ DefaultMQPushConsumerImpl,
+ConsumeMessage*Service.
 """
 
 import logging
@@ -21,109 +22,93 @@ from dataclasses import replace
 
 from tandemq.boundary import Now
 from tandemq.client.consumer import unreadable
-from tandemq.client.consumer.offsets.store import OffsetStorage
-from tandemq.client.consumer.queues.queue_puller import Subscription
-from tandemq.client.consumer.queues.rebalance import AssignedQueue, AssignmentState, RebalanceService
-from tandemq.client.consumer.send_back import DEAD_LETTER_LEVEL, send_back
-from tandemq.client.core.calls import Ticket
-from tandemq.client.core.context import Kit
-from tandemq.client.core.operations import void
+from tandemq.client.consumer.queues.assigned_queue import AssignedQueue, AssignmentState
+from tandemq.client.consumer.rebalance import RebalanceService
+from tandemq.client.consumer.send_back import DEAD_LETTER_LEVEL, MessageSendBack
+from tandemq.client.consumer.subscription import make_subscription
+from tandemq.client.core.calls import Ticket, Timers
+from tandemq.client.core.operations import OperationRunner, void
 from tandemq.client.core.routes import TopicRoute
 from tandemq.client.core.settings import ConsumerOptions, MessageModel
-from tandemq.client.producer.machine import ProducerCore
-from tandemq.errors import ConfigError
-from tandemq.model.group import ConsumerData, SubscriptionData, parse_tag_expression, tag_codes
+from tandemq.model.group import ConsumerData
 from tandemq.model.message import RETRY_TOPIC, MessageQueue, StoredMessage
-from tandemq.model.topic import retry_topic, topic_name_error
+from tandemq.model.topic import retry_topic
 
 log = logging.getLogger(__name__)
 LOCAL_RETRY_MS = 5_000
-"""After which a message that nobody would take back is delivered again here."""
+"""Pause before a message that could not be sent back is delivered again here."""
 
 
 class Delivery:
-    """One message handed to the user, until it is ended."""
+    """One message delivered to the user, until it is ended."""
 
-    __slots__ = ("_generation", "is_ended", "message", "on_end", "queue", "share")
+    __slots__ = ("_generation", "assigned", "is_ended", "message", "on_end", "queue")
 
-    def __init__(self, message: StoredMessage, queue: MessageQueue, share: AssignedQueue | None) -> None:
-        """Of a share; without one it was handed in from outside and has no offset."""
+    def __init__(self, message: StoredMessage, queue: MessageQueue, assigned: AssignedQueue | None) -> None:
+        """`assigned`: None for a message that a broker sent for direct consumption, which has no offset."""
         self.message = message
         self.queue = queue
-        self.share = share
+        self.assigned = assigned
         self.is_ended = False
         self.on_end: Callable[[bool, Now], None] | None = None
-        """Told whether it was acknowledged: for messages handed in from outside."""
-        self._generation = share.process_queue.generation if share is not None else 0
+        """Called with whether it was acknowledged; for direct consumption."""
+        self._generation = assigned.process_queue.generation if assigned is not None else 0
 
     @property
     def is_ours(self) -> bool:
-        """Whether its queue is still this consumer's, and was not set to another offset."""
-        share = self.share
+        """Whether its queue is still assigned, and was not moved to another offset."""
+        assigned = self.assigned
         return (
-            share is not None
-            and share.state is AssignmentState.ACTIVE
-            and share.process_queue.generation == self._generation
+            assigned is not None
+            and assigned.state is AssignmentState.ACTIVE
+            and assigned.process_queue.generation == self._generation
         )
 
 
-def make_subscription(topic: str, expression: str, version: int) -> Subscription:
-    """What to read of a topic, for instance "*" or "a || b".
-
-    Raises:
-        ConfigError: topic or expression cannot be.
-    """
-    if not isinstance(topic, str) or not isinstance(expression, str):
-        raise ConfigError(f"a topic and an expression must be str, not {topic!r:.64} and {expression!r:.64}")
-    fault = topic_name_error(topic)
-    if fault is not None:
-        raise ConfigError(fault)
-    try:
-        tags = parse_tag_expression(expression)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-    if any("|" in tag for tag in tags or ()):
-        raise ConfigError(f"the subscription {expression[:64]!r} is none", hint="write `*` or `a || b`")
-    data = SubscriptionData(
-        topic, expression.strip() or "*", sorted(tags or ()), sorted(tag_codes(tags or [])), version
-    )
-    return Subscription(data, None if tags is None else frozenset(tags))
-
-
 class PushConsumerCore:
-    """A push consumer as a plain object."""
+    """A push consumer, driven by the node's turns."""
 
     def __init__(
-        self, kit: Kit, options: ConsumerOptions, producer: ProducerCore, local: OffsetStorage, now: Now
+        self,
+        options: ConsumerOptions,
+        runner: OperationRunner,
+        timers: Timers,
+        rebalance_service: RebalanceService,
+        sender: MessageSendBack,
+        now: Now,
     ) -> None:
-        """Subscribed to nothing but its retry topic. `producer` sends what cannot be sent back."""
+        """Not subscribed to a topic."""
         self.options = options
-        self._kit = kit
-        self._producer = producer
+        self.rebalance_service = rebalance_service
+        self._runner = runner
+        self._timers = timers
+        self._sender = sender
         self._ready: deque[Delivery] = deque()
         self._waiting: dict[AssignedQueue, deque[Delivery]] = {}
+        """Orderly consumers: deliveries of each queue after the current one."""
         self._current: dict[AssignedQueue, Delivery] = {}
+        """Orderly consumers: the delivery of each queue that is not ended."""
         self._is_closed = False
         self.on_ready: Callable[[], None] = lambda: None
         """Called when there may be a next delivery."""
         self.on_subscribed: Callable[[Now], None] = lambda _now: None
-        """Called when brokers should hear of a new subscription."""
-        self.rebalance_service = RebalanceService(kit, options, local, self._arrived, self._dropped)
-        self.rebalance_service.on_locked = self._offer
-        kit.routes.on_change.append(self._route_changed)
-        timers, mono_ms = kit.timers, now.mono_ms
-        timers.every(options.rebalance_ms, self.rebalance_service.rebalance, first_ms=mono_ms + options.rebalance_ms)
+        """Called when brokers should get a heartbeat with a new subscription."""
+        rebalance_service.on_messages = self._on_messages
+        rebalance_service.on_dropped = self._on_dropped
+        rebalance_service.on_locked = self._deliver_next
+        mono_ms = now.mono_ms
+        timers.every(options.rebalance_ms, rebalance_service.rebalance, first_ms=mono_ms + options.rebalance_ms)
         timers.every(options.commit_ms, self._commit, first_ms=mono_ms + options.commit_ms)
         if options.orderly:
             timers.every(options.lock_renew_ms, self._renew_locks, first_ms=mono_ms + options.lock_renew_ms)
 
-    # What users ask for.
+    # Operations.
 
     def subscribe(self, topic: str, expression: str, now: Now) -> None:
-        """Read a topic: all of it ("*"), or some tags ("a || b").
+        """Subscribe to a topic: "*" for all messages, or tags: "a || b".
 
         Raises:
-            ConfigError: topic or expression cannot be.
+            ConfigError: the topic or the expression is invalid.
         """
         self.rebalance_service.subscribe(make_subscription(topic, expression, now.wall_ms), now)
         retries = retry_topic(self.options.group)
@@ -133,29 +118,30 @@ class PushConsumerCore:
         self.on_subscribed(now)
 
     def next_delivery(self) -> Delivery | None:
-        """The next message to consume; None if there is none now."""
+        """Return the next message to consume; None if there is none now."""
         while self._ready:
             delivery = self._ready.popleft()
-            if delivery.share is None or delivery.is_ours:
+            if delivery.assigned is None or delivery.is_ours:
                 return delivery
         return None
 
     def ack(self, delivery: Delivery, now: Now) -> None:
-        """The message is consumed. A second time is harmless."""
+        """Acknowledge a message; has no effect a second time."""
         if delivery.is_ended:
             return
         delivery.is_ended = True
         if delivery.on_end is not None:
             delivery.on_end(True, now)
-        self._pass(delivery, now)
+        self._acknowledge(delivery, now)
 
     def retry(self, delivery: Delivery, now: Now, delay_level: int = 0) -> Ticket[None]:
-        """The message could not be consumed: have it come again.
+        """End a message that could not be consumed: it is delivered again later.
 
         Args:
-            delay_level: 0 for a delay that grows with each time, -1 for the dead letter topic at once.
+            delay_level: delay level of the redelivery; 0: increasing with each redelivery; -1: dead letter topic.
+
         Returns:
-            a ticket, settled when it was sent back, or kept to be delivered again here.
+            a ticket, settled when the message was sent back, or kept to be delivered again here.
         """
         ticket: Ticket[None] = Ticket()
         if delivery.is_ended:
@@ -167,103 +153,103 @@ class PushConsumerCore:
         if not delivery.is_ours:
             ticket.settle(None)
         elif self.options.model is MessageModel.BROADCASTING:
-            log.warning(
-                "message given up group=%s queue=%s offset=%d: broadcast messages are not sent back",
-                self.options.group,
-                delivery.queue,
-                delivery.message.queue_offset,
-            )
-            self._pass(delivery, now)
+            self._give_up(delivery, now)
             ticket.settle(None)
-        elif self.options.orderly and delay_level != DEAD_LETTER_LEVEL and not self._is_over(delivery.message):
-            self._kit.timers.at(now.mono_ms + self.options.suspend_ms, lambda at: self._redeliver(delivery, at))
+        elif self.options.orderly and delay_level != DEAD_LETTER_LEVEL and not self._is_used_up(delivery.message):
+            self._timers.at(now.mono_ms + self.options.suspend_ms, lambda at: self._redeliver(delivery, at))
             ticket.settle(None)
         else:
             level = DEAD_LETTER_LEVEL if self.options.orderly else delay_level
             self._send_back(delivery, level, ticket, now)
         return ticket
 
-    def _is_over(self, message: StoredMessage) -> bool:
+    def _is_used_up(self, message: StoredMessage) -> bool:
         return 0 <= self.options.max_reconsume_times <= message.reconsume_times
 
-    def _send_back(self, delivery: Delivery, level: int, ticket: Ticket[None], now: Now) -> None:
-        story = send_back(self._kit, self.options, self._producer, delivery.queue, delivery.message, level)
+    def _give_up(self, delivery: Delivery, now: Now) -> None:
+        log.warning(
+            "message given up group=%s queue=%s offset=%d: broadcast messages are not sent back",
+            self.options.group,
+            delivery.queue,
+            delivery.message.queue_offset,
+        )
+        self._acknowledge(delivery, now)
 
-        def ended(done: Ticket[bool]) -> None:
+    def _send_back(self, delivery: Delivery, level: int, ticket: Ticket[None], now: Now) -> None:
+        def on_settled(done: Ticket[bool]) -> None:
             if done.error is None and done.result():
-                self._kit.timers.at(0, lambda at: self._pass(delivery, at))
+                self._timers.at(0, lambda at: self._acknowledge(delivery, at))
             else:
-                self._kit.timers.at(
-                    0,
-                    lambda at: void(
-                        self._kit.timers.at(at.mono_ms + LOCAL_RETRY_MS, lambda then: self._redeliver(delivery, then))
-                    ),
-                )
+                self._timers.at(0, lambda at: self._redeliver_later(delivery, at))
             ticket.settle(None)
 
-        self._kit.runner.start(story, now).then(ended)
+        operation = self._sender.send_back(delivery.queue, delivery.message, level)
+        self._runner.start(operation, now).then(on_settled)
+
+    def _redeliver_later(self, delivery: Delivery, now: Now) -> None:
+        void(self._timers.at(now.mono_ms + LOCAL_RETRY_MS, lambda at: self._redeliver(delivery, at)))
 
     def _redeliver(self, delivery: Delivery, now: Now) -> None:
-        share = delivery.share
-        if share is None or not delivery.is_ours:
+        assigned = delivery.assigned
+        if assigned is None or not delivery.is_ours:
             return
         message = replace(delivery.message, reconsume_times=delivery.message.reconsume_times + 1)
-        self._hand_out(Delivery(message, delivery.queue, share), now)
+        self._deliver(Delivery(message, delivery.queue, assigned), now)
 
-    def _pass(self, delivery: Delivery, now: Now) -> None:
-        share = delivery.share
-        if share is None or not delivery.is_ours:
+    def _acknowledge(self, delivery: Delivery, now: Now) -> None:
+        assigned = delivery.assigned
+        if assigned is None or not delivery.is_ours:
             return
-        share.process_queue.ack(delivery.message.queue_offset)
+        assigned.process_queue.ack(delivery.message.queue_offset)
         if self.options.orderly:
-            self._current.pop(share, None)
-            self._offer(share, now)
-        share.puller.pull(now)
+            self._current.pop(assigned, None)
+            self._deliver_next(assigned, now)
+        assigned.puller.pull(now)
 
-    def hand_in(self, delivery: Delivery) -> None:
-        """Deliver a message that came from outside; its `on_end` hears what became of it."""
+    def deliver_directly(self, delivery: Delivery) -> None:
+        """Deliver a message that a broker sent for direct consumption; its `on_end` is called with the outcome."""
         self._ready.append(delivery)
         self.on_ready()
 
     def close(self, now: Now) -> Ticket[None]:
-        """Stop reading and tell offsets; settled when the brokers have answered or did not."""
+        """Stop reading and commit; the ticket is settled when the brokers have responded or timed out."""
         self._is_closed = True
         self._ready.clear()
         self._waiting.clear()
         return self.rebalance_service.close(now)
 
-    # What the shares bring.
+    # Messages and locks of assigned queues.
 
-    def _arrived(self, share: AssignedQueue, messages: list[StoredMessage], now: Now) -> None:
+    def _on_messages(self, assigned: AssignedQueue, messages: list[StoredMessage], now: Now) -> None:
         if self._is_closed:
             return
-        queue = share.queue
+        queue = assigned.queue
         if queue.topic == retry_topic(self.options.group):
             messages = [replace(m, topic=m.properties.get(RETRY_TOPIC, m.topic)) for m in messages]
-        deliveries = [Delivery(message, queue, share) for message in messages]
+        deliveries = [Delivery(message, queue, assigned) for message in messages]
         if self.options.orderly:
-            self._waiting.setdefault(share, deque()).extend(deliveries)
-            self._offer(share, now)
+            self._waiting.setdefault(assigned, deque()).extend(deliveries)
+            self._deliver_next(assigned, now)
         elif any(message.fault for message in messages):
             for delivery in deliveries:
-                self._hand_out(delivery, now)
+                self._deliver(delivery, now)
         else:
             self._ready.extend(deliveries)
             self.on_ready()
 
-    def _hand_out(self, delivery: Delivery, now: Now) -> None:
-        """Let the user have a message, if it can be read; in orderly mode it is its queue's current one."""
-        if self.options.orderly and delivery.share is not None:
-            self._current[delivery.share] = delivery
+    def _deliver(self, delivery: Delivery, now: Now) -> None:
+        """Deliver a message if it is readable; in orderly mode it becomes the current one of its queue."""
+        if self.options.orderly and delivery.assigned is not None:
+            self._current[delivery.assigned] = delivery
         if unreadable.is_rejected(delivery.queue, delivery.message):
-            self._kit.timers.at(now.mono_ms, lambda at: self._reject(delivery, at))
+            self._timers.at(now.mono_ms, lambda at: self._reject(delivery, at))
             return
         self._ready.append(delivery)
         self.on_ready()
 
     def _reject(self, delivery: Delivery, now: Now) -> None:
-        """An unreadable message counts as failed. An orderly queue would stand still while it is tried again, and its
-        bytes stay the same: there it is a dead letter at once."""
+        """Retry an unreadable message. An orderly consumer sends it to the dead letter topic at once, because its queue
+        would stop while the same bytes are retried."""
         if not delivery.is_ours or self._is_closed:
             return
         is_broadcast = self.options.model is MessageModel.BROADCASTING
@@ -274,36 +260,36 @@ class PushConsumerCore:
         else:
             self.retry(delivery, now, DEAD_LETTER_LEVEL if self.options.orderly else 0)
 
-    def _offer(self, share: AssignedQueue, now: Now) -> None:
-        """Hand out an orderly queue's next message, if none is out and the lock holds."""
-        waiting = self._waiting.get(share)
-        assert self.rebalance_service.locks is not None
-        if self._current.get(share) is not None and not self._current[share].is_ours:
-            del self._current[share]
+    def _deliver_next(self, assigned: AssignedQueue, now: Now) -> None:
+        """Deliver the next message of an orderly queue, if none is in process and the lock is valid."""
+        waiting = self._waiting.get(assigned)
+        if self._current.get(assigned) is not None and not self._current[assigned].is_ours:
+            del self._current[assigned]
         while waiting and not waiting[0].is_ours:
             waiting.popleft()
-        if not waiting or share in self._current:
+        if not waiting or assigned in self._current:
             return
-        if not self.rebalance_service.may_consume(share, now):
+        if not self.rebalance_service.may_consume(assigned, now):
             return
-        self._hand_out(waiting.popleft(), now)
+        self._deliver(waiting.popleft(), now)
 
-    def _dropped(self, share: AssignedQueue) -> None:
-        self._waiting.pop(share, None)
-        self._current.pop(share, None)
+    def _on_dropped(self, assigned: AssignedQueue) -> None:
+        self._waiting.pop(assigned, None)
+        self._current.pop(assigned, None)
 
     def _renew_locks(self, now: Now) -> None:
-        locks = self.rebalance_service.locks
-        assert locks is not None
+        service = self.rebalance_service
+        assert service.locks is not None
         if self._is_closed:
             return
-        for share in self.rebalance_service.active():
-            self.rebalance_service.may_consume(share, now)
-        locks.renew([share.queue for share in self.rebalance_service.active()], now)
+        for assigned in service.active():
+            service.may_consume(assigned, now)
+        service.locks.renew([assigned.queue for assigned in service.active()], now)
 
-    # What the node brings.
+    # Called by the node.
 
-    def _route_changed(self, route: TopicRoute, now: Now) -> None:
+    def route_changed(self, route: TopicRoute, now: Now) -> None:
+        """Rebalance if the topic of a changed route is subscribed to."""
         if any(known.data.topic == route.topic for known in self.rebalance_service.subscriptions):
             self.rebalance_service.rebalance(now)
 
@@ -312,19 +298,19 @@ class PushConsumerCore:
             self.rebalance_service.commit(now)
 
     def reset_offsets(self, offsets: dict[MessageQueue, int], now: Now) -> None:
-        """Go on from other offsets: what was pulled and not acknowledged is forgotten, and the new offsets are told."""
+        """Continue at other offsets: unacknowledged messages are dropped, and the new offsets are committed."""
         for queue, offset in offsets.items():
             self.rebalance_service.withdraw(queue, now)
-            share = self.rebalance_service.get(queue)
-            if share is not None and share.state is AssignmentState.ACTIVE:
+            assigned = self.rebalance_service.get(queue)
+            if assigned is not None and assigned.state is AssignmentState.ACTIVE:
                 log.info("offset reset group=%s queue=%s offset=%d", self.options.group, queue, offset)
-                share.process_queue.reset(offset)
-                self._dropped(share)
-                share.puller.restart(now)
+                assigned.process_queue.reset(offset)
+                self._on_dropped(assigned)
+                assigned.puller.restart(now)
         self.rebalance_service.commit(now)
 
     def heartbeat_data(self) -> list[ConsumerData]:
-        """What a heartbeat says of this consumer."""
+        """Return the part of a heartbeat that describes this consumer; empty once it is closed."""
         if self._is_closed:
             return []
         return [

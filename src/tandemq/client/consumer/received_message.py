@@ -1,4 +1,4 @@
-"""A message as a consumer hands it to the user: what it is, and how to end it."""
+"""Messages as push consumers deliver them."""
 
 from typing import Protocol
 from warnings import warn
@@ -8,60 +8,60 @@ from tandemq.model.message import MessageQueue, StoredMessage
 
 
 class AckHandler(Protocol):
-    """Who hears that a message is ended."""
+    """The consumer that a message belongs to."""
 
     def ack(self, delivery: Delivery) -> None:
-        """It is consumed."""
+        """Acknowledge a message."""
 
     async def retry(self, delivery: Delivery, delay_level: int) -> None:
-        """It shall come again."""
+        """Send a message back, or to the dead letter topic."""
 
 
 class MessageView:
-    """The attributes of a message to consume, the same for asyncio and for threads."""
+    """Attributes of a delivered message, the same in the asyncio and the blocking client."""
 
     __slots__ = ("queue", "stored")
 
     def __init__(self, stored: StoredMessage, queue: MessageQueue) -> None:
-        """Of what a broker stored, read from a queue."""
+        """A stored message, and the queue it was read from."""
         self.stored = stored
-        """All that the broker stored."""
+        """The message as the broker stored it."""
         self.queue = queue
         """The queue it was read from."""
 
     @property
     def topic(self) -> str:
-        """The topic it was sent to, also when it comes again."""
+        """The topic it was sent to, also when it is redelivered."""
         return self.stored.topic
 
     @property
     def body(self) -> bytes:
-        """Its bytes, decompressed."""
+        """The body, decompressed."""
         return self.stored.body
 
     @property
     def tags(self) -> str:
-        """Its tag, "" if none."""
+        """The tag; "" if there is none."""
         return self.stored.tags
 
     @property
     def keys(self) -> list[str]:
-        """Its keys."""
+        """The keys; empty if there are none."""
         return self.stored.keys
 
     @property
     def properties(self) -> dict[str, str]:
-        """All its properties, those that the system set included."""
+        """All properties, including those set by clients and brokers."""
         return self.stored.properties
 
     @property
     def unique_key(self) -> str:
-        """The id its producer gave it: the same if it was sent or delivered more than once."""
+        """The id assigned by the producer: the same when the message is sent or delivered more than once."""
         return self.stored.unique_key
 
     @property
     def offset_message_id(self) -> str:
-        """The place where it lies."""
+        """The id of its place at a broker: address and position in the commit log, 32 hexadecimal digits."""
         return self.stored.offset_message_id
 
     @property
@@ -72,17 +72,17 @@ class MessageView:
 
     @property
     def queue_offset(self) -> int:
-        """Its offset in that queue."""
+        """The offset in `queue`."""
         return self.stored.queue_offset
 
     @property
     def reconsume_times(self) -> int:
-        """How often it was tried before."""
+        """The number of earlier deliveries that failed."""
         return self.stored.reconsume_times
 
     @property
     def born_ms(self) -> int:
-        """When its producer made it, milliseconds since 1970."""
+        """When the producer made it, milliseconds since 1970."""
         return self.stored.born_ms
 
     @property
@@ -98,26 +98,26 @@ class MessageView:
 
 
 class ReceivedMessage(MessageView):
-    """A message to consume. End it by `ack` or `retry`; one that is not ended comes again, here or elsewhere."""
+    """A delivered message. End it by `ack` or `retry`; otherwise it is delivered again, here or at another member."""
 
     __slots__ = ("_delivery", "_ender")
 
     def __init__(self, delivery: Delivery, ender: AckHandler) -> None:
-        """Of a delivery."""
+        """Made by the consumer."""
         super().__init__(delivery.message, delivery.queue)
         self._delivery = delivery
         self._ender = ender
 
     async def ack(self) -> None:
-        """It is consumed: its offset is committed with the next commit. Does not wait."""
+        """Acknowledge the message: the next commit may include it. Returns at once."""
         self._ender.ack(self._delivery)
 
     async def retry(self, delay_level: int = 0) -> None:
-        """It could not be consumed: have it come again later.
+        """Send the message back for a later redelivery; returns when the attempt has succeeded or failed.
 
         Args:
-            delay_level: 1…18 for a delay of the broker's table, 0 for one that grows with each time, -1 for the dead
-                letter topic at once.
+            delay_level: 1 to 18 for that delay level of the broker; 0 for a delay that increases with each redelivery;
+                -1 for the dead letter topic at once.
         """
         await self._ender.retry(self._delivery, delay_level)
 

@@ -1,11 +1,11 @@
-"""Messages whose body cannot be decompressed: no zlib, another compression, or larger than the limit when it is.
+"""Messages whose body cannot be decompressed: invalid zlib data, another compression, or too large decompressed.
 
-A push consumer counts one as a failed consumption: it is sent back as the bytes that are stored, and ends in the dead
-letter topic like a message whose handler always fails; an orderly consumer sends it there at once, since its queue
-would stand still meanwhile. A broadcasting member and a pull consumer, which send nothing back, pass over it. Each time
-it is logged here, at WARNING; `StoredMessage.fault` is the reason.
+A push consumer treats such a message like one whose handler always fails: it is sent back with its stored bytes, and
+ends in the dead letter topic; an orderly consumer sends it there at once, since its queue would stop meanwhile. A
+broadcasting member and a pull consumer, which send nothing back, pass over it. Each time it is logged here at WARNING,
+with the reason in `StoredMessage.fault`.
 
-Consumers of a dead letter topic, and administration, get it: with its `fault`, and the stored bytes as body.
+Consumers of a dead letter topic and the administration client get it, with its `fault` and the stored bytes as body.
 """
 
 import logging
@@ -18,12 +18,12 @@ _SHOWN_MAX = 200
 
 
 def is_rejected(queue: MessageQueue, message: StoredMessage) -> bool:
-    """Whether a message is kept from the users of a consumer."""
+    """Return whether a message is unreadable and not delivered to the user."""
     return bool(message.fault) and not queue.topic.startswith(DLQ_PREFIX)
 
 
 def warn(group: str, queue: MessageQueue, message: StoredMessage, outcome: str) -> None:
-    """Log that a message cannot be read, and what is done with it."""
+    """Log an unreadable message. `outcome`: what the consumer does with it."""
     log.warning(
         "unreadable message %s group=%s topic=%s broker=%s queue=%d offset=%d keys=%.*r uniqueKey=%.*r reason=%s",
         outcome,

@@ -1,15 +1,16 @@
-"""Brokers that said they may not serve: which they are, and when they may again.
+"""Brokers that refused a request with NO_PERMISSION: which they are, and when they may serve again.
 
-    serves ─► refused with NO_PERMISSION ─► in doubt ─► the check is refused too ─► shut ─► checked again and again
-       ▲                                       └► the check is answered ─┐           └► answered, or the route says so
-       └─────────────────────────────────────────────────────────────────┴───────────────────────┘
+    active ─► refuses a request ─► suspected ─► refuses the check ─► inactive ─► checked again and again
+       ▲                               └► answers the check ─┐           └► answers, or a route lists it as new master
+       └─────────────────────────────────────────────────────┴───────────────────────┘
 
-NO_PERMISSION may mean one topic, one group, or the whole broker: while another member of its group serves, or nobody
-does. The check tells which: a question for an offset, which a broker that may not serve refuses as well. Only then its
-link is left, after the answers that are still under way.
+NO_PERMISSION may concern one topic, one group, or the whole broker, for as long as another member of its broker group
+is active or none is. The check tells which: a query for a consumer offset, which a broker that may not serve refuses
+as well. The connection to an inactive broker is closed after its in-flight responses have arrived.
 
-Pulls are held back while a broker is in doubt or shut: however many there are, it is asked one check at a time, less
-and less often, and only while somebody wants it. Messages are not: who may not be read from may still take them.
+No pull is sent to a broker that is suspected or inactive. However many queues wait for it, it gets one check at a time,
+with growing pauses, and only while a queue needs it. Messages are still sent to it: a broker that may not be read may
+accept writes.
 
 Owner: the node. Source: docs/internals/failover.md, "Clients"; requirements F07, F08, F11.
 """
@@ -27,148 +28,150 @@ from tandemq.model.command import Command
 
 log = logging.getLogger(__name__)
 CHECK_MS = 100
-"""Between a refused check and the next at most; doubled each time, up to `CHECK_MS_MAX`; a random half is taken off."""
+"""Longest pause between a refused check and the next; doubled each time up to `CHECK_MS_MAX`, less a random half."""
 CHECK_MS_MAX = 500
 WANTED_MS = 1_000
-"""Who has not been wanted for this long is not checked."""
+"""A broker that no queue has needed for this long is not checked."""
 FORGOTTEN_MS = 10_000
-"""Who has not been wanted for this long counts as one who serves; the next request will show."""
+"""A broker that no queue has needed for this long counts as active; the next request will show whether it is."""
 
 MakeCheck = Callable[[], Command]
 
 
-class _Doubt:
-    """One broker that said no."""
+class _Suspect:
+    """A broker that is suspected or inactive."""
 
-    __slots__ = ("address", "check", "is_asked", "is_shut", "on_served", "refusals", "wanted_ms")
+    __slots__ = ("address", "check", "is_check_in_flight", "is_inactive", "on_active", "refusals", "wanted_ms")
 
     def __init__(self, address: str, check: MakeCheck, now_ms: int) -> None:
         self.address = address
         self.check = check
-        self.is_asked = False
-        self.is_shut = False
-        self.on_served: list[Callable[[Now], None]] = []
+        self.is_check_in_flight = False
+        self.is_inactive = False
+        self.on_active: list[Callable[[Now], None]] = []
         self.refusals = 0
         self.wanted_ms = now_ms
 
 
 class BrokerAvailability:
-    """All brokers that said no, by address."""
+    """Suspected and inactive brokers by address; all others are active."""
 
-    def __init__(self, links: RemotingClient, timers: Timers, random: Random) -> None:
-        """Everybody serves."""
-        self._links = links
+    def __init__(self, remoting: RemotingClient, timers: Timers, random: Random) -> None:
+        """All brokers are active."""
+        self._remoting = remoting
         self._timers = timers
         self._random = random
-        self._doubts: dict[str, _Doubt] = {}
+        self._suspects: dict[str, _Suspect] = {}
         self._leased: set[str] = set()
-        self.on_open: list[Callable[[str, Now], None]] = []
-        """Called with an address that was shut and serves again, or is said to."""
+        self.on_active: list[Callable[[str, Now], None]] = []
+        """Called with the address of a broker that was inactive and is active again."""
 
-    def serves(self, address: str) -> bool:
-        """Whether nothing speaks against it."""
-        return address not in self._doubts
+    def is_active(self, address: str) -> bool:
+        """Return whether a broker is neither suspected nor inactive."""
+        return address not in self._suspects
 
-    def is_shut(self, address: str) -> bool:
-        """Whether it may not serve, and the check has confirmed it."""
-        doubt = self._doubts.get(address)
-        return doubt is not None and doubt.is_shut
+    def is_inactive(self, address: str) -> bool:
+        """Return whether a broker may not serve, as confirmed by a check."""
+        suspect = self._suspects.get(address)
+        return suspect is not None and suspect.is_inactive
 
     def is_leased(self, address: str) -> bool:
-        """Whether it ever was shut: its permission comes and goes, so its group is one that fails over."""
+        """Return whether a broker was ever inactive: its permission depends on a lease, so its group fails over."""
         return address in self._leased
 
-    def refused(
-        self, address: str, check: MakeCheck, now: Now, on_served: Callable[[Now], None] = lambda _now: None
+    def suspect(
+        self, address: str, check: MakeCheck, now: Now, on_active: Callable[[Now], None] = lambda _now: None
     ) -> None:
-        """It answered NO_PERMISSION: check whether it means everybody.
+        """Check whether a broker that answered NO_PERMISSION refuses all requests.
 
         Args:
-            check: makes the question that a broker which may not serve refuses, and every other answers.
-            on_served: called if it does not mean everybody.
+            check: makes the request that a broker which may not serve refuses, and every other answers.
+            on_active: called if the check is answered: the refusal concerned one topic or group.
         """
-        doubt = self._doubts.get(address)
-        if doubt is None:
-            doubt = self._doubts[address] = _Doubt(address, check, now.mono_ms)
-            doubt.on_served.append(on_served)
-            self._ask(doubt, now)
-        elif not doubt.is_shut:
-            doubt.on_served.append(on_served)
+        suspect = self._suspects.get(address)
+        if suspect is None:
+            suspect = self._suspects[address] = _Suspect(address, check, now.mono_ms)
+            suspect.on_active.append(on_active)
+            self._send_check(suspect, now)
+        elif not suspect.is_inactive:
+            suspect.on_active.append(on_active)
 
-    def shut(self, address: str, check: MakeCheck, now: Now) -> None:
-        """It refused what a broker that may serve never refuses: no check is needed."""
-        doubt = self._doubts.get(address)
-        if doubt is None:
-            doubt = self._doubts[address] = _Doubt(address, check, now.mono_ms)
-        if not doubt.is_shut:
-            self._confirmed(doubt, now)
+    def mark_inactive(self, address: str, check: MakeCheck, now: Now) -> None:
+        """Mark a broker inactive that refused what an active broker never refuses, so that no check is needed."""
+        suspect = self._suspects.get(address)
+        if suspect is None:
+            suspect = self._suspects[address] = _Suspect(address, check, now.mono_ms)
+        if not suspect.is_inactive:
+            self._confirm(suspect, now)
 
-    def want(self, address: str, now: Now) -> None:
-        """Somebody would use it: go on checking."""
-        doubt = self._doubts.get(address)
-        if doubt is not None:
-            doubt.wanted_ms = now.mono_ms
+    def keep_checking(self, address: str, now: Now) -> None:
+        """Go on checking a broker because a queue needs it."""
+        suspect = self._suspects.get(address)
+        if suspect is not None:
+            suspect.wanted_ms = now.mono_ms
 
-    def trust(self, address: str, now: Now) -> None:
-        """The name servers say that it serves now."""
-        doubt = self._doubts.pop(address, None)
-        if doubt is not None and doubt.is_shut:
-            self._opened(address, now)
+    def mark_active(self, address: str, now: Now) -> None:
+        """Mark a broker active that the name servers list as new, or as the new master."""
+        suspect = self._suspects.pop(address, None)
+        if suspect is not None and suspect.is_inactive:
+            self._activated(address, now)
 
     # Checks.
 
-    def _ask(self, doubt: _Doubt, now: Now) -> None:
-        doubt.is_asked = True
-        self._links.request(doubt.address, doubt.check(), now, lambda answer, at: self._answered(doubt, answer, at))
+    def _send_check(self, suspect: _Suspect, now: Now) -> None:
+        suspect.is_check_in_flight = True
+        self._remoting.request(
+            suspect.address, suspect.check(), now, lambda answer, at: self._on_checked(suspect, answer, at)
+        )
 
-    def _answered(self, doubt: _Doubt, answer: Answer, now: Now) -> None:
-        if self._doubts.get(doubt.address) is not doubt:
+    def _on_checked(self, suspect: _Suspect, answer: Answer, now: Now) -> None:
+        if self._suspects.get(suspect.address) is not suspect:
             return
-        doubt.is_asked = False
+        suspect.is_check_in_flight = False
         if isinstance(answer, TandemError):
-            # It is down or silent: that is the links' business, and they find out when it speaks again.
-            del self._doubts[doubt.address]
+            # It is down or silent, which the remoting client tracks.
+            del self._suspects[suspect.address]
         elif answer.code == ResponseCode.NO_PERMISSION:
-            if doubt.is_shut:
-                self._check_later(doubt, now)
+            if suspect.is_inactive:
+                self._check_later(suspect, now)
             else:
-                self._confirmed(doubt, now)
+                self._confirm(suspect, now)
         else:
-            del self._doubts[doubt.address]
-            if doubt.is_shut:
-                self._opened(doubt.address, now)
-            for tell in doubt.on_served:
-                tell(now)
+            del self._suspects[suspect.address]
+            if suspect.is_inactive:
+                self._activated(suspect.address, now)
+            for notify in suspect.on_active:
+                notify(now)
 
-    def _confirmed(self, doubt: _Doubt, now: Now) -> None:
-        log.info("shut address=%s: it may not serve now", doubt.address)
-        doubt.is_shut = True
-        doubt.on_served.clear()
-        self._leased.add(doubt.address)
-        self._links.leave(doubt.address, "it may not serve now")
-        if not doubt.is_asked:
-            self._check_later(doubt, now)
+    def _confirm(self, suspect: _Suspect, now: Now) -> None:
+        log.info("broker inactive address=%s: it may not serve now", suspect.address)
+        suspect.is_inactive = True
+        suspect.on_active.clear()
+        self._leased.add(suspect.address)
+        self._remoting.close_when_idle(suspect.address, "it may not serve now")
+        if not suspect.is_check_in_flight:
+            self._check_later(suspect, now)
 
-    def _check_later(self, doubt: _Doubt, now: Now) -> None:
-        pause_ms = min(CHECK_MS_MAX, CHECK_MS << min(doubt.refusals, 8))
-        doubt.refusals += 1
-        self._timers.at(now.mono_ms + self._jitter(pause_ms), lambda at: self._due(doubt, at))
+    def _check_later(self, suspect: _Suspect, now: Now) -> None:
+        pause_ms = min(CHECK_MS_MAX, CHECK_MS << min(suspect.refusals, 8))
+        suspect.refusals += 1
+        self._timers.at(now.mono_ms + self._jitter(pause_ms), lambda at: self._check_due(suspect, at))
 
     def _jitter(self, ms: int) -> int:
         return ms - int(self._random.random() * ms / 2)
 
-    def _due(self, doubt: _Doubt, now: Now) -> None:
-        if self._doubts.get(doubt.address) is not doubt:
+    def _check_due(self, suspect: _Suspect, now: Now) -> None:
+        if self._suspects.get(suspect.address) is not suspect:
             return
-        unwanted_ms = now.mono_ms - doubt.wanted_ms
+        unwanted_ms = now.mono_ms - suspect.wanted_ms
         if unwanted_ms < WANTED_MS:
-            self._ask(doubt, now)
+            self._send_check(suspect, now)
         elif unwanted_ms < FORGOTTEN_MS:
-            self._timers.at(now.mono_ms + self._jitter(CHECK_MS_MAX), lambda at: self._due(doubt, at))
+            self._timers.at(now.mono_ms + self._jitter(CHECK_MS_MAX), lambda at: self._check_due(suspect, at))
         else:
-            del self._doubts[doubt.address]
+            del self._suspects[suspect.address]
 
-    def _opened(self, address: str, now: Now) -> None:
-        log.info("open address=%s", address)
-        for tell in self.on_open:
-            tell(address, now)
+    def _activated(self, address: str, now: Now) -> None:
+        log.info("broker active address=%s", address)
+        for notify in self.on_active:
+            notify(address, now)

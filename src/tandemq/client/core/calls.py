@@ -1,11 +1,11 @@
-"""What an operation hands back before it is done, and the timers that operations wait by.
+"""Tickets for operations that have not finished, and timers.
 
-    ticket = producer.send(message, now)     at once
-    ticket.then(lambda ticket: …)            called once, when it is settled; at once if it is already
+    ticket = producer.send(message, now)     returns at once
+    ticket.then(lambda ticket: …)            called once, when the ticket is settled; at once if it is already
     ticket.result()                          the value, or the error raised
 
-Tickets are how the machines of this package speak to a shell: the asyncio faces turn them into futures, the simulator
-looks at `done`. Nothing here knows the time: it is passed in.
+The deterministic parts of the client return tickets; the asyncio client turns them into futures, and the simulator
+reads `done`. Nothing here reads a clock: the time is passed in.
 """
 
 from collections.abc import Callable
@@ -19,25 +19,25 @@ T = TypeVar("T")
 
 
 class Ticket(Generic[T]):
-    """The outcome of an operation, now or later. Settled once; who settles it twice made a mistake."""
+    """Outcome of an operation, available now or later. It must be settled exactly once."""
 
     __slots__ = ("_error", "_then", "_value", "done")
 
     def __init__(self) -> None:
-        """Not settled yet."""
+        """Not settled."""
         self.done = False
         self._value: T | None = None
         self._error: TandemError | None = None
         self._then: list[Callable[[Ticket[T]], None]] = []
 
     def settle(self, value: T) -> None:
-        """It is done, and this came of it."""
+        """Settle the ticket with a value."""
         assert not self.done
         self._value = value
         self._finish()
 
     def fail(self, error: TandemError) -> None:
-        """It is done, and failed."""
+        """Settle the ticket with an error."""
         assert not self.done
         self._error = error
         self._finish()
@@ -57,14 +57,14 @@ class Ticket(Generic[T]):
 
     @property
     def error(self) -> TandemError | None:
-        """Why it failed; None if it did not, or is not settled."""
+        """The error of a failed operation; None if it succeeded or is not settled."""
         return self._error
 
     def result(self) -> T:
-        """What came of it.
+        """Return the value of a settled ticket.
 
         Raises:
-            TandemError: the operation failed; which error tells whether it may have been carried out.
+            TandemError: the operation failed; the class of the error tells whether it may have been carried out.
         """
         assert self.done, "ask for the result of a settled ticket only"
         if self._error is not None:
@@ -74,37 +74,38 @@ class Ticket(Generic[T]):
 
 
 class Timer:
-    """Something to be done at a time; `cancel` takes it back."""
+    """One action at one time; `cancel` prevents it."""
 
     __slots__ = ("action", "when_ms")
 
     def __init__(self, when_ms: int, action: Callable[[Now], None]) -> None:
-        """At `when_ms` on the monotonic clock."""
+        """Due at `when_ms` on the monotonic clock."""
         self.when_ms = when_ms
         self.action: Callable[[Now], None] | None = action
 
     def cancel(self) -> None:
-        """Do not do it. Harmless afterwards."""
+        """Prevent the action; has no effect once the action has run."""
         self.action = None
 
 
 class Timers:
-    """All timers of one node, by time."""
+    """Timers of one node, ordered by time."""
 
     def __init__(self) -> None:
-        """Nothing is due."""
+        """Empty."""
         self._heap: list[tuple[int, int, Timer]] = []
+        """(due time, sequence number, timer): plain tuples, because the heap compares them."""
         self._count = 0
 
     def at(self, when_ms: int, action: Callable[[Now], None]) -> Timer:
-        """Have `action` called in the first turn at or after `when_ms`."""
+        """Call `action` in the first turn at or after `when_ms`, milliseconds on the monotonic clock."""
         timer = Timer(when_ms, action)
         self._count += 1
         heappush(self._heap, (when_ms, self._count, timer))
         return timer
 
     def every(self, period_ms: int, action: Callable[[Now], None], *, first_ms: int) -> None:
-        """Have `action` called at `first_ms` and then each `period_ms`, for as long as the node lives."""
+        """Call `action` at `first_ms` and then every `period_ms`, for the lifetime of the node."""
 
         def again(now: Now) -> None:
             self.at(now.mono_ms + period_ms, again)
@@ -113,7 +114,7 @@ class Timers:
         self.at(first_ms, again)
 
     def run(self, now: Now) -> None:
-        """Do what is due. What it sets for now or earlier is done in the next turn, so that a turn ends."""
+        """Run the actions that are due; those they set for now or earlier run in the next turn, so that a turn ends."""
         due: list[Timer] = []
         while self._heap and self._heap[0][0] <= now.mono_ms:
             due.append(heappop(self._heap)[2])
@@ -123,7 +124,7 @@ class Timers:
                 action(now)
 
     def next_ms(self) -> int | None:
-        """When the next timer is due; None if there is none."""
+        """Return when the next timer is due, milliseconds on the monotonic clock; None if there is none."""
         while self._heap and self._heap[0][2].action is None:
             heappop(self._heap)
         return self._heap[0][0] if self._heap else None

@@ -1,19 +1,21 @@
-"""Links to name servers and brokers: one per address, opened when first needed, requests matched with answers.
+"""Connections to name servers and brokers: one per address, opened on demand, responses matched with requests.
 
-    request ─► no link: connect, keep the frame ─► open: greet, then what was kept ─► answer ─► on_answer(answer)
-                  └► refused: NotConnected                   └► closed or silent: OutcomeUnknown
+    request ─► not connected: connect, queue the frame ─► open: on_open, then the queued frames ─► response ─► on_answer
+                  └► refused: NotConnected                    └► closed or silent: OutcomeUnknown
 
-What always holds: `on_answer` is called exactly once for each request that is not recalled, never before `request` has
-returned. An error says whether the request left this machine: NotConnected, or OutcomeUnknown. That bytes were handed
-to the network proves nothing; only an answer does.
+Invariant: `on_answer` is called exactly once for each request that is not recalled, and never before `request` has
+returned. The error tells whether the request left this machine: NotConnected, or OutcomeUnknown. Bytes handed to the
+network prove nothing; only a response does.
 
-A peer is believed dead by its silence, not by TCP: a request unanswered at its deadline, with nothing at all read since
-it was sent, closes the link, and everybody waiting on it hears so at once. Own writes do not count as signs of life.
+A peer is taken for dead because of its silence, not because of TCP: a request without a response at its deadline, and
+nothing at all read since it was sent, closes the connection, and all requests in flight on it fail at once. Own writes
+do not count as signs of life.
 
-An address that failed is *down* until it has spoken again on a new link. It is tried again in the background, ever less
-often; whoever has a choice leaves it alone meanwhile.
+An address that failed is *down* until it has sent something on a new connection. The client reconnects to it in the
+background with growing pauses; callers with a choice of addresses avoid it meanwhile.
 
-Owner: the node. Does not know: what requests mean, topics, groups. Source: docs/internals/remoting.md.
+Owner: the node. Does not know what requests mean, topics or groups. Source: docs/internals/remoting.md; RocketMQ
+RemotingClient.
 """
 
 import logging
@@ -33,45 +35,44 @@ log = logging.getLogger(__name__)
 Answer = Command | TandemError
 OnAnswer = Callable[[Answer, Now], None]
 DEADLINE_STEP_MS = 20
-"""Deadlines are kept in steps of this, so that a thousand requests need one timer."""
+"""Deadlines are rounded up to a multiple of this, so that a thousand requests need one timer."""
 DOWN_FORGOTTEN_MS = 600_000
-"""An address that nobody asked for during this time is not tried any more."""
+"""The client stops reconnecting to an address that was not requested for this long."""
 
 
 class _PeerState(Enum):
-    """What there is of a link."""
+    """State of the connection to an address."""
 
     IDLE = "idle"
-    """None."""
     CONNECTING = "connecting"
     OPEN = "open"
 
 
 class _PendingRequest:
-    """A request that waits for its answer."""
+    """A request that waits for its response."""
 
-    __slots__ = ("closes", "on_answer", "sent_ms", "together")
+    __slots__ = ("bucket", "closes", "on_answer", "sent_ms")
 
-    def __init__(self, on_answer: OnAnswer, together: "_DeadlineBucket", *, closes: bool) -> None:
+    def __init__(self, on_answer: OnAnswer, bucket: "_DeadlineBucket", *, closes: bool) -> None:
         self.on_answer = on_answer
-        self.together = together
+        self.bucket = bucket
         self.closes = closes
         self.sent_ms = -1
 
 
 class _DeadlineBucket:
-    """Requests whose time is up in the same step."""
+    """Requests with the same rounded deadline."""
 
-    __slots__ = ("left", "requests")
+    __slots__ = ("pending_count", "requests")
 
     def __init__(self) -> None:
         self.requests: list[tuple[_Peer, int]] = []
-        self.left = 0
-        """How many of them wait for their answer."""
+        self.pending_count = 0
+        """Number of them that wait for their response."""
 
 
 class _Peer:
-    """An address, and the link to it if there is one."""
+    """An address and its connection, if there is one."""
 
     __slots__ = (
         "address",
@@ -79,10 +80,10 @@ class _Peer:
         "failures",
         "is_down",
         "is_leaving",
-        "kept",
         "link",
         "opened_ms",
         "probe_ms",
+        "queued",
         "read_ms",
         "state",
         "waiting",
@@ -90,13 +91,12 @@ class _Peer:
     )
 
     def __init__(self, address: str) -> None:
-        """Nothing is known of it."""
         self.address = address
         self.state = _PeerState.IDLE
         self.link = 0
         self.decoder = FrameDecoder()
         self.waiting: dict[int, _PendingRequest] = {}
-        self.kept: list[tuple[int, bytes]] = []
+        self.queued: list[tuple[int, bytes]] = []
         self.opened_ms = 0
         self.read_ms = -1
         self.is_down = False
@@ -107,52 +107,52 @@ class _Peer:
 
 
 class RemotingClient:
-    """All links of one client."""
+    """Connections of one client, by address."""
 
     def __init__(self, config: ClientConfig, timers: Timers) -> None:
-        """No link is open. Set the three hooks before the first turn."""
+        """Not connected. Set the three callbacks before the first turn."""
         self._config = config
         self._timers = timers
         self._by_address: dict[str, _Peer] = {}
         self._by_link: dict[int, _Peer] = {}
         self._due: dict[int, _DeadlineBucket] = {}
         self._due_ms: list[int] = []
-        """The steps of `_due`, a heap."""
+        """The keys of `_due`, as a heap."""
         self._opaque = 0
         self._link_count = 0
         self._turn = Turn()
         self.on_open: Callable[[str, Now], None] = lambda _address, _now: None
-        """A link is open; what is sent now goes before all that was kept."""
-        self.on_up: Callable[[str, Now], None] = lambda _address, _now: None
-        """An address that was down has spoken again."""
+        """Called when a connection is open; requests sent from it precede those that were queued."""
+        self.on_recovered: Callable[[str, Now], None] = lambda _address, _now: None
+        """Called when an address that was down has sent something."""
         self.on_request: Callable[[str, Command, Now], Command | None] = lambda _address, _command, _now: None
-        """A peer asks something; the return value is the answer, if it wants one."""
+        """Called with a request of the peer; returns the response, or None for none or a later one."""
 
     def take_turn(self) -> Turn:
-        """All that is to be sent, closed and connected since the last call."""
+        """Return the sends, closes and connects accumulated since the last call."""
         turn, self._turn = self._turn, Turn()
         return turn
 
     def is_down(self, address: str) -> bool:
-        """Whether an address failed and has not spoken since."""
+        """Return whether an address failed and has sent nothing since."""
         peer = self._by_address.get(address)
         return peer is not None and peer.is_down
 
     def is_open(self, address: str) -> bool:
-        """Whether a link to an address is open."""
+        """Return whether the connection to an address is open."""
         peer = self._by_address.get(address)
         return peer is not None and peer.state is _PeerState.OPEN
 
     def open_ms(self, address: str, now: Now) -> int:
-        """How long the link to an address has been open, milliseconds; 0 if it is not."""
+        """Return for how long the connection to an address has been open, milliseconds; 0 if it is not."""
         peer = self._by_address.get(address)
         return now.mono_ms - peer.opened_ms if peer is not None and peer.state is _PeerState.OPEN else 0
 
     def open_addresses(self) -> list[str]:
-        """Addresses with an open link."""
+        """Return the addresses with an open connection."""
         return [peer.address for peer in self._by_address.values() if peer.state is _PeerState.OPEN]
 
-    # Asking.
+    # Requests.
 
     def request(
         self,
@@ -164,55 +164,55 @@ class RemotingClient:
         timeout_ms: int = 0,
         closes: bool = False,
     ) -> int:
-        """Send a request; connects if need be.
+        """Send a request, and connect first if necessary.
 
         Args:
-            timeout_ms: 0 for `request_timeout_ms`.
-            closes: close the link if no answer comes in time, whatever else was read on it: for long polls.
+            timeout_ms: 0 for `request_timeout_ms` of the configuration.
+            closes: close the connection if the response is late, whatever else was read on it; for long polls.
         Returns:
-            its number, for `recall`.
+            the opaque of the request, for `recall`.
         """
         opaque = self._opaque = self._opaque + 1 & 0x7FFFFFFF
         command.opaque = opaque
         peer = self._peer(address, now)
-        together = self._due_at(now.mono_ms + (timeout_ms or self._config.request_timeout_ms))
-        together.requests.append((peer, opaque))
-        together.left += 1
-        waiting = peer.waiting[opaque] = _PendingRequest(on_answer, together, closes=closes)
+        bucket = self._due_at(now.mono_ms + (timeout_ms or self._config.request_timeout_ms))
+        bucket.requests.append((peer, opaque))
+        bucket.pending_count += 1
+        waiting = peer.waiting[opaque] = _PendingRequest(on_answer, bucket, closes=closes)
         if peer.state is _PeerState.OPEN:
             waiting.sent_ms = now.mono_ms
             self._turn.send(peer.link, encode_command(command))
         else:
-            peer.kept.append((opaque, encode_command(command)))
+            peer.queued.append((opaque, encode_command(command)))
         return opaque
 
-    def recall(self, address: str, number: int) -> bool:
-        """Take back a request that waits for its link; its `on_answer` is not called any more. False: it has left."""
+    def recall(self, address: str, opaque: int) -> bool:
+        """Cancel a request that waits for its connection; its `on_answer` will not be called. False if it was sent."""
         peer = self._by_address.get(address)
-        waiting = peer.waiting.get(number) if peer is not None else None
+        waiting = peer.waiting.get(opaque) if peer is not None else None
         if peer is None or waiting is None or waiting.sent_ms >= 0:
             return False
-        del peer.waiting[number]
-        waiting.together.left -= 1
+        del peer.waiting[opaque]
+        waiting.bucket.pending_count -= 1
         return True
 
     def _due_at(self, deadline_ms: int) -> _DeadlineBucket:
         step = -(-deadline_ms // DEADLINE_STEP_MS) * DEADLINE_STEP_MS
-        together = self._due.get(step)
-        if together is None:
-            together = self._due[step] = _DeadlineBucket()
+        bucket = self._due.get(step)
+        if bucket is None:
+            bucket = self._due[step] = _DeadlineBucket()
             heappush(self._due_ms, step)
-        return together
+        return bucket
 
-    def tell(self, address: str, command: Command, now: Now) -> None:
-        """Send a one-way request: nobody hears what became of it."""
+    def send_oneway(self, address: str, command: Command, now: Now) -> None:
+        """Send a one-way request: there is no response and no error."""
         command.flag |= FLAG_ONEWAY
         command.opaque = self._opaque = self._opaque + 1 & 0x7FFFFFFF
         peer = self._peer(address, now)
         if peer.state is _PeerState.OPEN:
             self._turn.send(peer.link, encode_command(command))
         else:
-            peer.kept.append((-1, encode_command(command)))
+            peer.queued.append((-1, encode_command(command)))
 
     def _peer(self, address: str, now: Now) -> _Peer:
         peer = self._by_address.get(address)
@@ -234,19 +234,19 @@ class RemotingClient:
 
     def _give_up(self, peer: _Peer, link: int, now: Now) -> None:
         if peer.link == link and peer.state is _PeerState.CONNECTING:
-            self.drop(peer, f"not connected within {self._config.connect_timeout_ms} ms", now)
+            self._drop(peer, f"not connected within {self._config.connect_timeout_ms} ms", now)
 
-    def want(self, address: str, now: Now) -> None:
-        """Somebody would use an address that is down: go on trying it."""
+    def keep_reconnecting(self, address: str, now: Now) -> None:
+        """Go on reconnecting to an address that is down, because it is needed."""
         peer = self._by_address.get(address)
         if peer is not None:
             peer.wanted_ms = now.mono_ms
-            self._probe(peer, now)
+            self._reconnect(peer, now)
 
-    # What comes in.
+    # Events and data.
 
     def on_event(self, event: Event, now: Now) -> None:
-        """A link opened or closed."""
+        """Handle a connection that opened or closed."""
         if isinstance(event, Opened):
             peer = self._by_link.get(event.link)
             if peer is not None:
@@ -259,9 +259,9 @@ class RemotingClient:
     def _opened(self, peer: _Peer, now: Now) -> None:
         peer.state = _PeerState.OPEN
         peer.opened_ms = peer.read_ms = now.mono_ms
-        kept, peer.kept = peer.kept, []
+        queued, peer.queued = peer.queued, []
         self.on_open(peer.address, now)
-        for opaque, frame in kept:
+        for opaque, frame in queued:
             waiting = peer.waiting.get(opaque)
             if waiting is not None:
                 waiting.sent_ms = now.mono_ms
@@ -270,67 +270,67 @@ class RemotingClient:
                 self._turn.send(peer.link, frame)
 
     def on_data(self, link: int, data: bytes, now: Now) -> None:
-        """Bytes from a peer: answers, and requests of its own."""
+        """Handle bytes from a peer: responses, and requests of its own."""
         peer = self._by_link.get(link)
         if peer is None:
             return
         peer.read_ms = now.mono_ms
         if peer.is_down:
-            self._up(peer, now)
+            self._recovered(peer, now)
         try:
             for frame in peer.decoder.feed(data):
                 command = decode_command(frame)
                 if command.is_response:
                     waiting = peer.waiting.pop(command.opaque, None)
                     if waiting is not None:
-                        waiting.together.left -= 1
+                        waiting.bucket.pending_count -= 1
                         waiting.on_answer(command, now)
                 else:
-                    self._asked(peer, command, now)
+                    self._on_request(peer, command, now)
         except ProtocolError as error:
             if peer.link == link:
-                self.drop(peer, str(error), now)
+                self._drop(peer, str(error), now)
             return
         if peer.link != link:
             return
         if peer.decoder.error is not None:
-            self.drop(peer, str(peer.decoder.error), now)
+            self._drop(peer, str(peer.decoder.error), now)
         elif peer.is_leaving and not peer.waiting:
-            self._part(peer, "nothing is under way any more")
+            self._close_idle(peer, "no request is in flight")
 
-    def _up(self, peer: _Peer, now: Now) -> None:
+    def _recovered(self, peer: _Peer, now: Now) -> None:
         log.info("up address=%s", peer.address)
         peer.is_down = False
         peer.failures = 0
-        self.on_up(peer.address, now)
+        self.on_recovered(peer.address, now)
 
-    def _asked(self, peer: _Peer, command: Command, now: Now) -> None:
+    def _on_request(self, peer: _Peer, command: Command, now: Now) -> None:
         answer = self.on_request(peer.address, command, now)
         if answer is not None:
             self.answer(peer.address, command, answer)
 
     def answer(self, address: str, request: Command, answer: Command) -> None:
-        """Answer a peer's request, now or later; dropped if it wants none or its link is gone."""
+        """Send the response to a peer's request, now or later; dropped for one-way requests and closed connections."""
         peer = self._by_address.get(address)
         if peer is not None and peer.state is _PeerState.OPEN and not request.is_oneway:
             self._turn.send(peer.link, encode_command(answer))
 
-    # What goes wrong.
+    # Timeouts, closed connections.
 
     def next_ms(self) -> int | None:
-        """When the time of a request that waits is up; None if none waits."""
-        while self._due_ms and not self._due[self._due_ms[0]].left:
+        """Return the earliest deadline of a request, milliseconds on the monotonic clock; None if none waits."""
+        while self._due_ms and not self._due[self._due_ms[0]].pending_count:
             del self._due[heappop(self._due_ms)]
         return self._due_ms[0] if self._due_ms else None
 
     def expire(self, now: Now) -> None:
-        """Give up the requests whose time is up."""
+        """Fail the requests whose deadline has passed; close the connections of silent peers."""
         while self._due_ms and self._due_ms[0] <= now.mono_ms:
             self._expire(self._due.pop(heappop(self._due_ms)), now)
 
-    def _expire(self, together: _DeadlineBucket, now: Now) -> None:
+    def _expire(self, bucket: _DeadlineBucket, now: Now) -> None:
         silent: dict[str, _Peer] = {}
-        for peer, opaque in together.requests:
+        for peer, opaque in bucket.requests:
             waiting = peer.waiting.get(opaque)
             if waiting is None:
                 continue
@@ -339,32 +339,32 @@ class RemotingClient:
                 silent[peer.address] = peer
                 continue
             del peer.waiting[opaque]
-            waiting.on_answer(_failure(peer, sent_ms, "no answer in time"), now)
+            waiting.on_answer(_failure(peer, sent_ms, "no response in time"), now)
         for peer in silent.values():
             if peer.state is _PeerState.OPEN:
-                self.drop(peer, "it owes an answer and is silent", now)
+                self._drop(peer, "it owes a response and is silent", now)
 
-    def leave(self, address: str, reason: str) -> None:
-        """Close a link, if there is one, after what is under way has ended. The address is not down: it is connected
-        again when it is needed."""
+    def close_when_idle(self, address: str, reason: str) -> None:
+        """Close the connection to an address, if it is open, after the in-flight responses have arrived. The address is
+        not down: the next request connects again."""
         peer = self._by_address.get(address)
         if peer is None or peer.state is not _PeerState.OPEN:
             return
         if peer.waiting:
             peer.is_leaving = True
         else:
-            self._part(peer, reason)
+            self._close_idle(peer, reason)
 
-    def _part(self, peer: _Peer, reason: str) -> None:
-        log.info("left address=%s reason=%s", peer.address, reason)
+    def _close_idle(self, peer: _Peer, reason: str) -> None:
+        log.info("closed address=%s reason=%s", peer.address, reason)
         self._turn.closes.append((peer.link, reason))
         del self._by_link[peer.link]
         peer.state = _PeerState.IDLE
         peer.link = 0
         peer.is_leaving = False
 
-    def drop(self, peer: _Peer, reason: str, now: Now) -> None:
-        """Close a link; everybody who waits on it hears that nobody answered."""
+    def _drop(self, peer: _Peer, reason: str, now: Now) -> None:
+        """Close a connection and fail the requests that wait for it."""
         self._turn.closes.append((peer.link, reason))
         self._lost(peer, reason, now)
 
@@ -374,25 +374,25 @@ class RemotingClient:
         self._turn.sends.pop(peer.link, None)
         peer.state = _PeerState.IDLE
         peer.link = 0
-        peer.kept.clear()
+        peer.queued.clear()
         peer.is_leaving = False
         peer.is_down = True
         peer.failures += 1
         waiting, peer.waiting = peer.waiting, {}
         pause_ms = min(self._config.probe_max_ms, self._config.probe_ms << min(peer.failures - 1, 16))
         peer.probe_ms = now.mono_ms + pause_ms
-        self._timers.at(peer.probe_ms, lambda at: self._probe(peer, at))
+        self._timers.at(peer.probe_ms, lambda at: self._reconnect(peer, at))
         for entry in waiting.values():
-            entry.together.left -= 1
+            entry.bucket.pending_count -= 1
             entry.on_answer(_failure(peer, entry.sent_ms, reason), now)
 
-    def _probe(self, peer: _Peer, now: Now) -> None:
+    def _reconnect(self, peer: _Peer, now: Now) -> None:
         is_due = peer.is_down and peer.state is _PeerState.IDLE and peer.probe_ms <= now.mono_ms
         if is_due and now.mono_ms - peer.wanted_ms < DOWN_FORGOTTEN_MS:
             self._connect(peer, now)
 
-    def owing(self, silence_ms: int, now: Now) -> list[str]:
-        """Addresses that owe an answer and from which nothing came for `silence_ms`."""
+    def silent_addresses(self, silence_ms: int, now: Now) -> list[str]:
+        """Return the addresses that owe a response and have sent nothing for `silence_ms`."""
         return [
             peer.address
             for peer in self._by_link.values()
@@ -400,13 +400,13 @@ class RemotingClient:
         ]
 
     def close(self, now: Now) -> None:
-        """Close all links; what waits fails."""
+        """Close all connections; the requests that wait fail."""
         for peer in list(self._by_link.values()):
-            self.drop(peer, "the client was closed", now)
+            self._drop(peer, "the client was closed", now)
             peer.wanted_ms = -DOWN_FORGOTTEN_MS
 
 
 def _failure(peer: _Peer, sent_ms: int, reason: str) -> NetworkError:
     if sent_ms < 0:
         return NotConnected(f"{peer.address} cannot be reached: {reason}")
-    return OutcomeUnknown(f"no answer from {peer.address}: {reason}", hint="what was asked for may have been done")
+    return OutcomeUnknown(f"no response from {peer.address}: {reason}", hint="the request may have been carried out")

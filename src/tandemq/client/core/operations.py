@@ -1,4 +1,4 @@
-"""Operations of several requests, written as one straight story without knowing who runs them.
+"""Operations of several requests, written as generators that do no input or output themselves.
 
     def max_offset(queue) -> Steps[int]:
         route = yield from route_of(queue.topic)
@@ -7,8 +7,8 @@
 
     ticket = runner.start(max_offset(queue), now)
 
-A step is a value that says what to wait for; the runner sends its outcome, or throws its error, into the generator. The
-same stories run on sockets and in the simulator.
+A generator yields steps, each of which says what to wait for; the runner sends the outcome into the generator, or
+throws the error. The same operations run on sockets and in the simulator.
 """
 
 from collections.abc import Callable, Generator
@@ -25,13 +25,14 @@ from tandemq.model.command import Command
 
 T = TypeVar("T")
 RETRIABLE_CODES = frozenset({1, 2, 14, 16, 17, 204, 205, 1500})
-"""Answers after which another broker may do what this one did not."""
+"""Response codes after which another broker may carry out the request."""
 STALE_ROUTE_CODES = frozenset({14, 16, 17, 1500})
+"""Response codes that suggest that the route is out of date."""
 
 
 @dataclass(slots=True)
 class Invoke:
-    """Wait for the answer to one request; errors are thrown."""
+    """Step: send a request and wait for its response; errors are thrown. `timeout_ms` 0: the client's default."""
 
     address: str
     command: Command
@@ -40,29 +41,29 @@ class Invoke:
 
 @dataclass(slots=True)
 class InvokeAll:
-    """Wait for the answers to all of these; errors are among the answers."""
+    """Step: send several requests at once and wait for all responses; errors are among the answers."""
 
-    asks: list[Invoke]
+    requests: list[Invoke]
     answers: list[Answer | None] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Pause:
-    """Wait for a while."""
+    """Step: wait for a time, milliseconds."""
 
     ms: int
 
 
 @dataclass(slots=True)
 class Await:
-    """Wait for a ticket; its error is thrown."""
+    """Step: wait for a ticket; its error is thrown."""
 
     ticket: Ticket[Any]
 
 
 @dataclass(slots=True)
 class GetTime:
-    """Do not wait; the runner answers with the time it is."""
+    """Step: get the current time, without waiting."""
 
 
 Step = Invoke | InvokeAll | Pause | Await | GetTime
@@ -70,55 +71,62 @@ Steps = Generator[Step, Any, T]
 
 
 def ask(address: str, command: Command, timeout_ms: int = 0) -> Steps[Command]:
-    """The answer to a request.
+    """Send a request and return its response.
+
+    Args:
+        timeout_ms: 0 for the client's `request_timeout_ms`.
 
     Raises:
-        NetworkError: nobody answered.
-        RemoteError: the answer is another than SUCCESS.
+        NetworkError: no response came.
+        RemoteError: the code of the response is not SUCCESS.
     """
     return checked((yield Invoke(address, command, timeout_ms)))
 
 
 def ask_any_code(address: str, command: Command, timeout_ms: int = 0) -> Steps[Command]:
-    """The answer to a request, whatever its code.
+    """Send a request and return its response, with any code.
 
     Raises:
-        NetworkError: nobody answered.
+        NetworkError: no response came.
     """
     answer: Command = yield Invoke(address, command, timeout_ms)
     return answer
 
 
-def ask_all(asks: list[Invoke]) -> Steps[list[Answer]]:
-    """The answers to several requests sent at once, in their order; an error stands where no answer came."""
-    if not asks:
+def ask_all(requests: list[Invoke]) -> Steps[list[Answer]]:
+    """Send several requests at once and return their responses in the same order; an error where no response came."""
+    if not requests:
         return []
-    answers: list[Answer] = yield InvokeAll(asks)
+    answers: list[Answer] = yield InvokeAll(requests)
     return answers
 
 
 def pause(ms: int) -> Steps[None]:
-    """Let time pass."""
+    """Wait for a time, milliseconds."""
     yield Pause(ms)
 
 
 def wait(ticket: Ticket[T]) -> Steps[T]:
-    """The result of another operation."""
+    """Wait for another operation and return its result.
+
+    Raises:
+        TandemError: the operation failed.
+    """
     value: T = yield Await(ticket)
     return value
 
 
 def current_time() -> Steps[Now]:
-    """The time it is."""
+    """Return the current time."""
     now: Now = yield GetTime()
     return now
 
 
 def checked(answer: Command) -> Command:
-    """The answer itself if it says SUCCESS.
+    """Return the response if its code is SUCCESS.
 
     Raises:
-        RemoteError: it does not.
+        RemoteError: the code is another one.
     """
     if answer.code != ResponseCode.SUCCESS:
         raise refusal(answer)
@@ -126,7 +134,7 @@ def checked(answer: Command) -> Command:
 
 
 def refusal(answer: Command) -> RemoteError:
-    """An answer that says no, as an error."""
+    """Return the error for a response whose code is not SUCCESS."""
     try:
         name = ResponseCode(answer.code).name
     except ValueError:
@@ -138,52 +146,52 @@ def refusal(answer: Command) -> RemoteError:
 
 
 def request(code: RequestCode, body: bytes = b"", **fields: object) -> Command:
-    """A request whose header fields are given by their names on the wire; None is left out."""
+    """Return a request with header fields by their names on the wire; fields that are None are left out."""
     texts = {name: text_of(value) for name, value in fields.items() if value is not None}
     return Command(code, fields=texts, body=body)
 
 
 def number(answer: Command, name: str) -> int:
-    """A number out of an answer's header.
+    """Return an integer header field of a response.
 
     Raises:
-        ProtocolError: it is missing or no number.
+        ProtocolError: the field is missing or is not an integer.
     """
     try:
         return int(answer.fields[name])
     except (KeyError, ValueError) as error:
-        raise ProtocolError(f"the answer has no number {name!r}") from error
+        raise ProtocolError(f"the response has no integer field {name!r}") from error
 
 
 def json_object(answer: Command) -> dict[str, Any]:
-    """The JSON object in an answer's body.
+    """Return the JSON object in a response's body.
 
     Raises:
-        ProtocolError: the body is none.
+        ProtocolError: the body is not a JSON object.
     """
     value = loads(answer.body, is_trusted=True)
     if not isinstance(value, dict):
-        raise ProtocolError("the answer's body is no JSON object")
+        raise ProtocolError("the response body is not a JSON object")
     return value
 
 
 def text_of(value: object) -> str:
-    """A header value as Java writes it."""
+    """Return a header value as Java writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
 
 
 class OperationRunner:
-    """Runs stories: as many at once as there are."""
+    """Runs operations, any number of them at the same time."""
 
-    def __init__(self, links: RemotingClient, timers: Timers) -> None:
-        """Over these links."""
-        self._links = links
+    def __init__(self, remoting: RemotingClient, timers: Timers) -> None:
+        """No operation runs."""
+        self._remoting = remoting
         self._timers = timers
 
     def start(self, steps: Steps[T], now: Now) -> Ticket[T]:
-        """Run a story up to its first wait; the ticket is settled when it ends."""
+        """Run an operation up to its first wait; the ticket is settled when it ends."""
         ticket: Ticket[T] = Ticket()
         self._resume(steps, ticket, lambda: next(steps), now)
         return ticket
@@ -204,42 +212,42 @@ class OperationRunner:
             go_on = lambda: steps.send(now)  # noqa: E731
 
     def _wait(self, steps: Steps[T], ticket: Ticket[T], step: Step, now: Now) -> None:
-        def heard(answer: Answer, at: Now) -> None:
+        def on_answer(answer: Answer, at: Now) -> None:
             if isinstance(answer, TandemError):
                 self._resume(steps, ticket, lambda: steps.throw(answer), at)
             else:
                 self._resume(steps, ticket, lambda: steps.send(answer), at)
 
         if isinstance(step, Invoke):
-            self._links.request(step.address, step.command, now, heard, timeout_ms=step.timeout_ms)
+            self._remoting.request(step.address, step.command, now, on_answer, timeout_ms=step.timeout_ms)
         elif isinstance(step, InvokeAll):
             self._ask_all(steps, ticket, step, now)
         elif isinstance(step, Pause):
             self._timers.at(now.mono_ms + step.ms, lambda at: self._resume(steps, ticket, lambda: steps.send(None), at))
         else:
             assert isinstance(step, Await)
-            # A settled ticket does not know the time; a timer that is due at once does.
+            # The callback of a ticket gets no time; that of a timer which is due at once does.
             step.ticket.then(
                 lambda done: void(self._timers.at(0, lambda at: self._resume(steps, ticket, _outcome(steps, done), at)))
             )
 
     def _ask_all(self, steps: Steps[T], ticket: Ticket[T], step: InvokeAll, now: Now) -> None:
-        step.answers = [None] * len(step.asks)
-        left = len(step.asks)
+        step.answers = [None] * len(step.requests)
+        left = len(step.requests)
 
-        def heard(position: int, answer: Answer, at: Now) -> None:
+        def on_answer(position: int, answer: Answer, at: Now) -> None:
             nonlocal left
             step.answers[position] = answer
             left -= 1
             if not left:
                 self._resume(steps, ticket, lambda: steps.send(step.answers), at)
 
-        for position, one in enumerate(step.asks):
-            self._links.request(
+        for position, one in enumerate(step.requests):
+            self._remoting.request(
                 one.address,
                 one.command,
                 now,
-                lambda answer, at, position=position: heard(position, answer, at),  # type: ignore[misc]
+                lambda answer, at, position=position: on_answer(position, answer, at),  # type: ignore[misc]
                 timeout_ms=one.timeout_ms,
             )
 
@@ -252,4 +260,4 @@ def _outcome(steps: Steps[T], done: Ticket[Any]) -> Callable[[], Step]:
 
 
 def void(_value: object) -> None:
-    """Drop a value where none is wanted."""
+    """Discard a value, in a lambda that must return None."""

@@ -1,17 +1,17 @@
-"""Where topics are: routes as name servers tell them, polled, and asked for anew when something looks wrong.
+"""Topic routes: polled from the name servers, and refreshed when an error suggests that a route is out of date.
 
     route of a topic = broker groups (name, member addresses by id) + per group: permission, queue numbers
 
-What a name server no longer tells is kept: a topic that is unknown now (its only broker is down) keeps its last route,
-and an address that vanished stays known, so that a member that returns, or takes over, is found without any name
-server. Only sending looks at what is *listed* now.
+What the name servers no longer list is remembered: a topic that is unknown now (its only broker is down) keeps its last
+route, and an address that is no longer listed stays known, so that a member that returns, or takes over, is found
+without a name server. Only sending considers which members are *listed* now.
 
-Members of a group are tried in the order of what they may do for a topic as far as the newest routes tell: FULL, WRITE,
-READ, NONE. Those that are down or said that they may not serve come last.
+Members of a group are tried in the order of their permission for a topic in the newest routes: FULL, WRITE, READ, NONE.
+Inactive members (see `availability`) come after the others, members that are down last.
 
-However many say that a route looks wrong, the name servers are asked one question at a time, `REFRESH_GAP_MS` apart.
+Any number of refreshes may be requested; the name servers get one request at a time, `REFRESH_GAP_MS` apart.
 
-Owner: the node. Does not know: who uses the routes. Source: docs/reference/requests.md; RocketMQ MQClientInstance.
+Owner: the node. Does not know who uses the routes. Source: docs/reference/requests.md; RocketMQ MQClientInstance.
 """
 
 import logging
@@ -38,38 +38,38 @@ log = logging.getLogger(__name__)
 WHERE = "a name server usually listens at port 9876"
 MASTER_ID = 0
 REFRESH_GAP_MS = 200
-"""Between two questions that errors made necessary, at most; at random up to a half less."""
+"""Longest pause between two refreshes that errors requested; less a random half."""
 LOOK_MS = 2_000
-"""How often routes are asked for of groups that are without a master."""
+"""Period at which the routes of groups without a master are fetched."""
 PAST_MAX = 8
-"""Addresses remembered per broker group besides those listed."""
+"""Maximum number of addresses remembered per broker group besides those listed."""
 WEIGHT_DEFAULT = 100
 WEIGHT_MAX = 1_000_000
 ELECT = "elect"
 LEASED_MODES = frozenset({"slave-consume", ELECT})
 """Failover modes in which a broker serves only while it holds a lease."""
 FULL, WRITE, READ, NONE = range(4)
-"""In this order members are tried."""
+"""Permission of a member for a topic, in the order in which members are tried."""
 _READ, _WRITE = int(Permission.READ), int(Permission.WRITE)
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerGroup:
-    """The brokers of one name: address by id, 0 the master."""
+    """Brokers with the same name: addresses by broker id; id 0 is the master."""
 
     cluster: str
     name: str
     members: dict[int, str]
     weight: int = WEIGHT_DEFAULT
-    """Share of the writes among groups; told by TandemQ's name servers only."""
+    """Relative share of the writes; reported by TandemQ name servers only."""
     zone: str = ""
-    """Where it stands, if it says so."""
+    """Zone of the brokers, "" if not configured."""
     mode: str = ""
-    """Its failover mode, if it is another than static and a TandemQ name server tells."""
+    """Failover mode; "" for static, and for routes of a RocketMQ name server."""
 
 
 class _KnownGroup:
-    """All addresses of a broker group: listed now by id, and listed before with their last id."""
+    """Addresses of a broker group: those listed now by id, and those listed before with their last id."""
 
     __slots__ = ("group", "listed", "past")
 
@@ -78,8 +78,8 @@ class _KnownGroup:
         self.listed: dict[int, str] = {}
         self.past: dict[str, int] = {}
 
-    def learn(self, group: BrokerGroup) -> list[str]:
-        """Take the newest listing; returns the addresses that stand better than before: new ones, a new master."""
+    def update(self, group: BrokerGroup) -> list[str]:
+        """Apply the newest listing; returns the addresses that were not listed before, or not as master."""
         before, listed = self.listed, group.members
         for broker_id, address in before.items():
             self.past[address] = broker_id
@@ -92,7 +92,7 @@ class _KnownGroup:
         return [a for broker_id, a in listed.items() if a not in old or broker_id == MASTER_ID != _id_of(a, before)]
 
     def members(self) -> dict[int, str]:
-        """Address by id; one that vanished keeps its place until another takes it."""
+        """Return the addresses by id; an address that is no longer listed keeps its id until another one has it."""
         return {broker_id: address for address, broker_id in self.past.items()} | self.listed
 
 
@@ -102,7 +102,7 @@ def _id_of(address: str, members: dict[int, str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class QueueData:
-    """What a broker group offers of a topic."""
+    """Queues of a topic at one broker group. `perm`: bits of `Permission`."""
 
     broker_name: str
     read_queue_nums: int
@@ -112,19 +112,20 @@ class QueueData:
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """Where a topic is."""
+    """Route of a topic: its broker groups by name, and their queues, sorted by broker name."""
 
     topic: str
     brokers: dict[str, BrokerGroup]
     queues: tuple[QueueData, ...]
     order: str = ""
-    """For topics of global order "name:queues;…": only these take messages, master or not."""
+    """For globally ordered topics "name:queues;…": only these queues accept messages, with or without a master."""
 
     def publish_queues(self, takes_messages: Callable[[str], bool] | None = None) -> list[MessageQueue]:
-        """Queues that take messages now: writable, with a master; sorted by broker name.
+        """Return the queues that accept messages: writable, with a master; sorted by broker name.
 
         Args:
-            takes_messages: whether a broker group does, for who knows it from a newer route of another topic.
+            takes_messages: returns whether a broker group accepts messages, for callers that know it from a newer
+                route of another topic.
         """
         if self.order:
             pairs = [piece.split(":") for piece in self.order.split(";") if ":" in piece]
@@ -138,7 +139,7 @@ class TopicRoute:
         ]
 
     def subscribe_queues(self) -> list[MessageQueue]:
-        """Queues that can be read, from a master or a slave; sorted by broker name."""
+        """Return the queues that can be read, from a master or a slave; sorted by broker name."""
         return [
             MessageQueue(self.topic, data.broker_name, queue_id)
             for data in self.queues
@@ -152,10 +153,10 @@ class TopicRoute:
 
 
 def decode_route(topic: str, body: bytes) -> TopicRoute:
-    """A name server's answer.
+    """Decode the body of a name server's response.
 
     Raises:
-        ProtocolError: it is no route.
+        ProtocolError: the body is not a route.
     """
     try:
         raw = loads(body, is_trusted=True)
@@ -163,11 +164,11 @@ def decode_route(topic: str, body: bytes) -> TopicRoute:
         brokers = {item["brokerName"]: decode_group(item) for item in raw.get("brokerDatas") or ()}
         return TopicRoute(topic, brokers, tuple(queues), raw.get("orderTopicConf") or "")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ProtocolError(f"the route of {topic} cannot be read: {error!r}") from error
+        raise ProtocolError(f"the route of {topic} cannot be decoded: {error!r}") from error
 
 
 def decode_group(item: dict[str, Any]) -> BrokerGroup:
-    """One of a route's broker groups."""
+    """Decode one broker group of a route."""
     members = {int(broker_id): str(address) for broker_id, address in item["brokerAddrs"].items()}
     return BrokerGroup(
         item.get("cluster") or "",
@@ -180,7 +181,7 @@ def decode_group(item: dict[str, Any]) -> BrokerGroup:
 
 
 def weight_of(value: object) -> int:
-    """A group's weight as a route tells it; what is none counts as the default."""
+    """Return the weight of a broker group in a route; the default if the value is not a valid weight."""
     is_weight = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= WEIGHT_MAX
     return value if is_weight else WEIGHT_DEFAULT  # type: ignore[return-value]
 
@@ -191,102 +192,102 @@ def _queue_data(item: dict[str, Any]) -> QueueData:
 
 
 class Routes:
-    """The routes one client knows."""
+    """Topic routes and broker groups known to one client."""
 
     def __init__(
         self,
         config: ClientConfig,
-        links: RemotingClient,
+        remoting: RemotingClient,
         timers: Timers,
         runner: OperationRunner,
-        standing: BrokerAvailability,
+        availability: BrokerAvailability,
         random: Random,
         now: Now,
     ) -> None:
-        """None yet."""
+        """No route is known."""
         self._config = config
-        self._links = links
+        self._remoting = remoting
         self._timers = timers
         self._runner = runner
-        self._standing = standing
+        self._availability = availability
         self._random = random
         self._routes: dict[str, TopicRoute] = {}
         self._wanted: dict[str, None] = {}
-        self._underway: dict[str, Ticket[TopicRoute]] = {}
+        self._in_flight: dict[str, Ticket[TopicRoute]] = {}
         self._groups: dict[str, _KnownGroup] = {}
         self._masters: set[str] = set()
         self._stale: dict[str, None] = {}
         self._is_refreshing = False
         self._name_server = 0
         self.version = 0
-        """Changes with every route and every broker group."""
+        """Incremented with each changed route or broker group."""
         self.on_change: list[Callable[[TopicRoute, Now], None]] = []
-        """Called with a route that is new or differs from the one before."""
-        self.on_better: list[Callable[[str, Now], None]] = []
-        """Called with an address that the newest route lists for the first time, or as the master."""
+        """Called with a route that is new or has changed."""
+        self.on_promoted: list[Callable[[str, Now], None]] = []
+        """Called with an address that the newest route lists for the first time, or newly as the master."""
         timers.every(config.route_poll_ms, self._poll, first_ms=now.mono_ms + config.route_poll_ms)
         timers.every(LOOK_MS, self._look_for_masters, first_ms=now.mono_ms + LOOK_MS)
 
     def get(self, topic: str) -> TopicRoute | None:
-        """The last known route."""
+        """Return the last known route of a topic; None if it was never fetched."""
         return self._routes.get(topic)
 
     def want(self, topic: str) -> None:
-        """Poll a topic's route from now on."""
+        """Poll the route of a topic from now on."""
         self._wanted[topic] = None
 
     def topics(self) -> list[str]:
-        """Topics that are polled."""
+        """Return the topics that are polled."""
         return list(self._wanted)
 
     # Members of broker groups.
 
     def group(self, broker_name: str) -> BrokerGroup:
-        """A broker group as it is listed in the newest of all routes that tell of it."""
+        """Return a broker group as the newest route that contains it lists it; without members if none does."""
         known = self._groups.get(broker_name)
         return known.group if known is not None else BrokerGroup("", broker_name, {})
 
     def members(self, broker_name: str) -> dict[int, str]:
-        """Addresses of a broker group by id, those last known included."""
+        """Return the addresses of a broker group by id, those no longer listed included."""
         known = self._groups.get(broker_name)
         return known.members() if known is not None else {}
 
     def broker_names(self) -> list[str]:
-        """All broker groups heard of."""
+        """Return the names of all known broker groups."""
         return list(self._groups)
 
     def name_of(self, address: str) -> str | None:
-        """The group an address belongs to."""
+        """Return the name of the broker group of an address; None if it is unknown."""
         return next(
             (n for n, known in self._groups.items() if address in known.listed.values() or address in known.past), None
         )
 
     def takes_messages(self, broker_name: str) -> bool:
-        """Whether a group has a master, or elects one by itself: its queues stay while nobody is listed as master."""
+        """Return whether a group has a master, or elects one: its queues stay while no master is listed."""
         return MASTER_ID in self.group(broker_name).members or (
             self.is_elected(broker_name) and bool(self.group(broker_name).members)
         )
 
     def is_elected(self, broker_name: str) -> bool:
-        """Whether a group elects its masters, so that what is stored and not SEND_OK may be cut again."""
+        """Return whether a group elects its master, so that messages stored without SEND_OK may be truncated."""
         return self.group(broker_name).mode == ELECT
 
     def is_master(self, address: str) -> bool:
-        """Whether an address is listed as some group's master now."""
+        """Return whether an address is listed as the master of a group."""
         return address in self._masters
 
     def is_leased(self, broker_name: str) -> bool:
-        """Whether at most one member of a broker group serves at a time: its mode says so, or a member has shown it."""
+        """Return whether at most one member of a group is active at a time: its mode says so, or one was inactive."""
         known = self._groups.get(broker_name)
         if known is None:
             return False
         return known.group.mode in LEASED_MODES or any(
-            self._standing.is_leased(address) for address in (*known.listed.values(), *known.past)
+            self._availability.is_leased(address) for address in (*known.listed.values(), *known.past)
         )
 
     def read_addresses(self, broker_name: str, preferred_id: int = MASTER_ID, topic: str = "") -> list[str]:
-        """All addresses of a group, best first: the preferred member, then by what they may do (FULL, WRITE, READ,
-        NONE), then by id. Those that may not serve come behind, those that are down last."""
+        """Return all addresses of a group in the order to try: the preferred member, then by permission (FULL, WRITE,
+        READ, NONE), then by id. Inactive members come after those, members that are down last."""
         known = self._groups.get(broker_name)
         if known is None:
             return []
@@ -294,12 +295,12 @@ class Routes:
         entries = [(broker_id, address, self._rank(known, broker_id, topic)) for broker_id, address in members.items()]
         entries += [(broker_id, a, NONE) for a, broker_id in known.past.items() if members[broker_id] != a]
         if preferred_id == MASTER_ID:
-            entries.sort(key=lambda e: (self._links.is_down(e[1]), self._standing.is_shut(e[1]), e[2], e[0]))
+            entries.sort(key=lambda e: (self._remoting.is_down(e[1]), self._availability.is_inactive(e[1]), e[2], e[0]))
         else:
             entries.sort(
                 key=lambda e: (
-                    self._links.is_down(e[1]),
-                    self._standing.is_shut(e[1]),
+                    self._remoting.is_down(e[1]),
+                    self._availability.is_inactive(e[1]),
                     e[0] != preferred_id,
                     e[2],
                     e[0],
@@ -318,34 +319,44 @@ class Routes:
         return READ if may_read else NONE
 
     def leader(self, broker_name: str) -> str | None:
-        """Who does what only one member of a group may do: give locks, take messages back. In a group that fails over
-        that is who serves now, elsewhere the master; None if there is nobody."""
+        """Return the address of the member that grants locks and accepts messages sent back: the active member of a
+        group that fails over, else the master; None if there is none."""
         if not self.is_leased(broker_name):
             return self.members(broker_name).get(MASTER_ID)
         first = next(iter(self.read_addresses(broker_name)), None)
-        is_usable = first is not None and not self._standing.is_shut(first) and not self._links.is_down(first)
-        return first if is_usable else None
+        if first is None or self._availability.is_inactive(first) or self._remoting.is_down(first):
+            return None
+        return first
 
-    # Asking.
+    @property
+    def name_servers(self) -> tuple[str, ...]:
+        """Addresses of the name servers."""
+        return self._config.name_servers
+
+    def is_down(self, address: str) -> bool:
+        """Return whether an address failed and has sent nothing since."""
+        return self._remoting.is_down(address)
+
+    # Requests to name servers.
 
     def fetch(self, topic: str, now: Now) -> Ticket[TopicRoute]:
-        """Ask for a route now; whoever asks meanwhile gets the same answer.
+        """Fetch a route now; calls made meanwhile share the ticket.
 
-        Fails with NoRoute (no name server knows the topic) or NetworkError (none answered).
+        The ticket fails with NoRoute (no name server knows the topic) or NetworkError (no name server responds).
         """
-        ticket = self._underway.get(topic)
+        ticket = self._in_flight.get(topic)
         if ticket is None:
-            ticket = self._underway[topic] = self._runner.start(self._ask(topic), now)
+            ticket = self._in_flight[topic] = self._runner.start(self._fetch(topic), now)
             ticket.then(lambda _done: self._ended(topic))
             if ticket.done:
-                del self._underway[topic]
+                del self._in_flight[topic]
         return ticket
 
     def _ended(self, topic: str) -> None:
-        self._underway.pop(topic, None)
+        self._in_flight.pop(topic, None)
 
     def refresh(self, topic: str, now: Now) -> None:
-        """Something looks wrong: ask at once, or as soon as it is this topic's turn."""
+        """Fetch a route that may be out of date, at once or as soon as it is the topic's turn."""
         self._stale[topic] = None
         if not self._is_refreshing:
             self._refresh_next(now)
@@ -364,8 +375,8 @@ class Routes:
             self.fetch(topic, now)
 
     def _look_for_masters(self, now: Now) -> None:
-        """A group that will have a master again by itself is asked for: whoever uses other groups meanwhile would hear
-        of it with the next poll only."""
+        """Fetch the routes of groups that lack a master and will elect one: a producer that uses other groups meanwhile
+        would learn of the new master only with the next poll."""
         for topic in self._wanted:
             route = self._routes.get(topic)
             if route is not None and any(map(self._lacks_master, route.brokers)):
@@ -375,9 +386,9 @@ class Routes:
         if not self.is_leased(broker_name):
             return False
         master = self.group(broker_name).members.get(MASTER_ID)
-        return master is None or self._standing.is_shut(master) or self._links.is_down(master)
+        return master is None or self._availability.is_inactive(master) or self._remoting.is_down(master)
 
-    def _ask(self, topic: str) -> Steps[TopicRoute]:
+    def _fetch(self, topic: str) -> Steps[TopicRoute]:
         answer = yield from self.ask_name_server(
             lambda: request(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic, acceptStandardJsonOnly=True)
         )
@@ -385,21 +396,24 @@ class Routes:
             raise NoRoute(f"no name server knows the topic {topic}", code=answer.code)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             address = self._config.name_servers[self._name_server]
-            raise RemoteError(f"{address} is no name server; is it a broker?", hint=WHERE, code=answer.code)
+            raise RemoteError(f"{address} is not a name server; is it a broker?", hint=WHERE, code=answer.code)
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer)
         route = decode_route(topic, answer.body)
-        self._learn(route, (yield from current_time()))
+        self._apply(route, (yield from current_time()))
         return route
 
     def ask_name_server(self, make: Callable[[], Command]) -> Steps[Command]:
-        """The answer of the first name server that answers, beginning with the one that did last.
+        """Return the response of the first name server that responds, starting with the one that responded last.
+
+        Args:
+            make: makes the request anew for each name server.
 
         Raises:
-            NetworkError: none did.
+            NetworkError: no name server responds.
         """
         servers = self._config.name_servers
-        last: NetworkError = NotConnected("no name server was asked")
+        last: NetworkError = NotConnected("no name server is configured")
         for attempt in range(len(servers)):
             position = (self._name_server + attempt) % len(servers)
             try:
@@ -409,33 +423,33 @@ class Routes:
             else:
                 self._name_server = position
                 return answer
-        raise type(last)(f"no name server answers: {last.args[0]}", hint=last.hint or WHERE)
+        raise type(last)(f"no name server responds: {last.args[0]}", hint=last.hint or WHERE)
 
-    def _learn(self, route: TopicRoute, now: Now) -> None:
+    def _apply(self, route: TopicRoute, now: Now) -> None:
         known = self._routes.get(route.topic)
-        better: list[str] = []
+        promoted: list[str] = []
         for name, group in route.brokers.items():
             of_group = self._groups.setdefault(name, _KnownGroup())
             if of_group.group != group:
                 self.version += 1
-                better += of_group.learn(group)
+                promoted += of_group.update(group)
                 self._masters = {known.listed.get(MASTER_ID, "") for known in self._groups.values()}
         if known != route:
             self.version += 1
             self._routes[route.topic] = route
-        for address in better:
-            self._standing.trust(address, now)
-            for told in self.on_better:
-                told(address, now)
+        for address in promoted:
+            self._availability.mark_active(address, now)
+            for on_promoted in self.on_promoted:
+                on_promoted(address, now)
         if known == route:
             return
         log.info("route topic=%s brokers=%s", route.topic, {n: g.members for n, g in route.brokers.items()})
-        for tell in self.on_change:
-            tell(route, now)
+        for notify in self.on_change:
+            notify(route, now)
 
 
 def new_topic_route(topic: str, template: TopicRoute, queue_nums: int) -> TopicRoute:
-    """What a topic's route will look like once a broker has created it from its template topic."""
+    """Return the route that a topic will have once a broker has created it from its template topic."""
     queues = tuple(
         QueueData(
             data.broker_name,

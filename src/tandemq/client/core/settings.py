@@ -1,4 +1,4 @@
-"""Settings of a client: frozen, validated once, passed whole. Times are milliseconds on the monotonic clock."""
+"""Settings of a client: frozen and validated once. Durations are milliseconds, sizes bytes."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -11,30 +11,32 @@ MEBIBYTE = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """One client: who it is, and how patient."""
+    """Identity, name servers and timeouts of one client."""
 
     name_servers: tuple[str, ...]
+    """Addresses, each "host:port"."""
     client_id: str
-    """How brokers and other members of its groups call it; no two clients of a group may have the same."""
+    """Name of the client at brokers and in its groups; must be unique within a group."""
     ip: str = "127.0.0.1"
-    """Its own address, part of the unique keys it gives."""
+    """IP address of this machine; part of the unique keys of messages."""
     pid: int = 0
+    """Process id; part of the unique keys of messages."""
     heartbeat_ms: int = 30_000
     silence_probe_ms: int = 10_000
-    """A broker that owes an answer and has been silent for this long gets a heartbeat, which it must answer."""
+    """A broker that owes a response and has sent nothing for this long gets a heartbeat, which it must answer."""
     route_poll_ms: int = 30_000
     request_timeout_ms: int = 3_000
     connect_timeout_ms: int = 3_000
     probe_ms: int = 500
-    """How soon an address that failed is tried again; doubled with each failure, up to `probe_max_ms`."""
+    """Pause before reconnecting to an address that failed; doubled with each failure, up to `probe_max_ms`."""
     probe_max_ms: int = 5_000
     frame_bytes_max: int = 16 * MEBIBYTE
 
     def __post_init__(self) -> None:
-        """Check.
+        """Validate the addresses.
 
         Raises:
-            ConfigError: there is no name server, or an address is none.
+            ConfigError: there is no name server, or an address is not "host:port".
         """
         if not self.name_servers:
             raise ConfigError("no name server is given", hint='for instance "127.0.0.1:9876"')
@@ -42,119 +44,133 @@ class ClientConfig:
             host, _, port = address.rpartition(":")
             if "://" in address:
                 scheme, _, rest = address.partition("://")
-                raise ConfigError(f"{address!r} is no address", hint=f"leave out the scheme {scheme}://: {rest}")
+                raise ConfigError(f"{address!r} is not an address", hint=f"leave out the scheme {scheme}://: {rest}")
             if not host or not port.isdigit() or not 0 < int(port) < 65536:
-                raise ConfigError(f"{address!r} is no address", hint='write "host:port", several separated by ";"')
+                raise ConfigError(f"{address!r} is not an address", hint='write "host:port", several separated by ";"')
 
 
 def split_addresses(text: str) -> tuple[str, ...]:
-    """The addresses in "host:port;host:port"."""
+    """Return the addresses in "host:port;host:port"."""
     return tuple(piece.strip() for piece in text.split(";") if piece.strip())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions:
-    """How a producer sends."""
+    """Settings of a producer."""
 
     group: str
     timeout_ms: int = 3_000
-    """Per attempt."""
+    """Timeout of one attempt."""
     retries: int = 2
-    """Further attempts after the first, on other brokers if there are any. 0: one attempt, whatever `retry_ms` says."""
+    """Number of attempts after the first, on other brokers if there are any. 0: one attempt, whatever `retry_ms` is."""
     retry_ms: int = 15_000
-    """How long a message is tried again if nobody takes it, even when `retries` are used up: so it outlives a failover.
-    An attempt begun before may last its `timeout_ms` beyond. 0: until `retries` are used up."""
+    """For how long a message is retried while no broker accepts it, even when `retries` are used up; longer than a
+    failover takes. The last attempt may exceed it by `timeout_ms`. 0: until `retries` are used up."""
     retry_when_not_stored_ok: bool = False
-    """Whether a status other than SEND_OK makes it send again elsewhere, under the same unique key."""
+    """Whether a status other than SEND_OK is retried on another broker, with the same unique key."""
     compress_above_bytes: int = 4096
+    """Bodies of at least this size are compressed."""
     compress_level: int = 5
+    """zlib level, 0 to 9."""
     body_bytes_max: int = 4 * MEBIBYTE
+    """Maximum size of a body, before compression."""
     batch_bytes_max: int = MEBIBYTE
-    """A list of messages is cut into requests of at most this size."""
+    """A batch is split into requests of at most this size."""
     queues_per_new_topic: int = 4
+    """Number of queues per broker of a topic that a broker creates with the first message."""
     delay_levels: int = 18
-    """How many delays the brokers' `messageDelayLevel` has; 18 by default."""
+    """Number of delay levels in the brokers' `messageDelayLevel`."""
     latency_aware: bool = True
-    """Whether brokers that answer slowly are left alone for a while."""
+    """Whether brokers that respond slowly are avoided for a while."""
     zone: str = ""
-    """Where this producer stands: brokers that say they stand there too come first, others when none of them can."""
+    """Zone of this producer: brokers of the same zone are preferred, others are used when none of those accepts
+    messages."""
 
     def __post_init__(self) -> None:
-        """Check.
+        """Validate the group name and times.
 
         Raises:
-            ConfigError: the group's name cannot be one, or a time is negative.
+            ConfigError: the group name is invalid, or `retry_ms` is negative.
         """
         check_group(self.group)
         if self.retry_ms < 0:
-            raise ConfigError(f"retry_ms is {self.retry_ms}; 0 is the least")
+            raise ConfigError(f"retry_ms is {self.retry_ms}; it must not be negative")
 
 
 class MessageModel(Enum):
-    """Who of a group gets a message."""
+    """Which members of a consumer group get a message."""
 
     CLUSTERING = "CLUSTERING"
-    """One of its members."""
+    """One member."""
     BROADCASTING = "BROADCASTING"
-    """Every member; offsets are kept by the members themselves."""
+    """Every member; each keeps its own offsets."""
 
 
 class ConsumeFrom(Enum):
-    """Where a group starts that has no offset yet."""
+    """Where a group starts that has no committed offset."""
 
     LAST = "CONSUME_FROM_LAST_OFFSET"
+    """At the end of the queue: with messages stored from now on."""
     FIRST = "CONSUME_FROM_FIRST_OFFSET"
+    """At the first message of the queue."""
     TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+    """At the first message stored at or after `ConsumerOptions.consume_from_ms`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOptions:
-    """How a push or pull consumer reads."""
+    """Settings of a push or pull consumer."""
 
     group: str
     model: MessageModel = MessageModel.CLUSTERING
     orderly: bool = False
+    """Whether each queue is consumed in order, one message at a time, under a lock at its broker."""
     start_timeout_ms: int = 10_000
-    """How long `start` waits for a name server that answers; 0: it does not wait."""
+    """For how long `start` waits for a response of a name server; 0: it does not wait."""
     consume_from: ConsumeFrom = ConsumeFrom.LAST
     consume_from_ms: int = 0
-    """Calendar time at which TIMESTAMP starts."""
+    """Where TIMESTAMP starts, milliseconds since 1970."""
     max_reconsume_times: int = -1
-    """Redeliveries before the dead letter topic; -1: 16, or without end for orderly consumers."""
+    """Number of redeliveries before a message goes to the dead letter topic; -1: 16, or unlimited if `orderly`."""
     pull_messages: int = 32
+    """Maximum number of messages per pull."""
     long_poll_ms: int = 15_000
+    """For how long a broker holds a pull that finds no message."""
     pull_timeout_ms: int = 25_000
-    """Of a long poll; brokers may be 5 s late. Past it the link is closed."""
+    """Timeout of a pull; a broker may respond 5 s after `long_poll_ms`. The connection is closed after it."""
     prefetch_messages: int = 1_000
-    """Per queue: above it nothing more is pulled."""
+    """Maximum number of unacknowledged messages per queue; no more are pulled above it."""
     prefetch_bytes: int = 16 * MEBIBYTE
-    """Per queue."""
+    """Maximum size of unacknowledged messages per queue; no more are pulled above it."""
     rebalance_ms: int = 20_000
+    """Period of rebalancing."""
     commit_ms: int = 5_000
+    """Period of commits."""
     lock_renew_ms: int = 20_000
+    """Period at which an orderly consumer renews the locks of its queues."""
     lock_live_ms: int = 30_000
-    """A lock of our own that was not renewed for this long counts as lost."""
+    """A lock that was not renewed for this long counts as lost."""
     suspend_ms: int = 1_000
-    """How long an orderly queue rests before a message is tried again."""
+    """Pause before an orderly consumer gets a failed message again."""
     error_pause_ms: int = 1_000
-    """How long a queue rests after an answer that makes no sense to repeat at once."""
+    """Pause before a broker that refused a pull is asked again."""
 
     def __post_init__(self) -> None:
-        """Check.
+        """Validate the group name and limits.
 
         Raises:
-            ConfigError: the group's name cannot be one, or a limit is none.
+            ConfigError: the group name is invalid, or a limit is below 1.
         """
         check_group(self.group)
         if min(self.pull_messages, self.prefetch_messages, self.prefetch_bytes) < 1:
-            raise ConfigError("pull and prefetch limits must be 1 at least")
+            raise ConfigError("pull_messages, prefetch_messages and prefetch_bytes must be at least 1")
 
 
 def check_group(group: str) -> None:
-    """Refuse names that cannot be a group's.
+    """Validate a group name.
 
     Raises:
-        ConfigError: and why.
+        ConfigError: the name is invalid.
     """
     fault = group_name_error(group)
     if fault is not None:

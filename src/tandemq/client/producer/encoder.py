@@ -1,4 +1,4 @@
-"""Messages made ready to leave: checked, given a unique key, compressed, encoded.
+"""Messages validated, compressed and encoded as send requests.
 
 A batch is a list of messages of one topic in one request; each keeps its own properties and key.
 Source: docs/reference/requests.md, "sending"; docs/internals/storage.md, "batches".
@@ -27,13 +27,13 @@ from tandemq.model.message import (
 from tandemq.model.topic import AUTO_CREATE_TOPIC, FORBIDDEN_FOR_SENDING, RETRY_PREFIX
 
 PROPERTIES_BYTES_MAX = 32_000
-"""What the record's properties may take, with room for those the broker adds."""
+"""Maximum size of a message's encoded properties; leaves room for those the broker adds."""
 _PART_OVERHEAD = 22
 
 
 @dataclass(frozen=True, slots=True)
 class SendRequest:
-    """One request's worth of messages, encoded; `unique_keys` in the order of the messages."""
+    """Content of one send request: a message or a batch, encoded. `unique_keys`: in the order of the messages."""
 
     topic: str
     body: bytes
@@ -46,7 +46,12 @@ class SendRequest:
     max_reconsume_times: int | None = None
 
     def command(self, group: str, broker_name: str, queue_id: int, wall_ms: int, queue_nums: int) -> Command:
-        """The request that sends it to one queue."""
+        """Return the request that sends it to one queue.
+
+        Args:
+            wall_ms: when the messages were made, milliseconds since 1970.
+            queue_nums: number of queues if a broker has to create the topic.
+        """
         fields = {
             "a": group,
             "b": self.topic,
@@ -69,12 +74,12 @@ class SendRequest:
 
 
 def prepare(message: Message, unique_key: str, options: ProducerOptions) -> SendRequest:
-    """One message.
+    """Return the send request of one message.
 
     Raises:
-        TypeError: it is no message, or one of its fields has another type.
-        InvalidMessage: a value is not allowed; a ValueError.
-        RecordTooLarge: body or properties are over their limit.
+        TypeError: the argument is not a `Message`, or a field of it has another type.
+        InvalidMessage: a value is invalid; a ValueError.
+        RecordTooLarge: the body or the properties exceed their limit.
     """
     if not isinstance(message, Message):
         raise TypeError(f"send a Message, not a {type(message).__name__}; several at once: send_batch")
@@ -92,7 +97,7 @@ def _properties(message: Message, unique_key: str, options: ProducerOptions) -> 
     if message.topic in FORBIDDEN_FOR_SENDING:
         raise InvalidMessage(f"the topic {message.topic} is reserved")
     if len(message.body) > options.body_bytes_max:
-        raise RecordTooLarge(f"the body has {len(message.body)} bytes, at most {options.body_bytes_max} are allowed")
+        raise RecordTooLarge(f"the body has {len(message.body)} bytes, the maximum is {options.body_bytes_max}")
     properties: dict[str, str] = {}
     properties.update(message.properties)
     properties[UNIQ_KEY] = unique_key
@@ -104,37 +109,37 @@ def _properties(message: Message, unique_key: str, options: ProducerOptions) -> 
     if message.delay_level:
         if not 0 < message.delay_level <= options.delay_levels:
             raise InvalidMessage(
-                f"the delay level is {message.delay_level}; 0 is none, 1 the first, {options.delay_levels} the last",
-                hint="delay_levels of the producer says how many the brokers' messageDelayLevel has",
+                f"the delay level is {message.delay_level}; it must be 0 (no delay) to {options.delay_levels}",
+                hint="set delay_levels of the producer to the number of levels in the brokers' messageDelayLevel",
             )
         properties[DELAY] = str(message.delay_level)
     text = encode_properties(properties)
     if len(text) > PROPERTIES_BYTES_MAX or len(text.encode()) > PROPERTIES_BYTES_MAX:
-        raise RecordTooLarge(f"the properties take more than {PROPERTIES_BYTES_MAX} bytes")
+        raise RecordTooLarge(f"the properties have more than {PROPERTIES_BYTES_MAX} bytes")
     return text
 
 
 def prepare_batches(
     messages: Sequence[Message], unique_keys: Sequence[str], options: ProducerOptions
 ) -> list[SendRequest]:
-    """Several messages of one topic, cut into requests of at most `batch_bytes_max`.
+    """Return the send requests of several messages of one topic, each of at most `batch_bytes_max`.
 
     Raises:
-        LocalError: topics differ, a delay is set, or a message by itself is not allowed.
-        RecordTooLarge: a message by itself is over a limit.
+        LocalError: topics differ, a delay is set, or a field of a message is invalid.
+        RecordTooLarge: a message exceeds a limit.
     """
     if not messages:
         raise LocalError("the batch is empty")
     topic, wait_store_ok = messages[0].topic, messages[0].wait_store_ok
     if topic.startswith(RETRY_PREFIX):
-        raise LocalError("retry topics take no batches")
+        raise LocalError("batches cannot be sent to retry topics")
     batches: list[SendRequest] = []
     parts: list[BatchPart] = []
     keys: list[str] = []
     size = 0
     for message, unique_key in zip(messages, unique_keys, strict=True):
         if message.topic != topic or message.wait_store_ok != wait_store_ok or message.delay_level:
-            raise LocalError("all messages of a batch have one topic, one wait_store_ok, and no delay")
+            raise LocalError("all messages of a batch must have the same topic and wait_store_ok, and no delay")
         part = BatchPart(message.flag, message.body, _properties(message, unique_key, options).encode())
         part_size = _PART_OVERHEAD + len(part.body) + len(part.properties)
         if parts and size + part_size > options.batch_bytes_max:

@@ -1,66 +1,52 @@
-"""Where a message may go now: which broker group, which of its queues, which of its members.
+"""Choice of the broker group, queue and member for a message.
 
-    groups of the topic ─► not those that fail, are slow, or stand elsewhere ─► by weight ─► next queue of the group
-    members of a group  ─► FULL, WRITE, READ, NONE ─► the first that did not just fail
+    groups of the topic ─► without failed and slow ones, in the zone ─► by weight ─► next queue of the group
+    members of a group  ─► FULL, WRITE, READ, NONE ─► the first that did not fail just now
 
-Groups of equal weight are not told apart: the queues of all of them take turns. If weights differ, a wheel of fortune
-is turned for each message, on which each group has a part as large as its weight; one of weight 0 takes messages while
-no other does.
+If all groups have the same weight, the queues of all of them take turns. If weights differ, a group is drawn at random
+for each message, with a probability in proportion to its weight; a group of weight 0 gets messages only while no other
+accepts them.
 
-A member that failed is tried again after a pause that grows, by one message and not by all that wait; one that is not
-listed as the master is tried like that too. Its answer lets the others through. What failed for one topic only does
-not hold up another.
+A member that failed is tried again after a growing pause, with one message and not with all that wait; so is a member
+that is not listed as the master. Its response releases the others. A failure that concerns one topic does not delay
+another topic.
 
-Owner: the producer. Source: docs/internals/failover.md, "Clients"; requirements F01, F08, G05, G06.
+Owner: the producer. Source: docs/internals/failover.md, "Clients"; requirements F01, F08, G05, G06; RocketMQ
+MQFaultStrategy.
 """
 
+from functools import partial
 from random import Random
+from typing import NamedTuple
 
 from tandemq.boundary import Now
-from tandemq.client.consumer.offsets.store import offset_question
-from tandemq.client.core.context import Kit
-from tandemq.client.core.routes import MASTER_ID, WEIGHT_DEFAULT, Routes, TopicRoute
+from tandemq.client.core.availability import BrokerAvailability
+from tandemq.client.core.connections import RemotingClient
+from tandemq.client.core.requests import query_offset_request
+from tandemq.client.core.routes import MASTER_ID, WEIGHT_DEFAULT, Routes
 from tandemq.client.core.settings import ProducerOptions
 from tandemq.client.producer.latency import LatencyFaultTolerance
+from tandemq.client.producer.publish_info import TopicPublishInfo
 from tandemq.errors import NetworkError, TandemError
 from tandemq.model.codes import ResponseCode
 from tandemq.model.message import MessageQueue
 
 PAUSE_MS = 50
-"""Before a member that failed gets the next message, at most; doubled each time up to `PAUSE_MS_MAX`, and a random half
-is taken off."""
+"""Longest pause before a member that failed gets the next message; doubled each time up to `PAUSE_MS_MAX`, less a
+random half."""
 PAUSE_MS_MAX = 200
 _ALL_TOPICS = ""
 
 
-class TopicPublishInfo:
-    """The queues of one topic, and whose turn it is."""
+class SendTarget(NamedTuple):
+    """Where a message goes: a queue, and the address of the member that stores it."""
 
-    __slots__ = ("_turns", "by_group", "is_weighted", "position", "queues", "route", "version", "weights")
-
-    def __init__(self, route: TopicRoute, routes: Routes, position: int) -> None:
-        """As the routes are now."""
-        self.route = route
-        self.version = routes.version
-        fresh = routes.get(route.topic) is not route
-        self.queues = route.publish_queues(None if fresh else routes.takes_messages)
-        self.by_group: dict[str, list[MessageQueue]] = {}
-        for queue in self.queues:
-            self.by_group.setdefault(queue.broker_name, []).append(queue)
-        self.weights = {name: routes.group(name).weight for name in self.by_group}
-        self.is_weighted = len(set(self.weights.values())) > 1
-        self.position = position
-        self._turns: dict[str, int] = {}
-
-    def next_of(self, broker_name: str) -> MessageQueue:
-        """The queue of a group whose turn it is."""
-        queues = self.by_group[broker_name]
-        turn = self._turns[broker_name] = self._turns.get(broker_name, self.position) + 1
-        return queues[turn % len(queues)]
+    queue: MessageQueue
+    address: str
 
 
 class _Failure:
-    """A member that failed last time."""
+    """A member that failed with its last message, or was not tried yet. `again_ms`: when it gets the next one."""
 
     __slots__ = ("again_ms", "count")
 
@@ -70,123 +56,133 @@ class _Failure:
 
 
 class MQFaultStrategy:
-    """Chooses for one producer."""
+    """Chooses queues and members for one producer."""
 
-    def __init__(self, kit: Kit, options: ProducerOptions) -> None:
-        """Everybody is fine."""
-        self._kit = kit
+    def __init__(
+        self,
+        options: ProducerOptions,
+        remoting: RemotingClient,
+        routes: Routes,
+        availability: BrokerAvailability,
+        random: Random,
+    ) -> None:
+        """No member has failed."""
         self._options = options
+        self._remoting = remoting
+        self._routes = routes
+        self._availability = availability
+        self._random = random
         self._latency = LatencyFaultTolerance()
         self._failures: dict[tuple[str, str], _Failure] = {}
+        """By address and topic; `_ALL_TOPICS` for failures of the network."""
         self._proven: set[str] = set()
         """Members that stored the last message they were sent."""
 
-    # Choosing.
+    # Choice.
 
     def choose(
-        self, publishing: TopicPublishInfo, last_broker: str, now: Now, *, is_late: bool = False
-    ) -> tuple[MessageQueue, str] | None:
-        """A queue, and the member to send it to; None if all failed too short ago. Counts as a try.
+        self, publish_info: TopicPublishInfo, last_broker: str, now: Now, *, is_late: bool = False
+    ) -> SendTarget | None:
+        """Choose a queue and a member; None if all members failed too recently. Counts as an attempt.
 
         Args:
-            last_broker: the group that was just tried in vain; another is better.
-            is_late: the message can wait for nobody, so that it matters not who failed how short ago.
+            last_broker: the group of the attempt that has just failed; another group is preferred.
+            is_late: the time of the message is over, so that it does not wait for members that failed recently.
         """
-        topic = publishing.route.topic
-        if publishing.is_weighted or self._options.zone:
-            fine = self._fine(publishing, last_broker, now)
-            if fine:
-                name = self._spin(publishing, fine)
-                return publishing.next_of(name), self._taken(fine[name], topic, now)
+        topic = publish_info.route.topic
+        if publish_info.is_weighted or self._options.zone:
+            ready = self._ready_groups(publish_info, last_broker, now)
+            if ready:
+                name = spin({name: publish_info.weights[name] for name in ready}, self._random)
+                return SendTarget(publish_info.next_of(name), self._attempted(ready[name], topic, now))
         else:
-            found = self._next(publishing, last_broker, now)
+            found = self._next(publish_info, last_broker, now)
             if found is not None:
-                return found[0], self._taken(found[1], topic, now)
-        return self._least_bad(publishing, last_broker, now, is_late=is_late)
+                self._attempted(found.address, topic, now)
+                return found
+        return self._last_resort(publish_info, last_broker, now, is_late=is_late)
 
-    def _next(self, publishing: TopicPublishInfo, last_broker: str, now: Now) -> tuple[MessageQueue, str] | None:
-        """The next queue in turn whose group nothing speaks against."""
+    def _next(self, publish_info: TopicPublishInfo, last_broker: str, now: Now) -> SendTarget | None:
+        """Return the next queue in turn whose group is ready."""
         passed = {last_broker}
-        for _ in publishing.queues:
-            publishing.position += 1
-            queue = publishing.queues[publishing.position % len(publishing.queues)]
+        for _ in publish_info.queues:
+            publish_info.position += 1
+            queue = publish_info.queues[publish_info.position % len(publish_info.queues)]
             if queue.broker_name not in passed:
                 address = self._best(queue.broker_name, queue.topic, now)
                 if address is not None:
-                    return queue, address
+                    return SendTarget(queue, address)
                 passed.add(queue.broker_name)
         return None
 
-    def _spin(self, publishing: TopicPublishInfo, fine: dict[str, str]) -> str:
-        return spin({name: publishing.weights[name] for name in fine}, self._kit.random)
+    def has_other(self, publish_info: TopicPublishInfo, last_broker: str, now: Now) -> bool:
+        """Return whether another group than the last one is ready."""
+        return bool(self._ready_groups(publish_info, last_broker, now))
 
-    def has_other(self, publishing: TopicPublishInfo, last_broker: str, now: Now) -> bool:
-        """Whether another group takes messages."""
-        return bool(self._fine(publishing, last_broker, now))
-
-    def _fine(self, publishing: TopicPublishInfo, last_broker: str, now: Now) -> dict[str, str]:
-        """Groups that nothing speaks against, with the member to send to; those in the producer's own zone if any."""
-        fine: dict[str, str] = {}
-        for name in publishing.by_group:
-            address = self._best(name, publishing.route.topic, now) if name != last_broker else None
+    def _ready_groups(self, publish_info: TopicPublishInfo, last_broker: str, now: Now) -> dict[str, str]:
+        """Return the ready groups with the member to send to; those in the producer's own zone if there are any."""
+        ready: dict[str, str] = {}
+        for name in publish_info.by_group:
+            address = self._best(name, publish_info.route.topic, now) if name != last_broker else None
             if address is not None:
-                fine[name] = address
+                ready[name] = address
         zone = self._options.zone
         if zone:
-            near = {n: address for n, address in fine.items() if self._kit.routes.group(n).zone == zone}
-            return near or fine
-        return fine
+            near = {n: address for n, address in ready.items() if self._routes.group(n).zone == zone}
+            return near or ready
+        return ready
 
     def _best(self, broker_name: str, topic: str, now: Now) -> str | None:
-        """The member that takes messages as far as known: up, not slow, and did not just fail."""
-        master = self._kit.routes.group(broker_name).members.get(MASTER_ID)
+        """Return the member that accepts messages as far as known: up, not slow, and without a recent failure."""
+        master = self._routes.group(broker_name).members.get(MASTER_ID)
         if master is not None and self._is_ready(master, topic, now):
             return master
-        if not self._kit.routes.is_leased(broker_name):
+        if not self._routes.is_leased(broker_name):
             return None
-        addresses = self._kit.routes.read_addresses(broker_name, MASTER_ID, topic)
+        addresses = self._routes.read_addresses(broker_name, MASTER_ID, topic)
         return next((address for address in addresses if self._is_ready(address, topic, now)), None)
 
     def _is_ready(self, address: str, topic: str, now: Now) -> bool:
         return (
-            not self._kit.links.is_down(address)
+            not self._remoting.is_down(address)
             and self._may_try(address, topic, now)
             and (not self._options.latency_aware or self._latency.is_available(address, now.mono_ms))
         )
 
-    def _least_bad(
-        self, publishing: TopicPublishInfo, last_broker: str, now: Now, *, is_late: bool
-    ) -> tuple[MessageQueue, str] | None:
+    def _last_resort(
+        self, publish_info: TopicPublishInfo, last_broker: str, now: Now, *, is_late: bool
+    ) -> SendTarget | None:
+        """Choose among the groups of which none is ready: the one whose isolation ends first."""
+        topic = publish_info.route.topic
         found = {
             name: address
-            for name in publishing.by_group
-            if (address := self.member(name, publishing.route.topic, now, is_late=is_late)) is not None
+            for name in publish_info.by_group
+            if (address := self.member(name, topic, now, is_late=is_late)) is not None
         }
         names = [name for name in found if name != last_broker] or list(found)
         if not names:
             return None
-        name = min(names, key=lambda name: self._latency.free_ms(found[name]))
-        return publishing.next_of(name), self._taken(found[name], publishing.route.topic, now)
+        name = min(names, key=lambda name: self._latency.isolated_until_ms(found[name]))
+        return SendTarget(publish_info.next_of(name), self._attempted(found[name], topic, now))
 
     def member(self, broker_name: str, topic: str, now: Now, *, is_late: bool = False) -> str | None:
-        """The member of one group to try now, even one that is down; None if all failed too short ago.
+        """Return the member of one group to try now, even one that is down; None if all failed too recently.
 
-        A message that is late goes to the first of them then.
+        A message that is late goes to the first member then.
         """
         addresses = self._may_become_master(broker_name, topic)
         ready = next((address for address in addresses if self._may_try(address, topic, now)), None)
         return addresses[0] if ready is None and is_late and addresses else ready
 
     def _may_become_master(self, broker_name: str, topic: str) -> list[str]:
-        """The members of a group that can take a message, now or soon, best first: where roles are fixed, a slave is a
-        guess for want of a listed master."""
-        routes = self._kit.routes
-        master = routes.group(broker_name).members.get(MASTER_ID)
-        if master is not None and not routes.is_leased(broker_name):
+        """Return the members of a group that accept messages now or soon, best first. A slave of a group with fixed
+        roles is tried only if no master is listed."""
+        master = self._routes.group(broker_name).members.get(MASTER_ID)
+        if master is not None and not self._routes.is_leased(broker_name):
             return [master]
-        return routes.read_addresses(broker_name, MASTER_ID, topic)
+        return self._routes.read_addresses(broker_name, MASTER_ID, topic)
 
-    # What became of it.
+    # Outcome of attempts.
 
     def _may_try(self, address: str, topic: str, now: Now) -> bool:
         if not self._failures:
@@ -197,9 +193,10 @@ class MQFaultStrategy:
             if (failure := self._failures.get(key)) is not None
         )
 
-    def _taken(self, address: str, topic: str, now: Now) -> str:
-        """A message goes there: unless it can be expected to be stored, the next one waits for it, or for a while."""
-        if address not in self._proven and not self._kit.routes.is_master(address):
+    def _attempted(self, address: str, topic: str, now: Now) -> str:
+        """Record that a message goes to a member; unless it is expected to be stored, the next one waits for its
+        outcome, for `PAUSE_MS_MAX` at most. Returns the address."""
+        if address not in self._proven and not self._routes.is_master(address):
             self._failures.setdefault((address, topic), _Failure())
         if self._failures:
             for key in ((address, _ALL_TOPICS), (address, topic)):
@@ -208,37 +205,36 @@ class MQFaultStrategy:
                     failure.again_ms = now.mono_ms + PAUSE_MS_MAX
         return address
 
-    def answered(self, address: str, topic: str, took_ms: int, now: Now) -> bool:
-        """A message was stored; whether others may follow that had to wait."""
+    def record_success(self, address: str, topic: str, latency_ms: int, now: Now) -> bool:
+        """Record that a message was stored; returns whether messages had to wait for this outcome."""
         self._proven.add(address)
-        self._latency.answered(address, took_ms, now.mono_ms)
+        self._latency.record_latency(address, latency_ms, now.mono_ms)
         if not self._failures:
             return False
         failures = [self._failures.pop(key, None) for key in ((address, _ALL_TOPICS), (address, topic))]
         return any(failures)
 
-    def failed(self, address: str, queue: MessageQueue, error: TandemError, now: Now) -> None:
-        """A message was not stored, or nobody knows; another may be."""
-        self._latency.failed(address, now.mono_ms)
+    def record_failure(self, address: str, queue: MessageQueue, error: TandemError, now: Now) -> None:
+        """Record that a message was not stored, or that its outcome is unknown."""
+        self._latency.record_failure(address, now.mono_ms)
         self._proven.discard(address)
         topic = _ALL_TOPICS if isinstance(error, NetworkError) else queue.topic
         failure = self._failures.setdefault((address, topic), _Failure())
         pause_ms = min(PAUSE_MS_MAX, PAUSE_MS << min(failure.count, 8))
         failure.count += 1
-        failure.again_ms = now.mono_ms + pause_ms - int(self._kit.random.random() * pause_ms / 2)
+        failure.again_ms = now.mono_ms + pause_ms - int(self._random.random() * pause_ms / 2)
         if error.code == ResponseCode.NO_PERMISSION:
-            group = self._options.group
-            self._kit.standing.refused(address, lambda: offset_question(group, queue), now)
+            self._availability.suspect(address, partial(query_offset_request, self._options.group, queue), now)
 
-    def lift(self, address: str) -> None:
-        """A member speaks again, or serves again: forget its failures, not its slowness."""
-        self._latency.lift(address)
+    def clear_failures(self, address: str) -> None:
+        """Forget the failures of a member that is reachable or active again; its slow responses still count."""
+        self._latency.clear_failure(address)
         for key in [key for key in self._failures if key[0] == address]:
             del self._failures[key]
 
 
 def spin(weights: dict[str, int], random: Random) -> str:
-    """One of the names, each as likely as its weight is large; all alike if every weight is 0."""
+    """Draw one of the names with a probability in proportion to its weight; all equal if every weight is 0."""
     total = sum(weights.values())
     if total == 0:
         weights = dict.fromkeys(weights, WEIGHT_DEFAULT)

@@ -1,35 +1,39 @@
-"""The producer's machine: chooses a queue, sends, and tries again elsewhere.
+"""The producer without input and output: chooses a queue, sends, retries on another broker.
 
-    send ─► route known? ─► choose a target ─► request ─► stored: settle
-             └► ask, park    ▲       ▼             ├► refused, retriable ─┐
-                             │   nobody: wait ◄────┴► no answer ──────────┤   same unique key
-                             └────────┴───────────────── another broker ──┘
+    send ─► route known? ─► choose a target ─► request ─► stored: settle the ticket
+             └► fetch, park  ▲       ▼             ├► refused, retriable ─┐
+                             │   none: wait ◄──────┴► no response ────────┤   same unique key
+                             └────────┴──────────────── another broker ───┘
 
-It is over when `retries` further attempts have failed and `retry_ms` have passed since it began: so a message outlives
-a failover, in which for some seconds nobody takes it. Those that wait cost nothing but a look every `WAIT_MS`, which is
-no attempt; when the time is over nobody is waited for, and the attempts that are left are made.
+A message fails when `retries` more attempts have failed and `retry_ms` have passed since it began, so that it outlives
+a failover, in which no broker accepts messages for some seconds. Waiting messages are checked for a target every
+`WAIT_MS`, which is not an attempt. When the time is over, a message does not wait any more, and the attempts that are
+left are made.
 
-What always holds: a message keeps its unique key through all attempts. If the outcome of any attempt is unknown and no
-later one succeeded, the error says OutcomeUnknown: it may be stored. A status is never better than what a broker said.
+Invariants: a message keeps its unique key through all attempts. If the outcome of an attempt is unknown and no later
+one succeeded, the error is OutcomeUnknown: the message may be stored. A status is never better than what a broker
+reported.
 
-A queue that the caller chose is not exchanged for another: then a failed attempt is the end.
+A message whose queue the caller chose is not retried: another queue would not be the chosen one.
 
 Owner: the node. Source: docs/reference/requests.md, "sending"; docs/internals/failover.md, "Clients"; RocketMQ
 DefaultMQProducerImpl.
 """
 
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any
 
 from tandemq.boundary import Now
-from tandemq.client.core.calls import Ticket, Timer
-from tandemq.client.core.connections import Answer
-from tandemq.client.core.context import Kit
-from tandemq.client.core.operations import Steps, current_time, refusal, void, wait
-from tandemq.client.core.routes import TEMPLATE_TOPIC, TopicRoute, new_topic_route
+from tandemq.client.core.calls import Ticket, Timer, Timers
+from tandemq.client.core.connections import Answer, RemotingClient
+from tandemq.client.core.operations import OperationRunner, Steps, refusal, void
+from tandemq.client.core.routes import Routes, TopicRoute
 from tandemq.client.core.settings import ProducerOptions
 from tandemq.client.producer.encoder import SendRequest, prepare, prepare_batches
-from tandemq.client.producer.fault_strategy import MQFaultStrategy, TopicPublishInfo
+from tandemq.client.producer.fault_strategy import MQFaultStrategy, SendTarget
+from tandemq.client.producer.publish_info import TopicPublishInfo, TopicPublishTable
+from tandemq.client.producer.unique_keys import UniqueKeys
 from tandemq.errors import ClosedError, LocalError, NoRoute, OutcomeUnknown, TandemError
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
@@ -38,11 +42,12 @@ from tandemq.model.java_hash import java_hash
 from tandemq.model.message import Message, MessageQueue, SendResult, SendStatus
 
 Select = Callable[[list[MessageQueue]], MessageQueue]
-"""Chooses one of a topic's queues, which come sorted."""
+"""Chooses one of a topic's queues, which are sorted."""
 
 PARKED_MAX = 100_000
+"""Maximum number of messages per topic that wait for its route."""
 WAIT_MS = 100
-"""Between two looks whether a message that nobody takes can go somewhere, at most; at random up to a half less."""
+"""Longest pause between two checks whether waiting messages have a target; less a random half."""
 FRESH_TOPIC_REFRESH_MS = 300
 _STATUS = {
     int(ResponseCode.SUCCESS): SendStatus.SEND_OK,
@@ -53,13 +58,13 @@ _STATUS = {
 
 
 def by_hash(key: str) -> Select:
-    """Choose the queue by a key's hash, as Java's SelectMessageQueueByHash does: same key, same queue."""
+    """Return a selector by the hash of a key, as Java's SelectMessageQueueByHash: the same key gives the same queue."""
     value = abs(java_hash(key))
     return lambda queues: queues[value % len(queues)]
 
 
 class _Sending:
-    """One message, or batch, on its way."""
+    """A message or batch in flight, with its attempts."""
 
     __slots__ = (
         "attempts_left",
@@ -85,113 +90,136 @@ class _Sending:
         self.stored: list[SendResult] | None = None
         self.unknown: OutcomeUnknown | None = None
         self.error: TandemError | None = None
-        """Why the last attempt that went to a broker failed."""
+        """Why the last attempt that reached a broker failed."""
 
     def is_late(self, now: Now) -> bool:
-        """Whether the time for which it may be tried has passed: it waits for nobody any more."""
+        """Return whether its `retry_ms` have passed, so that it does not wait any more."""
         return now.mono_ms >= self.give_up_ms
 
-    def found_nobody(self, now: Now) -> None:
-        """No attempt could be made; that counts as one only if it is late, so that it ends."""
+    def found_no_target(self, now: Now) -> None:
+        """Record that no attempt could be made; it counts as one only if the message is late, so that it ends."""
         if self.is_late(now):
             self.attempts_left -= 1
 
     def is_over(self, now: Now) -> bool:
-        """Whether no further attempt is to be made."""
+        """Return whether no further attempt is made."""
         return self.attempts_left <= 0 and self.is_late(now)
 
 
 class ProducerCore:
-    """A producer as a plain object."""
+    """A producer, driven by the node's turns."""
 
-    def __init__(self, kit: Kit, options: ProducerOptions) -> None:
-        """Nothing is sent yet."""
+    def __init__(
+        self,
+        options: ProducerOptions,
+        remoting: RemotingClient,
+        routes: Routes,
+        runner: OperationRunner,
+        timers: Timers,
+        strategy: MQFaultStrategy,
+        keys: UniqueKeys,
+        random: Random,
+    ) -> None:
+        """Nothing is in flight."""
         self.options = options
-        self._kit = kit
-        self._targets = MQFaultStrategy(kit, options)
-        self._topics: dict[str, TopicPublishInfo] = {}
+        self._remoting = remoting
+        self._routes = routes
+        self._runner = runner
+        self._timers = timers
+        self._strategy = strategy
+        self._keys = keys
+        self._random = random
+        self._topics = TopicPublishTable(routes, random, options.queues_per_new_topic)
         self._waiting: list[_Sending] = []
-        self._look_timer: Timer | None = None
+        self._wait_timer: Timer | None = None
         self._parked: dict[str, list[_Sending]] = {}
         self._is_closed = False
         self.in_flight = 0
-        """Messages and batches that are not settled."""
+        """Number of messages and batches that are not settled."""
 
-    # What users ask for.
+    # Operations.
 
     def send(
         self, message: Message, now: Now, *, select: Select | None = None, unique_key: str | None = None
     ) -> Ticket[SendResult]:
-        """Send one message; under a unique key of its own, or one that the caller knows from an earlier attempt.
+        """Send one message.
 
-        Fails with OutcomeUnknown (it may be stored), NotConnected, NoRoute or RemoteError (it is not).
+        The ticket fails with OutcomeUnknown (it may be stored), NotConnected, NoRoute or RemoteError (it is not).
+
+        Args:
+            select: chooses the queue; the message is not retried then.
+            unique_key: that of an earlier attempt; by default a new one.
 
         Raises:
             LocalError, RecordTooLarge: nothing was sent.
         """
-        outgoing = prepare(message, unique_key or self._kit.keys.next(now.wall_ms), self.options)
-        return self.send_prepared(outgoing, now, select=select)
+        request = prepare(message, unique_key or self._keys.next(now.wall_ms), self.options)
+        return self.send_prepared(request, now, select=select)
 
-    def send_prepared(self, outgoing: SendRequest, now: Now, *, select: Select | None = None) -> Ticket[SendResult]:
-        """Send what is encoded already, as one message."""
+    def send_prepared(self, request: SendRequest, now: Now, *, select: Select | None = None) -> Ticket[SendResult]:
+        """Send one message that is encoded already."""
         ticket: Ticket[SendResult] = Ticket()
-        self._begin(_Sending(outgoing, ticket, select), now)
+        self._begin(_Sending(request, ticket, select), now)
         return ticket
 
     def send_batch(
         self, messages: Sequence[Message], now: Now, *, select: Select | None = None
     ) -> list[Ticket[list[SendResult]]]:
-        """Send several messages of one topic; one ticket per request, of at most `batch_bytes_max` each.
+        """Send several messages of one topic; returns one ticket per request of at most `batch_bytes_max`.
 
         Raises:
             LocalError, RecordTooLarge: nothing was sent.
         """
-        keys = [self._kit.keys.next(now.wall_ms) for _ in messages]
+        keys = [self._keys.next(now.wall_ms) for _ in messages]
         tickets: list[Ticket[list[SendResult]]] = []
-        for outgoing in prepare_batches(messages, keys, self.options):
+        for request in prepare_batches(messages, keys, self.options):
             ticket: Ticket[list[SendResult]] = Ticket()
-            self._begin(_Sending(outgoing, ticket, select), now)
+            self._begin(_Sending(request, ticket, select), now)
             tickets.append(ticket)
         return tickets
 
     def send_oneway(self, message: Message, now: Now, *, select: Select | None = None) -> Ticket[None]:
-        """Send one message and do not learn what became of it; settled when it was handed to the network.
+        """Send one message without a response; the ticket is settled when the message was handed to the network.
 
         Raises:
             LocalError, RecordTooLarge: nothing was sent.
         """
-        outgoing = prepare(message, self._kit.keys.next(now.wall_ms), self.options)
+        request = prepare(message, self._keys.next(now.wall_ms), self.options)
         ticket: Ticket[None] = Ticket()
-        sending = _Sending(outgoing, ticket, select)
+        sending = _Sending(request, ticket, select)
         sending.oneway = True
         self._begin(sending, now)
         return ticket
 
     def queues(self, topic: str) -> Steps[list[MessageQueue]]:
-        """The queues of a topic that take messages."""
-        route = yield from self._route(topic)
+        """Return the queues of a topic that accept messages.
+
+        Raises:
+            NoRoute, NetworkError: the route cannot be fetched.
+        """
+        route = yield from self._topics.find_route(topic)
         return route.publish_queues()
 
     def heartbeat_data(self) -> list[ProducerData]:
-        """What a heartbeat says of this producer."""
+        """Return the part of a heartbeat that describes this producer."""
         return [ProducerData(self.options.group)]
 
     def refuse(self) -> None:
-        """Take no more, and try nothing again; what is under way may end."""
+        """Accept no more messages and make no more attempts; attempts in flight may finish."""
         self._is_closed = True
 
     def close(self) -> None:
-        """Take no more; what waits for a route fails."""
+        """Accept no more messages; those that wait for a route fail."""
         self.refuse()
         for topic in list(self._parked):
             self._fail_parked(topic, ClosedError("the producer was closed"))
 
     def address_up(self, address: str) -> None:
-        """A broker that was down speaks again, or one that did not serve does: try it with what waits."""
-        self._targets.lift(address)
-        self._look_now()
+        """Forget the failures of a broker that is reachable or active again."""
+        self._strategy.clear_failures(address)
+        self._retry_waiting_soon()
 
-    # Routes.
+    # Start, and the wait for a route.
 
     def _begin(self, sending: _Sending, now: Now) -> None:
         if self._is_closed:
@@ -203,47 +231,19 @@ class ProducerCore:
             sending.give_up_ms += self.options.retry_ms
         self._try(sending, now)
 
-    def _publishing(self, topic: str) -> TopicPublishInfo | None:
-        known = self._topics.get(topic)
-        routes = self._kit.routes
-        if known is not None and known.version == routes.version:
-            return known
-        route = routes.get(topic)
-        if route is None:
-            return known
-        position = known.position if known is not None else self._kit.random.randrange(1 << 16)
-        fresh = self._topics[topic] = TopicPublishInfo(route, routes, position)
-        return fresh
-
     def _park(self, sending: _Sending, now: Now) -> None:
         topic = sending.message.topic
         parked = self._parked.get(topic)
         if parked is not None:
             if len(parked) >= PARKED_MAX:
-                self._finish(sending, LocalError(f"{PARKED_MAX} messages wait for the route of {topic} already"))
+                self._finish(sending, LocalError(f"{PARKED_MAX} messages already wait for the route of {topic}"))
             else:
                 parked.append(sending)
             return
         self._parked[topic] = [sending]
-        self._kit.routes.want(topic)
-        found = self._kit.runner.start(self._route(topic), now)
-        found.then(lambda done: void(self._kit.timers.at(0, lambda at: self._unpark(topic, done, at))))
-
-    def _route(self, topic: str) -> Steps[TopicRoute]:
-        kit = self._kit
-        try:
-            return (yield from self._fetched(topic))
-        except NoRoute:
-            template = yield from self._fetched(TEMPLATE_TOPIC)
-        route = new_topic_route(topic, template, self.options.queues_per_new_topic)
-        if not route.publish_queues():
-            raise NoRoute(f"no broker creates the topic {topic}", hint="create it with `tandemq topic create`")
-        self._topics[topic] = TopicPublishInfo(route, kit.routes, kit.random.randrange(1 << 16))
-        return route
-
-    def _fetched(self, topic: str) -> Steps[TopicRoute]:
-        now = yield from current_time()
-        return (yield from wait(self._kit.routes.fetch(topic, now)))
+        self._routes.want(topic)
+        found = self._runner.start(self._topics.find_route(topic), now)
+        found.then(lambda done: void(self._timers.at(0, lambda at: self._unpark(topic, done, at))))
 
     def _unpark(self, topic: str, found: Ticket[TopicRoute], now: Now) -> None:
         if found.error is not None:
@@ -251,8 +251,8 @@ class ProducerCore:
             return
         for sending in self._parked.pop(topic, ()):
             self._try(sending, now)
-        if self._kit.routes.get(topic) is None:
-            self._kit.timers.at(now.mono_ms + FRESH_TOPIC_REFRESH_MS, lambda at: self._kit.routes.refresh(topic, at))
+        if self._routes.get(topic) is None:
+            self._timers.at(now.mono_ms + FRESH_TOPIC_REFRESH_MS, lambda at: self._routes.refresh(topic, at))
 
     def _fail_parked(self, topic: str, error: TandemError) -> None:
         for sending in self._parked.pop(topic, ()):
@@ -262,80 +262,78 @@ class ProducerCore:
 
     def _try(self, sending: _Sending, now: Now) -> None:
         message = sending.message
-        publishing = self._publishing(message.topic)
-        if publishing is None:
+        publish_info = self._topics.get(message.topic)
+        if publish_info is None:
             self._park(sending, now)
             return
-        target = self._target(sending, publishing, now)
+        target = self._choose(sending, publish_info, now)
         if target is None:
-            self._kit.routes.refresh(message.topic, now)
-            sending.found_nobody(now)
-            self._failed(sending, None, "", _nobody(message.topic), now)
+            self._routes.refresh(message.topic, now)
+            sending.found_no_target(now)
+            self._failed(sending, None, _no_target(message.topic), now)
         else:
-            self._send(sending, *target, now)
+            self._send(sending, target, now)
 
-    def _target(self, sending: _Sending, publishing: TopicPublishInfo, now: Now) -> tuple[MessageQueue, str] | None:
-        if not publishing.queues:
+    def _choose(self, sending: _Sending, publish_info: TopicPublishInfo, now: Now) -> SendTarget | None:
+        if not publish_info.queues:
             return None
         is_late = sending.is_late(now)
         if sending.select is None:
-            return self._targets.choose(publishing, sending.last_broker, now, is_late=is_late)
-        queue = sending.select(publishing.queues)
-        address = self._targets.member(queue.broker_name, queue.topic, now, is_late=is_late)
-        return None if address is None else (queue, address)
+            return self._strategy.choose(publish_info, sending.last_broker, now, is_late=is_late)
+        queue = sending.select(publish_info.queues)
+        address = self._strategy.member(queue.broker_name, queue.topic, now, is_late=is_late)
+        return None if address is None else SendTarget(queue, address)
 
-    def _send(self, sending: _Sending, queue: MessageQueue, address: str, now: Now) -> None:
+    def _send(self, sending: _Sending, target: SendTarget, now: Now) -> None:
+        queue, address = target
         sending.last_broker = queue.broker_name
         sending.attempts_left -= 1
         command = sending.message.command(
             self.options.group, queue.broker_name, queue.queue_id, now.wall_ms, self.options.queues_per_new_topic
         )
         if sending.oneway:
-            self._kit.links.tell(address, command, now)
+            self._remoting.send_oneway(address, command, now)
             self._finish(sending, None)
             return
         sent_ms = now.mono_ms
-        self._kit.links.request(
+        self._remoting.request(
             address,
             command,
             now,
-            lambda answer, at: self._answered(sending, queue, address, sent_ms, answer, at),
+            lambda answer, at: self._on_answer(sending, target, sent_ms, answer, at),
             timeout_ms=self.options.timeout_ms,
         )
 
-    def _answered(
-        self, sending: _Sending, queue: MessageQueue, address: str, sent_ms: int, answer: Answer, now: Now
-    ) -> None:
+    def _on_answer(self, sending: _Sending, target: SendTarget, sent_ms: int, answer: Answer, now: Now) -> None:
         if isinstance(answer, TandemError):
-            self._failed(sending, queue, address, answer, now)
+            self._failed(sending, target, answer, now)
             return
         status = _STATUS.get(answer.code)
         if status is None:
-            self._failed(sending, queue, address, refusal(answer), now)
+            self._failed(sending, target, refusal(answer), now)
             return
+        queue = target.queue
         try:
             sending.stored = _results(answer, status, queue, sending.message)
         except (KeyError, ValueError) as error:
-            unreadable = OutcomeUnknown(f"{queue.broker_name} says stored, and its answer cannot be read: {error!r}")
-            self._failed(sending, queue, address, unreadable, now)
+            unreadable = OutcomeUnknown(f"{queue.broker_name} stored a message, its response is invalid: {error!r}")
+            self._failed(sending, target, unreadable, now)
             return
         if status is SendStatus.SEND_OK:
-            if self._targets.answered(address, queue.topic, now.mono_ms - sent_ms, now):
-                self._look_now()
+            if self._strategy.record_success(target.address, queue.topic, now.mono_ms - sent_ms, now):
+                self._retry_waiting_soon()
         elif self.options.retry_when_not_stored_ok and sending.attempts_left > 0:
             self._again(sending, now)
             return
         self._finish(sending, None)
 
-    def _failed(
-        self, sending: _Sending, queue: MessageQueue | None, address: str, error: TandemError, now: Now
-    ) -> None:
-        if queue is not None:
+    def _failed(self, sending: _Sending, target: SendTarget | None, error: TandemError, now: Now) -> None:
+        if target is not None:
             sending.error = error
             if error.retriable:
-                self._targets.failed(address, queue, error, now)
+                self._strategy.record_failure(target.address, target.queue, error, now)
         if error.refresh_route:
-            self._kit.routes.refresh(sending.message.topic, now)
+            self._routes.refresh(sending.message.topic, now)
         if isinstance(error, OutcomeUnknown):
             sending.unknown = error
         if error.retriable and not sending.is_over(now) and not self._is_closed:
@@ -344,47 +342,49 @@ class ProducerCore:
             self._finish(sending, sending.unknown or sending.error or error)
 
     def _again(self, sending: _Sending, now: Now) -> None:
-        publishing = self._publishing(sending.message.topic)
-        if publishing is not None and self._targets.has_other(publishing, sending.last_broker, now):
+        publish_info = self._topics.get(sending.message.topic)
+        if publish_info is not None and self._strategy.has_other(publish_info, sending.last_broker, now):
             self._try(sending, now)
             return
         self._waiting.append(sending)
-        if self._look_timer is None:
-            self._look_later(now)
+        if self._wait_timer is None:
+            self._retry_waiting_later(now)
 
-    def _look_later(self, now: Now) -> None:
-        pause_ms = WAIT_MS - int(self._kit.random.random() * WAIT_MS / 2)
-        self._look_timer = self._kit.timers.at(now.mono_ms + pause_ms, self._look)
+    # Messages that wait for a target.
 
-    def _look_now(self) -> None:
-        if self._look_timer is not None:
-            self._look_timer.cancel()
-            self._look_timer = self._kit.timers.at(0, self._look)
+    def _retry_waiting_later(self, now: Now) -> None:
+        pause_ms = WAIT_MS - int(self._random.random() * WAIT_MS / 2)
+        self._wait_timer = self._timers.at(now.mono_ms + pause_ms, self._retry_waiting)
 
-    def _look(self, now: Now) -> None:
-        """Send on what can go somewhere. What has waited too long still has its attempts, then is over."""
-        self._look_timer = None
+    def _retry_waiting_soon(self) -> None:
+        if self._wait_timer is not None:
+            self._wait_timer.cancel()
+            self._wait_timer = self._timers.at(0, self._retry_waiting)
+
+    def _retry_waiting(self, now: Now) -> None:
+        """Send the waiting messages that have a target. A late message uses up its attempts, then fails."""
+        self._wait_timer = None
         waiting, self._waiting = self._waiting, []
         blocked: set[str] = set()
         for sending in waiting:
             topic = sending.message.topic
-            publishing = self._publishing(topic)
+            publish_info = self._topics.get(topic)
             target = None
-            if publishing is not None and (topic not in blocked or sending.is_late(now)) and not self._is_closed:
-                target = self._target(sending, publishing, now)
+            if publish_info is not None and (topic not in blocked or sending.is_late(now)) and not self._is_closed:
+                target = self._choose(sending, publish_info, now)
             if target is not None:
-                self._send(sending, *target, now)
+                self._send(sending, target, now)
                 continue
             blocked.add(topic)
-            sending.found_nobody(now)
+            sending.found_no_target(now)
             if sending.is_over(now) or self._is_closed:
-                self._finish(sending, sending.unknown or sending.error or _nobody(topic))
+                self._finish(sending, sending.unknown or sending.error or _no_target(topic))
             else:
                 self._waiting.append(sending)
         for topic in blocked:
-            self._kit.routes.refresh(topic, now)
-        if self._waiting and self._look_timer is None:
-            self._look_later(now)
+            self._routes.refresh(topic, now)
+        if self._waiting and self._wait_timer is None:
+            self._retry_waiting_later(now)
 
     def _finish(self, sending: _Sending, error: TandemError | None) -> None:
         self.in_flight -= 1
@@ -396,8 +396,8 @@ class ProducerCore:
             sending.ticket.settle(None)
 
 
-def _nobody(topic: str) -> NoRoute:
-    return NoRoute(f"no broker takes messages for {topic} now")
+def _no_target(topic: str) -> NoRoute:
+    return NoRoute(f"no broker accepts messages for {topic} now")
 
 
 def _results(answer: Command, status: SendStatus, queue: MessageQueue, message: SendRequest) -> list[SendResult]:

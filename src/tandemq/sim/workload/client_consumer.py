@@ -13,7 +13,7 @@ from random import Random
 
 from tandemq.boundary import Event, Now, Turn
 from tandemq.client.consumer.push_machine import Delivery
-from tandemq.client.consumer.queues.rebalance import AssignedQueue, AssignmentState
+from tandemq.client.consumer.queues.assigned_queue import AssignedQueue, AssignmentState
 from tandemq.client.core.settings import ConsumeFrom, ConsumerOptions
 from tandemq.client.node import ClientNode
 from tandemq.model.message import MessageQueue
@@ -102,7 +102,7 @@ class ConsumingApplication(Application):
         return taken
 
     def _take(self, delivery: Delivery, now: Now) -> None:
-        message, queue, share = delivery.message, delivery.queue, delivery.share
+        message, queue, share = delivery.message, delivery.queue, delivery.assigned
         assert share is not None, "nobody hands messages in"
         place = (queue.broker_name, queue.topic, queue.queue_id, message.queue_offset)
         address = self.monitor.read_from.get(place, share.puller.read_from)
@@ -164,7 +164,7 @@ class ConsumingApplication(Application):
     def lost(self, address: str, now: Now) -> None:
         """See `Application`: if it was a master, its queues must be read from a slave soon."""
         group, broker_id = self.context.members[address]
-        links = self.client.kit.links
+        links = self.client.remoting
         slaves = {
             slave: link
             for slave, link in self.monitor.open_links.items()

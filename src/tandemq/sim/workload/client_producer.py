@@ -80,7 +80,7 @@ class ProducingApplication(Application):
         """See `Application`."""
         self._producer = client.producer(self._options)
         self._known_us.clear()
-        client.kit.routes.on_change.append(self._learned)
+        client.routes.on_change.append(self._learned)
         self.after(300, now, self._step)
 
     def _step(self, now: Now) -> None:
@@ -134,7 +134,7 @@ class ProducingApplication(Application):
 
     def _groups(self, topic: str, since_us: int) -> set[str]:
         """Return the groups that accept a topic, as the client knew at a time and knows now."""
-        route = self.client.kit.routes.get(topic)
+        route = self.client.routes.get(topic)
         names = set() if route is None else {queue.broker_name for queue in route.publish_queues()}
         return {name for name in names if self._known_us.get((topic, name), since_us) <= since_us}
 

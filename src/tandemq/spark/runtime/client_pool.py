@@ -1,6 +1,6 @@
 """A client for planners and tasks: stories of requests, run from ordinary code and waited for with a deadline.
 
-    asker_of(name servers) ─► Asker ─► tell(lambda kit: …, timeout) ─► the outcome, or the last error in time
+    asker_of(name servers) ─► Asker ─► tell(lambda routes: …, timeout) ─► the outcome, or the last error in time
 
 One client per process and cluster is kept, because Spark uses its Python processes again and again: a micro-batch then
 costs no new connections. Its loop turns in a thread of its own.
@@ -16,12 +16,12 @@ from typing import TypeVar
 
 from tandemq.client.aio.transport import Shell, make_config
 from tandemq.client.blocking import LoopThread
-from tandemq.client.core.context import Kit
 from tandemq.client.core.operations import Steps
+from tandemq.client.core.routes import Routes
 from tandemq.errors import NetworkError, OutcomeUnknown
 
 T = TypeVar("T")
-Story = Callable[[Kit], Steps[T]]
+Story = Callable[[Routes], Steps[T]]
 RETRY_PAUSE_S = 0.1
 _askers: dict[tuple[int, str], "Asker"] = {}
 
@@ -91,7 +91,7 @@ class Asker:
 
         async def run() -> T:
             shell = self._shell
-            return await shell.done(shell.node.kit.runner.start(story(shell.node.kit), shell.now))
+            return await shell.done(shell.node.runner.start(story(shell.node.routes), shell.now))
 
         return self._thread.begin(run())
 

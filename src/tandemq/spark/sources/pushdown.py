@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tandemq.client.core.context import Kit
 from tandemq.client.core.operations import Steps
+from tandemq.client.core.routes import Routes
 from tandemq.model.message import MessageQueue
 from tandemq.spark.runtime.versions import (
     EqualTo,
@@ -104,7 +104,7 @@ class Narrowing:
         return self.store_start_ms is not None or self.store_end_ms is not None
 
     def offsets_by_time(
-        self, kit: Kit, layout: QueueLayout, lows: Offsets, highs: Offsets, read_from: ReadFrom
+        self, routes: Routes, layout: QueueLayout, lows: Offsets, highs: Offsets, read_from: ReadFrom
     ) -> Steps[tuple[dict[MessageQueue, int], dict[MessageQueue, int]]]:
         """Starts and ends of queues, by store time.
 
@@ -116,7 +116,7 @@ class Narrowing:
             for moments, wall_ms in ((starts, self.store_start_ms), (ends, self.store_end_ms)):
                 if wall_ms is not None:
                     low, high = starts[queue], ends[queue]
-                    moments[queue] = yield from find_moment(kit, layout, queue, wall_ms, low, high, read_from)
+                    moments[queue] = yield from find_moment(routes, layout, queue, wall_ms, low, high, read_from)
         return starts, ends
 
 

@@ -1,1 +1,1 @@
-"""Queues of a consumer: allocation, rebalance, messages in process, locks."""
+"""Queues of a consumer: allocation to members, pulls, messages in process, locks."""

@@ -1,7 +1,8 @@
-"""Who of a group reads which queues.
+"""Allocation of queues to the members of a consumer group.
 
-Every member computes the shares by itself from the same two sorted lists, so all must compute alike, Java clients
-included: with n queues and m members, the first n mod m members get one queue more than the others, in one piece each.
+Each member computes its own part from the same two sorted lists, so all members, Java clients included, must use the
+same rule: with n queues and m members, the first n mod m members get one queue more than the others, each a contiguous
+piece of the sorted queues.
 
 Source: RocketMQ AllocateMessageQueueAveragely.
 """
@@ -11,8 +12,8 @@ from collections.abc import Iterable
 from tandemq.model.message import MessageQueue
 
 
-def allocate(client_id: str, client_ids: Iterable[str], queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-    """The share of one member; empty if it is not among them, or there are more members than queues.
+def allocate_averagely(client_id: str, client_ids: Iterable[str], queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+    """Return the queues of one member; empty if it is not a member, or if there are more members than queues.
 
     Queues are sorted by topic, broker name and queue id, members by their ids as Java sorts strings.
     """

@@ -12,8 +12,8 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from tandemq.client.admin.cluster import topic_names
 from tandemq.client.admin.groups import ConsumeProgress, progress, topic_groups
-from tandemq.client.core.context import Kit
 from tandemq.client.core.operations import Steps
+from tandemq.client.core.routes import Routes
 from tandemq.errors import ConfigError, RemoteError
 from tandemq.model.message import MessageQueue
 from tandemq.model.topic import SYSTEM_TOPICS
@@ -76,19 +76,19 @@ class _LagReader(DataSourceReader):
             yield from asker_of(self._name_servers).tell(find_lag, TIMEOUT_MS)
 
 
-def find_lag(kit: Kit) -> Steps[list[Row]]:
+def find_lag(routes: Routes) -> Steps[list[Row]]:
     """How far each group is in each queue of the topics that it reads, or has read.
 
     Raises:
         NetworkError: nobody answers.
     """
     rows: list[Row] = []
-    for topic in (yield from topic_names(kit)):
+    for topic in (yield from topic_names(routes)):
         if topic in SYSTEM_TOPICS:
             continue
         try:
-            for group in (yield from topic_groups(kit, topic)):
-                found = yield from progress(kit, group, topic)
+            for group in (yield from topic_groups(routes, topic)):
+                found = yield from progress(routes, group, topic)
                 rows += [_row(group, queue, one) for queue, one in found.items() if queue.topic == topic]
         except RemoteError as error:
             # It was deleted meanwhile, or nobody serves it.

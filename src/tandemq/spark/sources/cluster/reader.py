@@ -20,9 +20,8 @@ from dataclasses import dataclass, field
 from struct import Struct
 
 from tandemq.client.admin.cluster import topic_route
-from tandemq.client.core.context import Kit
 from tandemq.client.core.operations import Invoke, Steps, current_time, number, pause, refusal
-from tandemq.client.core.routes import MASTER_ID
+from tandemq.client.core.routes import MASTER_ID, Routes
 from tandemq.codec.record.record import RECORD_BYTES_MIN, parse_record, property_value
 from tandemq.errors import NetworkError, OffsetGone, ProtocolError, RemoteError, TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -152,23 +151,23 @@ def read_ranges(
 
 
 def _next_of(how: ReadHow, reading: _Reading) -> Story[tuple[bytes, int] | None]:
-    return lambda kit: next_records(kit, how, reading)
+    return lambda routes: next_records(routes, how, reading)
 
 
-def next_records(kit: Kit, how: ReadHow, reading: _Reading) -> Steps[tuple[bytes, int] | None]:
+def next_records(routes: Routes, how: ReadHow, reading: _Reading) -> Steps[tuple[bytes, int] | None]:
     """The next records of a range and how many; None at its end."""
     until_ms = (yield from current_time()).mono_ms + how.timeout_ms
     while reading.position < reading.range.end:
         reading.forget()
-        for address in _addresses(kit, how, reading):
+        for address in _addresses(routes, how, reading):
             found = yield from _ask_member(how, reading, address)
             if found is not None:
                 return found
             if reading.position >= reading.range.end:
                 return None
-        _judge(kit, how, reading)
+        _judge(routes, how, reading)
         if (yield from current_time()).mono_ms >= until_ms:
-            if _ends_for_good(kit, reading):
+            if _ends_for_good(routes, reading):
                 _lost(
                     how, reading, reading.position, reading.range.end, "were there and are no more: the log is shorter"
                 )
@@ -179,27 +178,27 @@ def next_records(kit: Kit, how: ReadHow, reading: _Reading) -> Steps[tuple[bytes
             )
         yield from pause(LAG_PAUSE_MS)
         try:
-            yield from topic_route(kit, reading.range.queue.topic)
+            yield from topic_route(routes, reading.range.queue.topic)
         except (NetworkError, RemoteError) as error:
             reading.failures["name servers"] = error
     return None
 
 
-def _ends_for_good(kit: Kit, reading: _Reading) -> bool:
+def _ends_for_good(routes: Routes, reading: _Reading) -> bool:
     """Whether the master itself says that the queue ends before the range does."""
-    members = {**reading.members, **kit.routes.members(reading.range.queue.broker_name)}
+    members = {**reading.members, **routes.members(reading.range.queue.broker_name)}
     return members.get(MASTER_ID, "") in reading.ends_at
 
 
-def _addresses(kit: Kit, how: ReadHow, reading: _Reading) -> list[str]:
+def _addresses(routes: Routes, how: ReadHow, reading: _Reading) -> list[str]:
     """Members in the order to ask; what the name servers tell now goes before what was told to the planner."""
-    members = {**reading.members, **kit.routes.members(reading.range.queue.broker_name)}
+    members = {**reading.members, **routes.members(reading.range.queue.broker_name)}
     try:
         addresses = ordered(members, how.read_from)
     except NetworkError as error:
         reading.failures[how.read_from.value] = error
         return []
-    return sorted(addresses, key=kit.links.is_down)
+    return sorted(addresses, key=routes.is_down)
 
 
 def _said(reading: _Reading) -> list[str]:
@@ -304,9 +303,9 @@ def _deleted(how: ReadHow, reading: _Reading, following: int) -> None:
     reading.position = following
 
 
-def _judge(kit: Kit, how: ReadHow, reading: _Reading) -> None:
+def _judge(routes: Routes, how: ReadHow, reading: _Reading) -> None:
     """All members were asked, and none gave anything: is it gone, refused, or only late?"""
-    members = {**reading.members, **kit.routes.members(reading.range.queue.broker_name)}
+    members = {**reading.members, **routes.members(reading.range.queue.broker_name)}
     master = members.get(MASTER_ID, "")
     if reading.deleted_before and not reading.ends_at and not reading.failures:
         _deleted(how, reading, min(reading.deleted_before.values()))

@@ -15,10 +15,10 @@ from difflib import get_close_matches
 
 from tandemq.client.admin.cluster import topic_names, topic_route
 from tandemq.client.admin.queries import TOOLS_GROUP
-from tandemq.client.consumer.offsets.store import ask_member, commit_request, time_offset
-from tandemq.client.core.context import Kit
+from tandemq.client.consumer.offsets.lookup import ask_member, time_offset
 from tandemq.client.core.operations import Invoke, Steps, ask_all, checked, json_object, number, refusal, request
-from tandemq.client.core.routes import MASTER_ID
+from tandemq.client.core.requests import update_offset_request
+from tandemq.client.core.routes import MASTER_ID, Routes
 from tandemq.codec.record.record import decode_messages
 from tandemq.errors import ConfigError, NetworkError, NoRoute, NotConnected, ProtocolError, TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -69,7 +69,7 @@ def ordered(members: Members, read_from: ReadFrom) -> list[str]:
     return chosen
 
 
-def find_layout(kit: Kit, options: SourceOptions, *, known: Sequence[str] = ()) -> Steps[QueueLayout]:
+def find_layout(routes: Routes, options: SourceOptions, *, known: Sequence[str] = ()) -> Steps[QueueLayout]:
     """The queues that the options name.
 
     Args:
@@ -80,17 +80,17 @@ def find_layout(kit: Kit, options: SourceOptions, *, known: Sequence[str] = ()) 
     """
     topics: Sequence[str] = options.topics or tuple(options.assigned)
     if options.pattern is not None:
-        names = yield from topic_names(kit)
+        names = yield from topic_names(routes)
         topics = [name for name in names if name not in SYSTEM_TOPICS and re.fullmatch(options.pattern, name)]
     queues: list[MessageQueue] = []
     members: dict[str, Members] = {}
     for topic in topics:
         try:
-            route = yield from topic_route(kit, topic)
+            route = yield from topic_route(routes, topic)
         except NoRoute:
             if topic in known or options.pattern is not None:
                 continue
-            raise (yield from _unknown(kit, topic)) from None
+            raise (yield from _unknown(routes, topic)) from None
         found = route.subscribe_queues()
         if options.assigned:
             found = _assigned(topic, found, options.assigned[topic])
@@ -99,8 +99,8 @@ def find_layout(kit: Kit, options: SourceOptions, *, known: Sequence[str] = ()) 
     return QueueLayout(tuple(sorted(queues)), members)
 
 
-def _unknown(kit: Kit, topic: str) -> Steps[ConfigError]:
-    names = [name for name in (yield from topic_names(kit)) if name not in SYSTEM_TOPICS]
+def _unknown(routes: Routes, topic: str) -> Steps[ConfigError]:
+    names = [name for name in (yield from topic_names(routes)) if name not in SYSTEM_TOPICS]
     near = get_close_matches(topic, names, n=NAMES_SHOWN) or names[:NAMES_SHOWN]
     more = f" and {len(names) - len(near)} more" if len(names) > len(near) else ""
     return ConfigError(
@@ -219,7 +219,7 @@ def _edge(queue: MessageQueue, code: RequestCode) -> Command:
 
 
 def find_moment(
-    kit: Kit, layout: QueueLayout, queue: MessageQueue, wall_ms: int, start: int, end: int, read_from: ReadFrom
+    routes: Routes, layout: QueueLayout, queue: MessageQueue, wall_ms: int, start: int, end: int, read_from: ReadFrom
 ) -> Steps[int]:
     """The first offset in [start, end) stored at a calendar time or later, `end` if there is none.
 
@@ -230,7 +230,7 @@ def find_moment(
         NetworkError, RemoteError: it cannot be learnt.
     """
     if read_from is not ReadFrom.SLAVE:
-        return (yield from _ask_moment(kit, queue, wall_ms, start, end))
+        return (yield from _ask_moment(routes, queue, wall_ms, start, end))
     addresses = ordered(layout.members[queue.broker_name], read_from)
     while start < end:
         middle = (start + end) // 2
@@ -268,7 +268,7 @@ def _first_from(queue: MessageQueue, offset: int, addresses: Sequence[str]) -> S
     return None
 
 
-def _ask_moment(kit: Kit, queue: MessageQueue, wall_ms: int, start: int, end: int) -> Steps[int]:
+def _ask_moment(routes: Routes, queue: MessageQueue, wall_ms: int, start: int, end: int) -> Steps[int]:
     """As `find_moment`, by the brokers' own search.
 
     Brokers of other makers name any of several messages of one millisecond, or a neighbour; so the search is for the
@@ -277,9 +277,9 @@ def _ask_moment(kit: Kit, queue: MessageQueue, wall_ms: int, start: int, end: in
     Raises:
         NetworkError, RemoteError: it cannot be learnt.
     """
-    at = max(start, min((yield from time_offset(kit, queue, max(0, wall_ms - 1))), end))
+    at = max(start, min((yield from time_offset(routes, queue, max(0, wall_ms - 1))), end))
     while at < end:
-        answer = yield from ask_member(kit, queue.broker_name, lambda: pull_request(queue, at, WALK_MESSAGES))  # noqa: B023
+        answer = yield from ask_member(routes, queue.broker_name, lambda: pull_request(queue, at, WALK_MESSAGES))  # noqa: B023
         if answer.code != ResponseCode.SUCCESS:
             following = int(answer.fields.get("nextBeginOffset", at))
             if answer.code == ResponseCode.PULL_NOT_FOUND or following <= at:
@@ -320,7 +320,9 @@ def pull_request(
     )
 
 
-def find_position(kit: Kit, layout: QueueLayout, bound: Bound, read_from: ReadFrom, option: str) -> Steps[Position]:
+def find_position(
+    routes: Routes, layout: QueueLayout, bound: Bound, read_from: ReadFrom, option: str
+) -> Steps[Position]:
     """Where a query's bound lies in each queue of the layout.
 
     Queues that a position leaves out are read from their start, or to their end.
@@ -336,7 +338,7 @@ def find_position(kit: Kit, layout: QueueLayout, bound: Bound, read_from: ReadFr
     for queue in layout.queues:
         low, high = lows[queue], max(lows[queue], highs[queue])
         if isinstance(bound, Moment):
-            offsets[queue] = yield from find_moment(kit, layout, queue, bound.wall_ms, low, high, read_from)
+            offsets[queue] = yield from find_moment(routes, layout, queue, bound.wall_ms, low, high, read_from)
             continue
         if isinstance(bound, Position):
             wanted = bound.offsets.get(queue, EARLIEST if is_start else LATEST)
@@ -463,7 +465,7 @@ def _message_before(queue: MessageQueue, offset: int, addresses: Sequence[str]) 
     return None
 
 
-def introduce(kit: Kit, group: str, position: Position) -> Steps[None]:
+def introduce(routes: Routes, group: str, position: Position) -> Steps[None]:
     """Make a consumer group known to brokers, where they create groups by themselves: a pull does.
 
     Brokers list the offsets of known groups only, and those of RocketMQ 5 take none of others.
@@ -473,15 +475,15 @@ def introduce(kit: Kit, group: str, position: Position) -> Steps[None]:
     """
     first = {queue.broker_name: (queue, offset) for queue, offset in sorted(position.offsets.items(), reverse=True)}
     for broker_name, (queue, offset) in first.items():
-        yield from ask_member(kit, broker_name, lambda: pull_request(queue, offset, 1, group=group))  # noqa: B023
+        yield from ask_member(routes, broker_name, lambda: pull_request(queue, offset, 1, group=group))  # noqa: B023
 
 
-def commit(kit: Kit, group: str, position: Position) -> Steps[None]:
+def commit(routes: Routes, group: str, position: Position) -> Steps[None]:
     """Tell a consumer group's offsets.
 
     Raises:
         NetworkError, RemoteError: one could not be told; others may have been.
     """
     for queue, offset in position.offsets.items():
-        answer = yield from ask_member(kit, queue.broker_name, lambda: commit_request(group, queue, offset))  # noqa: B023
+        answer = yield from ask_member(routes, queue.broker_name, lambda: update_offset_request(group, queue, offset))  # noqa: B023
         checked(answer)

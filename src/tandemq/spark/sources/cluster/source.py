@@ -145,7 +145,7 @@ class _Reader:
             return
         read_from, queues = self.options.read_from, set(layout.queues)
         there = Position({queue: at for queue, at in position.offsets.items() if queue in queues}, position.epochs)
-        for queue in self.tell(lambda _kit: resolve.find_rewritten(layout, there, epochs, read_from)):
+        for queue in self.tell(lambda _routes: resolve.find_rewritten(layout, there, epochs, read_from)):
             self.lost(
                 f"{_name(queue)}: messages before offset {position.offsets[queue]} were read in epoch "
                 f"{position.epoch(queue.broker_name)} and are others since epoch {epochs[queue.broker_name].epoch}"
@@ -190,27 +190,29 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Ask the cluster, and plan."""
         reader, options, narrowing = self._reader, self._reader.options, self._narrowing
-        layout = reader.tell(lambda kit: resolve.find_layout(kit, options))
+        layout = reader.tell(lambda routes: resolve.find_layout(routes, options))
         resolve.check_named(layout, options.starting, "startingOffsets")
         resolve.check_named(layout, options.ending, "endingOffsets")
         layout = narrowing.layout(layout)
         read_from = options.read_from
-        epochs = reader.tell(lambda _kit: resolve.find_epochs(layout, read_from))
+        epochs = reader.tell(lambda _routes: resolve.find_epochs(layout, read_from))
         reader.check_bound(options.starting, "startingOffsets", layout, epochs)
         reader.check_bound(options.ending, "endingOffsets", layout, epochs)
         start = reader.tell(
-            lambda kit: resolve.find_position(kit, layout, options.starting, read_from, "startingOffsets")
+            lambda routes: resolve.find_position(routes, layout, options.starting, read_from, "startingOffsets")
         )
-        end = reader.tell(lambda kit: resolve.find_position(kit, layout, options.ending, read_from, "endingOffsets"))
+        end = reader.tell(
+            lambda routes: resolve.find_position(routes, layout, options.ending, read_from, "endingOffsets")
+        )
         lows, highs = dict(start.offsets), dict(end.offsets)
-        ends = reader.tell(lambda _kit: resolve.find_ends(layout, read_from))
+        ends = reader.tell(lambda _routes: resolve.find_ends(layout, read_from))
         for queue, offset in highs.items():
             if offset > ends[queue].offset and ends[queue].is_final:
                 reader.lost(f"endingOffsets says {offset} of {_name(queue)}, which ends at {ends[queue].offset}")
                 highs[queue] = ends[queue].offset
             self._check_order(queue, lows[queue], highs[queue], is_final=ends[queue].is_final)
         if narrowing.is_by_time:
-            lows, highs = reader.tell(lambda kit: narrowing.offsets_by_time(kit, layout, lows, highs, read_from))
+            lows, highs = reader.tell(lambda routes: narrowing.offsets_by_time(routes, layout, lows, highs, read_from))
         lows, highs = narrowing.offsets(lows, highs)
         return reader.tasks(make_ranges(lows, highs), layout, epochs)
 
@@ -271,20 +273,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _look(self, known: Sequence[str] = ()) -> tuple[QueueLayout, dict[MessageQueue, End], dict[str, Epochs]]:
         options = self._reader.options
-        layout = self._reader.tell(lambda kit: resolve.find_layout(kit, options, known=known))
-        ends = self._reader.tell(lambda _kit: resolve.find_ends(layout, options.read_from))
-        return layout, ends, self._reader.tell(lambda _kit: resolve.find_epochs(layout, options.read_from))
+        layout = self._reader.tell(lambda routes: resolve.find_layout(routes, options, known=known))
+        ends = self._reader.tell(lambda _routes: resolve.find_ends(layout, options.read_from))
+        return layout, ends, self._reader.tell(lambda _routes: resolve.find_epochs(layout, options.read_from))
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
         """Where a query without a checkpoint begins."""
         reader, options = self._reader, self._reader.options
-        layout = reader.tell(lambda kit: resolve.find_layout(kit, options))
+        layout = reader.tell(lambda routes: resolve.find_layout(routes, options))
         resolve.check_named(layout, options.starting, "startingOffsets")
         read_from = options.read_from
-        epochs = reader.tell(lambda _kit: resolve.find_epochs(layout, read_from))
+        epochs = reader.tell(lambda _routes: resolve.find_epochs(layout, read_from))
         reader.check_bound(options.starting, "startingOffsets", layout, epochs)
         position = reader.tell(
-            lambda kit: resolve.find_position(kit, layout, options.starting, read_from, "startingOffsets")
+            lambda routes: resolve.find_position(routes, layout, options.starting, read_from, "startingOffsets")
         )
         self._told = position
         self._is_beginning = not isinstance(options.starting, Position) or options.starting.offsets != position.offsets
@@ -298,7 +300,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
         """Remember how far queues go now: the query ends there."""
         layout, ends, _ = self._look()
-        lows = self._reader.tell(lambda _kit: resolve.find_starts(layout, self._reader.options.read_from))
+        lows = self._reader.tell(lambda _routes: resolve.find_starts(layout, self._reader.options.read_from))
         self._target = {queue: max(end.offset, lows[queue]) for queue, end in ends.items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  # Spark's name
@@ -325,7 +327,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             tuple(queue for queue in ends if queue not in offsets and self._is_wanted(queue)), layout.members
         )
         read_from = self._reader.options.read_from
-        starts = self._reader.tell(lambda _kit: resolve.find_starts(new, read_from)) if new.queues else {}
+        starts = self._reader.tell(lambda _routes: resolve.find_starts(new, read_from)) if new.queues else {}
         count = sum(max(0, offset - before.offsets[queue]) for queue, offset in offsets.items())
         if self._is_too_little(count):
             if self._is_too_little(count + sum(max(0, ends[queue].offset - low) for queue, low in starts.items())):
@@ -398,9 +400,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         try:
             if not self._is_introduced:
-                self._reader.tell(lambda kit: resolve.introduce(kit, group, position))
+                self._reader.tell(lambda routes: resolve.introduce(routes, group, position))
                 self._is_introduced = True
-            self._reader.tell(lambda kit: resolve.commit(kit, group, position))
+            self._reader.tell(lambda routes: resolve.commit(routes, group, position))
         except TandemError as error:
             self._told = before
             log.warning("offsets of the group %s are not told: %s", group, error)
