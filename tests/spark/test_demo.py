@@ -23,7 +23,7 @@ def write(writer: LogWriter, tag: str, number: int, value: object, topic: str = 
 
 
 @pytest.fixture
-def twins(tmp_path: Path) -> dict[str, tuple[LogWriter, LogWriter]]:
+def pairs(tmp_path: Path) -> dict[str, tuple[LogWriter, LogWriter]]:
     """Two groups: values of tags a and b, one of them twice, some that are none, another topic."""
     made = {}
     for group in ("broker-a", "broker-b"):
@@ -38,34 +38,34 @@ def twins(tmp_path: Path) -> dict[str, tuple[LogWriter, LogWriter]]:
     return made
 
 
-def wanted(tmp_path: Path, twins: dict[str, tuple[LogWriter, LogWriter]]) -> PipelineJob:
-    place = tmp_path / "play"
+def wanted(tmp_path: Path, pairs: dict[str, tuple[LogWriter, LogWriter]]) -> PipelineJob:
+    place = tmp_path / "demo"
     place.mkdir()
     return PipelineJob(
-        {name: (one.store, other.store) for name, (one, other) in twins.items()}, "Trips", "the delay", place
+        {name: (one.store, other.store) for name, (one, other) in pairs.items()}, "Trips", "the delay", place
     )
 
 
 def test_gold_counts_each_sound_message_of_the_topic_once(
-    spark: SparkSession, tmp_path: Path, twins: dict[str, tuple[LogWriter, LogWriter]]
+    spark: SparkSession, tmp_path: Path, pairs: dict[str, tuple[LogWriter, LogWriter]]
 ) -> None:
-    found = pipeline.run(wanted(tmp_path, twins), Narration(to_error=True))
+    found = pipeline.run(wanted(tmp_path, pairs), Narration(to_error=True))
     assert found.faults == []
     assert found.rows == 24
-    assert found.audited_bytes == found.log_bytes == sum(one.end for one, _ in twins.values())
+    assert found.audited_bytes == found.log_bytes == sum(one.end for one, _ in pairs.values())
     assert found.gold == {"a": Gold(10, 8, (0 + 2 + 6 + 8) / 4 / 4), "b": Gold(10, 10, (1 + 3 + 5 + 7 + 9) / 4 / 5)}
     spark.range(1).count()  # a session that ran before goes on
 
 
 def test_what_is_wrong_with_a_log_is_a_fault_and_no_figure(
-    spark: SparkSession, tmp_path: Path, twins: dict[str, tuple[LogWriter, LogWriter]]
+    spark: SparkSession, tmp_path: Path, pairs: dict[str, tuple[LogWriter, LogWriter]]
 ) -> None:
     assert spark.version
-    (first, _), (one, other) = twins.values()
+    (first, _), (one, other) = pairs.values()
     first.flip(first.made[3].log_offset + 95)
     other.flip(other.made[5].log_offset + 95)
     write(one, "a", 999, 5)
-    found = pipeline.run(wanted(tmp_path, twins), Narration(to_error=True))
+    found = pipeline.run(wanted(tmp_path, pairs), Narration(to_error=True))
     assert found.gold["b"].messages == 9
     assert found.divergences == {
         group: {"different": 0, "corrupt": 1, "missing": 0, "extra": 0} for group in ("broker-a", "broker-b")
@@ -78,7 +78,7 @@ def test_what_is_wrong_with_a_log_is_a_fault_and_no_figure(
     ]
 
 
-def test_story_does_not_hold_if_a_message_is_not_in_the_lake_as_it_was(
+def test_message_that_differs_in_the_lake_is_a_fault(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert spark.version
@@ -102,7 +102,7 @@ def test_story_does_not_hold_if_a_message_is_not_in_the_lake_as_it_was(
     harmed = [tag for tag, row in outcome.tags.items() if not row["gold_equal"]]
     assert len(harmed) == 1
     for says in (
-        "twins: broker-b",
+        "replicas: broker-b",
         "audit: broker-b diverges",
         "1 records of the master's log are damaged",
         f"{harmed[0]}: the lake gives Gold(messages=",

@@ -1,4 +1,4 @@
-"""`tandemq demo`: the main job on real input, told as a story."""
+"""`tandemq demo`: real input through a cluster whose master is killed."""
 
 import json
 from pathlib import Path
@@ -43,7 +43,7 @@ EXIT_FAULTS = 3
     help="What happens when the master dies.",
 )
 @click.option("--pipeline/--no-pipeline", default=True, help="Whether the logs go through Spark at the end.")
-@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON; the story goes to standard error.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; the steps go to standard error.")
 def demo(
     input_path: Path | None,
     tag: str,
@@ -58,16 +58,17 @@ def demo(
 
     It takes about a minute. Two broker groups with a slave each take 336,776 departures, or the rows of FILE. In the
     middle the first group's master gets SIGKILL; reading goes on from its slave, writing on the other group, and in
-    mode elect on this one too; then it comes back. Told are the seconds without reads and without writes. At the end
-    Spark archives the brokers' logs, audits the twins, and works out the same figures from its lake. Exit code 3 if
-    anything acknowledged is missing, a figure differs, twins are not equal, or reading or writing did not go on.
+    mode elect on this one too; then it comes back. The seconds without reads and without writes are
+    reported. At the end Spark archives the brokers' logs, audits masters against slaves, and computes the same figures
+    from its lake. Exit code 3 if anything acknowledged is missing, a figure differs, replicas are not equal, or reading
+    or writing did not go on.
     """
     from tandemq.coordination.registry.records import Mode  # noqa: PLC0415
     from tandemq.demo import rows, scenario  # noqa: PLC0415  # rich and the client are not loaded for --help
     from tandemq.demo.narration import Narration  # noqa: PLC0415
 
     source = rows.departures() if input_path is None else rows.from_file(input_path, rows.ColumnChoice(tag, key, value))
-    # The story tells what happens; a client's warnings about the broker that is killed on purpose do not belong to it.
+    # Without the client's warnings about the broker that is killed on purpose.
     with quiet(), Narration(to_error=as_json) as narration:
         outcome = scenario.run(scenario.DemoOptions(source, data, has_pipeline=pipeline, mode=Mode(mode)), narration)
     if as_json:

@@ -1,4 +1,4 @@
-"""How the story is told: with colours and a moving line on a terminal, as plain lines with times everywhere else."""
+"""Output of the demo: colours and a progress bar on a terminal, plain lines with times everywhere else."""
 
 import time
 from types import TracebackType
@@ -13,10 +13,10 @@ PLAIN_WIDTH = 120
 
 
 class Narration:
-    """Steps, a moving line, a table. Nothing is told twice."""
+    """Prints steps, a progress bar and a table."""
 
     def __init__(self, *, to_error: bool = False) -> None:
-        """`to_error`: on standard error, because standard output is for the result."""
+        """`to_error`: print to standard error, because standard output is for the result."""
         self._console = Console(stderr=to_error, highlight=False)
         if not self._console.is_terminal:
             self._console = Console(stderr=to_error, highlight=False, width=PLAIN_WIDTH, soft_wrap=True)
@@ -28,36 +28,36 @@ class Narration:
 
     @property
     def seconds(self) -> float:
-        """Since the beginning."""
+        """Return the seconds since the beginning."""
         return time.monotonic() - self._began
 
     def title(self, text: str) -> None:
-        """What this is about."""
+        """Print the title."""
         self._console.print(f"[bold]{text}[/bold]")
 
     def step(self, text: str) -> None:
-        """Something happened as it should."""
+        """Print something that happened as planned."""
         self._line("[green]·[/green]", text)
 
-    def blow(self, text: str) -> None:
-        """Something was broken on purpose."""
+    def injected(self, text: str) -> None:
+        """Print a fault that the demo injected."""
         self._line("[bold red]✗[/bold red]", f"[bold]{text}[/bold]")
 
     def result(self, text: str, *, holds: bool) -> None:
-        """One of the reckonings."""
+        """Print the result of a check."""
         self._line("[green]✓[/green]" if holds else "[bold red]✗[/bold red]", text)
 
     def _line(self, mark: str, text: str) -> None:
         self._console.print(f"[dim]{self.seconds:6.1f} s[/dim] {mark} {text}")
 
     def table(self, table: Table) -> None:
-        """A table."""
+        """Print a table."""
         self._console.print(table)
 
-    # The moving line.
+    # The progress bar.
 
     def begin_load(self, total: int) -> None:
-        """The load runs from here to `end_load`."""
+        """Show progress from here to `end_load`."""
         self._total = total
         if self._console.is_terminal:
             self._progress = Progress(
@@ -74,7 +74,7 @@ class Narration:
             self._progress.start()
 
     def load(self, acknowledged: int, delivered: int, note: str) -> None:
-        """How the load stands; call it as often as you like."""
+        """Update the progress; cheap enough to call often."""
         if self._progress is not None:
             self._progress.update(self._sent, completed=acknowledged, note=note)
             self._progress.update(self._delivered, completed=delivered)
@@ -86,7 +86,7 @@ class Narration:
                 )
 
     def end_load(self) -> None:
-        """The load is over. Harmless a second time."""
+        """Stop showing progress. Harmless a second time."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None

@@ -1,10 +1,10 @@
-"""The last act: what the brokers stored, through the data pipeline, and the same figures once more.
+"""The demo's last part: the brokers' logs through the data pipeline, and the same figures once more.
 
-    logs of the masters ── archive ──► lake ── sound, of the topic, once per unique key ──► gold: figures per tag
-    logs of master and slave ── audit ──► the records in which twins differ
+    logs of the masters ── archive ──► lake ── valid, of the topic, once per unique key ──► gold: figures per tag
+    logs of master and slave ── audit ──► the records in which replicas differ
 
-The cluster is down by then: the pipeline reads files, and asks no broker. Gold is a Delta table of its own, made by
-Spark and read back; its figures know nothing of those the consumer kept. Needs the extra `spark`.
+The cluster is down by then: the pipeline reads files and asks no broker. Gold is a Delta table of its own, made by
+Spark and read back, independent of the consumer's figures. Needs the extra `spark`.
 """
 
 import os
@@ -33,7 +33,7 @@ from tandemq.spark.runtime.versions import check_version
 
 UNIQUE_KEY = r"(?:^|\x02)UNIQ_KEY\x01([^\x02]*)"
 _SHORT_RUN = {
-    # Some seconds of work: less compiling is quicker.
+    # A short run: less compiling is faster.
     "spark.driver.extraJavaOptions": f"{SETTINGS['spark.driver.extraJavaOptions']} -XX:TieredStopAtLevel=1",
     "spark.sql.shuffle.partitions": "2",
 }
@@ -41,7 +41,7 @@ _SHORT_RUN = {
 
 @dataclass(frozen=True, slots=True)
 class PipelineJob:
-    """What the pipeline reads, and where it writes."""
+    """Input and output of the pipeline."""
 
     stores: Mapping[str, tuple[Path, Path]]
     """By broker group: the master's store directory and its slave's."""
@@ -52,7 +52,7 @@ class PipelineJob:
 
 @dataclass(frozen=True, slots=True)
 class Gold:
-    """One row of the gold table. The mean is None without values."""
+    """One row of the gold table. `mean` is None without values."""
 
     messages: int
     values: int
@@ -61,7 +61,7 @@ class Gold:
 
 @dataclass(slots=True)
 class PipelineResult:
-    """What came of it. `faults`: what does not hold."""
+    """Result of the pipeline. `faults`: the checks that failed."""
 
     java: str = ""
     log_bytes: int = 0
@@ -69,7 +69,7 @@ class PipelineResult:
     """Records in the lake, of all topics."""
     lake_bytes: int = 0
     audited_bytes: int = 0
-    """Of one side of the twins."""
+    """Bytes of one replica of each group."""
     divergences: dict[str, dict[str, int]] = field(default_factory=dict)
     """By broker group: records that are different, corrupt, missing, extra."""
     gold: dict[str, Gold] = field(default_factory=dict)
@@ -77,15 +77,15 @@ class PipelineResult:
     faults: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Return the values for `--json`."""
         return asdict(self)
 
 
 def check_spark() -> None:
-    """Look at PySpark and for a Java before anything is begun.
+    """Check for PySpark and Java before anything starts.
 
     Raises:
-        ConfigError: it is too old, or there is none.
+        ConfigError: PySpark is too old, or there is no Java.
     """
     check_version("the data pipeline")
     find_java()
@@ -95,7 +95,7 @@ def run(wanted: PipelineJob, narration: Narration) -> PipelineResult:
     """Archive, audit, and make the gold table.
 
     Raises:
-        TandemError: the log cannot be read, the lake not be written, or Spark fails.
+        TandemError: the log cannot be read, the lake cannot be written, or Spark fails.
     """
     with translated():
         return _run(wanted, narration)
@@ -113,7 +113,7 @@ def _run(wanted: PipelineJob, narration: Narration) -> PipelineResult:
             f"{found.rows:,} records, {found.lake_bytes / 1e6:,.0f} MB"
         )
         _audit(spark, wanted, found)
-        narration.step(f"audited the logs of the twins, {found.audited_bytes / 1e6:,.0f} MB of each side")
+        narration.step(f"audited the logs of masters and slaves, {found.audited_bytes / 1e6:,.0f} MB of each side")
         _make_gold(spark, wanted, found)
         narration.step(f"gold table, from the lake: {sum(row.messages for row in found.gold.values()):,} messages")
     finally:
@@ -124,7 +124,7 @@ def _run(wanted: PipelineJob, narration: Narration) -> PipelineResult:
 
 
 def _session(directory: Path, found: PipelineResult) -> tuple[SparkSession, bool]:
-    """A session, and whether it was started here."""
+    """Return a session, and whether it was started here."""
     scratch = directory / "spark"
     scratch.mkdir()
     settings = _SHORT_RUN | {"spark.local.dir": str(scratch), "spark.sql.warehouse.dir": str(scratch / "warehouse")}
@@ -136,7 +136,7 @@ def _session(directory: Path, found: PipelineResult) -> tuple[SparkSession, bool
 
 @contextmanager
 def _errors_into(path: Path) -> Iterator[None]:
-    """What is started meanwhile writes its standard error into a file: a JVM greets everyone."""
+    """Redirect standard error, child processes included, to a file: a JVM prints a greeting."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:
@@ -160,8 +160,8 @@ def _archive(spark: SparkSession, wanted: PipelineJob, found: PipelineResult) ->
 
 
 def _audit(spark: SparkSession, wanted: PipelineJob, found: PipelineResult) -> None:
-    for broker_name, twins in wanted.stores.items():
-        compared = audit(spark, *twins)
+    for broker_name, replicas in wanted.stores.items():
+        compared = audit(spark, *replicas)
         found.audited_bytes += compared.end - compared.start
         found.divergences[broker_name] = compared.counts
         if compared.diverges_at is not None:

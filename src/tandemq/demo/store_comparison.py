@@ -1,6 +1,6 @@
-"""Two store directories compared byte by byte: the commit log and every queue. For stores that are closed.
+"""Comparison of two closed store directories byte by byte: the commit log and every consume queue.
 
-Index files are left out: each broker names them by its own clock and they hold nothing that the log does not.
+Index files are left out: each broker names them by its own clock, and they hold nothing that is not in the log.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(slots=True)
 class Comparison:
-    """What was found."""
+    """Result of a comparison."""
 
     files: int = 0
     bytes: int = 0

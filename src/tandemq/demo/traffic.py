@@ -1,11 +1,11 @@
-"""The demo's producer and consumer, and the books they keep.
+"""The demo's producer and consumer, and their records.
 
-    rows ─► Sender: batches, several under way ─► acknowledged ─┐
+    rows ─► Sender: batches, several in flight ─► acknowledged ─┐
                                                                 ├─ Ledger, by unique key
-    tally, once per key ◄─ Receiver: one after the other ◄──────┘
+    statistics, once per key ◄─ Receiver: one by one ◄──────────┘
 
-A message counts as delivered once, however often it comes; each further time is a duplicate. What was acknowledged and
-not delivered is missing.
+A message counts as delivered once; each further delivery is a duplicate. A message acknowledged and not delivered is
+missing.
 """
 
 import asyncio
@@ -26,25 +26,24 @@ TASKS = 4
 
 
 class Ledger:
-    """What is known of every message, by unique key: who acknowledged it, whether it was delivered."""
+    """Acknowledgements and deliveries of all messages, by unique key."""
 
     def __init__(self) -> None:
-        """Nothing is known yet."""
         self.group_of: dict[str, str] = {}
-        """Acknowledged messages: the broker group that did."""
+        """Acknowledged messages to the broker group that acknowledged them."""
         self.delivered: set[str] = set()
         self.unread: Counter[str] = Counter()
-        """Acknowledged and not delivered, by group."""
+        """Number of messages acknowledged and not delivered, by group."""
 
     def acknowledged(self, keys: list[str], group: str) -> None:
-        """A group has these messages. They may have been delivered before this was known."""
+        """Record an acknowledgement; the messages may have been delivered before."""
         delivered = self.delivered
         for key in keys:
             self.group_of[key] = group
         self.unread[group] += sum(key not in delivered for key in keys)
 
     def deliver(self, key: str) -> bool:
-        """A message came; whether for the first time."""
+        """Record a delivery; return whether it is the first one."""
         if key in self.delivered:
             return False
         self.delivered.add(key)
@@ -55,27 +54,27 @@ class Ledger:
 
     @property
     def missing(self) -> int:
-        """Messages acknowledged and not delivered."""
+        """Return the number of messages acknowledged and not delivered."""
         return self.unread.total()
 
 
 @dataclass(slots=True)
-class Sent:
-    """The sender's book."""
+class SenderState:
+    """Counts of the sender."""
 
     messages: int = 0
-    """Handed to the client."""
+    """Messages passed to the client."""
     statuses: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
 
 
 class Sender:
-    """Sends rows, as fast as they are acknowledged, up to a mark that the story moves."""
+    """Sends rows as fast as they are acknowledged, up to a limit that the scenario raises."""
 
     def __init__(
         self, name_servers: str, topic: str, rows: Iterator[DataRow], ledger: Ledger, *, batch: int, avoids: bool
     ) -> None:
-        """Nothing is sent yet. `avoids`: a broker that failed is left alone for half a minute."""
+        """`avoids`: whether a broker that failed is avoided for half a minute."""
         self._ledger = ledger
         self._batch = batch
         self._producer = Producer(name_servers, group="demo-producer", retries=30, latency_aware=avoids)
@@ -86,32 +85,32 @@ class Sender:
         self._watched: str | None = None
         self._began = self._last = 0.0
         self.longest_gap_s = 0.0
-        """Seconds without any acknowledgement, at worst, while watched."""
+        """Longest time without any acknowledgement while watched, seconds."""
         self.gap_of_group_s: float | None = None
         """Seconds until the watched group acknowledged again; None: it did not."""
-        self.book = Sent()
+        self.state = SenderState()
 
     def allow(self, messages: int) -> None:
-        """Send up to this many in all."""
+        """Raise the limit to this many messages in all."""
         self._may_send = messages
         self._moved.set()
 
     @property
     def allowed(self) -> int:
-        """Messages it may send in all."""
+        """Return the limit."""
         return self._may_send
 
     def watch_gaps(self, group: str) -> None:
-        """Measure from now on how long nothing is stored, until `end_watch`."""
+        """Measure the time without acknowledgements from now on, until `end_watch`."""
         self._watched = group
         self._began = self._last = time.monotonic()
 
     def end_watch(self) -> None:
-        """From now on there may be nothing to send."""
+        """Stop measuring: there may be nothing to send."""
         self._watched = None
 
     def _stored(self, group: str, begun: float) -> None:
-        """An answer to what was begun to be sent at a time; answers may have been under way when the watch began."""
+        """Record an acknowledgement of a request sent at `begun`; some were in flight when measuring began."""
         if self._watched is not None:
             now = time.monotonic()
             self.longest_gap_s = max(self.longest_gap_s, now - self._last)
@@ -126,9 +125,9 @@ class Sender:
                 group.create_task(self._work())
 
     async def _work(self) -> None:
-        book = self.book
+        state = self.state
         while True:
-            while book.messages >= self._may_send:
+            while state.messages >= self._may_send:
                 self._moved.clear()
                 await self._moved.wait()
             batch = [
@@ -137,22 +136,22 @@ class Sender:
             ]
             if not batch:
                 return
-            book.messages += len(batch)
+            state.messages += len(batch)
             begun = time.monotonic()
             try:
                 results = await self._producer.send_batch(batch)
             except (NetworkError, RemoteError) as error:
-                book.failures.append(str(error))
+                state.failures.append(str(error))
                 continue
             group = results[0].queue.broker_name
-            book.statuses[results[0].status.value] += len(results)
+            state.statuses[results[0].status.value] += len(results)
             self._stored(group, begun)
             self._ledger.acknowledged([result.unique_key for result in results], group)
 
 
 @dataclass(slots=True)
 class ReceiverState:
-    """The receiver's book."""
+    """Counts of the receiver."""
 
     duplicates: int = 0
     read_from: Counter[str] = field(default_factory=Counter)
@@ -160,10 +159,12 @@ class ReceiverState:
 
 
 class Receiver:
-    """Consumes everything as a group of one member."""
+    """Consumes everything, as the only member of its group."""
 
-    def __init__(self, name_servers: str, topic: str, tally: TagStatistics, ledger: Ledger, *, prefetch: int) -> None:
-        """Not connected yet."""
+    def __init__(
+        self, name_servers: str, topic: str, statistics: TagStatistics, ledger: Ledger, *, prefetch: int
+    ) -> None:
+        """A consumer that is not connected yet."""
         self._ledger = ledger
         self._consumer = PushConsumer(
             name_servers,
@@ -174,40 +175,40 @@ class Receiver:
             pull_messages=min(prefetch, 32),
             commit_ms=1_000,
         )
-        self._tally = tally
+        self._statistics = statistics
         self._go = asyncio.Event()
         self._go.set()
         self._watch: _Watch | None = None
-        self.book = ReceiverState()
+        self.state = ReceiverState()
 
     def hold(self) -> None:
-        """Take no message until `go_on`."""
+        """Accept no message until `go_on`."""
         self._go.clear()
 
     def go_on(self) -> None:
-        """Take messages again."""
+        """Accept messages again."""
         self._go.set()
 
     def watch_gaps(self, group: str) -> None:
-        """From now on measure how long nothing is delivered although something is there."""
+        """Measure the time without deliveries from now on, while there are messages to deliver."""
         self._watch = _Watch(group, self._ledger, time.monotonic())
 
     @property
     def longest_gap_s(self) -> float:
-        """Seconds without any delivery, at worst, since `watch_gaps`."""
+        """Return the longest time without any delivery since `watch_gaps`, seconds."""
         return self._watch.longest if self._watch is not None else 0.0
 
     @property
     def longest_gap_of_group_s(self) -> float:
-        """The same for messages of the watched group alone."""
+        """Return the same for messages of the watched group alone."""
         return self._watch.longest_of_group if self._watch is not None else 0.0
 
     def assigned(self) -> list[MessageQueue]:
-        """Queues of the topic that it reads."""
+        """Return the assigned queues of the topic."""
         return [queue for queue in self._consumer.assigned() if not queue.topic.startswith("%")]
 
     def reading_from(self) -> dict[MessageQueue, str]:
-        """The broker address from which each queue was read last."""
+        """Return the broker address that each queue was last read from."""
         return self._consumer.reading_from()
 
     async def start(self) -> None:
@@ -216,26 +217,26 @@ class Receiver:
 
     async def run(self) -> None:
         """Consume until `close`."""
-        book, ledger, tally = self.book, self._ledger, self._tally
+        state, ledger, statistics = self.state, self._ledger, self._statistics
         async for message in self._consumer:
             if not self._go.is_set():
                 await self._go.wait()
             if ledger.deliver(message.unique_key):
-                tally.add(message.tags, message.body)
-                book.read_from[message.queue.broker_name] += 1
+                statistics.add(message.tags, message.body)
+                state.read_from[message.queue.broker_name] += 1
             else:
-                book.duplicates += 1
+                state.duplicates += 1
             if self._watch is not None:
                 self._watch.delivered(message.queue.broker_name)
             await message.ack()
 
     async def close(self) -> None:
-        """Tell offsets, leave the group."""
+        """Commit offsets, leave the group."""
         await self._consumer.close()
 
 
 class _Watch:
-    """Times without delivery. Silence counts only while there is something to deliver."""
+    """Longest times without delivery. Time counts only while there is something to deliver."""
 
     def __init__(self, group: str, ledger: Ledger, now: float) -> None:
         self._group = group

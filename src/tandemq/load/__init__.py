@@ -1,4 +1,4 @@
-"""Load on a broker, made cheaply enough not to be the thing measured.
+"""Load generator, cheap enough not to limit what it measures.
 
 Each kind of run is one function from options to a result, both plain values:
 
@@ -6,20 +6,20 @@ Each kind of run is one function from options to a result, both plain values:
     consume    pull everything there is, several connections             consume.py
     latency    producer at a fixed rate, long-poll pulls, end to end     latency.py
     replicate  a classic slave that drains the commit log and reports    replicate.py
-    idle       many connections that do nothing                          idle.py
-    probe      single questions: first acknowledgement, runtime info     probe.py
+    idle       many idle connections                                     idle.py
+    probe      single requests: first acknowledgement, runtime info      probe.py
 
     options ─► frames (requests from prepared pieces) ─► wire (sockets, epoll) ─► broker
     result  ◄─ report ◄─ histogram ◄─ responses (lengths and codes only) ◄────────────┘
 
-What makes it cheap: frames are joined from constant pieces, several per send call; answers are counted by their
-lengths and one search per read, never decoded; records are walked by their size fields. Every result states the share
-of one core the generator used, because a figure measured by a busy generator is a figure of the generator.
+Frames are joined from constant pieces, several per send call; responses are counted by their lengths and one search per
+read, never decoded; records are walked by their size fields. Every result has the generator's share of one core,
+because a saturated generator measures itself.
 
-`python -m tandemq.load` runs each kind as a process of its own and prints the result as JSON; that is how `make bench`
-uses it, for every broker alike.
+`python -m tandemq.load` runs each kind in a process of its own and prints the result as JSON; `make bench` uses it for
+every broker alike.
 
-An end of the house: sockets and clocks; knows `errors` and nothing else of it.
+It uses sockets and clocks directly, and of this project only `errors` and `metrics`.
 """
 
 from tandemq.load.consume import ConsumeOptions, consume

@@ -1,7 +1,7 @@
-"""`python -m tandemq.load produce|consume|latency|replicate|idle`: one run as a process of its own.
+"""`python -m tandemq.load produce|consume|latency|replicate|idle`: one run in a process of its own.
 
-The result is one line of JSON on standard output; `--progress` writes JSON lines to standard error while it runs.
-Exit code 1 and a line on standard error if the load could not be put on the server.
+The result is one line of JSON on standard output; `--progress` writes JSON lines to standard error during the run. Exit
+code 1 and a line on standard error if the run failed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Reading everything a topic holds, as a consumer that catches up: one open pull per queue, several connections.
+"""Catch-up reads of a whole topic: one open pull per queue, several connections.
 
-Queues are dealt to the connections in turn. When the last queue has reached its end, all start again at their first
-offset, until the time is up: so a short log can be read for long enough. Every message is counted by walking the
-record sizes, and the first record of every answer must be the one that was asked for.
+Queues are assigned to connections in turn. When the last queue has reached its end, all start again at their first
+offset until the time is up, so that a short log can be read for long enough. Messages are counted by walking the record
+sizes, and the first record of every response must be the requested one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tandemq.load.results.report import ConsumeResult, OnProgress, Stopwatch, Ticker
 from tandemq.load.wire.frames import PullFrames
-from tandemq.load.wire.pulls import FOUND, OFFSET_MOVED, PullAnswer, PullReader
+from tandemq.load.wire.pulls import FOUND, OFFSET_MOVED, PullReader, PullResponse
 from tandemq.load.wire.records import count_records, queue_offset
 from tandemq.load.wire.responses import LoadError
 from tandemq.load.wire.sockets import LoadConnection
@@ -24,7 +24,7 @@ _SILENCE_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ConsumeOptions:
-    """What to read, how, how long."""
+    """Options of a consume run."""
 
     address: str
     topic: str
@@ -38,7 +38,7 @@ class ConsumeOptions:
 
 @dataclass(slots=True)
 class _Queue:
-    """One queue and where the next pull reads."""
+    """One queue and the offset of its next pull."""
 
     number: int
     link: LoadConnection
@@ -72,7 +72,7 @@ class _Run:
             self.pull(queue)
 
     def pull(self, queue: _Queue) -> None:
-        # The opaque is the number of the queue: there is one open pull per queue.
+        # The opaque is the queue's number: there is one open pull per queue.
         queue.link.send(self.frames.frame(queue.number, queue.offset, queue.number))
 
     def turn(self) -> float:
@@ -83,31 +83,33 @@ class _Run:
             if event != select.EPOLLIN:
                 link.ready(event)
             if event & ~select.EPOLLOUT:
-                for answer in reader.read(link):
-                    self.take(answer, reader)
+                for response in reader.read(link):
+                    self.take(response, reader)
         if events:
             self.moved_at = now
         elif now - self.moved_at > _SILENCE_S:
-            raise LoadError(f"no answer for {_SILENCE_S:.0f} s")
+            raise LoadError(f"no response for {_SILENCE_S:.0f} s")
         if self.ticker.due(now):
-            self.ticker.tell("consume", self.messages, now)
+            self.ticker.report("consume", self.messages, now)
         return now
 
-    def take(self, answer: PullAnswer, reader: PullReader) -> None:
-        queue = self.queues[answer.opaque]
-        if answer.code == FOUND:
-            start, end = answer.records_start, answer.records_end
+    def take(self, response: PullResponse, reader: PullReader) -> None:
+        queue = self.queues[response.opaque]
+        if response.code == FOUND:
+            start, end = response.records_start, response.records_end
             if queue_offset(reader.buffer, start) != queue.offset:
                 raise LoadError(f"queue {queue.number}: asked for offset {queue.offset}, got another message")
             count = count_records(reader.buffer, start, end)
-            if answer.next_offset != queue.offset + count:
-                raise LoadError(f"queue {queue.number}: {count} messages, but the next offset is {answer.next_offset}")
+            if response.next_offset != queue.offset + count:
+                raise LoadError(
+                    f"queue {queue.number}: {count} messages, but the next offset is {response.next_offset}"
+                )
             self.messages += count
             self.record_bytes += end - start
             self.pulls += 1
-        queue.offset = answer.next_offset
-        moved = answer.code == OFFSET_MOVED and queue.offset < answer.max_offset
-        if self.stopping or (answer.code != FOUND and not moved) or queue.offset >= answer.max_offset:
+        queue.offset = response.next_offset
+        moved = response.code == OFFSET_MOVED and queue.offset < response.max_offset
+        if self.stopping or (response.code != FOUND and not moved) or queue.offset >= response.max_offset:
             queue.done = True
         else:
             self.pull(queue)
@@ -132,10 +134,10 @@ class _Run:
 
 
 def consume(options: ConsumeOptions, on_progress: OnProgress | None = None) -> ConsumeResult:
-    """Read the topic and return how fast it came.
+    """Read the topic and return the rates.
 
     Raises:
-        LoadError: no connection, a refused pull, an empty topic, or an answer that is not what was asked for.
+        LoadError: no connection, a refused pull, an empty topic, or a response that does not fit its request.
     """
     run = _Run(options, on_progress)
     try:

@@ -1,4 +1,4 @@
-"""Many connections that ask one small question each and then do nothing, to see what a connection costs a server."""
+"""Many idle connections, each after one small request, to measure what a connection costs a server."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _FILES_BESIDE = 64
 
 @dataclass(frozen=True, slots=True)
 class IdleOptions:
-    """How many, where, how long."""
+    """Options of an idle run."""
 
     address: str
     connections: int = 10_000
-    seconds: float = 5.0  # How long they are kept once all are open.
+    seconds: float = 5.0  # How long they stay open once all are open.
     topic: str = ""  # If set, each connection asks once for the end of queue 0 of this topic.
 
 
 def idle(
     options: IdleOptions, on_progress: OnProgress | None = None, when_open: Callable[[], None] | None = None
 ) -> IdleResult:
-    """Open the connections, call `when_open`, keep them for the given time, and return how many are still alive.
+    """Open the connections, call `when_open`, keep them open for the given time, and return how many are still alive.
 
     Raises:
-        LoadError: a connection is refused, or this process may not open so many.
+        LoadError: a connection is refused, or this process may not open that many.
     """
     allowed = raise_limit(options.connections + _FILES_BESIDE)
     if allowed < options.connections + _FILES_BESIDE:
@@ -49,7 +49,7 @@ def idle(
             sockets.append(sock)
             now = time.perf_counter()
             if ticker.due(now):
-                ticker.tell("connect", len(sockets), now)
+                ticker.report("connect", len(sockets), now)
         connect_seconds = time.perf_counter() - started
         if when_open is not None:
             when_open()
@@ -58,7 +58,7 @@ def idle(
 
 
 def _alive(sock: socket.socket) -> bool:
-    """Whether the server has kept the connection: nothing to read, or at least no end of the stream."""
+    """Return whether the server has kept the connection: nothing to read, or at least no end of the stream."""
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     if not poll.poll(0):

@@ -1,8 +1,8 @@
-"""End to end: a producer at a fixed rate and a consumer with open long polls, in one process and on one clock.
+"""End-to-end latency: a producer at a fixed rate and a consumer with open long polls, in one process and on one clock.
 
-Every body begins with the time of its send call, so a message tells its own age when the pull that waited for it
-returns. Messages go to the queues in turn; each queue always has one pull waiting at its end. Sends are due by the
-clock, not by answers; how late the generator was with them is part of the result.
+Every body begins with the time of its send call, so that the age of a message is known when its pull returns. Messages
+go to the queues in turn; each queue always has one pull waiting at its end. Sends follow the clock, not the responses;
+the result includes how late the generator was with them.
 """
 
 from __future__ import annotations
@@ -12,12 +12,20 @@ import select
 import time
 from dataclasses import dataclass
 
-from tandemq.load.results.report import LatencyResult, OnProgress, Stopwatch, Ticker, latency_histogram, summarize
+from tandemq.load.results.report import (
+    Elapsed,
+    LatencyResult,
+    OnProgress,
+    Stopwatch,
+    Ticker,
+    latency_histogram,
+    summarize,
+)
 from tandemq.load.wire.frames import PullFrames, SendFrames, SendShape
 from tandemq.load.wire.probe import max_offset, send_one
-from tandemq.load.wire.pulls import FOUND, PullAnswer, PullReader
+from tandemq.load.wire.pulls import FOUND, PullReader, PullResponse
 from tandemq.load.wire.records import body_position, record_size
-from tandemq.load.wire.responses import AnswerCounter, LoadError
+from tandemq.load.wire.responses import LoadError, ResponseCounter
 from tandemq.load.wire.sockets import LoadConnection, connect
 
 _STAMP = b"SENT-AT-NANOSECONDS:"  # Twenty bytes, replaced by the twenty digits of the clock.
@@ -29,7 +37,7 @@ _NOT_YET = 1 << 63
 
 @dataclass(frozen=True, slots=True)
 class LatencyOptions:
-    """How fast, how long, how large."""
+    """Options of a latency run."""
 
     address: str
     topic: str
@@ -51,7 +59,7 @@ class _Run:
         identity = random.getrandbits(32)
         self.frames = SendFrames(shape, identity=identity, slots=64, wall_ms=_wall_ms(), body_start=_STAMP)
         self.pulls = PullFrames(options.topic, group=options.group, suspend_ms=_SUSPEND_MS)
-        self.answers = AnswerCounter()
+        self.responses = ResponseCounter()
         self.reader = PullReader()
         self.sent = self.received = self.answered = 0
         self.warm_from_ns = 0
@@ -66,9 +74,9 @@ class _Run:
         """Create the topic if needed, find the ends of its queues, and leave a pull waiting at each."""
         options = self.options
         with connect(options.address) as sock:
-            answer = send_one(sock, SendShape(options.topic, options.body_bytes, options.queue_count))
-            if answer.code != 0:
-                raise LoadError(f"a send was refused with code {answer.code}: {answer.remark}")
+            response = send_one(sock, SendShape(options.topic, options.body_bytes, options.queue_count))
+            if response.code != 0:
+                raise LoadError(f"a send was refused with code {response.code}: {response.remark}")
             ends = [max_offset(sock, options.topic, queue_id) for queue_id in range(options.queue_count)]
         self.producer = LoadConnection(options.address, self.epoll)
         self.consumer = LoadConnection(options.address, self.epoll)
@@ -80,7 +88,7 @@ class _Run:
         self.consumer.send(self.pulls.frame(queue_id, self.offsets[queue_id], queue_id))
 
     def send_due(self, due_ns: int, now_ns: int) -> None:
-        """Send one message whose time has come."""
+        """Send one message that is due."""
         data = self.frames.take(1, _wall_ms())
         sent_at = time.perf_counter_ns()
         if due_ns >= self.warm_from_ns:
@@ -92,7 +100,7 @@ class _Run:
         self.sent += 1
 
     def receive(self, wait_s: float) -> None:
-        """Wait up to `wait_s` (to the microsecond, which epoll alone cannot) and take what has arrived."""
+        """Wait up to `wait_s` (to the microsecond, which epoll alone cannot) and process what has arrived."""
         if wait_s > 0:
             select.select([self.epoll.fileno()], [], [], wait_s)
         for fd, event in self.epoll.poll(0):
@@ -104,8 +112,8 @@ class _Run:
             if link is self.producer:
                 self.take_acks(link.receive())
             else:
-                for answer in self.reader.read(link):
-                    self.take_messages(answer)
+                for response in self.reader.read(link):
+                    self.take_messages(response)
 
     def take_acks(self, data: bytes) -> None:
         now_ns = time.perf_counter_ns()
@@ -113,30 +121,30 @@ class _Run:
             if self.watched_since >= self.measured_from_ns:
                 self.acks.add(now_ns - self.watched_since)
             self.watched = b""
-        count, good = self.answers.feed(data)
+        count, good = self.responses.feed(data)
         self.answered += count
         if good != count:
-            raise LoadError(f"a send was refused; {self.answers.first_refusal}")
+            raise LoadError(f"a send was refused; {self.responses.first_refusal}")
 
-    def take_messages(self, answer: PullAnswer) -> None:
+    def take_messages(self, response: PullResponse) -> None:
         now_ns = time.perf_counter_ns()
-        if answer.code == FOUND:
+        if response.code == FOUND:
             buffer = self.reader.buffer
-            position = answer.records_start
-            while position < answer.records_end:
+            position = response.records_start
+            while position < response.records_end:
                 body = body_position(buffer, position)
                 stamp = bytes(buffer[body : body + len(_STAMP)])
-                # The message that made the topic has no stamp; it comes along if its queue was built late.
+                # The message that created the topic has no timestamp; it arrives too if its queue was built late.
                 if stamp.isdigit():
                     self.received += 1
                     if int(stamp) >= self.measured_from_ns:
                         self.ages.add(now_ns - int(stamp))
                 position += record_size(buffer, position)
-        self.offsets[answer.opaque] = answer.next_offset
-        self.pull(answer.opaque)
+        self.offsets[response.opaque] = response.next_offset
+        self.pull(response.opaque)
 
-    def run(self) -> tuple[float, float]:
-        """Send by the clock until the time is up; return seconds measured and CPU share."""
+    def run(self) -> Elapsed:
+        """Send by the clock until the time is up; return the measured seconds and the CPU share."""
         options = self.options
         interval_ns = int(1e9 / options.rate)
         due_ns = time.perf_counter_ns()
@@ -152,7 +160,7 @@ class _Run:
                 due_ns += interval_ns
             self.receive(max(0.0, (due_ns - time.perf_counter_ns()) / 1e9))
             if self.ticker.due(now_ns / 1e9):
-                self.ticker.tell("latency", self.received, now_ns / 1e9)
+                self.ticker.report("latency", self.received, now_ns / 1e9)
         result = watch.read()
         self.drain()
         return result
@@ -186,7 +194,7 @@ def measure_latency(options: LatencyOptions, on_progress: OnProgress | None = No
             sent=run.sent,
             received=run.received,
             lag_max_ms=round(run.lag_max_ns / 1e6, 3),
-            refused=run.answers.statuses,
+            refused=run.responses.statuses,
             cpu_share=cpu_share,
         )
     finally:

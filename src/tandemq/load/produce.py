@@ -1,8 +1,9 @@
-"""Sending as fast as the broker acknowledges: connections × window.
+"""Sends as fast as the broker acknowledges: connections × window.
 
-Every connection keeps `window` requests open. What one read acknowledges, the next send call replaces, in one piece.
-Latency is sampled: up to eight connections watch one request at a time each, the first of a send call; with one
-connection and a window of 1 that is every request. It ends with the epoll round that reported the answer.
+Every connection keeps `window` requests in flight. The requests acknowledged by one read are replaced by the next send
+call, in one piece. Latency is sampled: up to eight connections measure one request at a time each, the first of a send
+call; with one connection and a window of 1 that is every request. It ends with the epoll round that reported the
+response.
 
 One process, one epoll loop. At 16 × 32 a frame costs the generator well under 1 µs, sockets included.
 """
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 
 from tandemq.load.results.report import OnProgress, ProduceResult, Stopwatch, Ticker, latency_histogram, summarize
 from tandemq.load.wire.frames import SendFrames, SendShape
-from tandemq.load.wire.responses import AnswerCounter, LoadError
+from tandemq.load.wire.responses import LoadError, ResponseCounter
 from tandemq.load.wire.sockets import LoadConnection
 
 _DRAIN_S = 10.0
@@ -29,30 +30,30 @@ _SAMPLED_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class ProduceOptions:
-    """How much load, on whom, how long."""
+    """Options of a produce run."""
 
     address: str  # host:port of the broker.
     shape: SendShape
     connections: int = 16
-    window: int = 32  # Open requests per connection.
+    window: int = 32  # Requests in flight per connection.
     seconds: float = 5.0  # Measured time; ignored if `count` is set.
     count: int = 0  # Send this many messages and stop; 0: send for `seconds`.
     warmup_s: float = 1.0  # Same load before the measured time; none when `count` is set.
 
 
 class _Sender:
-    """One connection: its open requests and its sampled one."""
+    """One connection: its requests in flight and its sampled one."""
 
-    __slots__ = ("answers", "link", "open", "sampled", "tail", "watched", "watched_since")
+    __slots__ = ("link", "open", "responses", "sampled", "tail", "watched", "watched_since")
 
     def __init__(self, link: LoadConnection, sampled: bool) -> None:
         self.link = link
         self.sampled = sampled  # Whether this connection measures latency.
-        self.answers = AnswerCounter()
+        self.responses = ResponseCounter()
         self.open = 0
         self.watched = b""  # `"opaque":` and nine digits.
         self.watched_since = 0
-        self.tail = b""  # The end of the last read: the watched opaque may be cut in two.
+        self.tail = b""  # The end of the last read: the watched opaque may be split.
 
 
 class _Run:
@@ -73,13 +74,13 @@ class _Run:
         )
         self.histogram = latency_histogram()
         self.acknowledged = 0  # Frames answered SUCCESS.
-        self.answered = 0  # Frames answered at all, when last looked at.
+        self.answered = 0  # Frames answered with any code at the last check.
         self.answered_at = time.perf_counter()
         # Frames that may still be sent; None: no limit but the time.
         self.to_send: int | None = -(-options.count // options.shape.batch) if options.count else None
 
     def wall_ms(self, now_ns: int) -> int:
-        """The calendar clock from the other one: a call to either costs as much as half a frame."""
+        """Return the wall clock derived from the monotonic one: a call to either costs as much as half a frame."""
         return (now_ns + self.wall_offset_ns) // 1_000_000
 
     def connect(self) -> None:
@@ -103,7 +104,7 @@ class _Run:
         sender.link.send(data)
 
     def receive(self, sender: _Sender, now_ns: int) -> int:
-        """Count what has arrived; return the number of requests that may be replaced."""
+        """Count what has arrived; return the number of requests to replace."""
         data = sender.link.receive()
         if sender.watched:
             if sender.watched in (sender.tail + data if sender.tail else data):
@@ -111,13 +112,13 @@ class _Run:
                 sender.watched = b""
             else:
                 sender.tail = data[-len(sender.watched) :]
-        count, good = sender.answers.feed(data)
+        count, good = sender.responses.feed(data)
         sender.open -= count
         self.acknowledged += good
         return count
 
     def turn(self, sending: bool) -> float:
-        """One round of epoll; return the time it began at, seconds of time.perf_counter."""
+        """Run one round of epoll; return its start, seconds of time.perf_counter."""
         events = self.epoll.poll(_POLL_S)
         now_ns = time.perf_counter_ns()
         wall_ms = self.wall_ms(now_ns)
@@ -150,19 +151,19 @@ class _Run:
                 self.look(phase, now)
 
     def look(self, phase: str, now: float) -> None:
-        """Tell the caller how it goes; stop a run that measures nothing."""
+        """Report progress; stop a run that measures nothing."""
         refused = sum(self.statuses().values())
-        self.ticker.tell(phase, self.acknowledged * self.options.shape.batch, now, refused)
+        self.ticker.report(phase, self.acknowledged * self.options.shape.batch, now, refused)
         if refused > _REFUSED_MAX and not self.acknowledged:
             raise LoadError(f"every send is refused; {self.first_refusal()}")
         answered = self.acknowledged + refused
         if answered > self.answered:
             self.answered, self.answered_at = answered, now
         elif now - self.answered_at > _SILENCE_S:
-            raise LoadError(f"no answer for {_SILENCE_S:.0f} s")
+            raise LoadError(f"no response for {_SILENCE_S:.0f} s")
 
     def drain(self) -> int:
-        """Wait for the open requests; return how many stayed unanswered."""
+        """Wait for the requests in flight; return how many stayed unanswered."""
         end = time.perf_counter() + _DRAIN_S
         while any(sender.open for sender in self.senders.values()) and self.turn(sending=False) < end:
             pass
@@ -171,12 +172,12 @@ class _Run:
     def statuses(self) -> dict[int, int]:
         merged: dict[int, int] = {}
         for sender in self.senders.values():
-            for code, count in sender.answers.statuses.items():
+            for code, count in sender.responses.statuses.items():
                 merged[code] = merged.get(code, 0) + count
         return merged
 
     def first_refusal(self) -> str:
-        return next((s.answers.first_refusal for s in self.senders.values() if s.answers.first_refusal), "")
+        return next((s.responses.first_refusal for s in self.senders.values() if s.responses.first_refusal), "")
 
     def close(self) -> None:
         for sender in self.senders.values():
@@ -185,7 +186,7 @@ class _Run:
 
 
 def produce(options: ProduceOptions, on_progress: OnProgress | None = None) -> ProduceResult:
-    """Put the load on the broker and return what it acknowledged.
+    """Put the load on the broker and return the acknowledged rates.
 
     Raises:
         LoadError: no connection, a connection that breaks, or nothing but refusals.

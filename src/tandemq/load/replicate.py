@@ -1,4 +1,4 @@
-"""A classic slave that keeps nothing: it reports an offset, drains the commit log, and acknowledges what it read.
+"""A classic slave without a store: it reports an offset, drains the commit log, and acknowledges what it read.
 
     slave → master   offset(8)                              where to start, later: the end received so far
     master → slave   logOffset(8) size(4) | bytes…          size 0 is a heartbeat
@@ -24,10 +24,10 @@ _SILENCE_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class ReplicateOptions:
-    """Whom to follow, from where to where."""
+    """Options of a replicate run."""
 
     address: str  # host:port of the HA listener.
-    start_offset: int = 0  # What is reported first; a master starts at its last file when it is 0.
+    start_offset: int = 0  # Offset reported first; for 0 a master starts at its last file.
     end_offset: int = 0  # Stop here; 0: after `seconds`.
     seconds: float = 10.0  # At most this long.
 
@@ -45,7 +45,7 @@ class _Transfers:
         self._head = b""
 
     def feed(self, view: memoryview) -> None:
-        """Take what was read.
+        """Process received bytes.
 
         Raises:
             LoadError: a frame that does not follow the one before.
@@ -79,7 +79,7 @@ class _Transfers:
 
 
 def replicate(options: ReplicateOptions, on_progress: OnProgress | None = None) -> ReplicateResult:
-    """Follow the master and return how fast its log came.
+    """Follow the master and return the rate of its log.
 
     The measured time begins with the first bytes, so that a master's waits at the start do not count.
 
@@ -109,7 +109,7 @@ def replicate(options: ReplicateOptions, on_progress: OnProgress | None = None) 
                 sock.sendall(struct.pack(">q", transfers.position))
             now = time.perf_counter()
             if ticker.due(now):
-                ticker.tell("replicate", transfers.received, now)
+                ticker.report("replicate", transfers.received, now)
         seconds, cpu_share = (watch or Stopwatch()).read()
     return ReplicateResult(
         bytes=transfers.received,

@@ -8,6 +8,7 @@ from random import Random
 
 from tandemq.sim.checkers.final_groups import GroupFinalChecks
 from tandemq.sim.checkers.groups import GroupChecks
+from tandemq.sim.checkers.model import BrokerRef
 from tandemq.sim.faults.groups import GroupFaults
 from tandemq.sim.workload.application import Application, ApplicationContext
 from tandemq.sim.workload.group_applications import FOUND_US, GroupConsuming, GroupProducing
@@ -91,7 +92,7 @@ class GroupSimulation(History):
         """Return the applications on the real client; a generator of their own keeps other seeds as they are."""
         if random.random() >= APPLICATIONS:
             return []
-        members = {host.address: (host.group.name, host.broker_id) for host in self.cluster.hosts}
+        members = {host.address: BrokerRef(host.group.name, host.broker_id) for host in self.cluster.hosts}
         context = ApplicationContext(
             self.world, self.expected, members, self.plan.name_servers, self.plan.route_poll_ms
         )

@@ -13,6 +13,7 @@ from tandemq.client.core import connections
 from tandemq.sim.checkers.always import ContinuousChecks
 from tandemq.sim.checkers.deliveries import REJECTING_GROUP
 from tandemq.sim.checkers.final import FinalChecks
+from tandemq.sim.checkers.model import BrokerRef
 from tandemq.sim.faults.cluster import Faults
 from tandemq.sim.group_simulation import GroupSimulation
 from tandemq.sim.result import Result
@@ -56,7 +57,7 @@ class Simulation(History):
         self.checks = ContinuousChecks(world, self.cluster, self.expected)
         self.expected.on_delivery = self.checks.given
         self.expected.on_stored = self.checks.acked
-        members = {host.address: (host.group.name, host.broker_id) for host in self.cluster.hosts}
+        members = {host.address: BrokerRef(host.group.name, host.broker_id) for host in self.cluster.hosts}
         self.context = ApplicationContext(
             world, self.expected, members, self.plan.name_servers, self.plan.route_poll_ms
         )

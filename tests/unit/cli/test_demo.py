@@ -1,4 +1,4 @@
-"""`tandemq demo`: what it exits with. The story itself is tested in tests/unit/demo."""
+"""`tandemq demo`: exit codes. The demo itself is tested in tests/unit/demo."""
 
 import json
 from pathlib import Path
@@ -11,13 +11,13 @@ from tests.unit.cli.conftest import Run
 
 
 @pytest.mark.parametrize(("faults", "code"), [([], 0), (["1 acknowledged messages are missing"], 3)])
-def test_exit_code_tells_whether_all_held(
+def test_exit_code_says_whether_all_checks_held(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults: list[str], code: int
 ) -> None:
-    def end_at_once(stage: scenario.DemoOptions, narration: Narration) -> scenario.DemoResult:
-        return scenario.DemoResult(stage.mode.value, faults=faults)
+    def end_at_once(options: scenario.DemoOptions, narration: Narration) -> scenario.DemoResult:
+        return scenario.DemoResult(options.mode.value, faults=faults)
 
     monkeypatch.setattr(scenario, "run", end_at_once)
     (tmp_path / "rows.csv").write_text("tag,delay\nT,1\n")
-    told = run("demo", "--input", tmp_path / "rows.csv", "--json", code=code)
-    assert json.loads(told.stdout)["faults"] == faults
+    printed = run("demo", "--input", tmp_path / "rows.csv", "--json", code=code)
+    assert json.loads(printed.stdout)["faults"] == faults

@@ -1,4 +1,4 @@
-"""The result alone, on what a story could have found: whatever does not hold is a fault, and nothing else is."""
+"""The result alone: every check that fails is a fault, and nothing else is."""
 
 from pathlib import Path
 from typing import Any
@@ -21,20 +21,20 @@ GOOD = {
 }
 
 
-def reckoned(path: Path, *, read: int = ROWS, **changes: Any) -> scenario.DemoResult:
-    """What is made of a story in which all went well but for the changes, with `read` rows among the consumer's."""
+def checked(path: Path, *, read: int = ROWS, **changes: Any) -> scenario.DemoResult:
+    """Return the result of a demo without faults but for the changes, with `read` rows among the consumer's."""
     (path / "rows.csv").write_text("tag,delay\n" + "".join(f"T,{number}\n" for number in range(ROWS)))
     source = rows.from_file(path / "rows.csv", rows.ColumnChoice(value="delay"))
     values = list(source.values())
-    stage = scenario.DemoOptions(source, path, has_pipeline=False, mode=Mode.ELECT)
-    story = scenario._Demo(stage, TagStatistics("delay").add_all(values), path, Narration(to_error=True))
-    story._seen.add_all(values[:read])
-    story._result = scenario.DemoResult(Mode.ELECT.value, **(GOOD | changes))
-    return story.reckon()
+    options = scenario.DemoOptions(source, path, has_pipeline=False, mode=Mode.ELECT)
+    demo = scenario._Demo(options, TagStatistics("delay").add_all(values), path, Narration(to_error=True))
+    demo._seen.add_all(values[:read])
+    demo._result = scenario.DemoResult(Mode.ELECT.value, **(GOOD | changes))
+    return demo.check()
 
 
-def test_story_that_went_well_has_no_faults(tmp_path: Path) -> None:
-    assert reckoned(tmp_path).faults == []
+def test_demo_that_went_well_has_no_faults(tmp_path: Path) -> None:
+    assert checked(tmp_path).faults == []
 
 
 @pytest.mark.parametrize(
@@ -47,15 +47,15 @@ def test_story_that_went_well_has_no_faults(tmp_path: Path) -> None:
         ({"slave_was_read": False}, "broker-a was not read from its slave"),
         ({"consumed_meanwhile": 0}, "nothing of broker-a was consumed while its master was dead"),
         ({"seconds_without_writes_of_killed_group": None}, "broker-a took no message while its old master was dead"),
-        ({"twins_differences": ["broker-b: a file"]}, "twins: broker-b: a file"),
+        ({"twins_differences": ["broker-b: a file"]}, "replicas: broker-b: a file"),
     ],
 )
-def test_what_does_not_hold_is_the_one_fault(tmp_path: Path, changes: dict[str, Any], fault: str) -> None:
-    assert reckoned(tmp_path, **changes).faults == [fault]
+def test_failed_check_is_the_only_fault(tmp_path: Path, changes: dict[str, Any], fault: str) -> None:
+    assert checked(tmp_path, **changes).faults == [fault]
 
 
 def test_figures_that_differ_from_the_files_are_a_fault(tmp_path: Path) -> None:
-    [fault] = reckoned(tmp_path, read=ROWS - 1).faults
+    [fault] = checked(tmp_path, read=ROWS - 1).faults
     assert fault.startswith("T: the messages give Figures(rows=19")
 
 
@@ -63,6 +63,6 @@ def test_faults_of_the_pipeline_and_a_lake_that_differs_are_faults(tmp_path: Pat
     from tandemq.demo.pipeline import Gold, PipelineResult
 
     gold = {"T": Gold(messages=ROWS, values=ROWS, mean=1.0)}
-    differs, damaged = reckoned(tmp_path, pipeline=PipelineResult(gold=gold, faults=["a record is damaged"])).faults
+    differs, damaged = checked(tmp_path, pipeline=PipelineResult(gold=gold, faults=["a record is damaged"])).faults
     assert differs.startswith("T: the lake gives Gold(")
     assert damaged == "a record is damaged"

@@ -25,7 +25,7 @@ def test_departures_are_all_there_with_carrier_key_and_delay() -> None:
     assert json.loads(first.body)["dep_delay"] == "2"
 
 
-def test_departures_that_are_not_installed_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_departures_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(LocalError, match="--input FILE"):
         rows.departures()
@@ -49,7 +49,7 @@ def test_named_columns_make_tag_key_and_value(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "columns", "told"),
+    ("name", "text", "columns", "error"),
     [
         ("a.csv", "", ColumnChoice(), "has no rows"),
         ("a.csv", "a,b\n", ColumnChoice(), "has no rows"),
@@ -60,16 +60,14 @@ def test_named_columns_make_tag_key_and_value(tmp_path: Path) -> None:
         ("a.zip", "no archive", ColumnChoice(), "cannot be read"),
     ],
 )
-def test_file_that_cannot_be_used_is_told(
-    tmp_path: Path, name: str, text: str, columns: ColumnChoice, told: str
-) -> None:
+def test_unusable_file_is_an_error(tmp_path: Path, name: str, text: str, columns: ColumnChoice, error: str) -> None:
     path = tmp_path / name
     path.write_text(text)
-    with pytest.raises(LocalError, match=told):
+    with pytest.raises(LocalError, match=error):
         rows.from_file(path, columns)
 
 
-def test_line_unlike_the_others_is_told(tmp_path: Path) -> None:
+def test_line_with_another_number_of_fields_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("a,b\nx,1\ny\n")
     with pytest.raises(LocalError, match="line 3 has 1 fields, the heading 2"):
@@ -78,6 +76,6 @@ def test_line_unlike_the_others_is_told(tmp_path: Path) -> None:
         rows.from_file(tmp_path / "none.csv", ColumnChoice())
 
 
-def test_value_that_is_no_number_is_told() -> None:
+def test_value_that_is_no_number_is_an_error() -> None:
     with pytest.raises(LocalError, match="--value"):
         rows.number_of("soon")

@@ -1,4 +1,4 @@
-"""The whole story on a small input: real processes, a real SIGKILL, and a result that can fail."""
+"""The whole demo on a small input: real processes, a real SIGKILL, and a result that can fail."""
 
 import json
 import subprocess
@@ -33,7 +33,7 @@ def means_of(rows: int) -> dict[str, float]:
 
 
 @pytest.mark.timeout(SPARK_SECONDS_MAX)
-def test_story_on_a_small_file_holds(tmp_path: Path) -> None:
+def test_demo_on_a_small_file_has_no_faults(tmp_path: Path) -> None:
     words = ["demo", "--input", str(small(tmp_path / "small.csv")), "--value", "delay", "--key", "flight", "--json"]
     done = subprocess.run([sys.executable, "-m", "tandemq", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -57,17 +57,17 @@ def test_story_on_a_small_file_holds(tmp_path: Path) -> None:
         "is back",
         "byte by byte",
         "archived the logs of 2 masters",
-        "audited the logs of the twins",
+        "audited the logs of masters and slaves",
         "the gold table's figures of 7 tags equal",
     ):
         assert line in done.stderr
 
 
 @pytest.mark.parametrize("mode", Mode)
-def test_story_holds_in_each_mode_and_without_its_last_act_needs_no_spark(tmp_path: Path, mode: Mode) -> None:
+def test_demo_has_no_faults_in_each_mode_and_without_pipeline_needs_no_spark(tmp_path: Path, mode: Mode) -> None:
     source = rows.from_file(small(tmp_path / "small.csv"), rows.ColumnChoice(value="delay"))
-    stage = scenario.DemoOptions(source, tmp_path / "data", has_pipeline=False, mode=mode)
-    outcome = scenario.run(stage, Narration(to_error=True))
+    options = scenario.DemoOptions(source, tmp_path / "data", has_pipeline=False, mode=mode)
+    outcome = scenario.run(options, Narration(to_error=True))
     assert (outcome.pipeline, outcome.faults, outcome.missing) == (None, [], 0)
     assert outcome.mode == mode.value
     assert 0 <= outcome.seconds_without_delivery < 10
@@ -77,7 +77,7 @@ def test_story_holds_in_each_mode_and_without_its_last_act_needs_no_spark(tmp_pa
     assert not (tmp_path / "data" / "lake").exists()
 
 
-def test_story_is_not_begun_without_what_its_last_act_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_does_not_start_without_spark_for_its_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = rows.from_file(small(tmp_path / "small.csv"), rows.ColumnChoice(value="delay"))
     monkeypatch.delattr(tandemq.demo, "pipeline", raising=False)
     monkeypatch.setitem(sys.modules, "tandemq.demo.pipeline", None)
@@ -86,7 +86,7 @@ def test_story_is_not_begun_without_what_its_last_act_needs(tmp_path: Path, monk
     assert not (tmp_path / "data").exists()
 
 
-def test_input_that_cannot_be_read_is_told_with_exit_code_1(tmp_path: Path) -> None:
+def test_unreadable_input_is_an_error_with_exit_code_1(tmp_path: Path) -> None:
     words = ["demo", "--input", str(tmp_path / "none.csv")]
     done = subprocess.run([sys.executable, "-m", "tandemq", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 1

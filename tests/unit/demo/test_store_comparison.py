@@ -25,14 +25,14 @@ def test_equal_stores_are_equal_and_index_files_do_not_count(stores: tuple[Path,
 
 
 @pytest.mark.parametrize("at", [0, 1_048_576, 2_999_999])
-def test_difference_is_told_with_file_and_byte(stores: tuple[Path, Path], at: int) -> None:
+def test_difference_is_reported_with_file_and_byte(stores: tuple[Path, Path], at: int) -> None:
     with (stores[1] / "commitlog" / "0").open("r+b") as file:
         file.seek(at)
         file.write(b"y")
     assert compare_stores(*stores).differences == [f"commitlog/0 differs at byte {at}"]
 
 
-def test_file_that_is_longer_or_missing_is_told(stores: tuple[Path, Path]) -> None:
+def test_longer_or_missing_file_is_reported(stores: tuple[Path, Path]) -> None:
     for store, size in zip(stores, (1 << 20, 2 << 20), strict=True):
         (store / "commitlog" / "0").write_bytes(bytes(size))
     (stores[0] / "consumequeue" / "T" / "0" / "0").unlink()

@@ -1,7 +1,7 @@
-"""A server that answers every send with SUCCESS and stores nothing: the cheapest peer a load generator can have.
+"""A server that responses every send with SUCCESS and stores nothing: the cheapest peer a load generator can have.
 
 Run as a process; prints its port. The frames of one generator all have one length, so the frames and opaques of a read
-lie at a constant distance, and all answers are joined in one call.
+lie at a constant distance, and all responses are joined in one call.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _HEAD = (
 _TAIL = b',"serializeTypeCurrentRPC":"JSON","version":479}'
 
 
-def answers(opaques: list[bytes], code: int = 0) -> bytes:
-    """Return one answer per opaque, in order."""
+def responses(opaques: list[bytes], code: int = 0) -> bytes:
+    """Return one response per opaque, in order."""
     head = _HEAD % code
     size = len(head) + 9 + len(_TAIL)
     before = struct.pack(">II", 4 + size, size) + head
@@ -61,7 +61,7 @@ def serve(listener: socket.socket, code: int = 0) -> None:
             data = rests[fd] + data
             opaques, end = take_opaques(data)
             rests[fd] = data[end:]
-            connections[fd].sendall(answers(opaques, code))
+            connections[fd].sendall(responses(opaques, code))
 
 
 def listen() -> socket.socket:

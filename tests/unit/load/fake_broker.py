@@ -1,6 +1,6 @@
 """A broker in memory, just enough of one to measure: sends, pulls with long poll, two questions.
 
-One thread, one epoll loop, no storage. It answers as RocketMQ does; what it holds can be looked at by the test.
+One thread, one epoll loop, no storage. It responses as RocketMQ does; what it holds can be looked at by the test.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pulling: everything is counted once per pass, and an answer that is not what was asked for is an error."""
+"""Pulling: everything is counted once per pass, and a response that is not what was asked for is an error."""
 
 from __future__ import annotations
 

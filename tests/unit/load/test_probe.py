@@ -31,7 +31,7 @@ def test_first_acknowledgement_gives_up_and_says_what_it_met() -> None:
 
 
 def test_port_nobody_listens_on_is_waited_for_in_vain() -> None:
-    with pytest.raises(LoadError, match="nobody listens"):
+    with pytest.raises(LoadError, match="no server listens"):
         wait_for_port("127.0.0.1:1", 0.05)
 
 

@@ -14,8 +14,8 @@ import pytest
 from tandemq.load import LoadError, ProduceOptions, SendShape, produce
 from tandemq.load.results.report import LoadProgress
 from tandemq.load.wire.frames import SendFrames
-from tandemq.load.wire.responses import AnswerCounter
-from tests.unit.load.echo_server import answers, take_opaques
+from tandemq.load.wire.responses import ResponseCounter
+from tests.unit.load.echo_server import responses, take_opaques
 from tests.unit.load.fake_broker import FakeBroker, running
 
 
@@ -86,8 +86,8 @@ def test_batch_counts_messages_not_frames() -> None:
 def test_frame_and_its_answer_cost_the_generator_less_than_two_microseconds() -> None:
     """Frames joined and answers counted as at 16 × 32, sockets left out: CPU time of the best of several rounds."""
     frames = SendFrames(SendShape("t", 128), identity=1, slots=128, wall_ms=0)
-    reply = answers(take_opaques(frames.take(32, 0))[0])
-    counter = AnswerCounter()
+    reply = responses(take_opaques(frames.take(32, 0))[0])
+    counter = ResponseCounter()
     best = float("inf")
     for _ in range(20):
         started = time.process_time()

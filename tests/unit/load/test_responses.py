@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemq.load.wire.responses import AnswerCounter, LoadError, parse_response
+from tandemq.load.wire.responses import LoadError, ResponseCounter, parse_response
 
 
-def answer(code: int, opaque: int = 1, padding: str = "", body: bytes = b"") -> bytes:
+def response(code: int, opaque: int = 1, padding: str = "", body: bytes = b"") -> bytes:
     remark = f',"remark":"no {padding}\\"x\\""' if code else ""
     header = (
         f'{{"code":{code},"extFields":{{"queueOffset":"{padding or 1}"}},"flag":1,"language":"JAVA",'
@@ -25,8 +25,8 @@ _streams = st.lists(st.tuples(st.sampled_from([0, 0, 0, 0, 2, 10, 14]), st.sampl
 
 @given(_streams, st.lists(st.integers(min_value=1, max_value=700)))
 def test_stream_in_any_split_counts_the_same(codes: list[tuple[int, str]], cuts: list[int]) -> None:
-    stream = b"".join(answer(code, number, padding) for number, (code, padding) in enumerate(codes))
-    counter = AnswerCounter()
+    stream = b"".join(response(code, number, padding) for number, (code, padding) in enumerate(codes))
+    counter = ResponseCounter()
     count = good = position = 0
     for size in [*cuts, len(stream)]:
         counted, of_these_good = counter.feed(stream[position : position + size])
@@ -38,28 +38,28 @@ def test_stream_in_any_split_counts_the_same(codes: list[tuple[int, str]], cuts:
         assert counter.statuses.get(code, 0) == sum(one == code for one, _ in codes)
 
 
-@pytest.mark.parametrize("extra", [b"", answer(0)[:3], answer(0)[:30], answer(0, padding="123456")])
+@pytest.mark.parametrize("extra", [b"", response(0)[:3], response(0)[:30], response(0, padding="123456")])
 def test_many_answers_of_one_length_are_counted_with_what_follows(extra: bytes) -> None:
-    counter = AnswerCounter()
-    whole = len(extra) == len(answer(0, padding="123456"))
-    assert counter.feed(answer(0) * 40 + extra) == ((41, 41) if whole else (40, 40))
+    counter = ResponseCounter()
+    whole = len(extra) == len(response(0, padding="123456"))
+    assert counter.feed(response(0) * 40 + extra) == ((41, 41) if whole else (40, 40))
 
 
 def test_shorter_answer_behind_many_of_one_length_is_counted_at_once() -> None:
-    assert AnswerCounter().feed(answer(0, padding="123456") * 40 + answer(0)) == (41, 41)
+    assert ResponseCounter().feed(response(0, padding="123456") * 40 + response(0)) == (41, 41)
 
 
 def test_first_refusal_says_code_and_remark() -> None:
-    counter = AnswerCounter()
-    counter.feed(answer(0) + answer(14, padding="disk full") + answer(2))
+    counter = ResponseCounter()
+    counter.feed(response(0) + response(14, padding="disk full") + response(2))
     assert counter.first_refusal.startswith("code 14: no disk full")
 
 
 def test_something_else_on_the_port_is_an_error() -> None:
     with pytest.raises(LoadError, match="not this protocol"):
-        AnswerCounter().feed(b"HTTP/1.1 400 Bad Request\r\n")
+        ResponseCounter().feed(b"HTTP/1.1 400 Bad Request\r\n")
 
 
 def test_answer_gives_its_fields_and_body() -> None:
-    parsed = parse_response(answer(0, padding="42", body=b"xyz"))
+    parsed = parse_response(response(0, padding="42", body=b"xyz"))
     assert (parsed.code, parsed.field("queueOffset"), parsed.field("absent"), parsed.body) == (0, "42", None, b"xyz")

@@ -1,1 +1,1 @@
-"""What a run of load returns: figures, histograms, reports."""
+"""Results and reports of load runs."""

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from tandemq.metrics import Histogram
 
@@ -24,7 +24,7 @@ class LatencySummary:
 
 
 def latency_histogram() -> Histogram:
-    """Return an empty histogram of nanoseconds: 3.2 % precision over all that a run can take."""
+    """Return an empty histogram of nanoseconds with 3.2 % precision."""
     return Histogram(exact_below=64, largest=(1 << 63) - 1)
 
 
@@ -49,7 +49,7 @@ class LoadProgress:
 
     phase: str  # "warm-up", "measure", "drain", "fill", …
     elapsed_s: float
-    done: int  # Messages, bytes or connections, as the run counts.
+    done: int  # Messages, bytes or connections, depending on the run.
     rate: float  # The same per second, over the last interval.
     refused: int = 0
 
@@ -66,11 +66,11 @@ class ProduceResult:
     messages_per_s: float
     mb_per_s: float  # Bodies only, 10^6 bytes.
     latency: (
-        LatencySummary  # From the send call to the read that brought the answer; a sample when the window is above 1.
+        LatencySummary  # From the send call to the read that brought the response; sampled if the window is above 1.
     )
-    refused: dict[int, int]  # Answers by code, those other than SUCCESS, warm-up included.
+    refused: dict[int, int]  # Responses by code, those other than SUCCESS, warm-up included.
     first_refusal: str
-    unanswered: int  # Requests still open when draining gave up.
+    unanswered: int  # Requests without a response when draining ended.
     cpu_share: float  # Of one core, of this process.
 
 
@@ -89,13 +89,13 @@ class ConsumeResult:
 
 @dataclass(frozen=True, slots=True)
 class LatencyResult:
-    """From the send call to the return of the long-poll pull that brought the message, in one process."""
+    """Time from the send call to the return of the long-poll pull that brought the message, in one process."""
 
     latency: LatencySummary
-    acknowledged: LatencySummary  # From the send call to its answer.
+    acknowledged: LatencySummary  # From the send call to its response.
     sent: int
     received: int
-    lag_max_ms: float  # How late the generator itself was with a send, at worst.
+    lag_max_ms: float  # Maximum delay of the generator itself with a send.
     refused: dict[int, int]
     cpu_share: float
 
@@ -115,11 +115,19 @@ class ReplicateResult:
 
 @dataclass(frozen=True, slots=True)
 class IdleResult:
-    """Connections that were opened and kept."""
+    """Connections that were opened and kept open."""
 
     connections: int
     connect_seconds: float
     alive_at_end: int
+
+
+class Elapsed(NamedTuple):
+    """Time since a stopwatch started."""
+
+    seconds: float
+    cpu_share: float
+    """Share of one core that this process used."""
 
 
 @dataclass(slots=True)
@@ -129,10 +137,10 @@ class Stopwatch:
     wall: float = field(default_factory=time.perf_counter)
     cpu: float = field(default_factory=time.process_time)
 
-    def read(self) -> tuple[float, float]:
-        """Return the seconds passed and the share of one core used in them."""
+    def read(self) -> Elapsed:
+        """Return the time since the start."""
         wall = max(time.perf_counter() - self.wall, 1e-9)
-        return wall, round((time.process_time() - self.cpu) / wall, 3)
+        return Elapsed(wall, round((time.process_time() - self.cpu) / wall, 3))
 
 
 class Ticker:
@@ -151,8 +159,8 @@ class Ticker:
         """Whether half a second has passed since the last report; `now` is of time.perf_counter."""
         return now - self._last >= self._EVERY_S
 
-    def tell(self, phase: str, done: int, now: float, refused: int = 0) -> None:
-        """Report how the run stands, with the rate since the last call."""
+    def report(self, phase: str, done: int, now: float, refused: int = 0) -> None:
+        """Report the progress, with the rate since the last call."""
         rate = max(0.0, (done - self._last_done) / max(now - self._last, 1e-9))
         if self._on_progress is not None:
             self._on_progress(LoadProgress(phase, round(now - self._started, 2), done, round(rate, 1), refused))

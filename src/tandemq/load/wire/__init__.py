@@ -1,1 +1,1 @@
-"""What the load generator says and hears: sockets, prepared frames, answers counted."""
+"""Wire protocol of the load generator: sockets, prepared frames, counted responses."""

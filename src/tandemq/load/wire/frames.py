@@ -13,7 +13,7 @@ Timestamps stand in the heads; those are rendered anew every few milliseconds. A
 length, because every changing number has a fixed number of digits.
 
 The header is what a Java 5.x producer writes: one-letter names, JSON, properties with UNIQ_KEY, WAIT and TAGS.
-Does not know: sockets, windows, answers. Source: docs/reference/requests.md 1, 2; docs/internals/remoting.md 2, 3;
+Does not know: sockets, windows, responses. Source: docs/reference/requests.md 1, 2; docs/internals/remoting.md 2, 3;
 docs/internals/storage.md 4.
 """
 
@@ -39,7 +39,7 @@ _VERSION = 479  # What a 5.3.3 client reports.
 
 @dataclass(frozen=True, slots=True)
 class SendShape:
-    """What every message of a run looks like."""
+    """Layout of every message of a run."""
 
     topic: str
     body_bytes: int = 128
@@ -105,7 +105,7 @@ class SendFrames:
     def __init__(self, shape: SendShape, *, identity: int, slots: int, wall_ms: int, body_start: bytes = b"") -> None:
         """Prepare frames for `slots` (1 to 1000) consecutive messages; more slots allow longer send calls.
 
-        `body_start` stands at the start of every body, for a caller that patches it.
+        `body_start` begins every body, for a caller that patches it.
         """
         assert 1 <= shape.batch <= _BATCH_MAX and shape.queue_count >= 1
         rounds = max(1, -(-slots // shape.queue_count))
@@ -120,7 +120,7 @@ class SendFrames:
         self._prepare(wall_ms)
 
     def _prepare(self, wall_ms: int) -> None:
-        """Cut the frames of all slots at their marks. Happens at the start and when the chunk numbers run out."""
+        """Split the frames of all slots at their marks, at the start and when the chunk numbers run out."""
         cut = [self._render(slot).split(_MARK) for slot in range(self._slots)]
         self._marks = len(cut[0]) - 1
         self._templates = [pieces[0] for pieces in cut]
@@ -166,7 +166,7 @@ class SendFrames:
         )
 
     def _take_around(self, count: int, wall_ms: int) -> bytes:
-        """The same when the run passes the last slot: the rest of the slots, then again from the first."""
+        """Return `count` frames across the last slot: the rest of the slots, then again from the first."""
         parts = []
         first = None
         while count > 0:
@@ -182,11 +182,11 @@ class SendFrames:
         return b"".join(parts)
 
     def first_opaque(self) -> bytes:
-        """The nine digits of the opaque of the first frame of the last `take`."""
+        """Return the nine digits of the opaque of the first frame of the last `take`."""
         return b"%d%03d" % (self._chunk - 1, self._first) if self._first >= 0 else self._first_around
 
     def _render(self, slot: int) -> bytes:
-        """Return one slot's frame with marks where the chunk goes and a word where the timestamp goes."""
+        """Return one slot's frame with marks for the chunk and a placeholder for the timestamp."""
         shape = self._shape
         mark = _MARK.decode("utf-8", "surrogateescape")
         fields = {
@@ -226,7 +226,9 @@ class SendFrames:
         )
 
     def _unique_key(self, slot: int, number: int) -> bytes:
-        """32 characters as Java writes them: address, process, loader hash, then time and counter (ours: chunk …)."""
+        """Return 32 characters as Java writes them: address, process, loader hash, then time and counter (ours: chunk
+        …).
+        """
         high = self._identity
         return b"7F000001%04X%08X%b%03d%03d" % (high & 0xFFFF, high, _MARK, slot, number)
 
@@ -236,7 +238,7 @@ class SendFrames:
 
 
 class PullFrames:
-    """PULL_MESSAGE frames for one consumer group and topic, everything but three numbers prepared."""
+    """PULL_MESSAGE frames for one consumer group and topic, prepared except for three numbers."""
 
     __slots__ = ("_format",)
 

@@ -1,4 +1,4 @@
-"""Single questions to a broker over a blocking socket: is it there, how much does it hold, where does its log begin."""
+"""Single requests to a broker over a blocking socket: whether it is up, how much it holds, where its log begins."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _TRY_EVERY_S = 0.005
 
 
 def send_one(sock: socket.socket, shape: SendShape) -> ParsedResponse:
-    """Send one message (or one batch) and return the answer."""
+    """Send one message (or one batch) and return the response."""
     frames = SendFrames(shape, identity=random.getrandbits(32), slots=1, wall_ms=time.time_ns() // 1_000_000)
     return exchange(sock, frames.take(1, time.time_ns() // 1_000_000))
 
 
 def wait_for_port(address: str, deadline_s: float = 60.0) -> float:
-    """Wait until somebody accepts connections there; return the seconds it took.
+    """Wait until a server accepts connections there; return the seconds it took.
 
     Raises:
-        LoadError: nobody did within `deadline_s`.
+        LoadError: none did within `deadline_s`.
     """
     started = time.perf_counter()
     host_and_port = parse_address(address)
@@ -38,37 +38,37 @@ def wait_for_port(address: str, deadline_s: float = 60.0) -> float:
             time.sleep(_TRY_EVERY_S)
         else:
             return time.perf_counter() - started
-    raise LoadError(f"nobody listens on {address} after {deadline_s:.0f} s")
+    raise LoadError(f"no server listens on {address} after {deadline_s:.0f} s")
 
 
 def first_acknowledgement(address: str, shape: SendShape, deadline_s: float = 60.0) -> float:
-    """Send until one message is acknowledged with SUCCESS; return the seconds from the call to that answer.
+    """Send until one message is acknowledged with SUCCESS; return the seconds from the call to that response.
 
     Raises:
-        LoadError: none was within `deadline_s`; says what the last attempt met.
+        LoadError: none was within `deadline_s`; the text names the last attempt's error.
     """
     started = time.perf_counter()
     last = "no attempt"
     while time.perf_counter() - started < deadline_s:
         try:
             with connect(address, 1.0) as sock:
-                answer = send_one(sock, shape)
+                response = send_one(sock, shape)
         except LoadError as error:
             last = str(error)
         else:
-            if answer.code == 0:
+            if response.code == 0:
                 return time.perf_counter() - started
-            last = f"code {answer.code}: {answer.remark}"
+            last = f"code {response.code}: {response.remark}"
         time.sleep(_TRY_EVERY_S)
     raise LoadError(f"no acknowledgement from {address} within {deadline_s:.0f} s; last: {last}")
 
 
 def runtime_info(sock: socket.socket) -> dict[str, str]:
     """Return the broker's runtime table (GET_BROKER_RUNTIME_INFO), for example `commitLogMaxOffset`."""
-    answer = ask(sock, _GET_BROKER_RUNTIME_INFO, {})
-    if answer.code != 0:
-        raise LoadError(f"runtime info was refused with code {answer.code}: {answer.remark}")
-    table = json.loads(answer.body)["table"]
+    response = ask(sock, _GET_BROKER_RUNTIME_INFO, {})
+    if response.code != 0:
+        raise LoadError(f"runtime info was refused with code {response.code}: {response.remark}")
+    table = json.loads(response.body)["table"]
     return {str(name): str(value) for name, value in table.items()}
 
 
@@ -79,10 +79,10 @@ def log_end(sock: socket.socket) -> int:
 
 def max_offset(sock: socket.socket, topic: str, queue_id: int) -> int:
     """Return the end of one queue (GET_MAX_OFFSET)."""
-    answer = ask(sock, _GET_MAX_OFFSET, {"topic": topic, "queueId": queue_id, "committed": "true"})
-    value = answer.field("offset")
-    if answer.code != 0 or value is None:
-        raise LoadError(f"the end of queue {queue_id} was refused with code {answer.code}: {answer.remark}")
+    response = ask(sock, _GET_MAX_OFFSET, {"topic": topic, "queueId": queue_id, "committed": "true"})
+    value = response.field("offset")
+    if response.code != 0 or value is None:
+        raise LoadError(f"the end of queue {queue_id} was refused with code {response.code}: {response.remark}")
     return int(value)
 
 
@@ -95,9 +95,9 @@ def first_record_end(address: str, topic: str, queue_count: int) -> int:
     ends: list[int] = []
     with connect(address) as sock:
         for queue_id in range(queue_count):
-            answer = exchange(sock, frames.frame(queue_id, 0, queue_id))
-            if answer.code == 0:
-                ends.append(log_offset(answer.body, 0) + record_size(answer.body, 0))
+            response = exchange(sock, frames.frame(queue_id, 0, queue_id))
+            if response.code == 0:
+                ends.append(log_offset(response.body, 0) + record_size(response.body, 0))
     if not ends:
         raise LoadError(f"topic {topic} has no messages")
     return min(ends)

@@ -1,9 +1,9 @@
-"""One connection that pulls: answers of any size read into one buffer, frames taken out of it without copies.
+"""A connection that pulls: responses of any size are read into one buffer, frames taken from it without copies.
 
     buffer   | taken | frame | frame | part of one …        |        free |
                      ^start                          ^end
 
-The buffer grows to the largest answer and is compacted when it is full.
+The buffer grows to the largest response and is compacted when it is full.
 Source: docs/reference/requests.md 2.1.
 """
 
@@ -28,8 +28,8 @@ OFFSET_MOVED = 21
 
 
 @dataclass(frozen=True, slots=True)
-class PullAnswer:
-    """One answer; `records` is the half-open range of the body in the reader's buffer, valid until the next read."""
+class PullResponse:
+    """One response; `records` is the half-open range of the body in the reader's buffer, valid until the next read."""
 
     code: int
     opaque: int
@@ -41,7 +41,7 @@ class PullAnswer:
 
 
 class PullReader:
-    """Reads pull answers from a link."""
+    """Reads pull responses from a connection."""
 
     __slots__ = ("_end", "_start", "_view", "buffer")
 
@@ -50,11 +50,11 @@ class PullReader:
         self._view = memoryview(self.buffer)
         self._start = self._end = 0
 
-    def read(self, link: LoadConnection) -> Iterator[PullAnswer]:
-        """Read once from the link and hand out every answer that is complete.
+    def read(self, link: LoadConnection) -> Iterator[PullResponse]:
+        """Read once from the connection and yield every complete response.
 
         Raises:
-            LoadError: the connection broke, or an answer has an unexpected form.
+            LoadError: the connection broke, or a response has an unexpected form.
         """
         self._make_room()
         try:
@@ -91,15 +91,15 @@ class PullReader:
         self.buffer, self._view = buffer, memoryview(buffer)
         self._start, self._end = 0, pending
 
-    def _parse(self, start: int, stop: int) -> PullAnswer:
+    def _parse(self, start: int, stop: int) -> PullResponse:
         header_bytes = _head_at(self.buffer, start)[1] & 0xFFFFFF
         body = start + 8 + header_bytes
         found = dict(_NUMBERS.findall(self.buffer, start + 8, body))
         code = int(found.get(b"code", -1))
         if code not in (FOUND, NOT_FOUND, RETRY_AT_ONCE, OFFSET_MOVED):
-            answer = parse_response(self._view[start:stop])
-            raise LoadError(f"a pull was refused with code {answer.code}: {answer.remark}")
-        return PullAnswer(
+            response = parse_response(self._view[start:stop])
+            raise LoadError(f"a pull was refused with code {response.code}: {response.remark}")
+        return PullResponse(
             code,
             int(found[b"opaque"]),
             int(found[b"nextBeginOffset"]),

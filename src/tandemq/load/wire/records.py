@@ -1,4 +1,4 @@
-"""Walking commit log records in a pull answer by their sizes, and the few fields a measurement needs.
+"""Commit log records in a pull response, walked by their sizes, and the few fields that a measurement needs.
 
     size(4) magic(4) … queueOffset(8)@20 physicalOffset(8)@28 sysFlag(4)@36 … bodyLen(4) body …
 
@@ -32,26 +32,26 @@ def count_records(data: Buffer, position: int, end: int) -> int:
         position += size
         count += 1
     if position != end:
-        raise LoadError("a pull answer whose record sizes do not add up")
+        raise LoadError("a pull response whose record sizes do not add up")
     return count
 
 
 def queue_offset(data: Buffer, position: int) -> int:
-    """The queue offset of the record at `position`."""
+    """Return the queue offset of the record at `position`."""
     return int(_long_at(data, position + 20)[0])
 
 
 def log_offset(data: Buffer, position: int) -> int:
-    """The commit log offset of the record at `position`."""
+    """Return the commit log offset of the record at `position`."""
     return int(_long_at(data, position + 28)[0])
 
 
 def record_size(data: Buffer, position: int) -> int:
-    """The size of the record at `position`."""
+    """Return the size of the record at `position`."""
     return int(_size_at(data, position)[0])
 
 
 def body_position(data: Buffer, position: int) -> int:
-    """Where the body of the record at `position` begins."""
+    """Return the position of the body of the record at `position`."""
     sys_flag = _size_at(data, position + 36)[0]
     return position + _BODY_AT + (12 if sys_flag & 0x10 else 0) + (12 if sys_flag & 0x20 else 0)

@@ -1,7 +1,7 @@
-"""Sockets of the load generator: non-blocking for the hot loops, blocking for single questions.
+"""Sockets of the load generator: non-blocking for the hot loops, blocking for single requests.
 
-An address is `host:port`. Every socket has TCP_NODELAY. A `LoadConnection` keeps what the kernel would not take and
-offers it again when epoll says so.
+An address is `host:port`. Every socket has TCP_NODELAY. A `LoadConnection` keeps what the kernel did not accept and
+sends it when epoll reports room.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tandemq.load.wire.frames import request_frame
 from tandemq.load.wire.responses import LoadError, ParsedResponse, parse_response
 
 RECEIVE_BYTES = 1 << 18
-# All links read into this one buffer and copy out what came: a fresh 256 KiB buffer for each read costs page faults.
+# All connections read into this buffer and copy out what came: a fresh 256 KiB buffer per read costs page faults.
 _shared = memoryview(bytearray(RECEIVE_BYTES))
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
 _DEAD = select.EPOLLHUP | select.EPOLLERR
@@ -38,7 +38,7 @@ def connect(address: str, timeout_s: float = 5.0) -> socket.socket:
     """Return a connected blocking socket with a timeout.
 
     Raises:
-        LoadError: nobody answers there.
+        LoadError: the connection failed.
     """
     try:
         sock = socket.create_connection(parse_address(address), timeout_s)
@@ -62,7 +62,7 @@ class LoadConnection:
         epoll.register(self.fd, _READ)
 
     def send(self, data: bytes) -> None:
-        """Send, or keep what does not fit until `ready` is told that there is room."""
+        """Send; keep what does not fit until `ready` reports room."""
         if self._unsent:
             self._unsent += data
             return
@@ -80,7 +80,7 @@ class LoadConnection:
             raise LoadError(f"the connection broke while sending: {error}") from error
 
     def ready(self, events: int) -> None:
-        """Take note of epoll events other than readability."""
+        """Handle epoll events other than readability."""
         if events & _WRITE and self._unsent:
             self._unsent = self._unsent[self._send_some(self._unsent) :]
             if not self._unsent:
@@ -103,7 +103,7 @@ class LoadConnection:
         return _shared[:size].tobytes()
 
     def close(self) -> None:
-        """Close the socket; it leaves the epoll set by itself."""
+        """Close the socket, which removes it from the epoll set."""
         self.sock.close()
 
 
@@ -118,7 +118,7 @@ def read_exactly(sock: socket.socket, size: int) -> bytes:
         try:
             piece = sock.recv(min(size - len(data), 1 << 20))
         except OSError as error:
-            raise LoadError(f"no answer: {error}") from error
+            raise LoadError(f"no response: {error}") from error
         if not piece:
             raise LoadError("the server closed the connection")
         data += piece
@@ -126,12 +126,12 @@ def read_exactly(sock: socket.socket, size: int) -> bytes:
 
 
 def ask(sock: socket.socket, code: int, fields: Mapping[str, object], body: bytes = b"") -> ParsedResponse:
-    """Send one request on a blocking socket and return its answer; one request at a time."""
+    """Send one request on a blocking socket and return its response; one request at a time."""
     return exchange(sock, request_frame(code, int(time.monotonic() * 1000) & 0x3FFFFFFF, fields, body))
 
 
 def exchange(sock: socket.socket, frame: bytes) -> ParsedResponse:
-    """Send a ready frame on a blocking socket and return the next answer."""
+    """Send a complete frame on a blocking socket and return the next response."""
     try:
         sock.sendall(frame)
     except OSError as error:

@@ -16,7 +16,7 @@ from tandemq.codec.remoting.fastjson import loads
 from tandemq.model.codes import ResponseCode
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.sim.checkers.logs import read_log
-from tandemq.sim.checkers.model import Attempt, DeliveredMessage, ExpectedState
+from tandemq.sim.checkers.model import Attempt, DeliveredMessage, ExpectedState, QueuePlace
 from tandemq.sim.world.cluster import Cluster, Host
 from tandemq.sim.world.world import MS, SECOND, Violation, World
 
@@ -24,8 +24,6 @@ POLL_US = SECOND
 LATE_US = 20 * SECOND
 """Maximum age of a reported offset, or of a master's offset, that may replace a higher one."""
 OFFSETS_FILE = "config/consumerOffset.json"
-Place = tuple[str, str, int, int]
-"""(broker group, topic, queue id, queue offset)."""
 Offsets = dict[str, dict[int, int]]
 """Offsets by "topic@group" and queue id."""
 
@@ -37,8 +35,8 @@ class ContinuousChecks:
         self._world = world
         self._cluster = cluster
         self._expected = expected
-        self._ledger: dict[Place, tuple[str, int]] = {}
-        self._lost: set[tuple[Place, str, int]] = set()
+        self._ledger: dict[QueuePlace, tuple[str, int]] = {}
+        self._lost: set[tuple[QueuePlace, str, int]] = set()
         """Ledger entries lost with a master's log tail. Consumers may still hold such messages."""
         self._recovering: dict[str, int] = {}
         """Masters that may have lost bytes and have not accepted messages since, to their log end."""
@@ -59,7 +57,7 @@ class ContinuousChecks:
 
     # Messages and their places.
 
-    def note(self, place: Place, key: str, log_offset: int, who: str) -> None:
+    def note(self, place: QueuePlace, key: str, log_offset: int, who: str) -> None:
         """Record that `who` reports a message at a place.
 
         Raises:
@@ -71,7 +69,7 @@ class ContinuousChecks:
 
     def given(self, given: DeliveredMessage) -> None:
         """Check a message delivered to a consumer."""
-        place = (given.group, given.topic, given.queue_id, given.queue_offset)
+        place = QueuePlace(given.group, given.topic, given.queue_id, given.queue_offset)
         if (place, given.key, given.log_offset) not in self._lost:
             self.note(place, given.key, given.log_offset, f"{given.broker}, read by a consumer")
 
@@ -137,7 +135,7 @@ class ContinuousChecks:
         found = (record.topic.decode(), record.queue_id, record.queue_offset)
         if found != (topic, queue_id, attempt.queue_offset + at):
             raise Violation("I17", f"answered {topic}/{queue_id}@{attempt.queue_offset + at}, stored at {found}")
-        self.note((attempt.group, *found), message.key, record.log_offset, "its producer")
+        self.note(QueuePlace(attempt.group, *found), message.key, record.log_offset, "its producer")
 
     def _judge_time(self, attempt: Attempt, master: Host) -> None:
         plan, config = master.group, master.config

@@ -20,7 +20,7 @@ from tandemq.model.topic import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from tandemq.sim.checkers.always import ContinuousChecks, says_flushed
 from tandemq.sim.checkers.deliveries import RECONSUME_MAX, REJECTING_GROUP
 from tandemq.sim.checkers.logs import InvalidRange, LoggedMessage, read_log, walk, without_filler
-from tandemq.sim.checkers.model import Attempt, ExpectedState, SentMessage
+from tandemq.sim.checkers.model import Attempt, ExpectedState, QueuePlace, SentMessage
 from tandemq.sim.workload.messages import TOPICS
 from tandemq.sim.world.cluster import Cluster, Host
 from tandemq.sim.world.plan import DELAYS, GroupPlan
@@ -210,7 +210,7 @@ class FinalChecks:
         for found in self.records(host):
             record = found.record
             if found.key:
-                place = (host.group.name, found.topic, record.queue_id, record.queue_offset)
+                place = QueuePlace(host.group.name, found.topic, record.queue_id, record.queue_offset)
                 self._checks.note(place, found.key, record.log_offset, host.name)
 
     def _judge_replicas(self, group: GroupPlan) -> None:

@@ -22,10 +22,10 @@ from tandemq.coordination.registry.records import Mode
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
-from tandemq.sim.checkers.always import ContinuousChecks, Place, offsets_in, says_flushed
+from tandemq.sim.checkers.always import ContinuousChecks, offsets_in, says_flushed
 from tandemq.sim.checkers.configuration import Configurations
 from tandemq.sim.checkers.logs import read_log, walk
-from tandemq.sim.checkers.model import STORED, Attempt, DeliveredMessage, ExpectedState
+from tandemq.sim.checkers.model import STORED, Attempt, DeliveredMessage, ExpectedState, QueuePlace
 from tandemq.sim.checkers.permissions import COMMIT, READ, WRITE, Permissions
 from tandemq.sim.world.cluster import Host
 from tandemq.sim.world.groups import DRIFT_PPM, GroupCluster, epoch_of, mode_of, stage_of
@@ -60,7 +60,7 @@ class GroupChecks(ContinuousChecks):
         self.configurations = Configurations(world, cluster)
         self.accepted_us = self.configurations.forced_until_us
         """Group to the time when an operator last accepted a loss."""
-        self._claims: dict[Place, DurabilityClaim] = {}
+        self._claims: dict[QueuePlace, DurabilityClaim] = {}
         self._hosts = {host.address: host for host in cluster.hosts}
         self._epochs: dict[str, int] = {}
         self._in_sync: dict[str, frozenset[str]] = {}
@@ -134,7 +134,7 @@ class GroupChecks(ContinuousChecks):
                 )
             del self._ledger[place]
 
-    def _is_excused(self, host: Host, place: Place) -> bool:
+    def _is_excused(self, host: Host, place: QueuePlace) -> bool:
         """Return whether all holders of a message may have lost it since, or a loss was accepted."""
         claim = self._claims.get(place)
         if claim is None:
@@ -152,7 +152,7 @@ class GroupChecks(ContinuousChecks):
 
     # Claims of durability.
 
-    def note(self, place: Place, key: str, log_offset: int, who: str) -> None:
+    def note(self, place: QueuePlace, key: str, log_offset: int, who: str) -> None:
         """Record that `who` reports a message at a place.
 
         Raises:
@@ -174,7 +174,7 @@ class GroupChecks(ContinuousChecks):
 
     def given(self, given: DeliveredMessage) -> None:
         """Check a message delivered to a consumer."""
-        place = (given.group, given.topic, given.queue_id, given.queue_offset)
+        place = QueuePlace(given.group, given.topic, given.queue_id, given.queue_offset)
         if (place, given.key, given.log_offset) in self._lost:
             return  # a response in flight when the broker lost the message in a power loss
         host = self._hosts[given.broker]
@@ -284,7 +284,7 @@ class GroupChecks(ContinuousChecks):
                 )
             if waits or not is_elect:
                 self._place(attempt, at, record)
-                place = (attempt.group, record.topic.decode(), record.queue_id, record.queue_offset)
+                place = QueuePlace(attempt.group, record.topic.decode(), record.queue_id, record.queue_offset)
                 self._claims.setdefault(place, DurabilityClaim(attempt.sent_us, self._holders(host), flushed))
             if flushed:
                 self._judge_flush(host, log_offset, data, attempt)

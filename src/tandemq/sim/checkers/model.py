@@ -6,8 +6,33 @@ request for it on the wire. Several attempts carry the same unique key.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tandemq.model.codes import ResponseCode
+
+
+class BrokerRef(NamedTuple):
+    """A broker: its group and its id there."""
+
+    group: str
+    broker_id: int
+
+
+class BrokerQueue(NamedTuple):
+    """A queue of a broker group."""
+
+    group: str
+    topic: str
+    queue_id: int
+
+
+class QueuePlace(NamedTuple):
+    """The place of a message in a queue of a broker group."""
+
+    group: str
+    topic: str
+    queue_id: int
+    queue_offset: int
 
 
 @dataclass(slots=True, eq=False)

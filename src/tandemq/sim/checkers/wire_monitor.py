@@ -19,16 +19,11 @@ from tandemq.model.command import Command
 from tandemq.model.message import UNIQ_KEY, WAIT, decode_properties
 from tandemq.model.topic import RETRY_PREFIX
 from tandemq.sim.checkers.deliveries import records_in
-from tandemq.sim.checkers.model import Attempt, ExpectedState, SentMessage
+from tandemq.sim.checkers.model import Attempt, BrokerQueue, BrokerRef, ExpectedState, QueuePlace, SentMessage
 from tandemq.sim.world.world import Violation, World
 
 _CODE = re.compile(rb'"code":(\d+)')
 _OPAQUE = re.compile(rb'"opaque":(\d+)')
-
-Member = tuple[str, int]
-"""A broker: the name of its group, and its id there."""
-Queue = tuple[str, str, int]
-"""(broker group, topic, queue id)."""
 
 
 class ObservedPull(NamedTuple):
@@ -52,7 +47,7 @@ class _BrokerConnection:
 
     __slots__ = ("address", "decoder", "link", "member", "waiting")
 
-    def __init__(self, link: int, address: str, member: Member) -> None:
+    def __init__(self, link: int, address: str, member: BrokerRef) -> None:
         self.link = link
         self.address = address
         self.member = member
@@ -63,7 +58,7 @@ class _BrokerConnection:
 class WireMonitor:
     """The connections of one client."""
 
-    def __init__(self, world: World, expected: ExpectedState, name: str, members: dict[str, Member]) -> None:
+    def __init__(self, world: World, expected: ExpectedState, name: str, members: dict[str, BrokerRef]) -> None:
         """`members`: brokers by address."""
         self._world = world
         self._expected = expected
@@ -75,13 +70,13 @@ class WireMonitor:
         """Address of each connected broker to the connection's id."""
         self.lost: list[str] = []
         """Brokers whose connection was lost or closed; the owner empties the list."""
-        self.asked: dict[Queue, int] = {}
+        self.asked: dict[BrokerQueue, int] = {}
         """Queue to the id of the member asked last for its messages."""
-        self.read_from: dict[tuple[str, str, int, int], str] = {}
-        """(broker group, topic, queue id, queue offset) to the broker that delivered this message last."""
+        self.read_from: dict[QueuePlace, str] = {}
+        """The broker that delivered the message at a place last."""
         self.by_body: Callable[[bytes], SentMessage | None] = lambda _: None
         self.on_attempt: Callable[[Attempt], None] = lambda _: None
-        self.on_commit: Callable[[Queue, int], None] = lambda _queue, _offset: None
+        self.on_commit: Callable[[BrokerQueue, int], None] = lambda _queue, _offset: None
         self.on_answer: Callable[[str, Command, int, Command], None] | None = None
         """Called with the address, the request, its time in µs, and the response."""
 
@@ -132,9 +127,8 @@ class WireMonitor:
             connection.address
         ):  # I2 shows whether the client checked it.
             for _, queue_offset in records_in(frame[2], connection.address, self._name, *asked.what):
-                self.read_from[connection.member[0], asked.what.topic, asked.what.queue_id, queue_offset] = (
-                    connection.address
-                )
+                place = QueuePlace(connection.member.group, asked.what.topic, asked.what.queue_id, queue_offset)
+                self.read_from[place] = connection.address
 
     def _closed(self, link: int) -> None:
         connection = self._connections.pop(link, None)
@@ -173,7 +167,7 @@ class WireMonitor:
         attempt = Attempt(
             len(self._expected.attempts),
             messages,
-            connection.member[0],
+            connection.member.group,
             int(fields["e"]),
             self._world.now_us,
             (f"{self._name}#{self._lives}", connection.link),
@@ -199,11 +193,11 @@ class WireMonitor:
         fields = command.fields
         topic, queue_id = fields["topic"], int(fields["queueId"])
         self._await_response(connection, command, ObservedPull(topic, queue_id, int(fields["queueOffset"])))
-        self.asked[connection.member[0], topic, queue_id] = connection.member[1]
+        self.asked[BrokerQueue(connection.member.group, topic, queue_id)] = connection.member.broker_id
 
     def _commits(self, connection: _BrokerConnection, command: Command) -> None:
         fields = command.fields
-        queue = (connection.member[0], fields["topic"], int(fields["queueId"]))
+        queue = BrokerQueue(connection.member.group, fields["topic"], int(fields["queueId"]))
         offset = int(fields["commitOffset"])
         self._expected.record_commit(*queue, fields["consumerGroup"], offset, self._world.now_us)
         self._await_response(connection, command)

@@ -17,8 +17,8 @@ from tandemq.boundary import Event, Now, Turn
 from tandemq.client.core.calls import Ticket, Timers
 from tandemq.client.core.settings import ClientConfig
 from tandemq.client.node import ClientNode
-from tandemq.sim.checkers.model import ExpectedState
-from tandemq.sim.checkers.wire_monitor import Member, WireMonitor
+from tandemq.sim.checkers.model import BrokerRef, ExpectedState
+from tandemq.sim.checkers.wire_monitor import WireMonitor
 from tandemq.sim.world.world import World
 
 
@@ -28,7 +28,7 @@ class ApplicationContext:
 
     world: World
     expected: ExpectedState
-    members: dict[str, Member]
+    members: dict[str, BrokerRef]
     name_servers: tuple[str, ...]
     route_poll_ms: int
 

@@ -18,7 +18,7 @@ from tandemq.client.core.settings import ConsumeFrom, ConsumerOptions
 from tandemq.client.node import ClientNode
 from tandemq.model.message import MessageQueue
 from tandemq.sim.checkers.deliveries import RECONSUME_MAX, Deliveries
-from tandemq.sim.checkers.wire_monitor import Queue
+from tandemq.sim.checkers.model import BrokerQueue, QueuePlace
 from tandemq.sim.workload.application import Application, ApplicationContext
 from tandemq.sim.workload.messages import TOPICS
 from tandemq.sim.world.world import Violation
@@ -104,7 +104,7 @@ class ConsumingApplication(Application):
     def _take(self, delivery: Delivery, now: Now) -> None:
         message, queue, share = delivery.message, delivery.queue, delivery.assigned
         assert share is not None, "nobody hands messages in"
-        place = (queue.broker_name, queue.topic, queue.queue_id, message.queue_offset)
+        place = QueuePlace(queue.broker_name, queue.topic, queue.queue_id, message.queue_offset)
         address = self.monitor.read_from.get(place, share.puller.read_from)
         wanted = self._deliveries.given(address, queue.broker_name, queue.topic, message)
         self._judge_order(share, queue, message.queue_offset)
@@ -143,7 +143,7 @@ class ConsumingApplication(Application):
     def _unfinished(self, queue: MessageQueue) -> list[int]:
         return [offset for offset, delivery in self._open.get(queue, {}).items() if delivery.is_ours]
 
-    def _committed(self, place: Queue, offset: int) -> None:
+    def _committed(self, place: BrokerQueue, offset: int) -> None:
         group, topic, queue_id = place
         queue = MessageQueue(topic, group, queue_id)
         share = self._consumer.rebalance_service.get(queue)
@@ -168,7 +168,7 @@ class ConsumingApplication(Application):
         slaves = {
             slave: link
             for slave, link in self.monitor.open_links.items()
-            if self.context.members[slave][0] == group and not links.is_down(slave)
+            if self.context.members[slave].group == group and not links.is_down(slave)
         }
         shares = [share for share in self._consumer.rebalance_service.active() if share.queue.broker_name == group]
         if broker_id == 0 and shares and slaves and not self.is_ending:
@@ -180,7 +180,7 @@ class ConsumingApplication(Application):
             return
         for share in shares:
             queue = share.queue
-            asked = self.monitor.asked.get((queue.broker_name, queue.topic, queue.queue_id), 0)
+            asked = self.monitor.asked.get(BrokerQueue(queue.broker_name, queue.topic, queue.queue_id), 0)
             if share.state is AssignmentState.ACTIVE and share.process_queue.has_room:
                 self.moves += 1
                 if asked == 0:

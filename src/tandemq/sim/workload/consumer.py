@@ -21,7 +21,7 @@ from tandemq.model.java_hash import java_hash
 from tandemq.model.message import StoredMessage
 from tandemq.model.topic import retry_topic
 from tandemq.sim.checkers.deliveries import RECONSUME_MAX, Deliveries, records_in
-from tandemq.sim.checkers.model import ExpectedState
+from tandemq.sim.checkers.model import BrokerQueue, ExpectedState
 from tandemq.sim.workload.messages import TOPICS
 from tandemq.sim.workload.raw_client import RawClient, RawConnection
 from tandemq.sim.world.world import Violation, World
@@ -92,7 +92,7 @@ class Consumer(RawClient):
         self._suspend_ms = suspend_ms
         self.topics = (*TOPICS, retry_topic(group))
         self._members: list[str] = [name]
-        self.cursors: dict[tuple[str, str, int], QueueCursor] = {}
+        self.cursors: dict[BrokerQueue, QueueCursor] = {}
         self._deliveries = Deliveries(world, expected, name, group)
 
     def begin(self) -> None:
@@ -170,10 +170,10 @@ class Consumer(RawClient):
         self._share()
         self.after(500 if not self.cursors else 5_000, self._balance)
 
-    def _queues(self) -> list[tuple[str, str, int]]:
-        """Return (topic, broker group, queue id) of all queues to assign."""
+    def _queues(self) -> list[BrokerQueue]:
+        """Return all queues to assign."""
         return [
-            (topic, name, queue_id)
+            BrokerQueue(name, topic, queue_id)
             for topic in self.topics
             if topic in self.routes
             for name in sorted(self.routes[topic].queues)
@@ -188,7 +188,7 @@ class Consumer(RawClient):
             self.cursors.pop(key).is_dropped = True
         for key in mine:
             if key not in self.cursors:
-                cursor = self.cursors[key] = QueueCursor(*key)
+                cursor = self.cursors[key] = QueueCursor(key.topic, key.group, key.queue_id)
                 self._ask_offset(cursor)
 
     # Offsets.

@@ -12,10 +12,10 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.topic import retry_topic
-from tandemq.sim.checkers.model import STORED, ExpectedState
+from tandemq.sim.checkers.model import STORED, BrokerQueue, ExpectedState
 from tandemq.sim.workload.consumer import Consumer, QueueCursor
 from tandemq.sim.workload.messages import TOPICS
-from tandemq.sim.workload.producer import SimProducer
+from tandemq.sim.workload.producer import SendTarget, SimProducer
 from tandemq.sim.workload.raw_client import Then
 from tandemq.sim.world.world import World
 
@@ -72,11 +72,11 @@ class GroupProducer(SimProducer):
         """Start to send."""
         self.after(300, self._step)
 
-    def place(self, topic: str, tried: set[str]) -> tuple[str, str, int] | None:
+    def place(self, topic: str, tried: set[str]) -> SendTarget | None:
         """See `SimProducer`."""
         groups = sorted(self._members.addresses)
         group = self.random.choice([name for name in groups if name not in tried] or groups)
-        return group, self._members.choose(group), QUEUES[topic]
+        return SendTarget(group, self._members.choose(group), QUEUES[topic])
 
     def ask(self, address: str, command: Command, timeout_ms: int, then: Then) -> int:
         """Send a request; its response is passed to the checkers too."""
@@ -127,9 +127,9 @@ class GroupConsumer(Consumer):
     def _addresses(self) -> list[str]:
         return [address for found in self._sources.addresses.values() for address in found]
 
-    def _queues(self) -> list[tuple[str, str, int]]:
+    def _queues(self) -> list[BrokerQueue]:
         return [
-            (topic, group, queue_id)
+            BrokerQueue(group, topic, queue_id)
             for topic, count in (*QUEUES.items(), (retry_topic(self.group), 1))
             for group in self._sources.addresses
             for queue_id in range(count)

@@ -9,6 +9,7 @@ whose attempt failed is sent again under the same unique key, to another group i
 from functools import partial
 from hashlib import blake2b
 from random import Random
+from typing import NamedTuple
 
 from tandemq.codec.record.record import BatchPart, encode_batch
 from tandemq.model.codes import RequestCode
@@ -21,6 +22,16 @@ from tandemq.sim.world.world import World
 
 ATTEMPTS_MAX = 4
 SEND_TIMEOUT_MS = 2_500
+
+
+class SendTarget(NamedTuple):
+    """A broker group to send to."""
+
+    group: str
+    address: str
+    """Of its master."""
+    queues: int
+    """Number of queues to choose from."""
 
 
 class SimProducer(RawClient):
@@ -83,8 +94,8 @@ class SimProducer(RawClient):
 
     # Attempts.
 
-    def place(self, topic: str, tried: set[str]) -> tuple[str, str, int] | None:
-        """Return the group, its master's address and the number of queues to send to; None if no route is known."""
+    def place(self, topic: str, tried: set[str]) -> SendTarget | None:
+        """Return the group to send to, or None if no route is known."""
         route = self.routes.get(topic)
         known = route is not None and bool(route.queues)
         if route is None or not known:
@@ -99,7 +110,8 @@ class SimProducer(RawClient):
             return None
         name = self.random.choice(names)
         nums = route.queues[name] if known else self.queue_nums
-        return name, route.members[name][0], min(nums, self.queue_nums) if topic == TOPICS[0] else 1
+        queues = min(nums, self.queue_nums) if topic == TOPICS[0] else 1
+        return SendTarget(name, route.members[name][0], queues)
 
     def _send(self, messages: list[SentMessage], tried: set[str]) -> None:
         found = self.place(messages[0].topic, tried)
