@@ -1,6 +1,8 @@
-"""Consume orders until Ctrl-C: python examples/consume.py [NAME_SERVER].
+"""Consume orders until Ctrl-C.
 
-Start it several times: the members of the group share the queues. Kill a master: reading goes on from its slave.
+    python examples/consume.py [NAME_SERVER]          default: 127.0.0.1:9876
+
+Start it several times: the members of the group share the queues. Kill a master: consuming goes on at its slave.
 """
 
 import asyncio
@@ -10,12 +12,12 @@ from tandemq import ConsumeFrom, PushConsumer, ReceivedMessage
 
 
 async def bill(message: ReceivedMessage) -> None:
-    """Returning acknowledges the message, raising has it come again later."""
-    print(f"{message.body.decode()!r} tags={message.tags} tried={message.reconsume_times} {message.queue}")
+    """Handle one order. Returning acknowledges the message; raising has it delivered again later."""
+    print(f"{message.body.decode()!r} tags={message.tags} retries={message.reconsume_times} {message.queue}")
 
 
 async def main(name_servers: str) -> None:
-    """Read the paid and the refunded ones, eight at a time."""
+    """Consume paid and refunded orders, at most eight at a time."""
     async with PushConsumer(
         name_servers, group="billing", topics={"Orders": "paid || refunded"}, consume_from=ConsumeFrom.FIRST
     ) as consumer:
@@ -26,4 +28,4 @@ if __name__ == "__main__":
     try:
         asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9876"))
     except KeyboardInterrupt:
-        print("committed and left")
+        print("offsets committed, group left")

@@ -1,4 +1,7 @@
-"""A user's own tests, with the fixtures that come with TandemQ: `pytest examples/test_orders.py`."""
+"""Tests of an application, with the fixtures of TandemQ's pytest plugin.
+
+pytest examples/test_orders.py
+"""
 
 from tandemq import ConsumeFrom, Message
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
@@ -8,13 +11,13 @@ ORDERS = [b"41 paid", b"42 paid", b"43 refunded"]
 
 
 def send_orders(name_servers: str) -> list[str]:
-    """Send all orders; the statuses."""
+    """Send all orders and return their statuses."""
     with BlockingProducer(name_servers, group="orders") as producer:
         return [producer.send(Message("Orders", body)).status.name for body in ORDERS]
 
 
 def read_orders(name_servers: str) -> list[bytes]:
-    """Read as many as there must be."""
+    """Consume as many orders as were sent and return them, sorted."""
     found: list[bytes] = []
     with BlockingConsumer(
         name_servers, group="billing", topics={"Orders": "*"}, consume_from=ConsumeFrom.FIRST
@@ -25,14 +28,14 @@ def read_orders(name_servers: str) -> list[bytes]:
     return sorted(found)
 
 
-def test_orders_are_stored_and_read(tandemq_broker: LocalCluster) -> None:
-    """One broker is enough for this."""
+def test_orders_are_stored_and_consumed(tandemq_broker: LocalCluster) -> None:
+    """One master is enough for most tests of an application."""
     assert send_orders(tandemq_broker.name_servers) == ["SEND_OK"] * 3
     assert read_orders(tandemq_broker.name_servers) == ORDERS
 
 
-def test_orders_are_read_from_the_slave_when_the_master_is_dead(tandemq_pair: LocalCluster) -> None:
-    """What was acknowledged is on both, so the slave has it."""
+def test_orders_are_consumed_from_the_slave_after_the_master_was_killed(tandemq_pair: LocalCluster) -> None:
+    """SEND_OK means that the slave has the message as well."""
     assert send_orders(tandemq_pair.name_servers) == ["SEND_OK"] * 3
     tandemq_pair.broker().kill()
     assert read_orders(tandemq_pair.name_servers) == ORDERS

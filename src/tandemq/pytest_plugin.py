@@ -1,15 +1,15 @@
-"""pytest fixtures: a broker, a pair, a cluster for your own tests, in this process, up in well under a second.
+"""pytest fixtures: a broker, a master with its slave, or a cluster in the test process, started within a second.
 
     def test_order_is_stored(tandemq_broker):
         with BlockingProducer(tandemq_broker.name_servers, group="orders") as producer: …
 
-Each test gets its own, with stores under its `tmp_path` and free ports. Brokers' settings, under RocketMQ's names:
+Each test gets its own cluster, with stores below its `tmp_path` and on free ports. A marker sets broker settings by
+their RocketMQ names, and the failover mode, "static" by default:
 
     @pytest.mark.tandemq(messageDelayLevel="1s 1s 1s", autoCreateTopicEnable=False)
+    @pytest.mark.tandemq(mode="elect")
 
-and what happens when a master dies, "static" if nothing is said: @pytest.mark.tandemq(mode="elect").
-
-Nothing of TandemQ is imported before a fixture is asked for. Source: docs/guides/testing.md.
+TandemQ is not imported before a test uses a fixture. Source: docs/guides/testing.md.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line(
         "markers",
-        "tandemq(mode, **settings): failover mode, and broker settings under RocketMQ's names, for a test's fixtures",
+        "tandemq(mode, **settings): failover mode, and broker settings by RocketMQ name, for the fixtures of a test",
     )
 
 
 @pytest.fixture
 def tandemq_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalCluster]:
-    """A name server and one master: `.name_servers`, `.address`, `.broker()`."""
+    """A name server and one master: `.name_servers` for clients, `.broker()` for the master."""
     with _cluster(request, tmp_path, groups=1, slaves=0) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def tandemq_pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalCluster]:
-    """A name server, a SYNC_MASTER and its slave, in sync: `.broker(broker_id=1)` is the slave."""
+    """A name server, a SYNC_MASTER and its slave, in sync; `.broker(broker_id=1)` is the slave."""
     with _cluster(request, tmp_path, groups=1, slaves=1) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def tandemq_cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalCluster]:
-    """A name server and two such pairs: `.broker("broker-b")` is the second master."""
+    """A name server and two broker groups of a master and a slave; `.broker("broker-b")` is the second master."""
     with _cluster(request, tmp_path, groups=2, slaves=1) as cluster:
         yield cluster
 

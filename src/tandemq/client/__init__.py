@@ -1,4 +1,4 @@
-"""The client: producers and consumers for this protocol's brokers, TandemQ's and Java's.
+"""The client: producers, consumers and administration for TandemQ and RocketMQ brokers.
 
     blocking                    BlockingProducer, BlockingConsumer: the asyncio client in a thread
     aio/                        Producer, PushConsumer, PullConsumer, Admin; sockets, clock, futures
@@ -9,11 +9,11 @@
     producer/                   producer, choice of queue and broker, encoding
     core/                       connections, routes, broker availability, operations, timers, settings
 
-Everything below the line is deterministic, so that the simulator runs whole clients as the same objects: it creates a
-`ClientNode`, hosts producers and consumers on it, calls their operations with the time, and drives `turn`. Operations
-return tickets; those of several requests are generators ("stories") that say what they wait for and are run by
-`steps.OperationRunner`.
+Everything below the line is deterministic: the simulator runs whole clients as the same objects. It creates a
+`ClientNode`, hosts producers and consumers on it, calls their operations with the current time, and drives `turn`.
+Operations return tickets; those of several requests are generators that yield what they wait for, run by
+`core.operations.OperationRunner`.
 
-What holds together: a message keeps its unique key through retries; offsets are told only for what was acknowledged,
-and never beyond; a peer is dead when it is silent; an outcome nobody knows is an error of its own (OutcomeUnknown).
+Invariants: a message keeps its unique key through retries; offsets are committed only up to what was acknowledged; a
+peer is taken for dead because of its silence; an unknown outcome is an error of its own (OutcomeUnknown).
 """

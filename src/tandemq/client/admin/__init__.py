@@ -1,1 +1,1 @@
-"""Administration as operations: clusters, groups, queries."""
+"""Administration as operations: clusters, groups, queries for messages."""

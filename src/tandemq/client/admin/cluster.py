@@ -1,6 +1,6 @@
-"""What operators ask about a cluster, its brokers and topics: stories of requests, run by any client node.
+"""Administration of a cluster, its brokers and topics: operations that any client node can run.
 
-Requests that change topics go to every master of a cluster, those that ask go where the answer is.
+Requests that change a topic are sent to every master of a cluster; queries go to a member that has the data.
 Source: docs/reference/requests.md, "administration"; RocketMQ DefaultMQAdminExt and what its requests do.
 """
 
@@ -33,13 +33,13 @@ from tandemq.model.topic import AUTO_CREATE_TOPIC, TopicConfig, topic_name_error
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
-    """All brokers a name server knows: groups by name, names by cluster."""
+    """Brokers registered at a name server: broker groups by name, and broker names by cluster."""
 
     brokers: dict[str, BrokerGroup]
     clusters: dict[str, list[str]]
 
     def masters(self, cluster: str | None = None, broker_name: str | None = None) -> list[str]:
-        """Addresses of masters: of all brokers, of one cluster, or of one name.
+        """Return the addresses of the masters of all brokers, of one cluster, or of one broker name.
 
         Raises:
             LocalError: there is none.
@@ -53,13 +53,17 @@ class ClusterInfo:
         return found
 
     def addresses(self) -> list[str]:
-        """Addresses of all members, slaves included."""
+        """Return the addresses of all members, slaves included."""
         return [address for group in self.brokers.values() for address in group.members.values()]
 
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """What a broker holds of a queue: offsets of the first message and behind the last, time of the last, 0 if none."""
+    """Offsets of a queue at its broker.
+
+    `min_offset`: of the first message; `max_offset`: after the last message; `last_ms`: when the last message was
+    stored, milliseconds since 1970, 0 if there is none.
+    """
 
     min_offset: int
     max_offset: int
@@ -67,10 +71,10 @@ class QueueStats:
 
 
 def cluster_info(routes: Routes) -> Steps[ClusterInfo]:
-    """All brokers.
+    """Return all brokers that are registered at the name server.
 
     Raises:
-        NetworkError: no name server answers.
+        NetworkError: no name server responds.
     """
     answer = yield from routes.ask_name_server(lambda: request(RequestCode.GET_BROKER_CLUSTER_INFO))
     raw = json_object(checked(answer))
@@ -78,25 +82,26 @@ def cluster_info(routes: Routes) -> Steps[ClusterInfo]:
         brokers = {name: decode_group(item) for name, item in (raw.get("brokerAddrTable") or {}).items()}
         clusters = {name: sorted(members) for name, members in (raw.get("clusterAddrTable") or {}).items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ProtocolError(f"the cluster's description cannot be read: {error!r}") from error
+        raise ProtocolError(f"the cluster information cannot be decoded: {error!r}") from error
     return ClusterInfo(dict(sorted(brokers.items())), clusters)
 
 
 def topic_route(routes: Routes, topic: str) -> Steps[TopicRoute]:
-    """Where a topic is.
+    """Return the route of a topic.
 
     Raises:
-        NoRoute, NetworkError: it cannot be learnt.
+        NoRoute: no name server knows the topic.
+        NetworkError: no name server responds.
     """
     now = yield from current_time()
     return (yield from wait(routes.fetch(topic, now)))
 
 
 def topic_names(routes: Routes) -> Steps[list[str]]:
-    """All topics a name server knows, sorted.
+    """Return all topics that are registered at the name server, sorted.
 
     Raises:
-        NetworkError: none answers.
+        NetworkError: no name server responds.
     """
     answer = yield from routes.ask_name_server(lambda: request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
     return sorted(str(name) for name in json_object(checked(answer)).get("topicList") or ())
@@ -106,8 +111,8 @@ def create_topic(routes: Routes, config: TopicConfig, cluster: str | None, broke
     """Create or change a topic on all masters of a cluster, or on one broker; returns their addresses.
 
     Raises:
-        LocalError: the name cannot be, or no master is there.
-        NetworkError, RemoteError: a master did not do it; others may have.
+        LocalError: the name is invalid, or there is no master.
+        NetworkError, RemoteError: a master failed; others may have been changed.
     """
     fault = topic_name_error(config.topic_name)
     if fault is not None:
@@ -116,7 +121,7 @@ def create_topic(routes: Routes, config: TopicConfig, cluster: str | None, broke
     addresses = info.masters(cluster, broker_name)
     for address in addresses:
         yield from ask(address, _create_request(config))
-    yield from ask_everybody_for_route(routes, config.topic_name)
+    yield from refresh_route(routes, config.topic_name)
     return addresses
 
 
@@ -136,8 +141,8 @@ def _create_request(config: TopicConfig) -> Command:
     )
 
 
-def ask_everybody_for_route(routes: Routes, topic: str) -> Steps[None]:
-    """Learn a route anew; that there is none yet is no error."""
+def refresh_route(routes: Routes, topic: str) -> Steps[None]:
+    """Fetch a route again; it is not an error if there is none yet."""
     try:
         yield from topic_route(routes, topic)
     except NoRoute:
@@ -148,7 +153,7 @@ def delete_topic(routes: Routes, topic: str, cluster: str | None) -> Steps[None]
     """Delete a topic on all masters, then in all name servers.
 
     Raises:
-        NetworkError, RemoteError: somebody did not do it; others may have.
+        NetworkError, RemoteError: a server failed; others may have been changed.
     """
     info = yield from cluster_info(routes)
     for address in info.masters(cluster):
@@ -157,10 +162,10 @@ def delete_topic(routes: Routes, topic: str, cluster: str | None) -> Steps[None]
 
 
 def each_name_server(routes: Routes, command: Command) -> Steps[list[Command]]:
-    """The answers of all name servers to the same request.
+    """Send a request to all name servers and return their responses.
 
     Raises:
-        NetworkError, RemoteError: of the first that did not do it; others may have.
+        NetworkError, RemoteError: of the first that failed; others may have been changed.
     """
     servers = routes.name_servers
     asks = [Invoke(address, Command(command.code, fields=command.fields, body=command.body)) for address in servers]
@@ -172,10 +177,11 @@ def each_name_server(routes: Routes, command: Command) -> Steps[list[Command]]:
 
 
 def topic_config(routes: Routes, topic: str) -> Steps[dict[str, TopicConfig]]:
-    """How a topic is configured, by broker name.
+    """Return the configuration of a topic, by broker name.
 
     Raises:
-        NoRoute, NetworkError, RemoteError: it cannot be learnt (code 3: brokers older than 5.0 do not tell).
+        NoRoute: no name server knows the topic.
+        NetworkError, RemoteError: a broker does not report it (code 3: a broker older than 5.0).
     """
     route = yield from topic_route(routes, topic)
     found: dict[str, TopicConfig] = {}
@@ -186,10 +192,11 @@ def topic_config(routes: Routes, topic: str) -> Steps[dict[str, TopicConfig]]:
 
 
 def topic_stats(routes: Routes, topic: str) -> Steps[dict[MessageQueue, QueueStats]]:
-    """What brokers hold of a topic, by queue; sorted.
+    """Return the offsets of a topic's queues at their brokers, sorted by queue.
 
     Raises:
-        NoRoute, NetworkError, RemoteError: it cannot be learnt.
+        NoRoute: no name server knows the topic.
+        NetworkError, RemoteError: a broker does not report them.
     """
     route = yield from topic_route(routes, topic)
     found: dict[MessageQueue, QueueStats] = {}
@@ -201,41 +208,41 @@ def topic_stats(routes: Routes, topic: str) -> Steps[dict[MessageQueue, QueueSta
 
 
 def queue_table(raw: dict[str, Any], name: str) -> dict[MessageQueue, Any]:
-    """A map whose keys are queues, as Java writes it.
+    """Decode a JSON object whose keys are queues, as Java writes it.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: it is not such an object.
     """
     try:
         return {queue_from_json(loads(key.encode())): value for key, value in (raw.get(name) or {}).items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ProtocolError(f"{name} is no table of queues: {error!r}") from error
+        raise ProtocolError(f"{name} is not a table of queues: {error!r}") from error
 
 
 def numbers(item: dict[str, Any], *names: str) -> list[int]:
-    """Numbers of a JSON object; 0 where there is none.
+    """Return integer fields of a JSON object; 0 for a missing one.
 
     Raises:
-        ProtocolError: something else stands there.
+        ProtocolError: a field is not an integer.
     """
     return [integer(item.get(name), name) for name in names]
 
 
 def broker_runtime(address: str) -> Steps[dict[str, str]]:
-    """What a broker says of itself: all values are text.
+    """Return the runtime information of a broker; all values are text.
 
     Raises:
-        NetworkError, RemoteError: it does not.
+        NetworkError, RemoteError: the broker does not report it.
     """
     answer = yield from ask(address, request(RequestCode.GET_BROKER_RUNTIME_INFO))
     return {str(key): str(value) for key, value in (json_object(answer).get("table") or {}).items()}
 
 
 def broker_config(address: str) -> Steps[dict[str, str]]:
-    """A broker's settings.
+    """Return the settings of a broker.
 
     Raises:
-        NetworkError, RemoteError: it does not tell.
+        NetworkError, RemoteError: the broker does not report them.
     """
     answer = yield from ask(address, request(RequestCode.GET_BROKER_CONFIG))
     return read_properties(answer.body)
@@ -245,26 +252,26 @@ def update_broker_config(address: str, settings: dict[str, str]) -> Steps[None]:
     """Change settings of a running broker.
 
     Raises:
-        NetworkError, RemoteError: it does not do it.
+        NetworkError, RemoteError: the broker does not respond, or refuses.
     """
     body = "".join(f"{key}={value}\n" for key, value in settings.items()).encode()
     yield from ask(address, request(RequestCode.UPDATE_BROKER_CONFIG, body))
 
 
 def ha_status(address: str) -> Steps[dict[str, Any]]:
-    """How a broker's replication stands, as it says.
+    """Return the replication status of a broker, as it reports it.
 
     Raises:
-        NetworkError, RemoteError: it does not (code 3: brokers older than 5.0).
+        NetworkError, RemoteError: the broker does not report it (code 3: a broker older than 5.0).
     """
     return json_object((yield from ask(address, request(RequestCode.GET_BROKER_HA_STATUS))))
 
 
 def broker_stats(address: str, name: str, key: str) -> Steps[dict[str, Any] | None]:
-    """One of a broker's counters: sums and rates of the last minute, hour and day; None if it has none of that name.
+    """Return a counter of a broker: sums and rates of the last minute, hour and day; None if there is no such counter.
 
     Raises:
-        NetworkError: it does not answer.
+        NetworkError: the broker does not respond.
     """
     try:
         answer = yield from ask(address, request(RequestCode.VIEW_BROKER_STATS_DATA, statsName=name, statsKey=key))
@@ -276,10 +283,10 @@ def broker_stats(address: str, name: str, key: str) -> Steps[dict[str, Any] | No
 
 
 def set_write_permission(routes: Routes, broker_name: str, *, may_write: bool) -> Steps[int]:
-    """Let producers use a broker, or keep them from it, in all name servers; returns the number of topics changed.
+    """Grant or revoke the write permission of a broker in all name servers; returns the number of topics changed.
 
     Raises:
-        NetworkError, RemoteError: a name server did not do it; others may have.
+        NetworkError, RemoteError: a name server failed; others may have been changed.
     """
     code = RequestCode.ADD_WRITE_PERM_OF_BROKER if may_write else RequestCode.WIPE_WRITE_PERM_OF_BROKER
     answers = yield from each_name_server(routes, request(code, brokerName=broker_name))
@@ -287,10 +294,10 @@ def set_write_permission(routes: Routes, broker_name: str, *, may_write: bool) -
 
 
 def get_value(routes: Routes, namespace: str, key: str) -> Steps[str | None]:
-    """A value of the name servers' key-value table; None if it is not there.
+    """Return a value of the name servers' key-value table; None if there is none.
 
     Raises:
-        NetworkError, RemoteError: it cannot be learnt.
+        NetworkError, RemoteError: no name server reports it.
     """
     answer = yield from routes.ask_name_server(lambda: request(RequestCode.GET_KV_CONFIG, namespace=namespace, key=key))
     if answer.code == ResponseCode.QUERY_NOT_FOUND:
@@ -302,7 +309,7 @@ def put_value(routes: Routes, namespace: str, key: str, value: str | None) -> St
     """Set a value in all name servers; None deletes it.
 
     Raises:
-        NetworkError, RemoteError: a name server did not do it; others may have.
+        NetworkError, RemoteError: a name server failed; others may have been changed.
     """
     if value is None:
         yield from each_name_server(routes, request(RequestCode.DELETE_KV_CONFIG, namespace=namespace, key=key))
@@ -313,6 +320,6 @@ def put_value(routes: Routes, namespace: str, key: str, value: str | None) -> St
 
 
 def read_properties(body: bytes) -> dict[str, str]:
-    """Lines `key=value` as brokers write them."""
+    """Decode lines `key=value`, as brokers write them."""
     lines = (line.partition("=") for line in body.decode("utf-8", "replace").splitlines() if not line.startswith("#"))
     return {key.strip(): value.strip() for key, separator, value in lines if separator}

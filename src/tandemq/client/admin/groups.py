@@ -1,8 +1,8 @@
-"""What operators ask about consumer groups: how they are set, who is in them, how far they are; and to go elsewhere.
+"""Administration of consumer groups: configuration, members, progress, and resets of offsets.
 
-Moving offsets. A group that is online is moved through its brokers (222), which tell its members; one that is offline
-by telling the new offsets (15). To move one queue, or to an offset instead of a time, needs a broker that understands
-more than 4.9's 222 does, or a group that is offline.
+An online group is reset through its brokers (222), which notify its members; an offline group by commits of the new
+offsets (15). To reset one queue, or to an offset instead of a time, the group must be offline, or its brokers must
+support more than 222 of version 4.9.
 
 Source: docs/reference/requests.md, "administration" and "offsets".
 """
@@ -30,7 +30,7 @@ from tandemq.model.topic import dead_letter_topic, group_name_error, retry_topic
 
 VERSION_5 = 413
 MOVE_TIMEOUT_MS = 10_000
-_OURS = "PYTHON"
+_TANDEMQ_LANGUAGE = "PYTHON"
 _RENAMED = {"Progress": "ConsumeProgress", "Connection": "ClientConnection", "Target": "ResetTarget"}
 
 
@@ -45,7 +45,11 @@ def __getattr__(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeProgress:
-    """How far a group is in a queue: its end, the group's offset, when the last consumed message was stored."""
+    """Progress of a group in a queue.
+
+    `broker_offset`: the end of the queue; `consumer_offset`: the committed offset; `last_ms`: when the last consumed
+    message was stored, milliseconds since 1970.
+    """
 
     broker_offset: int
     consumer_offset: int
@@ -53,13 +57,13 @@ class ConsumeProgress:
 
     @property
     def lag(self) -> int:
-        """Messages not consumed."""
+        """Number of messages that are not consumed."""
         return max(0, self.broker_offset - self.consumer_offset)
 
 
 @dataclass(frozen=True, slots=True)
 class ClientConnection:
-    """One client of a group."""
+    """One member of a producer or consumer group, and its connection. `version`: of the protocol it speaks."""
 
     client_id: str
     address: str
@@ -69,7 +73,7 @@ class ClientConnection:
 
 @dataclass(frozen=True, slots=True)
 class GroupConnections:
-    """Who is in a consumer group, and what they read: topic -> expression."""
+    """Members of a consumer group, and their subscriptions: expressions by topic."""
 
     consume_type: str
     message_model: str
@@ -80,7 +84,7 @@ class GroupConnections:
 
 @dataclass(frozen=True, slots=True)
 class ResetTarget:
-    """Where a group shall go on: one of `time_ms` and `offset`; `queue` None for all queues of the topic."""
+    """Target of an offset reset: `time_ms`, since 1970, or `offset`; of one `queue`, or of all queues of the topic."""
 
     time_ms: int | None = None
     offset: int | None = None
@@ -91,8 +95,8 @@ def create_group(routes: Routes, config: SubscriptionGroupConfig, cluster: str |
     """Create or change a consumer group on all masters of a cluster; returns their addresses.
 
     Raises:
-        LocalError: the name cannot be, or no master is there.
-        NetworkError, RemoteError: a master did not do it; others may have.
+        LocalError: the name is invalid, or there is no master.
+        NetworkError, RemoteError: a master failed; others may have been changed.
     """
     fault = group_name_error(config.group_name)
     if fault is not None:
@@ -106,10 +110,10 @@ def create_group(routes: Routes, config: SubscriptionGroupConfig, cluster: str |
 
 
 def delete_group(routes: Routes, group: str, cluster: str | None, *, clean: bool) -> Steps[None]:
-    """Delete a consumer group on all masters; `clean` takes its offsets, retry and dead letter topics along.
+    """Delete a consumer group on all masters; with `clean` also its offsets, retry topic and dead letter topic.
 
     Raises:
-        NetworkError, RemoteError: somebody did not do it; others may have.
+        NetworkError, RemoteError: a server failed; others may have been changed.
     """
     info = yield from cluster_info(routes)
     for address in info.masters(cluster):
@@ -124,10 +128,10 @@ def delete_group(routes: Routes, group: str, cluster: str | None, *, clean: bool
 
 
 def groups(routes: Routes) -> Steps[dict[str, SubscriptionGroupConfig]]:
-    """All consumer groups that masters know, sorted by name.
+    """Return the consumer groups configured on all masters, by name, sorted.
 
     Raises:
-        NetworkError, RemoteError: a master does not tell.
+        NetworkError, RemoteError: a master does not report them.
     """
     info = yield from cluster_info(routes)
     found: dict[str, SubscriptionGroupConfig] = {}
@@ -139,20 +143,20 @@ def groups(routes: Routes) -> Steps[dict[str, SubscriptionGroupConfig]]:
 
 
 def group_brokers(routes: Routes, group: str, topic: str | None) -> Steps[list[str]]:
-    """Names of the brokers that know a group: those of its retry topic, or of a topic it reads.
+    """Return the names of the brokers that know a group: those of its retry topic, or of a topic that it consumes.
 
     Raises:
-        NoRoute, NetworkError: they cannot be learnt.
+        NoRoute, NetworkError: the route cannot be fetched.
     """
     route = yield from topic_route(routes, topic if topic is not None else retry_topic(group))
     return list(route.brokers)
 
 
 def progress(routes: Routes, group: str, topic: str | None) -> Steps[dict[MessageQueue, ConsumeProgress]]:
-    """How far a group is, by queue; sorted.
+    """Return the progress of a group, sorted by queue.
 
     Raises:
-        NoRoute, NetworkError, RemoteError: it cannot be learnt.
+        NoRoute, NetworkError, RemoteError: a broker does not report it.
     """
     found: dict[MessageQueue, ConsumeProgress] = {}
     question = partial(request, RequestCode.GET_CONSUME_STATS, consumerGroup=group, topic=topic)
@@ -163,8 +167,8 @@ def progress(routes: Routes, group: str, topic: str | None) -> Steps[dict[Messag
 
 
 def _ask_brokers(routes: Routes, group: str, topic: str | None, make: Callable[[], Command]) -> Steps[list[Command]]:
-    """What each broker group that knows a consumer group answers: all of them, if it has no retry topic yet because
-    nobody has joined it."""
+    """Return the response of each broker group that knows a consumer group; of all broker groups if it has no retry
+    topic, because no member has joined it yet."""
     answers: list[Command] = []
     try:
         names = yield from group_brokers(routes, group, topic)
@@ -182,10 +186,10 @@ def _ask_brokers(routes: Routes, group: str, topic: str | None, make: Callable[[
 
 
 def connections(routes: Routes, group: str, topic: str | None) -> Steps[GroupConnections | None]:
-    """Who is in a consumer group; None if nobody is.
+    """Return the members of a consumer group; None if it has none.
 
     Raises:
-        NoRoute, NetworkError, RemoteError: it cannot be learnt.
+        NoRoute, NetworkError, RemoteError: no broker reports them.
     """
     for name in (yield from group_brokers(routes, group, topic)):
         answer = yield from ask_member(
@@ -214,10 +218,10 @@ def _connection(item: dict[str, Any]) -> ClientConnection:
 
 
 def producer_connections(routes: Routes, group: str, topic: str) -> Steps[list[ClientConnection]]:
-    """Who is in a producer group, as the brokers of a topic know.
+    """Return the members of a producer group, as reported by the brokers of a topic; sorted by client id.
 
     Raises:
-        NoRoute, NetworkError: it cannot be learnt.
+        NoRoute, NetworkError: a broker does not report them.
     """
     found: dict[str, ClientConnection] = {}
     for name in (yield from group_brokers(routes, group, topic)):
@@ -231,10 +235,11 @@ def producer_connections(routes: Routes, group: str, topic: str) -> Steps[list[C
 
 
 def running_info(routes: Routes, group: str, client_id: str) -> Steps[dict[str, Any]]:
-    """What a member of a consumer group says of itself, asked through a broker.
+    """Return the running information of a member of a consumer group, requested through a broker.
 
     Raises:
-        NoRoute, NetworkError, RemoteError: it cannot be learnt.
+        NoRoute, NetworkError, RemoteError: the member does not report it.
+        LocalError: no broker knows the group.
     """
     last: RemoteError | None = None
     for name in (yield from group_brokers(routes, group, None)):
@@ -252,10 +257,10 @@ def running_info(routes: Routes, group: str, client_id: str) -> Steps[dict[str, 
 
 
 def topic_groups(routes: Routes, topic: str) -> Steps[list[str]]:
-    """Groups that read a topic, or did; sorted.
+    """Return the groups that consume a topic or have consumed it, sorted.
 
     Raises:
-        NoRoute, NetworkError, RemoteError: it cannot be learnt.
+        NoRoute, NetworkError, RemoteError: a broker does not report them.
     """
     found: set[str] = set()
     for name in (yield from topic_route(routes, topic)).brokers:
@@ -267,14 +272,14 @@ def topic_groups(routes: Routes, topic: str) -> Steps[list[str]]:
 
 
 def plan_reset(routes: Routes, topic: str, target: ResetTarget) -> Steps[dict[MessageQueue, int]]:
-    """The offsets a group would have afterwards; nothing is changed. Offsets are kept within what the queue holds.
+    """Return the offsets that a reset would set; nothing is changed. They are limited to the bounds of the queues.
 
     Raises:
-        LocalError: neither or both of time and offset are given, or the queue is not the topic's.
-        NoRoute, NetworkError, RemoteError: something cannot be learnt.
+        LocalError: neither or both of time and offset are given, or the queue does not belong to the topic.
+        NoRoute, NetworkError, RemoteError: the route or an offset cannot be fetched.
     """
     if (target.time_ms is None) == (target.offset is None):
-        raise LocalError("give a time or an offset, and not both")
+        raise LocalError("give either a time or an offset")
     route = yield from topic_route(routes, topic)
     queues = sorted(route.subscribe_queues())
     if target.queue is not None:
@@ -293,45 +298,47 @@ def plan_reset(routes: Routes, topic: str, target: ResetTarget) -> Steps[dict[Me
 
 
 def reset_offsets(routes: Routes, group: str, topic: str, target: ResetTarget) -> Steps[dict[MessageQueue, int]]:
-    """Have a group go on elsewhere, backwards or forwards, whether it is online or not; returns the new offsets.
+    """Move a group to other offsets, backwards or forwards, online or not; returns the new offsets.
 
     Raises:
-        LocalError: as `plan_reset`; or the group is online and its brokers can only move all queues to a time.
-        NoRoute, NetworkError, RemoteError: something cannot be learnt or done; other queues may have been moved.
+        LocalError: as `plan_reset`; or the group is online and its brokers can only reset all queues to a time.
+        NoRoute, NetworkError, RemoteError: a broker failed; other queues may have been reset.
     """
     plan = yield from plan_reset(routes, topic, target)
     for name in sorted({queue.broker_name for queue in plan}):
         of_broker = {queue: offset for queue, offset in plan.items() if queue.broker_name == name}
         address = routes.members(name).get(MASTER_ID)
         if address is None:
-            raise LocalError(f"{name} has no master now; offsets are its business")
-        who = yield from ask_any_code(address, request(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup=group))
-        if who.code == ResponseCode.SUCCESS:
-            understands = who.version >= VERSION_5 or who.language == _OURS
-            yield from _move_online(address, group, topic, target, of_broker, understands=understands)
+            raise LocalError(f"{name} has no master now, which stores the offsets")
+        members = yield from ask_any_code(
+            address, request(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup=group)
+        )
+        if members.code == ResponseCode.SUCCESS:
+            supports_queues = members.version >= VERSION_5 or members.language == _TANDEMQ_LANGUAGE
+            yield from _reset_online(address, group, topic, target, of_broker, supports_queues=supports_queues)
         else:
             for queue, offset in of_broker.items():
                 yield from ask(address, update_offset_request(group, queue, offset))
     return plan
 
 
-def _move_online(
-    address: str, group: str, topic: str, target: ResetTarget, plan: dict[MessageQueue, int], *, understands: bool
+def _reset_online(
+    address: str, group: str, topic: str, target: ResetTarget, plan: dict[MessageQueue, int], *, supports_queues: bool
 ) -> Steps[None]:
     code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
     if target.queue is None and target.time_ms is not None:
         fields = {"topic": topic, "group": group, "timestamp": str(target.time_ms), "isForce": "true"}
         moved = yield from ask_any_code(address, Command(code, fields=fields), MOVE_TIMEOUT_MS)
         if moved.code == ResponseCode.SYSTEM_ERROR:
-            # A queue nobody committed yet makes a 4.9 broker refuse: give each one an offset, and ask again.
+            # A 4.9 broker refuses if a queue has no committed offset: commit one for each queue, and retry.
             for queue, offset in plan.items():
                 yield from ask(address, update_offset_request(group, queue, offset))
             moved = yield from ask_any_code(address, Command(code, fields=fields), MOVE_TIMEOUT_MS)
         checked(moved)
         return
-    if not understands:
+    if not supports_queues:
         raise LocalError(
-            f"the broker at {address} can move a group that is online only as a whole, and only to a time",
+            f"the broker at {address} can reset an online group only for all queues and only to a time",
             hint="stop the group's consumers first",
         )
     for queue, offset in plan.items():
@@ -351,10 +358,10 @@ def _move_online(
 
 
 def clone_offsets(routes: Routes, source: str, destination: str, topic: str) -> Steps[None]:
-    """Give a group the offsets of another, in one topic.
+    """Copy the offsets of one group to another, in one topic.
 
     Raises:
-        NoRoute, NetworkError, RemoteError: a broker did not do it; others may have.
+        NoRoute, NetworkError, RemoteError: a broker failed; others may have been changed.
     """
     for name in (yield from topic_route(routes, topic)).brokers:
         answer = yield from ask_member(

@@ -1,6 +1,6 @@
-"""Finding messages: by id, by key, by unique key, by where they lie.
+"""Queries for messages: by id, by key, by unique key, by queue and offset.
 
-A message whose body cannot be decompressed is found like any other, with its `fault`.
+A message whose body cannot be decompressed is returned like any other, with its `fault`.
 
 Source: docs/reference/requests.md, "all codes".
 """
@@ -22,14 +22,15 @@ log = logging.getLogger(__name__)
 TOOLS_GROUP = "TOOLS_CONSUMER"
 _SUBSCRIPTION = 4
 FAR_FUTURE_MS = (1 << 63) - 1
+QUERY_TIMEOUT_MS = 10_000
 
 
 def message_by_id(text: str) -> Steps[StoredMessage]:
-    """The message with an offset message id, asked of the broker that the id names.
+    """Return the message with an offset message id, from the broker whose address is in the id.
 
     Raises:
-        ProtocolError: it is no such id, or what lies there is damaged.
-        NetworkError, RemoteError: the broker cannot be reached, or does not have it.
+        ProtocolError: the text is not such an id, or the message is damaged.
+        NetworkError, RemoteError: the broker does not respond, or does not have the message.
     """
     address, log_offset = parse_message_id(text)
     answer = yield from ask(address, request(RequestCode.VIEW_MESSAGE_BY_ID, offset=log_offset))
@@ -46,14 +47,20 @@ def messages_by_key(
     *,
     unique: bool = False,
 ) -> Steps[list[StoredMessage]]:
-    """Messages of a topic with a key, stored within a time, oldest first; all members of all brokers are asked.
+    """Return the messages of a topic with a key, oldest first; all members of all broker groups are asked.
 
-    Brokers find keys by hash; what only has the same hash is left out here.
+    Brokers find keys by their hash; messages with another key of the same hash are left out here.
+
+    Args:
+        count_max: maximum number of messages.
+        begin_ms: stored at or after this time, milliseconds since 1970.
+        end_ms: stored at or before this time.
+        unique: whether `key` is a unique key.
 
     Raises:
-        NoRoute: the topic is unknown.
-        NetworkError: nobody answers.
-        ProtocolError: all that was found is damaged.
+        NoRoute: no name server knows the topic.
+        NetworkError: no broker responds.
+        ProtocolError: all messages found are damaged.
     """
     route = yield from topic_route(routes, topic)
     fields: dict[str, object] = {
@@ -65,36 +72,37 @@ def messages_by_key(
     }
     if unique:
         fields["_UNIQUE_KEY_QUERY"] = True
-    addresses = [address for group in route.brokers.values() for address in group.members.values()]
-    asks = [Invoke(address, _command(fields), 10_000) for address in addresses]
-    answers = yield from ask_all(asks)
-    found: dict[tuple[str, int, int], StoredMessage] = {}
     names = {address: name for name, group in route.brokers.items() for address in group.members.values()}
-    damages: list[ProtocolError] = []
-    for address, answer in zip(addresses, answers, strict=True):
-        if isinstance(answer, Command) and answer.code == ResponseCode.SUCCESS:
-            for message in _read(answer.body, address, damages):
-                if message.topic == topic and _has_key(message, key, unique=unique):
-                    found.setdefault((names[address], message.queue_id, message.queue_offset), message)
+    answers = yield from ask_all([Invoke(address, _command(fields), QUERY_TIMEOUT_MS) for address in names])
     errors = [answer for answer in answers if isinstance(answer, TandemError)]
-    if len(errors) == len(answers) and errors:
+    if errors and len(errors) == len(answers):
         raise errors[0]
+    found: dict[MessageQueue, dict[int, StoredMessage]] = {}
+    damages: list[ProtocolError] = []
+    for (address, name), answer in zip(names.items(), answers, strict=True):
+        if isinstance(answer, Command) and answer.code == ResponseCode.SUCCESS:
+            for message in _decode(answer.body, address, damages):
+                if message.topic == topic and _has_key(message, key, unique=unique):
+                    of_queue = found.setdefault(MessageQueue(topic, name, message.queue_id), {})
+                    of_queue.setdefault(message.queue_offset, message)
     if damages and not found:
         raise damages[0]
-    return sorted(found.values(), key=lambda message: (message.store_ms, message.log_offset))[:count_max]
+    messages = [message for of_queue in found.values() for message in of_queue.values()]
+    return sorted(messages, key=lambda message: (message.store_ms, message.log_offset))[:count_max]
 
 
-def _read(body: bytes, address: str, damages: list[ProtocolError]) -> list[StoredMessage]:
-    """The messages of an answer up to the first damaged one; bodies beyond the budget of an answer stay compressed."""
+def _decode(body: bytes, address: str, damages: list[ProtocolError]) -> list[StoredMessage]:
+    """Decode the messages of a response up to the first damaged one; bodies beyond the memory budget of a response stay
+    compressed."""
     messages, end, damage = decode_pulled(body)
     try:
         if damage:
             raise ProtocolError(damage)
-        left_out = "not decompressed: the bodies of this answer are too large together; ask for this message alone"
+        left_out = "not decompressed: the bodies of this response are too large together; query this message alone"
         messages += [replace(one, fault=left_out) for one in decode_messages(body[end:], inflates=False)]
     except ProtocolError as error:
         damages.append(ProtocolError(f"{address} sent a damaged record: {error}"))
-        log.warning("damaged record in the answer to a query address=%s reason=%s", address, error)
+        log.warning("damaged record in the response to a query address=%s reason=%s", address, error)
     return messages
 
 
@@ -107,11 +115,11 @@ def _has_key(message: StoredMessage, key: str, *, unique: bool) -> bool:
 
 
 def message_at(routes: Routes, queue: MessageQueue, offset: int) -> Steps[StoredMessage | None]:
-    """The message at an offset of a queue; None if there is none.
+    """Return the message at an offset of a queue; None if there is none.
 
     Raises:
-        NoRoute, NetworkError, RemoteError: it cannot be learnt.
-        ProtocolError: it is damaged.
+        NoRoute, NetworkError, RemoteError: no member of the broker group returns it.
+        ProtocolError: the message is damaged.
     """
     if not routes.members(queue.broker_name):
         yield from topic_route(routes, queue.topic)

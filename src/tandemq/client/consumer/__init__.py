@@ -1,1 +1,1 @@
-"""Consumers as machines: pulls, delivery, send-backs."""
+"""Push and pull consumers without input and output: rebalancing, deliveries, send-backs."""

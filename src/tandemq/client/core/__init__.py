@@ -1,1 +1,1 @@
-"""What producers and consumers share: connections, routes, operations, availability of brokers."""
+"""Parts shared by producers and consumers: connections, routes, broker availability, operations, timers."""

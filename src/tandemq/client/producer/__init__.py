@@ -1,1 +1,1 @@
-"""The producer as a machine: queues selected, messages encoded, sends retried."""
+"""The producer without input and output: choice of queues and brokers, encoding, retries."""

@@ -1,1 +1,1 @@
-"""Offsets of a consumer: read, kept and committed, at brokers or in a file."""
+"""Offsets of a consumer: loaded and committed, at brokers or in a file of this machine."""
