@@ -21,7 +21,8 @@ from random import Random
 from typing import Any
 
 from tandemq.boundary import JobDone, LinkKind, Now, Opened, Turn
-from tandemq.broker.node import Broker, Machine
+from tandemq.broker.context import Machine
+from tandemq.broker.node import Broker
 from tandemq.codec.ha import frame_transfer
 from tandemq.config.settings import BrokerConfig, parse_delay_levels
 from tandemq.load.wire.frames import PullFrames, SendFrames, SendShape

@@ -4,6 +4,7 @@ A part gets these and its own collaborators in its constructor; no part knows th
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from tandemq.boundary import Now, Turn
@@ -14,6 +15,15 @@ from tandemq.storage.json_tables import DataVersion
 
 Handler = Callable[[Link, Command, Now], Command | None]
 """Handles a request. Returns the response, or None if it comes later, or never."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Facts about the machine that the broker runs on."""
+
+    boot_id: str
+    memory_bytes: int
+    utc_offset_s: int = 0
 
 
 class CurrentConfig:

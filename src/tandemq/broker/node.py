@@ -5,7 +5,6 @@ Source: docs/reference/requests.md; RocketMQ BrokerController and its processors
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 from tandemq.boundary import Closed, Disk, Event, Job, JobDone, LinkKind, Now, Opened, Outbox, Turn, TurnedAway
@@ -13,7 +12,7 @@ from tandemq.broker.connections.client_requests import ClientCalls, MembershipNo
 from tandemq.broker.connections.connection import Link, pack_host
 from tandemq.broker.connections.housekeeping import Housekeeping
 from tandemq.broker.connections.outbound import Peers
-from tandemq.broker.context import CurrentConfig, CurrentTurn, Handler, Role
+from tandemq.broker.context import CurrentConfig, CurrentTurn, Handler, Machine
 from tandemq.broker.failover.service import Failover
 from tandemq.broker.ha.service import Replication
 from tandemq.broker.integrity.damage_table import Damages
@@ -46,18 +45,8 @@ from tandemq.storage.recovery import Recovered, open_store
 from tandemq.storage.store import FlushJob, Store, StoreConfig
 
 log = logging.getLogger(__name__)
-REGISTER_AGAIN_MS = 2_000
 SAVE_AGAIN_MS = 5_000
 NEVER = 1 << 62
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What the node must know of the machine it runs on."""
-
-    boot_id: str
-    memory_bytes: int
-    utc_offset_s: int = 0
 
 
 class Broker:
@@ -99,7 +88,9 @@ class Broker:
             config, self.store, self.topics, self.groups, self.clients, self.offsets, machine.memory_bytes, outbox,
             self.damages,
         )  # fmt: skip
-        self.registration = Registration(config, self.topics, self.peers, self._master_found)
+        self.registration = Registration(
+            config, self.topics, self.peers, self.schedule, self.current_turn, self._master_found
+        )
         self.delay = DelayedMessages(self, now)
         self.membership = MembershipNotifier(self.clients, self.groups)
         self.handlers: dict[int, Handler] = {}
@@ -113,7 +104,6 @@ class Broker:
         """Links closed because of errors of our own."""
         self._puts_seen = 0
         self._flushing: Job | None = None
-        self._registering = False
         self._stopping = False
         self._sync_flush = config.flush_type == "SYNC_FLUSH"
         self.store.log.zero_ahead = self._sync_flush
@@ -123,11 +113,6 @@ class Broker:
             self.failover = Failover(self, parse_address(config.registry_address))
         self.replication = Replication(self, now, accept_loss=accept_loss)
         self._install(now)
-
-    @property
-    def role(self) -> Role:
-        """Our role in the group, for the parts that ask for it."""
-        return self
 
     @property
     def config(self) -> BrokerConfig:
@@ -152,12 +137,44 @@ class Broker:
     def _install(self, now: Now) -> None:
         every = self.schedule.every
         config = self.config
-        self.housekeeping = Housekeeping(self, now)
+        self.housekeeping = Housekeeping(
+            self.links,
+            self.clients,
+            self.locks,
+            self.send.dead_letters,
+            self.schedule,
+            self.current,
+            self.current_turn,
+            self.replication.masters.peers.__getitem__,
+            now,
+        )
         every(lambda: self.config.offsets_persist_ms, lambda _: self.offsets.save(),
               first_ms=now.mono_ms + config.offsets_persist_ms)  # fmt: skip
-        self.upkeep = Upkeep(self, now)
+        self.upkeep = Upkeep(
+            self.store,
+            self.disk,
+            self.send,
+            self.delay,
+            self.schedule,
+            self,
+            self.current,
+            self.current_turn,
+            self.replication.masters.needed,
+            self.machine.utc_offset_s,
+            now,
+        )
         self.scrubber = Scrubber(self, now)
-        self.stats = Stats(self, now)
+        self.stats = Stats(
+            self.store,
+            self.send,
+            self.pull,
+            self.schedule,
+            self,
+            self.current,
+            self.replication.transferred,
+            self.machine.utc_offset_s,
+            now,
+        )
         every(lambda: self.config.flush_interval_ms, self._begin_flush, first_ms=now.mono_ms + config.flush_interval_ms)
         from tandemq.broker.processors import table  # noqa: PLC0415  # it knows the broker, which installs them
 
@@ -275,8 +292,8 @@ class Broker:
             return
         if self.peers.owns(event.link):
             address = self.peers.closed(event.link, now)
-            if address in self.config.name_servers and not self._stopping:
-                self._register_again(now)
+            if not self._stopping:
+                self.registration.closed(address, now)
         elif self.replication.owns(event.link):
             self.replication.closed(event.link, event.reason, now)
         elif self.links.pop(event.link, None) is not None:
@@ -286,17 +303,6 @@ class Broker:
             if self.failover is not None:
                 self.failover.drop_link(event.link)
             self.membership.notify(self.clients.link_closed(event.link), turn)
-
-    def _register_again(self, now: Now) -> None:
-        """A name server forgets a broker whose link closes: do not leave it at that until the period is over."""
-        if not self._registering:
-            self._registering = True
-            self.schedule.at(now.mono_ms + min(REGISTER_AGAIN_MS, self.config.register_ms), self._register_now)
-
-    def _register_now(self, now: Now) -> None:
-        self._registering = False
-        if self.registration.address:
-            self.registration.register(self.turn_out, now)
 
     # Requests.
 

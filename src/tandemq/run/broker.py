@@ -10,7 +10,8 @@ from pathlib import Path
 from random import Random
 
 from tandemq.boundary import LinkKind
-from tandemq.broker.node import Broker, Machine
+from tandemq.broker.context import Machine
+from tandemq.broker.node import Broker
 from tandemq.config.settings import BrokerConfig, parse_delay_levels
 from tandemq.errors import ConfigError
 from tandemq.real.clock import read_clock

@@ -13,8 +13,8 @@ from random import Random
 from typing import Any
 
 from tandemq.boundary import Closed, Disk, LinkKind, Now, Turn
+from tandemq.broker.context import Machine
 from tandemq.broker.failover.service import Failover
-from tandemq.broker.node import Machine
 from tandemq.config.settings import tiny
 from tandemq.coordination.registry import records
 from tandemq.coordination.registry.records import BrokerPermission, GroupConfig, GroupState, Mode, Role

@@ -16,7 +16,8 @@ from random import Random
 from typing import Any
 
 from tandemq.boundary import Closed, Connect, Disk, Event, Job, JobDone, LinkKind, Now, Opened, Turn
-from tandemq.broker.node import Broker, Machine
+from tandemq.broker.context import Machine
+from tandemq.broker.node import Broker
 from tandemq.codec.record.record import decode_messages
 from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command

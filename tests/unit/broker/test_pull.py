@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tandemq.boundary import Drained, LinkKind, Turn
-from tandemq.broker.node import Machine
+from tandemq.broker.context import Machine
 from tandemq.broker.pull import processor
 from tandemq.broker.pull.hold_service import HELD_PER_LINK_MAX
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command

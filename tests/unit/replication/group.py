@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from tandemq.boundary import Closed, Disk, Drained, LinkKind, Now, Turn
-from tandemq.broker.node import Machine
+from tandemq.broker.context import Machine
 from tandemq.config.settings import tiny
 from tandemq.model.codes import RequestCode
 from tandemq.replication.authentication import Keyring

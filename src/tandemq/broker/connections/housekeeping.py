@@ -7,16 +7,17 @@ Source: docs/reference/guarantees.md, "memory"; RocketMQ ClientHousekeepingServi
 """
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 from tandemq.boundary import Now, Opened, Turn
 from tandemq.broker.connections.connection import Link
+from tandemq.broker.context import CurrentConfig, CurrentTurn
+from tandemq.broker.send.dead_letters import DeadLetters
+from tandemq.broker.state.clients import Clients, QueueLocks
+from tandemq.broker.state.schedule import Schedule
 from tandemq.codec.remoting.partial_frames import TooMuch, Unfinished
 from tandemq.codec.remoting.response_budget import Answered
 from tandemq.refusals import Refusals
-
-if TYPE_CHECKING:
-    from tandemq.broker.node import Broker
 
 log = logging.getLogger(__name__)
 SCAN_MS = 10_000
@@ -25,14 +26,31 @@ SCAN_MS = 10_000
 class Housekeeping:
     """Which links of clients must go."""
 
-    def __init__(self, broker: "Broker", now: Now) -> None:
-        """Looks at all of them every `SCAN_MS`."""
-        self._broker = broker
+    def __init__(
+        self,
+        links: Mapping[int, Link],
+        clients: Clients,
+        locks: QueueLocks,
+        dead_letters: DeadLetters,
+        schedule: Schedule,
+        current: CurrentConfig,
+        turn: CurrentTurn,
+        replica_peer: Callable[[int], str],
+        now: Now,
+    ) -> None:
+        """Look at all connections every `SCAN_MS`. `replica_peer` returns the peer of a replication connection."""
+        self._links = links
+        self._clients = clients
+        self._locks = locks
+        self._dead_letters = dead_letters
+        self._current = current
+        self._turn = turn
+        self._replica_peer = replica_peer
         self.unfinished = Unfinished()
         self.answered = Answered()
         self._refusals = Refusals()
         self._closings = Refusals()
-        broker.schedule.every(SCAN_MS, self._scan, first_ms=now.mono_ms + SCAN_MS)
+        schedule.every(SCAN_MS, self._scan, first_ms=now.mono_ms + SCAN_MS)
 
     def begin_turn(self, now: Now) -> None:
         """Before anything is received."""
@@ -41,7 +59,7 @@ class Housekeeping:
 
     def opened(self, event: Opened, now: Now) -> Link:
         """A client connected."""
-        limit = self._broker.config.frame_bytes_max
+        limit = self._current.config.frame_bytes_max
         return Link(event.link, event.kind, event.peer, now.mono_ms, limit, self.unfinished)
 
     def keeps(self, link: int, size: int) -> None:
@@ -53,18 +71,18 @@ class Housekeeping:
 
     def make_room(self, turn: Turn, now: Now) -> None:
         """After all was received: no more than `unfinishedFramesMax` bytes of frames are kept."""
-        if self.unfinished.total <= self._broker.config.unfinished_bytes_max:
+        if self.unfinished.total <= self._current.config.unfinished_bytes_max:
             return
-        for frame in self.unfinished.surplus(self._broker.config.unfinished_bytes_max):
+        for frame in self.unfinished.surplus(self._current.config.unfinished_bytes_max):
             self._close(frame, "more than unfinishedFramesMax begun on all connections", turn, now)
 
     def _scan(self, now: Now) -> None:
-        broker, turn = self._broker, self._broker.turn_out
-        idle_ms = broker.config.connection_idle_ms
-        expired = broker.clients.expired(now.mono_ms, broker.config.client_expiry_ms)
-        broker.locks.expire(now.mono_ms)
-        broker.send.dead_letters.report(now.mono_ms)
-        for link in broker.links.values():
+        turn = self._turn.out
+        idle_ms = self._current.config.connection_idle_ms
+        expired = self._clients.expired(now.mono_ms, self._current.config.client_expiry_ms)
+        self._locks.expire(now.mono_ms)
+        self._dead_letters.report(now.mono_ms)
+        for link in self._links.values():
             if now.mono_ms - link.seen_ms > idle_ms or link.number in expired:
                 self.close(link, "silent for too long", turn, now)
                 self.unfinished.drop(link.number)
@@ -79,8 +97,8 @@ class Housekeeping:
         turn.closes.append((link.number, reason))
 
     def _close(self, frame: TooMuch, why: str, turn: Turn, now: Now) -> None:
-        client = self._broker.links.get(frame.link)
-        peer = self._broker.replication.masters.peers[frame.link] if client is None else client.peer
+        client = self._links.get(frame.link)
+        peer = self._replica_peer(frame.link) if client is None else client.peer
         times = self._refusals.note(peer.rpartition(":")[0], now.mono_ms)
         if times:
             log.warning(

@@ -10,12 +10,14 @@ Source: docs/internals/ha.md, "configuration"; RocketMQ SlaveSynchronize; requir
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from tandemq.boundary import Now
-from tandemq.broker.state.consumer_offsets import SEPARATOR, parse_offsets_body
-from tandemq.broker.state.groups import parse_groups
-from tandemq.broker.state.topics import parse_topics
+from tandemq.broker.connections.outbound import Peers
+from tandemq.broker.context import CurrentTurn
+from tandemq.broker.send.delay import DelayedMessages
+from tandemq.broker.state.consumer_offsets import SEPARATOR, ConsumerOffsets, parse_offsets_body
+from tandemq.broker.state.groups import Groups, parse_groups
+from tandemq.broker.state.topics import Topics, parse_topics
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.errors import TandemError
 from tandemq.model.codes import RequestCode as Code
@@ -24,9 +26,6 @@ from tandemq.model.command import Command
 from tandemq.model.text import brief
 from tandemq.storage.json_tables import DataVersion
 
-if TYPE_CHECKING:
-    from tandemq.broker.node import Broker
-
 log = logging.getLogger(__name__)
 TIMEOUT_MS = 3_000
 
@@ -34,9 +33,24 @@ TIMEOUT_MS = 3_000
 class MetadataSync:
     """Asks the master for its tables and takes them over."""
 
-    def __init__(self, broker: "Broker") -> None:
-        """Nothing was asked yet."""
-        self._broker = broker
+    def __init__(
+        self,
+        topics: Topics,
+        groups: Groups,
+        offsets: ConsumerOffsets,
+        delay: DelayedMessages,
+        peers: Peers,
+        turn: CurrentTurn,
+        is_accepted: Callable[[], bool],
+    ) -> None:
+        """Nothing was asked yet. `is_accepted` tells whether a master has found our log to be of its own history."""
+        self._topic_table = topics
+        self._group_table = groups
+        self._offset_table = offsets
+        self._delay = delay
+        self._peers = peers
+        self._turn = turn
+        self._is_accepted = is_accepted
         self._takers: dict[Code, Callable[[str, bytes], None]] = {
             Code.GET_ALL_TOPIC_CONFIG: self._topics,
             Code.GET_ALL_CONSUMER_OFFSET: self._offsets,
@@ -55,8 +69,8 @@ class MetadataSync:
     def sync(self, master: str, now: Now) -> None:
         """Ask for every table."""
         for code, take in self._takers.items():
-            self._broker.peers.call(
-                master, Command(code), TIMEOUT_MS, self._on_answer(master, code, take), self._broker.turn_out, now
+            self._peers.call(
+                master, Command(code), TIMEOUT_MS, self._on_answer(master, code, take), self._turn.out, now
             )
 
     def _on_answer(
@@ -80,34 +94,33 @@ class MetadataSync:
         raw = loads(body, is_trusted=True)
         version, configs = DataVersion.from_json(raw.get("dataVersion")), parse_topics(raw)
         self._told = (master, frozenset(config.topic_name for config in configs))
-        if version != self._broker.topics.version:
-            self._broker.topics.replace(configs, version)
-            log.info("metadata: took over %d topics", len(self._broker.topics.table))
+        if version != self._topic_table.version:
+            self._topic_table.replace(configs, version)
+            log.info("metadata: took over %d topics", len(self._topic_table.table))
 
     def _groups(self, _master: str, body: bytes) -> None:
         raw = loads(body, is_trusted=True)
         version = DataVersion.from_json(raw.get("dataVersion"))
-        if version != self._broker.groups.version:
-            self._broker.groups.replace(parse_groups(raw), version)
+        if version != self._group_table.version:
+            self._group_table.replace(parse_groups(raw), version)
 
     def _offsets(self, master: str, body: bytes) -> None:
-        offsets, (table, version) = self._broker.offsets, parse_offsets_body(body)
+        offsets, (table, version) = self._offset_table, parse_offsets_body(body)
         offsets.merge(table, version)
         self._forget_topics(master, table)
         offsets.save()
 
     def _forget_topics(self, master: str, table: dict[str, dict[int, int]]) -> None:
         """Offsets of topics that the master has deleted: it told of its topics first, and has no offsets of them."""
-        side = self._broker.replication.slave
         (asked, names), self._told = self._told, ("", frozenset())
-        if side is None or not side.is_accepted or asked != master:
+        if not self._is_accepted() or asked != master:
             return
         known = names | {key.rpartition(SEPARATOR)[0] for key in table}
-        offsets = self._broker.offsets
+        offsets = self._offset_table
         for topic in {key.rpartition(SEPARATOR)[0] for key in offsets.table} - known:
             offsets.remove_topic(topic)
             log.info("metadata: offsets of topic=%s went, which the master has deleted", topic)
 
     def _delays(self, _master: str, body: bytes) -> None:
-        self._broker.delay.adopt_body(body)
-        self._broker.delay.save()
+        self._delay.adopt_body(body)
+        self._delay.save()

@@ -97,6 +97,13 @@ class Replication:
         if self.slave is not None and self.slave.session is not None:
             self.slave.session.send_heartbeat(heartbeat, now.mono_ms)
 
+    def transferred(self) -> dict[int, int]:
+        """Return the bytes sent to slaves, or received from the master, by replication connection."""
+        found = {link: session.transferred_bytes for link, session in self.masters.sessions.items()}
+        if self.slave is not None and self.slave.session is not None:
+            found[self.slave.link] = self.slave.session.received_bytes
+        return found
+
     @property
     def log_epoch(self) -> int:
         """The last epoch of which our log has anything, or the one that begins at its end; 0: none."""

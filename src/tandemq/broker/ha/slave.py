@@ -49,7 +49,15 @@ class SlaveSide:
         self.refusals = Refusals()
         self.is_refused = False
         """Whether the present link ended with a refusal, or with a master that did not prove itself."""
-        self.metadata = MetadataSync(broker)
+        self.metadata = MetadataSync(
+            broker.topics,
+            broker.groups,
+            broker.offsets,
+            broker.delay,
+            broker.peers,
+            broker.current_turn,
+            lambda: self.is_accepted,
+        )
         self.epoch = 0
         self.master: int | None = None
         """Its broker id, in a group with a registry; None: nobody is to be copied."""

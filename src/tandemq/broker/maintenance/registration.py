@@ -20,6 +20,8 @@ import msgspec
 
 from tandemq.boundary import Now, Turn
 from tandemq.broker.connections.outbound import Peers
+from tandemq.broker.context import CurrentTurn
+from tandemq.broker.state.schedule import Schedule
 from tandemq.broker.state.topics import Topics
 from tandemq.codec.remoting.fastjson import dumps
 from tandemq.config.settings import BrokerConfig
@@ -32,6 +34,7 @@ log = logging.getLogger(__name__)
 PIECE_TOPICS = 2_000
 PIECE_BYTES = 2 << 20
 TABLE_VERSION = "tandemDataVersion"
+REGISTER_AGAIN_MS = 2_000
 WEIGHT_DEFAULT = 100
 """Of groups that say nothing."""
 MasterFound = Callable[[str, str, Now], None]
@@ -54,11 +57,21 @@ class _Round:
 class Registration:
     """Registers at every name server: at the start, periodically, and when a topic changed."""
 
-    def __init__(self, config: BrokerConfig, topics: Topics, peers: Peers, master_found: MasterFound) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: Topics,
+        peers: Peers,
+        schedule: Schedule,
+        turn: CurrentTurn,
+        master_found: MasterFound,
+    ) -> None:
         """Nothing is sent before `register`."""
         self._config = config
         self._topics = topics
         self._peers = peers
+        self._schedule = schedule
+        self._turn = turn
         self._master_found = master_found
         self.address = ""
         self.ha_address = ""
@@ -72,6 +85,8 @@ class Registration:
         """A name server that knows another address under our id takes the one of the higher epoch."""
         self.registered: set[str] = set()
         """Name servers whose last answer was yes."""
+        self._is_due = False
+        """Whether a registration is scheduled because a connection closed."""
         self._said: dict[str, str] = {}
         self._in_flight: dict[str, _Round] = {}
         """By name server: the registration whose pieces were sent last, until all are answered."""
@@ -94,6 +109,17 @@ class Registration:
                 self._peers.call(
                     server, command, self._config.register_timeout_ms, self._answered(server, current), turn, now
                 )
+
+    def closed(self, address: str, now: Now) -> None:
+        """Register again soon if a name server's connection closed: it forgets the broker with the connection."""
+        if address in self._config.name_servers and not self._is_due:
+            self._is_due = True
+            self._schedule.at(now.mono_ms + min(REGISTER_AGAIN_MS, self._config.register_ms), self._register_again)
+
+    def _register_again(self, now: Now) -> None:
+        self._is_due = False
+        if self.address:
+            self.register(self._turn.out, now)
 
     def _waits(self, server: str) -> bool:
         """Whether pieces are in flight to a name server: what changed meanwhile is sent when they are answered."""

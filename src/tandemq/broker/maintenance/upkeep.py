@@ -4,18 +4,21 @@ Source: docs/internals/storage.md, "flush" and "retention".
 """
 
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tandemq.boundary import Disk, Job, Now
+from tandemq.broker.context import CurrentConfig, CurrentTurn, Role
+from tandemq.broker.send.delay import DelayedMessages
+from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.failure_log import Failures
+from tandemq.broker.state.schedule import Schedule
 from tandemq.config.settings import BrokerConfig
 from tandemq.errors import StoreError
 from tandemq.storage.checkpoint import Checkpoint, write_checkpoint
 from tandemq.storage.retention import LogSegment, RetentionConfig, decide, parse_hours
-
-if TYPE_CHECKING:
-    from tandemq.broker.node import Broker
+from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
 SYNC_EVERY_MS = 10_000
@@ -48,10 +51,32 @@ class _SyncWork(NamedTuple):
 class Upkeep:
     """The periodic work of one broker."""
 
-    def __init__(self, broker: "Broker", now: Now) -> None:
-        """Begin all periods."""
-        self._broker = broker
-        config = broker.config
+    def __init__(
+        self,
+        store: Store,
+        disk: Disk,
+        send: SendPath,
+        delay: DelayedMessages,
+        schedule: Schedule,
+        role: Role,
+        current: CurrentConfig,
+        turn: CurrentTurn,
+        replicas_need: Callable[[], dict[str, int]],
+        utc_offset_s: int,
+        now: Now,
+    ) -> None:
+        """Begin all periods. `replicas_need` returns the first log offset that each replica lacks, by its name."""
+        self._store = store
+        self._disk = disk
+        self._send = send
+        self._delay = delay
+        self._schedule = schedule
+        self._role = role
+        self._current = current
+        self._turn = turn
+        self._replicas_need = replicas_need
+        self._utc_offset_s = utc_offset_s
+        config = current.config
         self.adopt_config(config)
         self._syncing: Job | None = None
         self._expired_end = 0
@@ -65,14 +90,14 @@ class Upkeep:
         self._queue_failures = Failures(
             logging.WARNING, "queue entries stay in memory for now", "queue entries are written again"
         )
-        every = broker.schedule.every
+        every = schedule.every
         every(
-            lambda: broker.config.queue_flush_interval_ms,
+            lambda: current.config.queue_flush_interval_ms,
             self._flush_queues,
             first_ms=now.mono_ms + config.queue_flush_interval_ms,
         )
         every(SYNC_EVERY_MS, self._begin_sync, first_ms=now.mono_ms + SYNC_EVERY_MS)
-        every(lambda: broker.config.clean_interval_ms, self.clean, first_ms=now.mono_ms + config.clean_interval_ms)
+        every(lambda: current.config.clean_interval_ms, self.clean, first_ms=now.mono_ms + config.clean_interval_ms)
 
     def adopt_config(self, config: BrokerConfig) -> None:
         """Take the settings of retention, at the start and when they change."""
@@ -89,22 +114,22 @@ class Upkeep:
 
     def _flush_queues(self, now: Now) -> None:
         try:
-            self._broker.store.flush_queues()
+            self._store.flush_queues()
         except StoreError as error:
             self._queue_failures.note(error, now)
         else:
             self._queue_failures.over(now)
 
     def _begin_sync(self, _now: Now) -> None:
-        store = self._broker.store
+        store = self._store
         store.log.reader.forget_if_idle()
         if self._syncing is not None or store.marks.written <= store.marks.synced or store.log.refused is not None:
             return
         end = min(store.marks.written, store.log.flushed_offset)
         checkpoint = store.checkpoint(store.queued_ms) if end == store.marks.written else None
-        work = _SyncWork(self._broker.disk, store.paths_to_sync(), end, checkpoint, store.log.cut_count)
+        work = _SyncWork(self._disk, store.paths_to_sync(), end, checkpoint, store.log.cut_count)
         self._syncing = Job("sync queues", work.run, work)
-        self._broker.turn_out.jobs.append(self._syncing)
+        self._turn.out.jobs.append(self._syncing)
 
     def job_done(self, job: Job, error: Exception | None) -> bool:
         """A job ended; False if it is none of ours."""
@@ -116,14 +141,14 @@ class Upkeep:
         if error is not None:
             log.warning("store: queue files could not be synced: %s", error)
             return True
-        if work.cut_count != self._broker.store.log.cut_count:
+        if work.cut_count != self._store.log.cut_count:
             return True
         try:
-            self._broker.store.synced_up_to(work.end)
+            self._store.synced_up_to(work.end)
         except StoreError as error_of_marks:
             log.warning("store: how far the log is synced could not be noted: %s", error_of_marks)
-        if 0 < self._expired_end <= self._broker.store.marks.synced:
-            self._broker.schedule.at(0, self.clean)
+        if 0 < self._expired_end <= self._store.marks.synced:
+            self._schedule.at(0, self.clean)
         return True
 
     # Retention.
@@ -134,15 +159,15 @@ class Upkeep:
 
     def clean(self, now: Now) -> None:
         """Delete what may go; refuse or take messages by how full the disk is."""
-        broker, store = self._broker, self._broker.store
+        store = self._store
         try:
-            usage = broker.disk.usage()
-            starts, changed = store.log.segment_starts, broker.disk.modified_ms
+            usage = self._disk.usage()
+            starts, changed = store.log.segment_starts, self._disk.modified_ms
             segments = [
                 LogSegment(start, start + store.config.segment_bytes, changed(store.log.segment_path(start)))
                 for start in starts
             ]
-            hour = datetime.fromtimestamp(now.wall_ms / 1000 + broker.machine.utc_offset_s, UTC).hour
+            hour = datetime.fromtimestamp(now.wall_ms / 1000 + self._utc_offset_s, UTC).hour
             decision = decide(
                 self.retention,
                 segments,
@@ -169,9 +194,9 @@ class Upkeep:
         self._set_full(decision.is_full, usage.ratio)
 
     def _needed(self) -> dict[str, int]:
-        needed = self._broker.replication.masters.needed()
-        delayed = self._broker.delay.needed_from()
-        if delayed is not None and self._broker.is_master:
+        needed = self._replicas_need()
+        delayed = self._delay.needed_from()
+        if delayed is not None and self._role.is_master:
             needed["delayed messages"] = delayed
         return needed
 
@@ -196,7 +221,7 @@ class Upkeep:
         if is_full == self.is_full:
             return
         self.is_full = is_full
-        send = self._broker.send
+        send = self._send
         if is_full:
             send.refuse(DISK_FULL, FULL_REMARK.format(ratio, self.retention.full_ratio))
             log.error("retention: the disk is %.0f%% full, messages are refused", ratio * 100)

@@ -4,10 +4,16 @@ Tools read the texts by splitting them, so their form is part of the protocol; n
 Source: docs/reference/requests.md, "runtime figures"; RocketMQ StoreStatsService, AdminBrokerProcessor, HARuntimeInfo.
 """
 
-from typing import TYPE_CHECKING
-
-from tandemq.boundary import DiskUsage, Now
+from tandemq.boundary import Disk, DiskUsage, Now
 from tandemq.broker.connections.connection import Link
+from tandemq.broker.context import CurrentConfig, Handler, Role
+from tandemq.broker.ha.service import Replication
+from tandemq.broker.integrity.damage_table import Damages
+from tandemq.broker.integrity.scrubber import Scrubber
+from tandemq.broker.send.delay import DelayedMessages
+from tandemq.broker.send.processor import SendPath
+from tandemq.broker.state.schedule import Schedule
+from tandemq.broker.state.stats import Stats
 from tandemq.codec.remoting.fastjson import dumps
 from tandemq.metrics import LARGEST_MS, Histogram
 from tandemq.model.codes import RequestCode as Code
@@ -16,10 +22,7 @@ from tandemq.model.command import VERSION_SPOKEN, Command
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.replication.master import MasterSessionState
 from tandemq.replication.slave import SlaveSessionState
-
-if TYPE_CHECKING:
-    from tandemq.broker.context import Handler
-    from tandemq.broker.node import Broker
+from tandemq.storage.store import Store
 
 VERSION_NAME = "V4_9_8"
 NO_LIMIT = (1 << 31) - 1
@@ -43,28 +46,54 @@ _POOLS = ("send", "pull", "litePull", "query", "ack")
 """RocketMQ's queues before its thread pools. Here requests are answered in the turn they arrive in: nothing queues."""
 
 
-def handlers(broker: "Broker") -> "dict[Code, Handler]":
-    """The handlers of this module, bound to a broker."""
-    on = _Runtime(broker)
-    return {
-        Code.GET_BROKER_RUNTIME_INFO: on.figures,
-        Code.GET_BROKER_HA_STATUS: on.replication,
-        Code.GET_BROKER_EPOCH_CACHE: on.generations,
-    }
+class RuntimeInfoProcessor:
+    """Answer the figures of the running broker, and the state of replication."""
 
+    def __init__(
+        self,
+        store: Store,
+        disk: Disk,
+        send: SendPath,
+        delay: DelayedMessages,
+        stats: Stats,
+        schedule: Schedule,
+        scrubber: Scrubber,
+        damages: Damages,
+        replication: Replication,
+        role: Role,
+        current: CurrentConfig,
+        started_ms: int,
+    ) -> None:
+        """Take the collaborators; `started_ms`: calendar time of the start."""
+        self._store = store
+        self._disk = disk
+        self._send = send
+        self._delay = delay
+        self._stats = stats
+        self._schedule = schedule
+        self._scrubber = scrubber
+        self._damages = damages
+        self._replication = replication
+        self._role = role
+        self._current = current
+        self._started_ms = started_ms
 
-class _Runtime:
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def handlers(self) -> dict[Code, Handler]:
+        """Return the handlers by request code."""
+        return {
+            Code.GET_BROKER_RUNTIME_INFO: self._on_figures,
+            Code.GET_BROKER_HA_STATUS: self._on_replication,
+            Code.GET_BROKER_EPOCH_CACHE: self._on_generations,
+        }
 
-    def figures(self, _link: Link, command: Command, now: Now) -> Command | None:
+    def _on_figures(self, _link: Link, command: Command, now: Now) -> Command | None:
         table = self._identity(now) | self._puts() | self._rates() | self._days() | self._log(now) | _idle()
         return command.answer(ResponseCode.SUCCESS, body=dumps({"table": table}))
 
-    def generations(self, _link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_generations(self, _link: Link, command: Command, _now: Now) -> Command | None:
         """Under RocketMQ's names; a generation ends where the next begins."""
-        config, end = self._broker.config, self._broker.store.log.written_end
-        pairs = self._broker.replication.generations
+        config, end = self._current.config, self._store.log.written_end
+        pairs = self._replication.generations
         bounds = [*(start for _, start in pairs), end]
         table = {
             "clusterName": config.cluster,
@@ -79,18 +108,17 @@ class _Runtime:
         return command.answer(ResponseCode.SUCCESS, body=dumps(table))
 
     def _identity(self, now: Now) -> dict[str, str]:
-        broker = self._broker
         return {
-            "bootTimestamp": str(broker.started_ms),
-            "runtime": runtime_text(now.wall_ms - broker.started_ms),
-            "brokerActive": str(broker.is_master).lower(),
+            "bootTimestamp": str(self._started_ms),
+            "runtime": runtime_text(now.wall_ms - self._started_ms),
+            "brokerActive": str(self._role.is_master).lower(),
             "brokerVersion": str(VERSION_SPOKEN),
             "brokerVersionDesc": VERSION_NAME,
             "startAcceptSendRequestTimeStamp": "0",
         }
 
     def _puts(self) -> dict[str, str]:
-        send, stats = self._broker.send, self._broker.stats
+        send, stats = self._send, self._stats
         times = stats.put_times_so_far()
         return {
             "putMessageTimesTotal": str(send.count),
@@ -109,7 +137,7 @@ class _Runtime:
         }
 
     def _rates(self) -> dict[str, str]:
-        rates = self._broker.stats.rates
+        rates = self._stats.rates
         found, missed = rates("finds"), rates("misses")
         given = _three(rates("given"))
         return {
@@ -122,7 +150,7 @@ class _Runtime:
         }
 
     def _days(self) -> dict[str, str]:
-        day, totals = self._broker.stats.day, self._broker.stats.totals()
+        day, totals = self._stats.day, self._stats.totals()
         return {
             "msgPutTotalYesterdayMorning": str(day.puts_yesterday),
             "msgPutTotalTodayMorning": str(day.puts_today),
@@ -133,15 +161,14 @@ class _Runtime:
         }
 
     def _log(self, now: Now) -> dict[str, str]:
-        broker = self._broker
-        store_log, usage = broker.store.log, broker.disk.usage()
+        store_log, usage = self._store.log, self._disk.usage()
         ratio = f"{usage.ratio:.4f}"
         return (
             {
                 "commitLogMinOffset": str(store_log.start),
                 "commitLogMaxOffset": str(store_log.written_end),
                 "commitLogDiskRatio": ratio,
-                f"commitLogDiskRatio_{broker.config.store_path}/commitlog": ratio,
+                f"commitLogDiskRatio_{self._current.config.store_path}/commitlog": ratio,
                 "consumeQueueDiskRatio": ratio,
                 "commitLogDirCapacity": capacity_text(usage),
                 "remainHowManyDataToFlush": bytes_text(store_log.written_end - store_log.flushed_offset),
@@ -152,7 +179,7 @@ class _Runtime:
                 "dispatchMaxBuffer": "0",
                 "pageCacheLockTimeMills": "0",
                 "haRefusedTimes": str(self._refused_times()),
-                "loopLagMax": str(broker.schedule.lag_ms_max(now)),
+                "loopLagMax": str(self._schedule.lag_ms_max(now)),
             }
             | self._delays()
             | self._integrity()
@@ -160,43 +187,41 @@ class _Runtime:
 
     def _integrity(self) -> dict[str, str]:
         """TandemQ's own: how the commit log was when it was verified last."""
-        scrubber = self._broker.scrubber
-        ranges = self._broker.damages.ranges
+        scrubber = self._scrubber
+        ranges = self._damages.ranges
         return {
             "scrubLastPassTimestamp": str(scrubber.last.ended_ms),
             "scrubLastPassBytes": str(scrubber.last.bytes),
             "scrubPosition": str(scrubber.position),
             "logDamagedRanges": ";".join(f"{one.start}-{one.end}" for one in ranges[:SHOWN_RANGES_MAX]),
             "logDamagedRangesTotal": str(len(ranges)),
-            "logRepairedRangesTotal": str(self._broker.damages.repaired_total),
+            "logRepairedRangesTotal": str(self._damages.repaired_total),
             "queueEntriesRebuiltTotal": str(scrubber.entries.rebuilt),
         }
 
     def _earliest_ms(self, now: Now) -> int:
         """Store time of the first record in the log; -1 if there is none."""
-        start = self._broker.store.log.start
-        if start >= self._broker.store.log.written_end:
+        start = self._store.log.start
+        if start >= self._store.log.written_end:
             return -1
-        return min(now.wall_ms, self._broker.store.store_time(start, 0) or -1)
+        return min(now.wall_ms, self._store.store_time(start, 0) or -1)
 
     def _delays(self) -> dict[str, str]:
-        broker = self._broker
         found = {}
-        for level in range(1, len(broker.store.config.delays_ms) + 1):
-            queue = broker.store.queues.get((SCHEDULE_TOPIC, level - 1))
+        for level in range(1, len(self._store.config.delays_ms) + 1):
+            queue = self._store.queues.get((SCHEDULE_TOPIC, level - 1))
             if queue is not None:
-                found[f"scheduleMessageOffset_{level}"] = f"{broker.delay.progress.get(level, 0)},{queue.max_offset}"
+                found[f"scheduleMessageOffset_{level}"] = f"{self._delay.progress.get(level, 0)},{queue.max_offset}"
         return found
 
     # Replication.
 
-    def replication(self, _link: Link, command: Command, now: Now) -> Command | None:
-        broker = self._broker
-        is_master = broker.is_master
+    def _on_replication(self, _link: Link, command: Command, now: Now) -> Command | None:
+        is_master = self._role.is_master
         slaves = self._slaves(now) if is_master else []
         body = {
             "master": is_master,
-            "masterCommitLogMaxOffset": broker.store.log.written_end if is_master else 0,
+            "masterCommitLogMaxOffset": self._store.log.written_end if is_master else 0,
             "inSyncSlaveNums": sum(bool(slave["inSync"]) for slave in slaves),
             "haConnectionInfo": slaves,
             "haClientRuntimeInfo": self._own_link(now),
@@ -207,7 +232,7 @@ class _Runtime:
     def _slaves(self, now: Now) -> list[dict[str, object]]:
         """Links that copy our log; who it is and both clocks are TandemQ's own additions."""
         calendar = now.wall_ms - now.mono_ms
-        masters, end = self._broker.replication.masters, self._broker.store.log.written_end
+        masters, end = self._replication.masters, self._store.log.written_end
         found: list[dict[str, object]] = []
         for link, session in masters.sessions.items():
             if session.state is not MasterSessionState.TRANSFER:
@@ -217,10 +242,10 @@ class _Runtime:
                 {
                     "addr": masters.peers[link],
                     "diff": end - acked,
-                    "inSync": end - acked < self._broker.config.ha_lag_bytes_max,
+                    "inSync": end - acked < self._current.config.ha_lag_bytes_max,
                     "slaveAckOffset": acked,
                     "transferFromWhere": max(0, session.next_offset),
-                    "transferredByteInSecond": self._broker.stats.ha_rates.get(link, 0),
+                    "transferredByteInSecond": self._stats.ha_rates.get(link, 0),
                     "brokerId": session.hello.broker_id if session.hello is not None else -1,
                     "authenticated": session.is_authenticated,
                     "tls": session.tls,
@@ -232,12 +257,12 @@ class _Runtime:
 
     def _refused_times(self) -> int:
         """Connections that replication refused, here or by the master, since the start. TandemQ's own addition."""
-        both = self._broker.replication
+        both = self._replication
         return both.masters.refusals.count + (both.slave.refusals.count if both.slave is not None else 0)
 
     def _own_link(self, now: Now) -> dict[str, object]:
         """Our link to a master; a master has none."""
-        own = self._broker.replication.slave
+        own = self._replication.slave
         session = own.session if own is not None else None
         calendar = now.wall_ms - now.mono_ms
         return {
@@ -248,8 +273,8 @@ class _Runtime:
             "lastWriteTimestamp": calendar + session.last_write_ms if session is not None else 0,
             "masterAddr": own.ha_address if own is not None else "",
             "masterFlushOffset": 0,
-            "maxOffset": self._broker.store.log.written_end if own is not None else 0,
-            "transferredByteInSecond": self._broker.stats.ha_rates.get(own.link, 0) if own is not None else 0,
+            "maxOffset": self._store.log.written_end if own is not None else 0,
+            "transferredByteInSecond": self._stats.ha_rates.get(own.link, 0) if own is not None else 0,
         }
 
 

@@ -14,15 +14,17 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tandemq.boundary import Now
+from tandemq.broker.context import CurrentConfig, Role
+from tandemq.broker.pull.processor import PullPath
+from tandemq.broker.send.processor import SendPath
+from tandemq.broker.state.schedule import Schedule
 from tandemq.errors import StoreError
 from tandemq.metrics import Histogram, Series, StatsSnapshot
 from tandemq.storage.consume_queue import ConsumeQueue
-
-if TYPE_CHECKING:
-    from tandemq.broker.node import Broker
+from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
 SECOND_MS = 1_000
@@ -58,11 +60,31 @@ class Day(NamedTuple):
 class Stats:
     """The figures of one broker."""
 
-    def __init__(self, broker: "Broker", now: Now) -> None:
-        """Begin to sample; messages that are there already do not count."""
-        self._broker = broker
+    def __init__(
+        self,
+        store: Store,
+        send: SendPath,
+        pull: PullPath,
+        schedule: Schedule,
+        role: Role,
+        current: CurrentConfig,
+        replicated: Callable[[], dict[int, int]],
+        utc_offset_s: int,
+        now: Now,
+    ) -> None:
+        """Begin to sample; messages that are there already do not count.
+
+        `replicated` returns the bytes sent or received so far by replication connection.
+        """
+        self._store = store
+        self._send = send
+        self._pull = pull
+        self._role = role
+        self._current = current
+        self._replicated = replicated
+        self._utc_offset_s = utc_offset_s
         self._series: dict[tuple[str, str], Series] = {}
-        self._seen = {key: queue.max_offset for key, queue in broker.store.queues.items()}
+        self._seen = {key: queue.max_offset for key, queue in store.queues.items()}
         self._given: dict[tuple[str, str], tuple[int, int, int]] = {}
         self._seconds: deque[tuple[int, Totals]] = deque([(now.mono_ms, self.totals())], RATE_SPANS_S[-1] + 1)
         self._sampled_ms = now.mono_ms
@@ -80,7 +102,7 @@ class Stats:
         self.ha_rates: dict[int, int] = {}
         """Bytes sent in the last second, by replication link; our own link to a master counts what it received."""
         self._ha_bytes: dict[int, int] = {}
-        every = broker.schedule.every
+        every = schedule.every
         every(SECOND_MS, self._each_second, first_ms=now.mono_ms + SECOND_MS)
         every(60 * SECOND_MS, self._each_minute, first_ms=now.mono_ms + 60 * SECOND_MS)
         for span, period_ms in enumerate(SAMPLE_MS):
@@ -130,10 +152,10 @@ class Stats:
             self._sampled_ms = now.mono_ms
 
     def _count_puts(self) -> None:
-        if not self._broker.is_master:
+        if not self._role.is_master:
             return
-        cluster, puts = self._broker.config.cluster, 0
-        for key, queue in self._broker.store.queues.items():
+        cluster, puts = self._current.config.cluster, 0
+        for key, queue in self._store.queues.items():
             seen = self._seen.get(key, 0)
             grown = queue.max_offset - seen
             if grown:
@@ -148,8 +170,8 @@ class Stats:
         """Bytes of a queue's newest records; see SIZES_READ_MAX."""
         start = queue.max_offset - min(count, SIZES_READ_MAX)
         try:
-            largest = self._broker.store.config.segment_bytes  # holes and damaged entries claim others
-            entries = self._broker.store.entries(queue, start, queue.max_offset - start)
+            largest = self._store.config.segment_bytes  # holes and damaged entries claim others
+            entries = self._store.entries(queue, start, queue.max_offset - start)
             sizes = [size for _, size, _ in entries if 0 < size <= largest]
         except StoreError as error:
             log.warning("stats: sizes in queue %s/%d were not counted: %s", queue.topic, queue.queue_id, error)
@@ -158,7 +180,7 @@ class Stats:
 
     def _count_gets(self) -> None:
         gets = 0
-        for (topic, group), counts in self._broker.pull.counts.items():
+        for (topic, group), counts in self._pull.counts.items():
             before = self._given.get((topic, group), (0, 0, 0))
             grown = counts.messages - before[0]
             if grown:
@@ -167,14 +189,14 @@ class Stats:
                 answers = counts.answers - before[2]
                 self.add("GROUP_GET_NUMS", f"{topic}@{group}", grown, answers)
                 self.add("GROUP_GET_SIZE", f"{topic}@{group}", counts.bytes - before[1], answers)
-        self.add("BROKER_GET_NUMS", self._broker.config.cluster, gets, gets)
+        self.add("BROKER_GET_NUMS", self._current.config.cluster, gets, gets)
 
     # Totals, rates, days.
 
     def totals(self) -> Totals:
         """The counters now."""
-        pull = self._broker.pull
-        return Totals(self._broker.send.count, pull.finds, pull.misses, pull.count)
+        pull = self._pull
+        return Totals(self._send.count, pull.finds, pull.misses, pull.count)
 
     def rates(self, field: str) -> tuple[float, float, float]:
         """Growth per second of one of the totals over 10, 60 and 600 s, or since the start if that is shorter."""
@@ -197,13 +219,10 @@ class Stats:
         self._sample_replication()
 
     def _day_of(self, now: Now) -> int:
-        return (now.wall_ms + self._broker.machine.utc_offset_s * 1000) // DAY_MS
+        return (now.wall_ms + self._utc_offset_s * 1000) // DAY_MS
 
     def _sample_replication(self) -> None:
-        replication = self._broker.replication
-        held = {link: session.transferred_bytes for link, session in replication.masters.sessions.items()}
-        if replication.slave is not None and replication.slave.session is not None:
-            held[replication.slave.link] = replication.slave.session.received_bytes
+        held = self._replicated()
         self.ha_rates = {link: count - self._ha_bytes.get(link, 0) for link, count in held.items()}
         self._ha_bytes = held
 
