@@ -251,7 +251,7 @@ def test_master_of_old_waits_for_those_who_know_more_when_the_registry_is_lost(s
         new.kill()
         lose_registry(cluster)
         old.start()
-        wait_until(lambda: "begins anew when broker" in str(old.standing().get("why")), "it waits")
+        wait_until(lambda: "is created again when all members" in str(old.standing().get("why")), "it waits")
         assert send_to(old) == ResponseCode.NO_PERMISSION
         new.start()
         running.wait_for_more()
@@ -272,4 +272,4 @@ def test_group_begins_anew_by_itself_when_all_its_members_are_there(start: Start
         cluster.wait_until(cluster.all_registered)
         running.wait_for_more()
         running.stop_producing()
-    assert any("begins anew" in entry["text"] for entry in ha(cluster, "history", "--broker", A))
+    assert any("is created again" in entry["text"] for entry in ha(cluster, "history", "--broker", A))

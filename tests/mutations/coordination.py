@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 from tandemq.coordination import lease
-from tandemq.coordination.member import founding, machine, takeover
+from tandemq.coordination.member import follower, founding, held_lease, machine, service, takeover
 from tandemq.coordination.member.orders import MemberStage
 from tandemq.coordination.registry import view
 
@@ -31,25 +31,24 @@ class Mutation:
             yield
 
 
-def claim_by_reading(self: machine.MemberMachine, why: str, now: Any) -> None:
+def claim_by_reading(self: service.ServiceState, why: str, now: Any) -> None:
     """A member serves after an abandoned handover without a write to the record."""
-    self._claim_above = view.NO_NODE - 1
+    self.claim_above = view.NO_NODE - 1
     self.become(MemberStage.CLAIMING, why, now)
     self.become(MemberStage.PREPARING, why, now)
 
 
 def _recorded_is_claimed(original: Callable[..., None]) -> Callable[..., None]:
-    def recorded(self: machine.MemberMachine, *arguments: Any, **options: Any) -> None:
+    def recorded(self: follower.RecordFollower, *arguments: Any, **options: Any) -> None:
         original(self, *arguments, **options)
-        self._claim_above = view.NO_NODE - 1
-        self.is_loss_accepted = True
+        self._service.claim_above = view.NO_NODE - 1
+        self._log.is_loss_accepted = True
 
     return recorded
 
 
-def _any_session(self: machine.MemberMachine) -> int:
-    ms = self.timing.lease_ms
-    return max(self.lease.peers_until_ms(self.rivals(), ms), self.lease.registry_until_ms(ms))
+def _any_session(self: held_lease.HeldLease) -> int:
+    return max(self.peers_until_ms(), self.registry_until_ms())
 
 
 def _one_peer_is_enough(self: lease.Lease, others: Any, lease_ms: int) -> int:
@@ -65,34 +64,34 @@ def _promises_always(original: Callable[..., int]) -> Callable[..., int]:
 
 
 def _live_ignored(original: Callable[..., Any]) -> Callable[..., Any]:
-    def suspect(self: takeover.Taker, now: Any) -> Any:
-        live, self._member.view.live = self._member.view.live, {} if self._member.view.live is not None else None
+    def suspect(self: takeover.Takeover, now: Any) -> Any:
+        live, self._view.live = self._view.live, {} if self._view.live is not None else None
         found = original(self, now)
-        self._member.view.live = live
+        self._view.live = live
         return found
 
     return suspect
 
 
 MUTATIONS = (
-    Mutation("a lease never ends", machine.MemberMachine, "lease_until", lambda _: lease.FOREVER),
-    Mutation("a registry grant counts in any session", machine.MemberMachine, "lease_until", _any_session),
+    Mutation("a lease never ends", held_lease.HeldLease, "until_ms", lambda _: lease.FOREVER),
+    Mutation("a registry grant counts in any session", held_lease.HeldLease, "until_ms", _any_session),
     Mutation("one of several peers grants a lease", lease.Lease, "peers_until_ms", _one_peer_is_enough, first_seed=403),
     Mutation(
         "reading the record counts as a claim, with any log",
-        machine.MemberMachine,
-        "_recorded",
-        _recorded_is_claimed(machine.MemberMachine._recorded),
+        follower.RecordFollower,
+        "_enter",
+        _recorded_is_claimed(follower.RecordFollower._enter),
     ),
     Mutation(
         "a member that may have lost the end of its log leads",
-        machine.MemberMachine,
+        follower.RecordFollower,
         "_may_lead",
         lambda _: True,
         first_seed=2109,
     ),
     Mutation(
-        "a group is founded again without its absent members", founding.Founder, "_was_there_before", lambda *_: False
+        "a group is founded again without its absent members", founding.Founding, "_existed_before", lambda *_: False
     ),
     Mutation(
         "a member promises during a takeover",
@@ -100,7 +99,7 @@ MUTATIONS = (
         "on_heartbeat",
         _promises_always(machine.MemberMachine.on_heartbeat),
     ),
-    Mutation("a takeover does not wait for silence", takeover.Taker, "_is_silent", lambda *_: True),
-    Mutation("the live node is ignored", takeover.Taker, "_suspect", _live_ignored(takeover.Taker._suspect)),
+    Mutation("a takeover does not wait for silence", takeover.Takeover, "_is_silent", lambda *_: True),
+    Mutation("the live node is ignored", takeover.Takeover, "_suspect", _live_ignored(takeover.Takeover._suspect)),
     Mutation("members not in sync are candidates", takeover, "may_stand", lambda **_: True, first_seed=680),
 )

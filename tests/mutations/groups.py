@@ -22,8 +22,7 @@ from tandemq.client.core import availability, routes
 from tandemq.client.producer import fault_strategy as targets
 from tandemq.coordination import in_sync as insync
 from tandemq.coordination import lease
-from tandemq.coordination.member import handover, takeover
-from tandemq.coordination.member import machine as member
+from tandemq.coordination.member import facts, handover, held_lease, service, takeover
 from tandemq.coordination.permission import right_of
 from tandemq.coordination.registry.records import BrokerPermission
 from tandemq.replication import master
@@ -170,17 +169,17 @@ def held_pulls_kept() -> AbstractContextManager[Any]:
 
 def loss_forgotten() -> AbstractContextManager[Any]:
     """A member that lost part of its log becomes the leader."""
-    return _always(member.MemberMachine, "is_log_whole", True)
+    return _always(facts.LogState, "is_whole", True)
 
 
 def lease_for_ever() -> AbstractContextManager[Any]:
     """A lease never ends."""
-    return patched(member.MemberMachine, "lease_until", lambda self: lease.FOREVER)
+    return patched(held_lease.HeldLease, "until_ms", lambda self: lease.FOREVER)
 
 
 def never_gives_back() -> AbstractContextManager[Any]:
     """A slave that reads for its master does not hand reading over when the master is back."""
-    return patched(handover.Giver, "_may_give_back", lambda self, now: False)
+    return patched(handover.Handover, "_may_return_reading", lambda self, now: False)
 
 
 def waiting_is_stored() -> AbstractContextManager[Any]:
@@ -199,21 +198,21 @@ def permission_not_looked_up() -> AbstractContextManager[Any]:
     def full(_configured: BrokerPermission, broker_id: int, state: Any) -> BrokerPermission:
         return right_of(BrokerPermission.FULL, broker_id, state)
 
-    return patched(member, "right_of", full)
+    return patched(service, "right_of", full)
 
 
 def taken_out_serves() -> AbstractContextManager[Any]:
     """A member that the configuration no longer names goes on serving."""
-    own_of = member.MemberMachine.own_of
+    own_of = facts.Membership.own_of
 
-    def keep(self: member.MemberMachine, broker_id: int) -> Any:
+    def keep(self: facts.Membership, broker_id: int) -> Any:
         found = own_of(self, broker_id)
         if broker_id != self.id:
             return found
         kept = self.__dict__["once"] = found or self.__dict__.get("once")
         return kept
 
-    return patched(member.MemberMachine, "own_of", keep)
+    return patched(facts.Membership, "own_of", keep)
 
 
 def taken_out_stays_in_sync() -> AbstractContextManager[Any]:
@@ -233,18 +232,18 @@ def taken_out_counts() -> AbstractContextManager[Any]:
 
 def anybody_is_elected() -> AbstractContextManager[Any]:
     """A member takes over without permission to be written, or reads for a master without permission to be read."""
-    eligible = takeover.Taker._is_eligible
+    eligible = takeover.Takeover._is_eligible
 
-    def may(self: takeover.Taker, state: Any, holder: int, now: Any) -> bool:
-        with patched(self._member, "configured", lambda _: BrokerPermission.FULL):
+    def may(self: takeover.Takeover, state: Any, holder: int, now: Any) -> bool:
+        with patched(self._membership, "permission_of", lambda _: BrokerPermission.FULL):
             return eligible(self, state, holder, now)
 
-    return patched(takeover.Taker, "_is_eligible", may)
+    return patched(takeover.Takeover, "_is_eligible", may)
 
 
 def switch_goes_on() -> AbstractContextManager[Any]:
     """A switch goes on when its target may no longer become master."""
-    return patched(handover.Giver, "_is_forbidden", lambda self, hand: False)
+    return patched(handover.Handover, "_is_forbidden", lambda self, progress: False)
 
 
 def too_few_are_enough() -> AbstractContextManager[Any]:

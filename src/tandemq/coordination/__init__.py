@@ -1,20 +1,31 @@
-"""Coordination: what a broker group agrees on, through a registry. Machines ask, and are answered later; no waiting.
+"""Coordination: what the brokers of a group agree on, through a registry. State machines send requests and take the
+responses later; nothing here waits.
 
 administrator ─► database ─► groups/<brokerName>/config ┐
                                                         ├─► brokers: who is master, who may read and write
 brokers ◄──────────────────► groups/<brokerName>/state ─┘
         └─ ephemeral ──────► groups/<brokerName>/live/<brokerId>
 
-registry       the words: operations, outcomes, session events (tandemq.registry, known to the shells too)
-records        the table of nodes, and the JSON records in them
-tree           a registry as a plain object: inside the name server, and under simulation
-embedded       the broker's side of the one inside the name server
+lease          until when a member may serve          liveness       which peers are alive; checks in a row
+election       which member becomes master            in_sync        the in-sync set and the confirm offset
+permission     what the record allows                 slave_consume  when the slave serves reads
 
-member         one broker's part in its group: the machine a broker drives
-view           the group as that broker sees it; its own writes of the state, one at a time
-lease          who may serve, until when          liveness        who lives; looks that must agree in a row
-permission     who may do what, by the record     takeover        in the place of one that is gone
-election       who becomes master                 handover        switch, hand-back
-insync         whose copy counts                  slave_consume   reading from the slave: rules and offsets
-orders, status the words between a member and its broker
+registry/      the registry: nodes and records in them
+    interface      operations, outcomes, session events (tandemq.registry, which the shells know too)
+    records        the table of nodes, and the JSON records in them
+    transition     which changes of a group's configuration are safe
+    tree           a registry as a plain object: inside the name server, and under simulation
+    embedded       the broker's connection to the registry of a name server
+    view           the group as one broker reads it; its own writes, one at a time
+
+member/        one broker's part in its group, top first
+    machine        inputs, outputs, and the order of decisions
+    status         what operators see
+    follower       stage and replication role by the record     proposals   claims, in-sync changes
+    heartbeats     heartbeats and reports between members
+    handover       planned handovers                            takeover    in place of a failed holder
+    service        stage and permissions                        diagnosis   problems with the registry
+    founding       a missing record                             outputs     effects, own writes
+    held_lease     the member's lease                           facts       configuration, log, peers
+    orders         settings, effects, results
 """

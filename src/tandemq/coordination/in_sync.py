@@ -26,18 +26,27 @@ class InSync:
     def __init__(self, broker_id: int, members: Collection[int]) -> None:
         """Begin with the members the record names."""
         self._broker_id = broker_id
+        self.confirm_offset = 0
+        """Log offset, bytes, up to which every member of `must_ack` has the log."""
+        self._set(members)
+
+    def begin_epoch(self, members: Collection[int], log_end: int) -> None:
+        """Start anew with the members in the record of another epoch; at most `log_end` bytes stay confirmed."""
+        self.confirm_offset = min(self.confirm_offset, log_end)
+        self._set(members)
+
+    def _set(self, members: Collection[int]) -> None:
         self.decided = frozenset(members)
-        """As the record says."""
+        """The set in the record."""
         self._joining: int | None = None
         self._joining_ms = 0
         self._asked: frozenset[int] = frozenset()
         self.must_ack = self.decided
-        """Members that must hold a record before it is acknowledged, ourselves among them."""
+        """Members that must have a record before it is acknowledged, this one included."""
         self._counted: tuple[GroupConfig | None, frozenset[int], int] = (None, frozenset(), 0)
-        self.confirm_offset = 0
-        """Below it every member of `must_ack` holds the log, bytes."""
+        """Arguments and result of the last `count`."""
         self._served_from: int | None = None
-        """Our log end when this process began to serve: all that was acknowledged before lies below."""
+        """The log end when this mastership began: everything acknowledged before is below it."""
         self._served_ms = 0
 
     def _unite(self) -> None:

@@ -47,8 +47,8 @@ class AbsenceChecks:
         if self.next_ms is None:
             self.next_ms = now_ms
 
-    def looked(self, now_ms: int, check_ms: int) -> bool:
-        """Whether a look is due; if so the next one is planned."""
+    def is_due(self, now_ms: int, check_ms: int) -> bool:
+        """Whether a check is due; if so, the next one is scheduled."""
         if self.next_ms is None or now_ms < self.next_ms:
             return False
         self.next_ms = now_ms + check_ms

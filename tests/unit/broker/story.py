@@ -4,8 +4,8 @@
     pass 4000
     consume 3
     ----
-     2.8 s  1 serving: broker 1 reads for 0, missing in 2 looks
-     2.8 s  1 may be read: broker 1 reads for 0, missing in 2 looks
+     2.8 s  1 serving: broker 1 reads for 0, missing in 2 checks
+     2.8 s  1 may be read: broker 1 reads for 0, missing in 2 checks
     1 gives 2..4 and takes the commit of 5
 
 The group      `begin MODE [members=N] [started=0,1] [setting=value …]`, `start ID [boot=ID]`, `kill ID`,

@@ -317,7 +317,7 @@ def test_switch_that_cannot_be_is_refused_with_the_reason(pair: ElectedGroup) ->
         pair.brokers[1].ask(Code.TANDEM_SWITCH, {"target": 1}).remark,
     }
     assert refusals == {
-        "broker 7 is no member of the group", "broker 1 is not the serving master; the record names broker 0",
+        "broker 7 is not a member of the group", "broker 1 is not the serving master; the record names broker 0",
     }  # fmt: skip
     assert pair.brokers[0].ask(Code.TANDEM_SWITCH, {"target": 0}).code == ResponseCode.SUCCESS
 

@@ -262,8 +262,8 @@ def test_log_doubted_while_a_claim_is_under_way_is_left_to_another(pair: Elected
     pair.send(pair.brokers[0])
     pair.pass_time(1_000)
     member = pair.brokers[0].failover.member
-    member.reclaim("a hand-over was given up", pair.now)
-    member.think(pair.now)
+    member._service.reclaim("a hand-over was given up", pair.now)
+    member.tick(pair.now)
     assert member.view.pending is not None
     pair.brokers[0].failover.doubt_log("a check found damage", pair.now)
     pair.pass_time(3_000)
@@ -275,7 +275,7 @@ def test_log_doubted_while_the_record_is_being_written_is_left_to_another(pair: 
     pair.pass_time(1_000)
     member = pair.brokers[0].failover.member
     assert member.view.state is not None
-    member.propose(member.view.state, "as it stands, after a new session", pair.now)
+    member.view.propose(member.view.state)
     pair.brokers[0].failover.doubt_log("a check found damage", pair.now)
     pair.pass_time(3_000)
     assert pair.brokers[1].may == "RW"

@@ -40,7 +40,7 @@ def gives(number: int, step: HandStep) -> Moment:
     """A member that hands over has come to a step."""
 
     def is_there(group: MortalGroup, at: Point) -> bool:
-        hand = group.brokers[number].failover.member._giver.hand
+        hand = group.brokers[number].failover.member._handover.progress
         return at.number == number and hand is not None and hand.step is step
 
     return is_there
@@ -48,7 +48,7 @@ def gives(number: int, step: HandStep) -> Moment:
 
 def has_taken(group: MortalGroup, _: Point) -> bool:
     member = group.brokers[MASTER].failover.member
-    return member._giver.taken is not None or member.view.pending is not None
+    return member._handover.taken is not None or member.view.pending is not None
 
 
 HAND_BACK: dict[str, Moment] = {
@@ -236,7 +236,7 @@ def test_checker_sees_offsets_that_count_before_they_are_saved(tmp_path: Path, m
 
 
 def take_at_once(member: MemberMachine, giver: int, token: int) -> bool:
-    may_take = member._giver.take(giver, token)
+    may_take = member._handover.may_take(giver, token)
     if may_take:
-        member._giver.taken = token
+        member._handover.taken = token
     return may_take

@@ -74,7 +74,7 @@ def test_broker_that_is_no_member_says_so_and_to_its_clients(tmp_path: Path, cap
     group.pass_time(20_000)
     (line,) = said(caplog)
     for text in (line, str(group.brokers[7].send("TopicA").remark)):
-        assert "broker 7 is no member of group broker-a" in text
+        assert "broker 7 is not a member of group broker-a" in text
         assert "tandemq ha config set broker-a --member 7,role=slave" in text
 
 

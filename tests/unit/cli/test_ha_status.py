@@ -77,7 +77,7 @@ def test_broker_that_is_no_member_is_told_what_to_do(run: Run, place: NameServer
     names = f"127.0.0.1:{place.port}"
     configure(place)
     stranger = start(f"namesrv://{names}", namesrvAddr=names, brokerRole="SLAVE", brokerId=7)
-    wait_said(stranger, "WARNING failover: trouble: broker 7 is no member of group broker-a")
+    wait_said(stranger, "WARNING failover: trouble: broker 7 is not a member of group broker-a")
     (row,) = (
         row
         for row in json.loads(run("ha", "status", "--json", "-n", names, "--address", at(stranger)).stdout)

@@ -3,7 +3,7 @@
     kill 0
     pass 4000
     ----
-     2.8 s  1 serving: broker 1 reads for 0, missing in 2 looks
+     2.8 s  1 serving: broker 1 reads for 0, missing in 2 checks
 
 Commands: `begin MODE [size=N] [started=0,1] [key=value …]`, `start ID`, `kill ID`, `cut ID registry|ID`,
 `join ID registry|ID`, `registry stop|start`, `pass MS`, `allow ID PERMISSION`, `switch ID`, `force ID`, `send N`,

@@ -2,7 +2,6 @@
 
 import pytest
 
-from tandemq.coordination.member.diagnosis import trouble_of
 from tandemq.coordination.member.orders import MemberStage
 from tandemq.coordination.registry.records import GroupMode, Mode
 from tests.spec import spec
@@ -36,7 +35,7 @@ def offer(world: World, count: int) -> None:
 
 def trouble(node: Node) -> str:
     assert node.member is not None
-    return trouble_of(node.member, node.clock().mono_ms)
+    return node.member.problem(node.clock().mono_ms)
 
 
 @spec("F09")
@@ -68,7 +67,7 @@ def test_member_that_was_away_does_not_begin_the_group_without_those_who_know_mo
     world.run(world.now + 10_000)
     assert world.readers() == world.writers() == []
     others = [number for number in world.nodes if number != old.id]
-    assert f"broker {others[0]}, {others[1]} is there too" in trouble(old)
+    assert f"missing: broker {others[0]}, {others[1]}; if" in trouble(old)
     for number in others:
         world.nodes[number].start()
     assert world.run_until(lambda: is_well(world), 15_000)
@@ -106,7 +105,7 @@ def test_operator_begins_anew_with_one_member_when_the_others_are_gone() -> None
     assert left.member.stage is MemberStage.UNREAD
     preview = left.member.force_master(left.clock(), is_preview=True)
     assert preview.is_accepted
-    assert "what others hold beyond it is lost" in preview.text
+    assert "messages that only others have are lost" in preview.text
     world.run(world.now + 2_000)
     assert world.writers() == []
     left.input(lambda m, now: m.force_master(now))

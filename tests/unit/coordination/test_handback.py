@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tandemq.coordination.member.machine import MemberMachine
 from tandemq.coordination.member.orders import MemberStage
+from tandemq.coordination.member.service import ServiceState
 from tandemq.coordination.registry.records import GroupMode, Mode
 from tandemq.coordination.slave_consume import HandStep
 from tests.mutations.coordination import claim_by_reading
@@ -34,13 +34,13 @@ def reading_slave(seed: int, **settings: Any) -> World:
 
 def step_of(world: World) -> HandStep | None:
     member = world.nodes[SLAVE].member
-    hand = None if member is None else member._giver.hand
+    hand = None if member is None else member._handover.progress
     return None if hand is None else hand.step
 
 
 def has_taken(world: World) -> bool:
     member = world.nodes[MASTER].member
-    return member is not None and member._giver.taken is not None
+    return member is not None and member._handover.taken is not None
 
 
 def is_proposed(world: World) -> bool:
@@ -142,7 +142,7 @@ def test_slave_that_gave_up_waiting_writes_the_record_before_it_reads_again() ->
 
 
 def test_without_that_write_both_would_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MemberMachine, "reclaim", claim_by_reading)
+    monkeypatch.setattr(ServiceState, "reclaim", claim_by_reading)
     with pytest.raises(Violation):
         hand_over_with_a_late_master(6)
 

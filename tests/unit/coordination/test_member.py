@@ -8,6 +8,7 @@ from tandemq.boundary import Now
 from tandemq.codec.ha import Heartbeat
 from tandemq.coordination.lease import timing
 from tandemq.coordination.member import takeover
+from tandemq.coordination.member.follower import RecordFollower
 from tandemq.coordination.member.machine import MemberMachine
 from tandemq.coordination.member.orders import MemberStage, PermissionChanged
 from tandemq.coordination.registry.records import (
@@ -97,7 +98,7 @@ def test_reading_goes_on_within_4_seconds_of_a_kill(mode: Mode) -> None:
 
 def test_right_that_ended_unnoticed_is_told_with_the_end_of_its_lease() -> None:
     member = member_of(group(Mode.ELECT), 1)
-    until = member.lease_until()
+    until = member._lease.until_ms()
     member.permit(Now(until + 4_000, 0))
     (change,) = (effect for effect in member.next_effects() if isinstance(effect, PermissionChanged))
     assert change[:2] == (False, False)
@@ -140,7 +141,7 @@ def test_switch_is_refused_with_the_reason() -> None:
     world = group(Mode.ELECT, switch_lag_bytes_max=10)
     assert "broker 1 is the master already" in member_of(world, 2).switch(1, world.nodes[2].clock()).text
     assert "not the serving master" in refusal_of_switch(world, 2, 2)
-    assert "no member" in refusal_of_switch(world, 1, 9)
+    assert "not a member" in refusal_of_switch(world, 1, 9)
     world.stalled.add((1, 2))
     world.nodes[1].log += range(100, 130)
     member_of(world, 1).on_log(len(world.nodes[1].log), 1)
@@ -188,7 +189,7 @@ def test_roles_of_slave_consume_are_not_switched() -> None:
 def test_force_is_refused_while_the_other_lives_or_nothing_is_to_be_forced() -> None:
     world = group(Mode.ELECT)
     verdict = member_of(world, 2).force_master(world.nodes[2].clock())
-    assert not verdict.is_accepted and "broker 1 lives" in verdict.text
+    assert not verdict.is_accepted and "broker 1 is alive" in verdict.text
     assert member_of(world, 1).force_master(world.nodes[1].clock()).is_done
     other = group(Mode.SLAVE_CONSUME)
     verdict = member_of(other, 1).force_master(other.nodes[1].clock())
@@ -247,7 +248,7 @@ def emptied_slave_alone() -> World:
 
 def test_without_that_rule_a_slave_with_an_emptied_store_would_lose_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(takeover, "may_stand", lambda **facts: facts["is_in_sync"])
-    monkeypatch.setattr(MemberMachine, "_may_lead", lambda _: True)
+    monkeypatch.setattr(RecordFollower, "_may_lead", lambda _: True)
     world = emptied_slave_alone()
     with pytest.raises(Violation):
         world.run(world.now + 20_000)
@@ -335,7 +336,7 @@ def test_changed_mode_waits_for_the_next_start_and_is_told() -> None:
     world.configure(replace(world.config, mode=Mode.SLAVE_CONSUME, members=members))
     world.run(world.now + 1_000)
     status = member_of(world, 1).status(world.nodes[1].clock())
-    assert status.mode is Mode.ELECT and "until the brokers are restarted" in status.trouble
+    assert status.mode is Mode.ELECT and "restart them to change the mode" in status.trouble
 
 
 def test_broker_that_is_not_configured_serves_nothing_and_says_so() -> None:
@@ -400,7 +401,7 @@ def test_members_that_may_not_be_written_to_let_nobody_wait_in_an_election() -> 
     assert world.run_until(lambda: world.record.in_sync == (1, 2, 3), 5_000)
     world.run(world.now + 500)
     candidate = member_of(world, 3)
-    assert candidate._taker._place(1) == 0
+    assert candidate._takeover._place(1) == 0
     world.nodes[1].crash()
     assert world.run_until(lambda: world.writers() == [3], 6_000)
 

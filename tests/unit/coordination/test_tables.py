@@ -123,9 +123,9 @@ def test_late_echo_counts_while_commits_make_many_heartbeats() -> None:
 def test_checks_count_only_those_in_a_row() -> None:
     checks = AbsenceChecks()
     checks.begin(1_000)
-    assert checks.looked(1_000, 1_000) and not checks.looked(1_900, 1_000)
+    assert checks.is_due(1_000, 1_000) and not checks.is_due(1_900, 1_000)
     checks.found(holds=True)
-    assert checks.looked(2_000, 1_000)
+    assert checks.is_due(2_000, 1_000)
     checks.found(holds=False)
     assert checks.count == 0
     checks.found(holds=True)

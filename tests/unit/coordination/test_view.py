@@ -57,7 +57,7 @@ class Desk:
         self.do(Create(config_path("c", "g"), config_to_json(config)))
         self.do(Create(PATH, state_to_json(STATE)))
         self.view = RegistryView("c", "g", 2)
-        self.view.tell(LiveBroker(2, "h:1", "h:2"))
+        self.view.publish(LiveBroker(2, "h:1", "h:2"))
         self.view.receive(SessionUp(self.session, 2_000), 0)
 
     def do(self, operation: Operation) -> Outcome:
@@ -78,12 +78,12 @@ class Desk:
         self.settle()
 
     def settle(self) -> None:
-        while asks := self.view.next_asks():
+        while asks := self.view.next_requests():
             for ask in asks:
                 self.answer(ask)
 
     def ask(self) -> RegistryRequest:
-        (ask,) = self.view.next_asks()
+        (ask,) = self.view.next_requests()
         return ask
 
 
@@ -104,7 +104,7 @@ def test_session_brings_live_node_configuration_state_and_neighbours(desk: Desk)
 def test_what_was_to_be_told_is_told_when_the_session_goes_on(desk: Desk) -> None:
     """Found by schedule 20060: two members waited for each other for ever, for one of them seemed not to wait."""
     told = LiveBroker(2, "h:1", "h:2", is_waiting=True)
-    desk.view.tell(told)
+    desk.view.publish(told)
     desk.answer(desk.ask(), Unknown())
     desk.view.receive(SessionSuspended(), 0)
     desk.view.receive(SessionUp(desk.session, 2_000), 0)
@@ -120,7 +120,7 @@ def test_live_node_of_an_earlier_session_must_vanish_first() -> None:
     assert isinstance(desk.do(old), Done)
     desk.settle()
     assert not desk.view.is_live and not desk.view.may_propose
-    assert "earlier session, or runs twice" in desk.view.trouble
+    assert "earlier session, or runs twice" in desk.view.problem
 
 
 def test_answered_write_is_decided_and_ours(desk: Desk) -> None:
@@ -173,7 +173,7 @@ def test_refused_fence_decides_nothing(desk: Desk) -> None:
     desk.answer(desk.ask())
     desk.answer(desk.ask(), RegistryRefused("no room"))
     assert desk.view.pending is not None, "the first write may still come"
-    assert "no room" in desk.view.trouble
+    assert "no room" in desk.view.problem
     desk.view.tick(2 * RETRY_MS)
     desk.settle()
     assert desk.view.pending is None
@@ -196,7 +196,7 @@ def test_late_write_that_comes_before_the_fence_wins(desk: Desk) -> None:
 
 def test_look_counts_only_if_the_state_was_read_before_the_neighbours(desk: Desk) -> None:
     desk.view.look([1])
-    asks = desk.view.next_asks()
+    asks = desk.view.next_requests()
     assert [type(ask.operation) for ask in asks] == [Read, ReadChildren], "state first"
     for ask in asks:
         desk.answer(ask)
@@ -205,7 +205,7 @@ def test_look_counts_only_if_the_state_was_read_before_the_neighbours(desk: Desk
 
 def test_look_is_void_if_the_state_changed_under_it(desk: Desk) -> None:
     desk.view.look([])
-    state, names = desk.view.next_asks()
+    state, names = desk.view.next_requests()
     desk.answer(state)
     desk.do(Write(PATH, state_to_json(NEXT), 0))
     desk.view.read_state()
@@ -216,7 +216,7 @@ def test_look_is_void_if_the_state_changed_under_it(desk: Desk) -> None:
 
 def test_lost_session_and_unanswered_look(desk: Desk) -> None:
     desk.view.look([])
-    _, names = desk.view.next_asks()
+    _, names = desk.view.next_requests()
     desk.answer(names, Unknown())
     assert desk.view.looks == [False]
     desk.view.receive(SessionSuspended(), 0)
@@ -239,7 +239,7 @@ def test_unreadable_records_are_told_and_do_no_harm(desk: Desk) -> None:
     desk.do(Write(config_path("c", "g"), b"{", 0))
     desk.hear()
     assert desk.view.config is not None, "the last usable one holds"
-    assert "no JSON" in desk.view.trouble
+    assert "no JSON" in desk.view.problem
 
 
 def test_trouble_is_told_until_it_is_over_whatever_else_was() -> None:
@@ -248,11 +248,11 @@ def test_trouble_is_told_until_it_is_over_whatever_else_was() -> None:
     restarted.do(old)
     restarted.do(Write(config_path("c", "g"), b"{", 0))
     restarted.settle()
-    assert "no JSON" in restarted.view.trouble and "earlier session, or runs twice" in restarted.view.trouble
+    assert "no JSON" in restarted.view.problem and "earlier session, or runs twice" in restarted.view.problem
     restarted.tree.close_session(restarted.other)
     restarted.hear()
     assert restarted.view.is_live
-    assert "no JSON" in restarted.view.trouble and "earlier session" not in restarted.view.trouble
+    assert "no JSON" in restarted.view.problem and "earlier session" not in restarted.view.problem
 
 
 def test_record_of_a_living_broker_that_cannot_be_read_is_told_until_it_goes(desk: Desk) -> None:
@@ -260,7 +260,7 @@ def test_record_of_a_living_broker_that_cannot_be_read_is_told_until_it_goes(des
     for broker_id, data in ((3, b"{"), (4, live_to_json(LiveBroker(4, "", "")))):
         desk.tree.execute(third, Create(live_broker_path("c", "g", broker_id), data, ephemeral=True))
     desk.hear()
-    assert "broker 3: " in desk.view.trouble, "although the record of 4 is fine"
+    assert "broker 3: " in desk.view.problem, "although the record of 4 is fine"
     desk.tree.close_session(third)
     desk.hear()
-    assert desk.view.trouble == ""
+    assert desk.view.problem == ""

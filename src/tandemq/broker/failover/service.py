@@ -21,7 +21,6 @@ from tandemq.broker.failover.registry_client import BrokerRegistry
 from tandemq.broker.pull.processor import NO_LIMIT
 from tandemq.codec.ha import Heartbeat
 from tandemq.codec.remoting.fastjson import dumps_java
-from tandemq.coordination.member.diagnosis import trouble_of
 from tandemq.coordination.member.machine import MemberMachine
 from tandemq.coordination.member.orders import (
     BecomeMaster,
@@ -258,7 +257,7 @@ class Failover:
     def _say_trouble(self, now: Now) -> None:
         """Log once what is wrong with the registry or in it, and once that it is over. What lasts no longer than
         a session is not told: after a restart, for instance, our own earlier one is still there."""
-        found = trouble_of(self.member, now.mono_ms) if self.registry.is_up else (
+        found = self.member.problem(now.mono_ms) if self.registry.is_up else (
             f"the registry {self.registry.address} does not answer: until it does nobody takes over, and a broker that "
             "starts serves nothing; see whether it runs and can be reached"
         )  # fmt: skip
@@ -295,7 +294,7 @@ class Failover:
             else:
                 broker.send.admit(TOO_FEW)
         broker.pull.log_limit = self.confirm_offset if self.is_elect and self.is_master else NO_LIMIT
-        self._permitted_until_ms = member.permit_until_ms(at)
+        self._permitted_until_ms = member.permitted_until.next_end_ms(at)
 
     def begin_turn(self, turn: Turn, now: Now) -> None:
         """Time passed since the last turn: a lease may be over."""

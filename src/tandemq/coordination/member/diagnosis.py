@@ -1,60 +1,61 @@
-"""What a member cannot use of the registry, or what is there and not as it acts; and what an operator does about it.
+"""Problems of a member with the registry, as sentences for operators that say what to do.
 
-Source: docs/guides/operations.md, "What a broker says of the registry".
+Shown by `tandemq ha status` and logged. Source: docs/guides/operations.md, "What a broker says of the registry".
 """
 
-from typing import TYPE_CHECKING
-
-from tandemq.coordination.member.orders import MemberStage
-
-if TYPE_CHECKING:
-    from tandemq.coordination.member.machine import MemberMachine
+from tandemq.coordination.member.facts import Membership
+from tandemq.coordination.member.founding import Founding
+from tandemq.coordination.member.held_lease import HeldLease
+from tandemq.coordination.registry.view import RegistryView
 
 
-def trouble_of(member: "MemberMachine", now_ms: int) -> str:
-    """All of it; "" if there is nothing. A registry that does not answer at all is no trouble here: `view.is_up`.
+class Diagnosis:
+    """Finds problems in what a member has read from the registry."""
 
-    Args:
-        member: who looks.
-        now_ms: monotonic.
-    """
-    view, config = member.view, member.view.config
-    found: list[str] = []
-    if config is not None and member.mode is not None and config.mode is not member.mode:
-        found.append(
-            f"mode {config.mode.value} is configured, {member.mode.value} holds until the brokers are restarted"
+    def __init__(self, view: RegistryView, membership: Membership, founding: Founding, lease: HeldLease) -> None:
+        """Reads these parts, changes none."""
+        self._view = view
+        self._membership = membership
+        self._founding = founding
+        self._lease = lease
+
+    def problem(self, now_ms: int) -> str:
+        """Return all problems at a monotonic time, "" if there are none.
+
+        A registry that does not answer at all is not reported here: see `RegistryView.is_up`.
+        """
+        view = self._view
+        found = [self._changed_mode(), self._no_member(), view.problem, self._founding.reason]
+        if view.is_elsewhere:
+            found.append("wait until that session expires, or stop the other process")
+        session_ms = self._lease.timing.session_ms
+        if view.is_up and now_ms - view.confirmed_ms > session_ms:
+            found.append(
+                f"the registry is slow: it has not answered any request of the last {session_ms / 1000:g} s; "
+                "check its load, its disk and the network"
+            )
+        return "; ".join(text for text in found if text)
+
+    def why_unread(self) -> str:
+        """Return why a broker in stage UNREAD serves no clients; "" if there is no special reason."""
+        return self._no_member() or self._view.problem or self._founding.reason
+
+    def _changed_mode(self) -> str:
+        config, mode = self._view.config, self._membership.mode
+        if config is None or mode is None or config.mode is mode:
+            return ""
+        return (
+            f"mode {config.mode.value} is configured, but the brokers run in mode {mode.value}: restart them to "
+            "change the mode"
         )
-    if stranger := _stranger(member):
-        found.append(stranger)
-    if view.trouble:
-        found.append(view.trouble)
-    if member.founder.why:
-        found.append(member.founder.why)
-    if view.is_elsewhere:
-        found.append("wait until that session ends, or stop the other process")
-    session_ms = member.timing.session_ms
-    if view.is_up and now_ms - view.confirmed_ms > session_ms:
-        found.append(
-            f"the registry is slow: it has answered nothing that was asked in the last {session_ms / 1000:g} s; "
-            "look at its load, its disk and the network"
+
+    def _no_member(self) -> str:
+        membership = self._membership
+        if self._view.config is None or membership.own is not None:
+            return ""
+        settings, name = membership.settings, membership.settings.broker_name
+        return (
+            f"broker {membership.id} is not a member of group {name} in the configuration of cluster "
+            f"{settings.cluster}: add it (tandemq ha config set {name} --member {membership.id},role=slave, then "
+            "tandemq ha config apply), or correct its brokerId, brokerName or brokerClusterName"
         )
-    return "; ".join(found)
-
-
-def why_unread(member: "MemberMachine") -> str:
-    """Why a member that has read no record, or is in none, serves nothing; "" if its stage tells."""
-    return (
-        (_stranger(member) or member.view.trouble or member.founder.why) if member.stage is MemberStage.UNREAD else ""
-    )
-
-
-def _stranger(member: "MemberMachine") -> str:
-    settings = member.settings
-    if member.view.config is None or member.own is not None:
-        return ""
-    name = settings.broker_name
-    return (
-        f"broker {member.id} is no member of group {name} by its configuration in cluster {settings.cluster}: "
-        f"add it (tandemq ha config set {name} --member {member.id},role=slave, then tandemq ha config apply), "
-        "or correct its brokerId, brokerName or brokerClusterName"
-    )

@@ -1,225 +1,252 @@
-"""Giving up what one serves, in order: a reader gives back to its master, a master hands over to a member in sync.
+"""Orderly handovers: a reader returns reading to its master, a master is switched to an in-sync member.
 
-    DRAIN ── consumers drained, or time ──► OFFSETS ── stored by the other ──► WAIT ── record changed ──► over
-      └───────────────────┴── time, refusal, no registry: given up ──┘
+    DRAIN ── consumers drained, or timeout ──► OFFSETS ── stored by the other ──► WAIT ── record changed ──► over
+      └────────────────────┴── timeout, refusal, no registry: given up ──┘
 
-What was given up is claimed anew first, if the other one may have a write under way by which it serves. It cannot
-before it has the offsets of a hand-back; in a switch never, for there the giver writes.
+After a handover that was given up, this member claims the record again by a write if the other one may have a write in
+flight by which it would serve. In an offset handover that is possible only after it has the offsets; in a switch never,
+because there this member writes.
 
-In a hand-back the master writes the record, once it has stored the offsets; in a switch the giver does, once the target
-also holds all of the log.
+In an offset handover the master writes the record, once it has stored the offsets; in a switch the old master does,
+once the target also has the whole log.
 Source: docs/internals/failover.md, "Hand-back", "Switch"; requirements F22, F25, F26, V18, V19, M07.
 """
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from tandemq.boundary import Now
 from tandemq.coordination.lease import NEVER
+from tandemq.coordination.member.facts import LogState, Membership, PeerTable
 from tandemq.coordination.member.orders import CommandResult, HandOffsets, MemberStage
+from tandemq.coordination.member.outputs import EffectQueue, RegistryWriter
+from tandemq.coordination.member.service import ServiceState
 from tandemq.coordination.permission import holder_of
-from tandemq.coordination.registry.records import GroupMode, Mode
+from tandemq.coordination.registry.records import GroupMode
+from tandemq.coordination.registry.view import RegistryView
 from tandemq.coordination.slave_consume import HandStep
-
-if TYPE_CHECKING:
-    from tandemq.coordination.member.machine import MemberMachine
 
 
 @dataclass(slots=True)
-class Hand:
-    """A hand-over under way."""
+class HandoverProgress:
+    """A handover in progress."""
 
     to: int
     is_switch: bool
     begun_ms: int
     token: int
+    """Version of the record that the offsets belong to."""
     step: HandStep = HandStep.DRAIN
     is_proposed: bool = False
+    """In a switch: the record that names the target is written, or its outcome unknown."""
 
 
-class Giver:
-    """Hands over, or takes a hand-back."""
+class Handover:
+    """Hands over what this member serves, and takes offsets as the master."""
 
-    def __init__(self, member: "MemberMachine") -> None:
-        """Nothing under way."""
-        self._member = member
-        self.hand: Hand | None = None
+    def __init__(
+        self,
+        view: RegistryView,
+        membership: Membership,
+        log: LogState,
+        peers: PeerTable,
+        service: ServiceState,
+        writer: RegistryWriter,
+        effects: EffectQueue,
+    ) -> None:
+        """No handover is in progress."""
+        self._view = view
+        self._membership = membership
+        self._log = log
+        self._peers = peers
+        self._service = service
+        self._writer = writer
+        self._effects = effects
+        self.progress: HandoverProgress | None = None
         self._next_ms = NEVER
         self.taken: int | None = None
-        """As master: offsets that belong to this version of the record are stored here."""
+        """As master: the offsets that belong to this version of the record are stored here."""
 
     # Commands.
 
     def switch(self, target: int, now: Now) -> CommandResult:
-        """An operator wants another master."""
-        member, state = self._member, self._member.view.state
-        if state is None or member.view.config is None:
-            return CommandResult(False, False, f"broker {member.id} has not read the group's record from the registry")
-        if member.mode is not Mode.ELECT:
+        """Begin to make another member the master, by an operator's order."""
+        membership, state = self._membership, self._view.state
+        if state is None or self._view.config is None:
             return CommandResult(
-                False, False, f"roles are fixed in mode {member.mode.value if member.mode else 'unknown'}"
+                False, False, f"broker {membership.id} has not read the group's record from the registry"
             )
+        if not membership.is_elect:
+            mode = membership.mode.value if membership.mode else "unknown"
+            return CommandResult(False, False, f"roles are fixed in mode {mode}")
         if state.master == target:
             return CommandResult(True, True, f"broker {target} is the master already")
-        if self.hand is not None and self.hand.to == target:
-            return CommandResult(True, False, f"the switch to broker {target} is under way")
+        if self.progress is not None and self.progress.to == target:
+            return CommandResult(True, False, f"the switch to broker {target} is in progress")
         refusal = self._refusal(target)
         if refusal is not None:
             return CommandResult(False, False, refusal)
         self._begin(target, now, is_switch=True)
-        member.think(now)
         return CommandResult(True, False, f"switching to broker {target}")
 
     def _refusal(self, target: int) -> str | None:
-        member, state = self._member, self._member.view.state
+        """Return why the group cannot be switched to a member now; None if it can."""
+        membership, state = self._membership, self._view.state
         assert state is not None, "checked before"
-        if member.stage is not MemberStage.SERVING or state.master != member.id:
-            return f"broker {member.id} is not the serving master; the record names broker {state.master}"
-        if member.own_of(target) is None:
-            return f"broker {target} is no member of the group"
-        if not member.configured(target).may_write:
+        if self._service.stage is not MemberStage.SERVING or state.master != membership.id:
+            return f"broker {membership.id} is not the serving master; the record names broker {state.master}"
+        if membership.own_of(target) is None:
+            return f"broker {target} is not a member of the group"
+        if not membership.permission_of(target).may_write:
             return f"broker {target} may not be written to by configuration; allow it WRITE first"
         if target not in state.in_sync:
             return f"broker {target} is not in sync; wait until it has caught up"
-        peer = member.peer(target)
+        peer = self._peers.get(target)
         if not peer.is_linked or peer.acked < 0:
             return f"broker {target} is not connected"
-        lag = member.log_end - peer.acked
-        if lag > member.settings.switch_lag_bytes_max:
+        lag = self._log.end - peer.acked
+        if lag > membership.settings.switch_lag_bytes_max:
             return f"broker {target} lags by {lag} bytes; wait until it has caught up"
-        if not member.view.may_propose:
-            return "the registry does not answer, or a change is not decided yet; try again"
+        if not self._view.may_propose:
+            return "the registry does not answer, or a change is still in flight; try again"
         return None
 
-    # Giving.
+    # Handing over.
 
     def _begin(self, to: int, now: Now, *, is_switch: bool) -> None:
-        member = self._member
-        self.hand = Hand(to, is_switch, now.mono_ms, member.view.version)
-        member.become(MemberStage.HANDING, f"handing over to broker {to}", now)
+        self.progress = HandoverProgress(to, is_switch, now.mono_ms, self._view.version)
+        self._service.takes_commits = True
+        self._service.become(MemberStage.HANDING, f"handing over to broker {to}", now)
 
     def tick(self, now: Now) -> None:
-        """Go on with what is under way, or begin a hand-back that has become possible."""
-        member = self._member
-        if self.hand is None:
-            if self._may_give_back(now):
-                assert member.view.state is not None, "checked before"
-                self._begin(member.view.state.master, now, is_switch=False)
+        """Continue the handover in progress, or begin an offset handover that has become possible."""
+        progress, settings = self.progress, self._membership.settings
+        if progress is None:
+            if self._may_return_reading(now):
+                assert self._view.state is not None, "checked before"
+                self._begin(self._view.state.master, now, is_switch=False)
             return
-        hand, settings = self.hand, member.settings
-        drain_ms = settings.switch_drain_ms if hand.is_switch else settings.drain_ms
-        if self._is_forbidden(hand):
-            self.give_up(f"by its configuration broker {hand.to} may not be written to any more", now)
+        if self._is_forbidden(progress):
+            self.give_up(f"by its configuration broker {progress.to} may not be written to any more", now)
             return
-        if hand.step is HandStep.DRAIN and now.mono_ms - hand.begun_ms >= drain_ms:
-            self._send_offsets(hand, now)
+        if progress.step is HandStep.DRAIN and now.mono_ms >= progress.begun_ms + self._drain_ms(progress):
+            self._send_offsets(progress, now)
             return
-        if hand.step is HandStep.WAIT and hand.is_switch and not hand.is_proposed and member.view.may_propose:
-            self._propose_switch(hand, now)
-        if member.view.pending is None and hand.is_proposed:
-            self.give_up("the switch was not decided in our favour", now)
-        elif member.view.pending is None and now.mono_ms - hand.begun_ms >= settings.hand_over_ms:
-            self.give_up(f"no end after {now.mono_ms - hand.begun_ms} ms", now)
+        is_ready = progress.step is HandStep.WAIT and progress.is_switch and not progress.is_proposed
+        if is_ready and self._view.may_propose:
+            self._propose_switch(progress, now)
+        if self._view.pending is None and progress.is_proposed:
+            self.give_up("another change of the record came first", now)
+        elif self._view.pending is None and now.mono_ms - progress.begun_ms >= settings.hand_over_ms:
+            self.give_up(f"not completed after {now.mono_ms - progress.begun_ms} ms", now)
 
-    def _is_forbidden(self, hand: Hand) -> bool:
-        """Whether the configuration has changed, and its target may not become master any more."""
-        return hand.is_switch and not hand.is_proposed and not self._member.configured(hand.to).may_write
+    def _drain_ms(self, progress: HandoverProgress) -> int:
+        settings = self._membership.settings
+        return settings.switch_drain_ms if progress.is_switch else settings.drain_ms
 
-    def _may_give_back(self, now: Now) -> bool:
-        member, state = self._member, self._member.view.state
+    def _is_forbidden(self, progress: HandoverProgress) -> bool:
+        """Whether the configuration has changed so that the target may not become master any more."""
+        may_write = self._membership.permission_of(progress.to).may_write
+        return progress.is_switch and not progress.is_proposed and not may_write
+
+    def _may_return_reading(self, now: Now) -> bool:
+        """Whether this member is the reader and its master is ready to take the offsets."""
+        view, state = self._view, self._view.state
         return (
             state is not None
-            and member.stage is MemberStage.SERVING
+            and self._service.stage is MemberStage.SERVING
             and state.mode is GroupMode.SLAVE_CONSUME
-            and member.view.may_propose
-            and state.master in (member.view.live or {})
-            and member.peer(state.master).is_linked
+            and view.may_propose
+            and state.master in (view.live or {})
+            and self._peers.get(state.master).is_linked
             and now.mono_ms >= self._next_ms
         )
 
     def deadline_ms(self) -> int | None:
-        """When the present step ends by time."""
-        hand, settings = self.hand, self._member.settings
-        if hand is None:
+        """When the present step times out; None if no handover is in progress."""
+        progress = self.progress
+        if progress is None:
             return None
-        if hand.step is HandStep.DRAIN:
-            return hand.begun_ms + (settings.switch_drain_ms if hand.is_switch else settings.drain_ms)
-        return hand.begun_ms + settings.hand_over_ms
+        if progress.step is HandStep.DRAIN:
+            return progress.begun_ms + self._drain_ms(progress)
+        return progress.begun_ms + self._membership.settings.hand_over_ms
 
     def drained(self, now: Now) -> None:
         """Consumers have committed what they had pulled."""
-        if self.hand is not None and self.hand.step is HandStep.DRAIN:
-            self._send_offsets(self.hand, now)
+        if self.progress is not None and self.progress.step is HandStep.DRAIN:
+            self._send_offsets(self.progress, now)
 
-    def _send_offsets(self, hand: Hand, now: Now) -> None:
-        if not self._member.view.may_propose:
+    def _send_offsets(self, progress: HandoverProgress, now: Now) -> None:
+        if not self._view.may_propose:
             self.give_up("the registry does not answer", now)
             return
-        hand.step = HandStep.OFFSETS
-        self._member.order(HandOffsets(hand.to, hand.token))
+        progress.step = HandStep.OFFSETS
+        self._service.takes_commits = False
+        self._effects.add(HandOffsets(progress.to, progress.token))
 
     def handed(self, token: int, now: Now, *, is_stored: bool) -> None:
-        """The other one answered."""
-        hand = self.hand
-        if hand is None or hand.token != token or hand.step is not HandStep.OFFSETS:
+        """The other member answered whether it has stored the offsets."""
+        progress = self.progress
+        if progress is None or progress.token != token or progress.step is not HandStep.OFFSETS:
             return
         if is_stored:
-            hand.step = HandStep.WAIT
+            progress.step = HandStep.WAIT
         else:
-            self.give_up(f"broker {hand.to} did not take the offsets", now)
+            self.give_up(f"broker {progress.to} did not take the offsets", now)
 
-    def _propose_switch(self, hand: Hand, now: Now) -> None:
-        member, state = self._member, self._member.view.state
-        assert state is not None, "we serve by it"
-        if member.peer(hand.to).acked < member.log_end or not member.peer(hand.to).is_linked:
+    def _propose_switch(self, progress: HandoverProgress, now: Now) -> None:
+        """Write the record that names the target, once it has the whole log."""
+        state, peer = self._view.state, self._peers.get(progress.to)
+        assert state is not None, "this member serves by it"
+        if peer.acked < self._log.end or not peer.is_linked:
             return
-        hand.is_proposed = True
-        new = replace(state, epoch=state.epoch + 1, master=hand.to, reader=hand.to)
-        member.propose(new, f"switch from broker {member.id} to {hand.to} by an operator", now)
+        progress.is_proposed = True
+        new = replace(state, epoch=state.epoch + 1, master=progress.to, reader=progress.to)
+        self._writer.propose(new, f"switch from broker {self._membership.id} to {progress.to} by an operator", now)
 
     def give_up(self, why: str, now: Now) -> None:
-        """Serve again, if the other one may have a write under way after a write of ours, so that its own fails."""
-        hand, self.hand = self.hand, None
-        assert hand is not None, "nothing to give up"
-        self._next_ms = now.mono_ms + self._member.settings.hand_back_wait_ms
-        text = f"the hand-over to broker {hand.to} was given up: {why}"
-        if hand.step is HandStep.DRAIN or (hand.is_switch and not hand.is_proposed):
-            self._member.become(MemberStage.SERVING, text, now)
+        """Serve again; after another write of the record if the other member may have a write in flight."""
+        progress, self.progress = self.progress, None
+        assert progress is not None, "no handover is in progress"
+        self._next_ms = now.mono_ms + self._membership.settings.hand_back_wait_ms
+        text = f"the handover to broker {progress.to} was given up: {why}"
+        if progress.step is HandStep.DRAIN or (progress.is_switch and not progress.is_proposed):
+            self._service.become(MemberStage.SERVING, text, now)
         else:
-            self._member.reclaim(text, now)
-        if hand.is_switch:
-            self._member.command_done(f"not switched: {why}", is_done=False)
+            self._service.reclaim(text, now)
+        if progress.is_switch:
+            self._effects.command_done(f"not switched: {why}", is_done=False)
 
     def over(self) -> None:
-        """The record names another holder now."""
-        hand, self.hand = self.hand, None
-        state = self._member.view.state
-        if hand is not None and hand.is_switch and state is None:
-            self._member.command_done("not switched: the group's record is lost", is_done=False)
-        elif hand is not None and hand.is_switch and state is not None:
-            is_done = state.master == hand.to
-            self._member.command_done(f"broker {state.master} is the master, epoch {state.epoch}", is_done=is_done)
+        """End the handover: the record names another holder now, or is lost."""
+        progress, self.progress = self.progress, None
+        if progress is None or not progress.is_switch:
+            return
+        state = self._view.state
+        if state is None:
+            self._effects.command_done("not switched: the group's record is lost", is_done=False)
+        else:
+            text = f"broker {state.master} is the master, epoch {state.epoch}"
+            self._effects.command_done(text, is_done=state.master == progress.to)
 
-    # Taking a hand-back, as the master.
+    # Taking offsets, as the master.
 
-    def take(self, giver: int, token: int) -> bool:
-        """Whether offsets of this member, for this version, may be merged into ours and stored."""
-        state = self._member.view.state
-        if state is None or holder_of(state) != giver or giver == self._member.id:
+    def may_take(self, giver: int, token: int) -> bool:
+        """Whether offsets of a member, for this version of the record, may be merged and stored."""
+        state = self._view.state
+        if state is None or holder_of(state) != giver or giver == self._membership.id:
             return False
-        return token >= self._member.view.version
+        return token >= self._view.version
 
-    def took(self, giver: int, token: int, now: Now) -> None:
-        """They are stored: what was read there is known here."""
-        if self._member.stage is MemberStage.AWAITING and self.take(giver, token):
+    def took(self, giver: int, token: int) -> None:
+        """The offsets are merged and stored."""
+        if self._service.stage is MemberStage.AWAITING and self.may_take(giver, token):
             self.taken = token
-            if token > self._member.view.version:
-                self._member.view.read_state()
-            self._member.think(now)
+            if token > self._view.version:
+                self._view.read_state()
 
     def end_reading(self, now: Now) -> None:
-        """Write the record back to normal, when the offsets for its present version are here."""
-        member, view = self._member, self._member.view
+        """Write the record back to normal, once the offsets for its present version are stored."""
+        view = self._view
         if self.taken is None or view.state is None or not view.may_propose:
             return
         if self.taken < view.version:
@@ -227,5 +254,5 @@ class Giver:
         elif self.taken == view.version:
             self.taken = None
             reader = view.state.reader
-            new = replace(view.state, mode=GroupMode.NORMAL, reader=member.id)
-            member.propose(new, f"broker {reader} handed its offsets back", now)
+            new = replace(view.state, mode=GroupMode.NORMAL, reader=self._membership.id)
+            self._writer.propose(new, f"broker {reader} handed its offsets over", now)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from tandemq.coordination.lease import CHECK_MS, CHECKS, LEASE_MS
+from tandemq.coordination.lease import CHECK_MS, CHECKS, FOREVER, LEASE_MS
 from tandemq.coordination.registry.interface import RegistryRequest
 from tandemq.coordination.registry.records import GroupMode, Mode
 
@@ -100,6 +100,18 @@ class HandOffsets(NamedTuple):
 
     to: int
     token: int
+
+
+class PermittedUntil(NamedTuple):
+    """When each permission for clients ends, unless the lease is renewed; monotonic ms."""
+
+    read: int
+    write: int
+    commit: int
+
+    def next_end_ms(self, now_ms: int) -> int:
+        """Return when the next permission that holds now ends; FOREVER if none does."""
+        return min((until for until in self if until > now_ms), default=FOREVER)
 
 
 class CommandDone(NamedTuple):

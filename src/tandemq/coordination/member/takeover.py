@@ -1,173 +1,189 @@
-"""Taking over from a holder that is gone, by oneself or by an operator's order.
+"""Taking over from a failed holder, by this member's own decision or by an operator's order.
 
-Source: docs/internals/failover.md, "When another takes over"; requirements F13, F14, F17-F20, F30, R11.
+The holder is the master, or the reader in slave-consume. Every condition must hold in several checks of the registry in
+a row. Source: docs/internals/failover.md, "When another takes over"; requirements F13, F14, F17-F20, F30, R11.
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from tandemq.boundary import Now
-from tandemq.coordination.election import Candidate, may_stand, place_of
+from tandemq.coordination.election import may_stand, place_of
 from tandemq.coordination.lease import drift_of
 from tandemq.coordination.liveness import AbsenceChecks
+from tandemq.coordination.member.facts import LogState, Membership, PeerTable, member_with_longer_log
+from tandemq.coordination.member.held_lease import HeldLease
 from tandemq.coordination.member.orders import CommandResult
+from tandemq.coordination.member.outputs import EffectQueue, RegistryWriter
 from tandemq.coordination.permission import holder_of
 from tandemq.coordination.registry.records import GroupMode, GroupState, Mode
+from tandemq.coordination.registry.view import RegistryView
 from tandemq.coordination.slave_consume import may_take_reading
 
-if TYPE_CHECKING:
-    from tandemq.coordination.member.machine import MemberMachine
 
+class Takeover:
+    """Detects a failed holder and takes its place after enough checks in a row."""
 
-class Taker:
-    """Looks for a holder that is gone, and takes its place after enough looks in a row."""
-
-    def __init__(self, member: "MemberMachine") -> None:
-        """Not looking."""
-        self._member = member
+    def __init__(
+        self,
+        view: RegistryView,
+        membership: Membership,
+        log: LogState,
+        peers: PeerTable,
+        lease: HeldLease,
+        writer: RegistryWriter,
+        effects: EffectQueue,
+    ) -> None:
+        """Nothing is suspected."""
+        self._view = view
+        self._membership = membership
+        self._log = log
+        self._peers = peers
+        self._lease = lease
+        self._writer = writer
+        self._effects = effects
         self.checks = AbsenceChecks()
         self._forced_until_ms: int | None = None
 
     @property
     def is_forced(self) -> bool:
-        """Whether an operator accepted what may be lost or repeated."""
+        """Whether an operator accepted a possible loss or duplicate deliveries."""
         return self._forced_until_ms is not None
 
     def force(self, now: Now, *, is_preview: bool) -> CommandResult:
-        """The operator's order; it waits for the same looks as any take-over. A preview only says what it may cost."""
-        member, state = self._member, self._member.view.state
-        if member.own is not None and member.founder.waits:
-            return member.founder.force(is_preview=is_preview)
-        if state is None or member.own is None:
-            return CommandResult(False, False, f"broker {member.id} has not read the group's record from the registry")
+        """Carry out an operator's order; it waits for the same checks as any takeover. A preview only states the
+        possible loss."""
+        view, membership, state = self._view, self._membership, self._view.state
+        own_id = membership.id
+        if state is None or membership.own is None:
+            return CommandResult(False, False, f"broker {own_id} has not read the group's record from the registry")
         holder = holder_of(state)
-        if holder == member.id:
-            return CommandResult(True, True, f"broker {member.id} is it already")
-        if member.mode is Mode.SLAVE_CONSUME and (state.mode is GroupMode.NORMAL or state.master != member.id):
+        if holder == own_id:
+            return CommandResult(True, True, f"broker {own_id} is it already")
+        if membership.mode is Mode.SLAVE_CONSUME and (state.mode is GroupMode.NORMAL or state.master != own_id):
             return CommandResult(
-                False, False, "in slave-consume only the master can be forced, while its slave is reading"
+                False, False, "in slave-consume only the master can be forced, while its slave serves reads"
             )
-        if not member.view.may_propose or member.view.live is None:
-            return CommandResult(False, False, f"broker {member.id} has no registry; without it nobody may take over")
-        if holder in member.view.live:
+        if not view.may_propose or view.live is None:
             return CommandResult(
-                False, False, f"broker {holder} lives; use switch, or stop it and wait until the registry misses it"
+                False, False, f"broker {own_id} has no connection to the registry; without it no broker may take over"
+            )
+        if holder in view.live:
+            return CommandResult(
+                False,
+                False,
+                f"broker {holder} is alive; use switch, or stop it and wait until its registry session has expired",
             )
         if not is_preview:
-            self._forced_until_ms = now.mono_ms + member.settings.force_ms
-        return CommandResult(True, False, self._price(state, holder, now))
+            self._forced_until_ms = now.mono_ms + membership.settings.force_ms
+        return CommandResult(True, False, self._possible_loss(state, holder, now))
 
     def settled(self, text: str, *, is_done: bool) -> None:
-        """The record changed hands, or it cannot any more."""
+        """End a forced takeover: the record has another holder, or the order expired."""
         if self._forced_until_ms is not None:
             self._forced_until_ms = None
-            self._member.command_done(text, is_done=is_done)
+            self._effects.command_done(text, is_done=is_done)
 
     def tick(self, now: Now) -> None:
-        """Look when it is time; act on what was found."""
-        member = self._member
+        """Evaluate the answered checks and start the next one when it is due."""
+        view, membership = self._view, self._membership
         if self._forced_until_ms is not None and now.mono_ms >= self._forced_until_ms:
-            self.settled("given up: the other one could not be shown to be gone in time", is_done=False)
-        looks, member.view.looks = member.view.looks, []
-        for is_fresh in looks:
-            holder = self._suspect(now)
-            self.checks.found(holds=is_fresh and holder is not None)
-            if holder is not None and self.checks.count >= member.timing.checks + self._place(holder):
-                self._take_over(holder, now)
-                return
-        holder = self._suspect(now)
-        if holder is None:
+            self.settled("given up: the other broker could not be shown to be gone in time", is_done=False)
+        if self._evaluate_looks(now):
+            return
+        if self._suspect(now) is None:
             self.checks.reset()
             return
         self.checks.begin(now.mono_ms)
-        if self.checks.looked(now.mono_ms, member.settings.check_ms):
-            member.tell_registry()
-            member.view.look(other for other in sorted(member.view.live or ()) if other != member.id)
+        if self.checks.is_due(now.mono_ms, membership.settings.check_ms):
+            self._writer.publish_live_node()
+            view.look(other for other in sorted(view.live or ()) if other != membership.id)
+
+    def _evaluate_looks(self, now: Now) -> bool:
+        """Count the answered checks; True if they led to a takeover."""
+        looks, self._view.looks = self._view.looks, []
+        for is_fresh in looks:
+            holder = self._suspect(now)
+            self.checks.found(holds=is_fresh and holder is not None)
+            if holder is not None and self.checks.count >= self._lease.timing.checks + self._place(holder):
+                self._take_over(holder, now)
+                return True
+        return False
 
     def _suspect(self, now: Now) -> int | None:
-        """The holder, if all conditions of a take-over hold right now; None if one does not."""
-        member, view = self._member, self._member.view
-        state = view.state
-        if state is None or member.own is None or view.live is None or not view.may_propose:
+        """Return the holder if all conditions of a takeover hold now; None otherwise."""
+        view, state = self._view, self._view.state
+        if state is None or self._membership.own is None or view.live is None or not view.may_propose:
             return None
         holder = holder_of(state)
-        if holder == member.id or holder in view.live or not self._is_silent(holder, now):
+        if holder == self._membership.id or holder in view.live or not self._is_silent(holder, now):
             return None
         return holder if self._is_eligible(state, holder, now) else None
 
     def _is_silent(self, holder: int, now: Now) -> bool:
-        peer = self._member.peer(holder)
-        lease_ms = max(self._member.timing.lease_ms, peer.lease_ms)
+        peer = self._peers.get(holder)
+        lease_ms = max(self._lease.timing.lease_ms, peer.lease_ms)
         return now.mono_ms - peer.heard_ms > lease_ms + drift_of(lease_ms)
 
     def _is_eligible(self, state: GroupState, holder: int, now: Now) -> bool:
-        member = self._member
-        if member.mode is Mode.ELECT:
-            is_in_sync = member.id in state.in_sync and member.configured(member.id).may_write
-            return may_stand(is_in_sync=is_in_sync, is_log_whole=member.is_log_whole, is_forced=self.is_forced)
+        """Whether this member may be the next holder."""
+        membership, own_id = self._membership, self._membership.id
+        if membership.is_elect:
+            is_in_sync = own_id in state.in_sync and membership.permission_of(own_id).may_write
+            return may_stand(is_in_sync=is_in_sync, is_log_whole=self._log.is_whole, is_forced=self.is_forced)
         if state.mode is GroupMode.SLAVE_CONSUME:
-            return state.master == member.id and (self.is_forced or self._may_end_unclean(holder, now))
-        mine, masters = member.configured(member.id), member.configured(state.master)
-        return member.mode is Mode.SLAVE_CONSUME and may_take_reading(state, member.id, mine, masters)
+            return state.master == own_id and (self.is_forced or self._may_end_unclean(holder, now))
+        own, masters = membership.permission_of(own_id), membership.permission_of(state.master)
+        return membership.mode is Mode.SLAVE_CONSUME and may_take_reading(state, own_id, own, masters)
 
     def _may_end_unclean(self, reader: int, now: Now) -> bool:
-        after_ms = self._member.settings.unclean_hand_back_after_ms
-        return after_ms > 0 and now.mono_ms - self._member.peer(reader).heard_ms >= after_ms
+        after_ms = self._membership.settings.unclean_hand_back_after_ms
+        return after_ms > 0 and now.mono_ms - self._peers.get(reader).heard_ms >= after_ms
 
     def _place(self, holder: int) -> int:
-        """How many looks this member lets others go first."""
-        member, view = self._member, self._member.view
-        if member.mode is not Mode.ELECT or self.is_forced or view.state is None or view.config is None:
+        """Return how many checks longer this member waits than the first candidate."""
+        membership, view, log = self._membership, self._view, self._log
+        if not membership.is_elect or self.is_forced or view.state is None or view.config is None:
             return 0
-        candidates = [Candidate(member.id, member.log_epoch, member.log_end, member.priority(member.id))]
+        candidates = [membership.candidate(membership.id, log.epoch, log.end)]
         for other, record in (view.live or {}).items():
-            is_in_line = other in view.state.in_sync and other not in (member.id, holder)
-            if is_in_line and record is not None and member.configured(other).may_write:
-                candidates.append(Candidate(other, record.epoch, record.log_end, member.priority(other)))
-        return place_of(member.id, candidates)
+            is_in_line = other in view.state.in_sync and other not in (membership.id, holder)
+            if is_in_line and record is not None and membership.permission_of(other).may_write:
+                candidates.append(membership.candidate(other, record.epoch, record.log_end))
+        return place_of(membership.id, candidates)
 
     def _take_over(self, holder: int, now: Now) -> None:
-        member, state = self._member, self._member.view.state
+        """Propose the record that makes this member the holder."""
+        own_id, state = self._membership.id, self._view.state
         assert state is not None, "suspected without a record"
-        how = "by an operator's order" if self.is_forced else f"missing in {self.checks.count} looks"
+        how = "by an operator's order" if self.is_forced else f"missing in {self.checks.count} checks"
         self.checks.reset()
-        if member.mode is Mode.ELECT:
-            member.is_loss_accepted |= self.is_forced
-            new = replace(state, epoch=state.epoch + 1, master=member.id, in_sync=(member.id,), reader=member.id)
-            reason = f"broker {member.id} follows {holder}, {how}"
+        if self._membership.is_elect:
+            self._log.is_loss_accepted |= self.is_forced
+            new = replace(state, epoch=state.epoch + 1, master=own_id, in_sync=(own_id,), reader=own_id)
+            reason = f"broker {own_id} follows {holder}, {how}"
         elif state.mode is GroupMode.NORMAL:
-            new = replace(state, mode=GroupMode.SLAVE_CONSUME, reader=member.id)
-            reason = f"broker {member.id} reads for {holder}, {how}"
+            new = replace(state, mode=GroupMode.SLAVE_CONSUME, reader=own_id)
+            reason = f"broker {own_id} reads for {holder}, {how}"
         else:
             new = replace(state, mode=GroupMode.NORMAL, reader=state.master)
-            reason = f"broker {member.id} takes reading back from {holder} without its offsets, {how}"
-        member.propose(new, reason, now)
+            reason = f"broker {own_id} takes reading back from {holder} without its offsets, {how}"
+        self._writer.propose(new, reason, now)
 
-    def _price(self, state: GroupState, holder: int, now: Now) -> str:
-        member = self._member
-        if member.mode is not Mode.ELECT:
+    def _possible_loss(self, state: GroupState, holder: int, now: Now) -> str:
+        """State what a forced takeover may lose, for the operator."""
+        own_id = self._membership.id
+        if not self._membership.is_elect:
             return (
-                f"offsets that consumers committed at broker {holder} and that did not reach this broker will repeat; "
-                f"taking over when broker {holder} is shown to be gone"
+                f"offsets committed at broker {holder} that did not reach this broker are lost, so their messages are "
+                f"delivered again; taking over when broker {holder} is shown to be gone"
             )
-        peer = member.peer(holder)
-        lost = f"{max(0, peer.log_end - member.log_end)} bytes" if peer.log_end >= 0 else "an unknown number of bytes"
-        lost, sync = f"{lost} of broker {holder}'s log", ""
-        if member.id not in state.in_sync:  # it has acknowledged messages without us since
+        peer = self._peers.get(holder)
+        lost = f"{max(0, peer.log_end - self._log.end)} bytes" if peer.log_end >= 0 else "an unknown number of bytes"
+        lost, not_in_sync = f"{lost} of broker {holder}'s log", ""
+        if own_id not in state.in_sync:  # the holder has acknowledged messages without this member since
             if peer.log_end >= 0:
                 lost += f", and all it stored since it was last heard {(now.mono_ms - peer.heard_ms) // 1000} s ago,"
-            sync = f"; broker {member.id} is not in the in-sync set"
-        fuller = self._fuller(holder)
-        hint = "" if fuller is None else f"; broker {fuller} has more of the log: force that one instead"
-        return f"{lost} may be lost{sync}{hint}; taking over when it is shown to be gone"
-
-    def _fuller(self, holder: int) -> int | None:
-        """The living member whose log reaches farthest, if it reaches farther than ours."""
-        member = self._member
-        held = {
-            other: (record.epoch, record.log_end)
-            for other, record in (member.view.live or {}).items()
-            if record is not None and other not in (member.id, holder)
-        }
-        best = max(held, key=held.__getitem__, default=None)
-        return best if best is not None and held[best] > (member.log_epoch, member.log_end) else None
+            not_in_sync = f"; broker {own_id} is not in the in-sync set"
+        longer = member_with_longer_log(self._view, self._membership, self._log, without=holder)
+        hint = "" if longer is None else f"; broker {longer} has a longer log: force that one instead"
+        return f"{lost} may be lost{not_in_sync}{hint}; taking over when it is shown to be gone"

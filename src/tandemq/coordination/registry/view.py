@@ -110,7 +110,7 @@ class RegistryView:
         """Version of that write."""
         self.looks: list[bool] = []
         """Answers to looks, oldest first: True if `live` is as fresh as `version`. The owner takes them at once."""
-        self._troubles: dict[str, str] = {}
+        self._problems: dict[str, str] = {}
         """By what was read or asked: why that cannot be used."""
         self._own_record: LiveBroker | None = None
         self._own_version = NO_NODE
@@ -131,21 +131,26 @@ class RegistryView:
         return self.is_up and self.is_live and self.is_state_read and self.pending is None
 
     @property
-    def trouble(self) -> str:
-        """What in the registry cannot be used, and why; "" if nothing."""
-        return "; ".join(self._troubles.values())
+    def is_record_missing(self) -> bool:
+        """Whether the registry was read and has no record of the group."""
+        return self.is_state_read and self.state is None and self.version == NO_NODE
+
+    @property
+    def problem(self) -> str:
+        """What in the registry cannot be used, and why; "" if everything can."""
+        return "; ".join(self._problems.values())
 
     @property
     def is_elsewhere(self) -> bool:
         """Our live node is another session's."""
-        return "own" in self._troubles
+        return "own" in self._problems
 
-    def next_asks(self) -> list[RegistryRequest]:
+    def next_requests(self) -> list[RegistryRequest]:
         """Operations for the registry, in order."""
         asks, self._asks = self._asks, []
         return asks
 
-    def tell(self, record: LiveBroker) -> None:
+    def publish(self, record: LiveBroker) -> None:
         """What our live node says; an existing one is brought up to date."""
         if record == self._own_record:
             return
@@ -285,9 +290,9 @@ class RegistryView:
 
     def _note(self, what: str, trouble: str) -> None:
         """Why something cannot be used; "": it can."""
-        self._troubles.pop(what, None)
+        self._problems.pop(what, None)
         if trouble:
-            self._troubles[what] = trouble
+            self._problems[what] = trouble
 
     def _config_read(self, outcome: object) -> None:
         try:

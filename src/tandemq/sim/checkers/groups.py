@@ -35,7 +35,7 @@ PULLED = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_R
 COMMIT_OFFSET = 1
 """Bit of a pull's sysFlag: the request commits an offset too."""
 SENDS = (Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE)
-ORDERLY = ("handed its offsets back", "switch from broker")
+ORDERLY = ("handed its offsets over", "switch from broker")
 """Reasons in the record when reading moved with all offsets."""
 FORCED = "an operator's order"
 """Reason in the record when an operator made a member active that may lack something."""

@@ -1,0 +1,128 @@
+"""What a member knows besides the registry: the group's configuration, its own log, the other members.
+
+Each object has one owner, the member's machine; the parts of the machine read them.
+Source: docs/internals/failover.md; requirements F09-F33, R11.
+"""
+
+from tandemq.boundary import Now
+from tandemq.coordination.election import Candidate
+from tandemq.coordination.liveness import GroupPeer
+from tandemq.coordination.member.orders import MemberSettings
+from tandemq.coordination.registry.records import BrokerPermission, GroupMember, Mode
+from tandemq.coordination.registry.view import RegistryView
+
+
+class Membership:
+    """This broker and the other members, by the group's configuration."""
+
+    def __init__(self, settings: MemberSettings, view: RegistryView) -> None:
+        """A broker that has not read the configuration yet."""
+        self.settings = settings
+        self.id = settings.broker_id
+        self._view = view
+        self.mode: Mode | None = None
+        """The mode of the first configuration read; a changed mode takes effect after a restart."""
+
+    def adopt_mode(self) -> None:
+        """Take the mode from the first configuration that was read."""
+        if self.mode is None and self._view.config is not None:
+            self.mode = self._view.config.mode
+
+    @property
+    def is_elect(self) -> bool:
+        """Whether the group elects its master."""
+        return self.mode is Mode.ELECT
+
+    @property
+    def own(self) -> GroupMember | None:
+        """This broker in the configuration; None if it is not a member."""
+        return self.own_of(self.id)
+
+    def own_of(self, broker_id: int) -> GroupMember | None:
+        """A member in the configuration; None if it is not there."""
+        return None if self._view.config is None else self._view.config.member(broker_id)
+
+    def permission_of(self, broker_id: int) -> BrokerPermission:
+        """The configured permission of a member."""
+        found = self.own_of(broker_id)
+        return BrokerPermission.NONE if found is None else found.permission
+
+    def candidate(self, broker_id: int, epoch: int, log_end: int) -> Candidate:
+        """A member as a candidate in an election, with its configured priority."""
+        found = self.own_of(broker_id)
+        return Candidate(broker_id, epoch, log_end, 0 if found is None else found.priority)
+
+
+class LogState:
+    """The state of this broker's log, as far as leading the group depends on it."""
+
+    def __init__(self, end: int, epoch: int, *, is_whole: bool) -> None:
+        """A recovered log."""
+        self.end = end
+        """Bytes."""
+        self.epoch = epoch
+        """The last epoch in the epoch table; 0 if it is empty."""
+        self.is_whole = is_whole
+        """False while the log may lack bytes that were reported or acknowledged."""
+        self.is_loss_accepted = False
+        """The missing bytes stay lost: an operator accepted that, or no member can have more."""
+        self.is_doubt_final = False
+        """Copying from the master does not make the log whole again before the next start."""
+        self.ready_epoch = 0
+        """The epoch that the broker has prepared its log for."""
+
+    def prepared(self, epoch: int, end: int) -> None:
+        """The log is recovered and the epoch's entry on disk: from now on it is the group's log."""
+        self.ready_epoch, self.end, self.epoch = epoch, end, epoch
+        self.is_whole, self.is_loss_accepted = True, False
+
+    def doubt(self, *, is_final: bool) -> None:
+        """The log may lack acknowledged messages; `is_final`: copying does not help before the next start."""
+        self.is_whole = False
+        self.is_doubt_final |= is_final
+
+
+class PeerTable:
+    """The other members: their connections, and how long their live nodes have been missing."""
+
+    def __init__(self, started_ms: int) -> None:
+        """Nothing is known; `started_ms` counts as the last time that each peer was heard."""
+        self._started_ms = started_ms
+        self.known: dict[int, GroupPeer] = {}
+        """By broker id; read by the in-sync set."""
+        self._absent_since_ms: dict[int, int] = {}
+
+    def get(self, broker_id: int) -> GroupPeer:
+        """What this broker's own connections show of a member."""
+        return self.known.get(broker_id) or self.known.setdefault(broker_id, GroupPeer(heard_ms=self._started_ms))
+
+    def drop_connections(self) -> None:
+        """Count all connections as closed: those of another epoch do not count."""
+        for peer in self.known.values():
+            peer.is_linked, peer.acked = False, -1
+
+    def watch(self, view: RegistryView, members: frozenset[int], now: Now) -> None:
+        """Note since when live nodes of these members have been missing."""
+        if view.live is None or not view.is_up:
+            self._absent_since_ms.clear()
+            return
+        for member in members:
+            if member in view.live:
+                self._absent_since_ms.pop(member, None)
+            else:
+                self._absent_since_ms.setdefault(member, now.mono_ms)
+
+    def gone(self, now: Now, silence_ms: int) -> frozenset[int]:
+        """Members whose live node has been missing for longer than `silence_ms`."""
+        return frozenset(one for one, since in self._absent_since_ms.items() if now.mono_ms - since > silence_ms)
+
+
+def member_with_longer_log(view: RegistryView, membership: Membership, log: LogState, *, without: int) -> int | None:
+    """Return the live member with the longest log, if it is longer than this broker's; `without` is not considered."""
+    found = {
+        other: (record.epoch, record.log_end)
+        for other, record in (view.live or {}).items()
+        if record is not None and other not in (membership.id, without)
+    }
+    best = max(found, key=found.__getitem__, default=None)
+    return best if best is not None and found[best] > (log.epoch, log.end) else None

@@ -1,0 +1,64 @@
+"""What a member produces: effects for its broker, and its own writes to the registry.
+
+Source: docs/internals/failover.md, "A broker and its member".
+"""
+
+from dataclasses import replace
+
+from tandemq.boundary import Now
+from tandemq.coordination.member.facts import LogState
+from tandemq.coordination.member.orders import CommandDone, Effect, MemberSettings, Note
+from tandemq.coordination.registry.records import GroupState, LiveBroker
+from tandemq.coordination.registry.view import RegistryView
+
+
+class EffectQueue:
+    """Effects that the broker has not taken yet, in order."""
+
+    def __init__(self, view: RegistryView) -> None:
+        """No effects."""
+        self._view = view
+        self._effects: list[Effect] = []
+
+    def __len__(self) -> int:
+        """The number of effects."""
+        return len(self._effects)
+
+    def add(self, *effects: Effect) -> None:
+        """Append effects."""
+        self._effects.extend(effects)
+
+    def note(self, text: str) -> None:
+        """Append a line for the timeline, with the present epoch."""
+        self.add(Note(0 if self._view.state is None else self._view.state.epoch, text))
+
+    def command_done(self, text: str, *, is_done: bool) -> None:
+        """Append the outcome of an operator's command."""
+        self.add(CommandDone(is_done, text))
+
+    def take(self) -> list[Effect]:
+        """Return all effects and clear the queue."""
+        effects, self._effects = self._effects, []
+        return effects
+
+
+class RegistryWriter:
+    """Writes of the group's record and of this broker's live node."""
+
+    def __init__(self, settings: MemberSettings, view: RegistryView, log: LogState) -> None:
+        """Nothing is written yet."""
+        self._settings = settings
+        self._view = view
+        self._log = log
+
+    def propose(self, state: GroupState, reason: str, now: Now) -> None:
+        """Write the record by compare-and-set. The present record is written unchanged, `reason` included."""
+        if state is not self._view.state:
+            state = replace(state, reason=reason, since_ms=now.wall_ms, by=self._settings.broker_id)
+        self._view.propose(state)
+
+    def publish_live_node(self) -> None:
+        """Bring the live node up to date: other members order an election by its log end."""
+        settings, log = self._settings, self._log
+        record = LiveBroker(settings.broker_id, settings.address, settings.ha_address, log.epoch, log.end)
+        self._view.publish(replace(record, is_waiting=self._view.is_record_missing))

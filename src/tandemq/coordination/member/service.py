@@ -1,0 +1,131 @@
+"""The stage of a member, and what it may do for clients until when.
+
+                 record names another
+    UNREAD ─► SLAVE ◄──────────────────────────────┬──────────────┐
+                │ record names this broker         │              │
+                ▼          own write of the record │  log ready   │
+             CLAIMING ────────────────────► PREPARING ───────► SERVING ─► HANDING ─► SLAVE
+                ▲ handover given up                                          │
+                └────────────────────────────────────────────────────────────┘
+    AWAITING: master by the record while the slave is the reader; ends with the offset handover.
+
+Owner: the member. Source: docs/internals/failover.md, "Permissions"; requirements F06, F12, F24, F31.
+"""
+
+from tandemq.boundary import Now
+from tandemq.coordination.lease import NEVER
+from tandemq.coordination.member.diagnosis import Diagnosis
+from tandemq.coordination.member.facts import LogState, Membership
+from tandemq.coordination.member.held_lease import HeldLease
+from tandemq.coordination.member.orders import MemberStage, PermissionChanged, PermittedUntil
+from tandemq.coordination.member.outputs import EffectQueue
+from tandemq.coordination.permission import right_of
+from tandemq.coordination.registry.view import NO_NODE, RegistryView
+
+_TRANSITIONS: dict[MemberStage, frozenset[MemberStage]] = {
+    MemberStage.UNREAD: frozenset({MemberStage.SLAVE, MemberStage.CLAIMING, MemberStage.AWAITING}),
+    MemberStage.SLAVE: frozenset({MemberStage.UNREAD, MemberStage.CLAIMING, MemberStage.AWAITING}),
+    MemberStage.CLAIMING: frozenset(
+        {MemberStage.UNREAD, MemberStage.SLAVE, MemberStage.PREPARING, MemberStage.AWAITING}
+    ),
+    MemberStage.PREPARING: frozenset(
+        {MemberStage.UNREAD, MemberStage.SLAVE, MemberStage.SERVING, MemberStage.CLAIMING, MemberStage.AWAITING}
+    ),
+    MemberStage.SERVING: frozenset(
+        {MemberStage.UNREAD, MemberStage.SLAVE, MemberStage.HANDING, MemberStage.CLAIMING, MemberStage.AWAITING}
+    ),
+    MemberStage.HANDING: frozenset(
+        {MemberStage.UNREAD, MemberStage.SLAVE, MemberStage.CLAIMING, MemberStage.AWAITING, MemberStage.SERVING}
+    ),
+    MemberStage.AWAITING: frozenset({MemberStage.UNREAD, MemberStage.SLAVE, MemberStage.CLAIMING}),
+}
+
+
+class ServiceState:
+    """Stage and permissions. A change of a permission is reported to the broker as an effect."""
+
+    def __init__(
+        self,
+        view: RegistryView,
+        membership: Membership,
+        log: LogState,
+        lease: HeldLease,
+        diagnosis: Diagnosis,
+        effects: EffectQueue,
+        now: Now,
+    ) -> None:
+        """Stage UNREAD: the broker serves no clients."""
+        self._view = view
+        self._membership = membership
+        self._log = log
+        self._lease = lease
+        self._diagnosis = diagnosis
+        self._effects = effects
+        self.stage = MemberStage.UNREAD
+        self.claim_above = NO_NODE
+        """A write of the record by this broker is a claim if it made a version above this one."""
+        self.takes_commits = False
+        """In stage HANDING: whether consumers may still commit."""
+        self.permitted_until = PermittedUntil(NEVER, NEVER, NEVER)
+        self.changed_ms = now.mono_ms
+        """Monotonic time of the last change of a permission."""
+        self._may_read = False
+        self._may_write = False
+        self._reason = "the group's record has not been read yet"
+
+    @property
+    def is_serving_clients(self) -> bool:
+        """Whether the broker was last told that it may read or write."""
+        return self._may_read or self._may_write
+
+    @property
+    def why(self) -> str:
+        """Why clients may or may not be served, for refusals and operators."""
+        if self.stage is MemberStage.SERVING and not self.is_serving_clients:
+            return "lonely: neither the registry nor every in-sync member confirms that no other broker serves"
+        if self.stage is MemberStage.AWAITING and self._view.state is not None:
+            reader = self._view.state.reader
+            return f"broker {reader} serves reads until it has handed its offsets over; ha force-master ends that"
+        if self.stage is MemberStage.CLAIMING and self._membership.is_elect and not self._log.is_whole:
+            return (
+                "the end of the log may be lost: waits for an in-sync member to take over; "
+                "ha force-master accepts the loss"
+            )
+        if self.stage is MemberStage.UNREAD:
+            return self._diagnosis.why_unread() or self._reason
+        return self._reason
+
+    def become(self, stage: MemberStage, reason: str, now: Now) -> None:
+        """Change the stage, or only the reason for it."""
+        if stage is not self.stage:
+            assert stage in _TRANSITIONS[self.stage], f"{self.stage} does not become {stage}"
+            self.stage = stage
+        self._effects.note(f"{stage.value}: {reason}")
+        self._reason = reason
+        self.update(now)
+
+    def reclaim(self, reason: str, now: Now) -> None:
+        """Serve again only after another own write of the record."""
+        self.claim_above = self._view.version
+        self.become(MemberStage.CLAIMING, reason, now)
+
+    def update(self, now: Now) -> None:
+        """Compute the permissions anew; also to be called when the lease may have ended."""
+        ended_ms = min(now.mono_ms, max(self.permitted_until[:2]))
+        self.permitted_until = until = self._compute()
+        may_read, may_write = now.mono_ms < until.read, now.mono_ms < until.write
+        if (may_read, may_write) != (self._may_read, self._may_write):
+            self._may_read, self._may_write, self.changed_ms = may_read, may_write, now.mono_ms
+            at_ms = now.mono_ms if may_read or may_write else ended_ms
+            self._effects.add(PermissionChanged(may_read, may_write, self.why, at_ms))
+
+    def _compute(self) -> PermittedUntil:
+        if self.stage not in (MemberStage.SERVING, MemberStage.HANDING):
+            return PermittedUntil(NEVER, NEVER, NEVER)
+        own_id = self._membership.id
+        right = right_of(self._membership.permission_of(own_id), own_id, self._view.state)
+        until_ms = self._lease.until_ms()
+        readable_ms = until_ms if right.may_read else NEVER
+        if self.stage is MemberStage.HANDING:
+            return PermittedUntil(NEVER, NEVER, readable_ms if self.takes_commits else NEVER)
+        return PermittedUntil(readable_ms, until_ms if right.may_write else NEVER, readable_ms)
