@@ -48,7 +48,7 @@ class CurrentTurn:
         self.out = Turn()
 
 
-class Role(Protocol):
+class BrokerRole(Protocol):
     """The broker's role in its group at this moment."""
 
     @property

@@ -11,7 +11,7 @@ import msgspec
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link
-from tandemq.broker.context import CurrentConfig, Handler, Role
+from tandemq.broker.context import BrokerRole, CurrentConfig, Handler
 from tandemq.broker.send.delay import DelayedMessages
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets
 from tandemq.broker.state.groups import Groups
@@ -40,7 +40,7 @@ class MetadataTablesProcessor:
         groups: Groups,
         offsets: ConsumerOffsets,
         delay: DelayedMessages,
-        role: Role,
+        role: BrokerRole,
         current: CurrentConfig,
     ) -> None:
         """Take the collaborators; nothing is read yet."""
@@ -101,7 +101,7 @@ def _answer(command: Command, body: bytes) -> Command:
     return command.answer(ResponseCode.SUCCESS, body=body)
 
 
-def role_name(role: Role, config: BrokerConfig) -> str:
+def role_name(role: BrokerRole, config: BrokerConfig) -> str:
     """Return the role at this moment, in the words of the setting `brokerRole`."""
     if not role.is_master:
         return "SLAVE"

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from tandemq.boundary import Disk, Job, Now
-from tandemq.broker.context import CurrentConfig, CurrentTurn, Role
+from tandemq.broker.context import BrokerRole, CurrentConfig, CurrentTurn
 from tandemq.broker.send.delay import DelayedMessages
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.failure_log import Failures
@@ -58,7 +58,7 @@ class Upkeep:
         send: SendPath,
         delay: DelayedMessages,
         schedule: Schedule,
-        role: Role,
+        role: BrokerRole,
         current: CurrentConfig,
         turn: CurrentTurn,
         replicas_need: Callable[[], dict[str, int]],

@@ -15,7 +15,7 @@ import msgspec
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link
-from tandemq.broker.context import CurrentConfig, CurrentTurn, Handler, Role
+from tandemq.broker.context import BrokerRole, CurrentConfig, CurrentTurn, Handler
 from tandemq.broker.maintenance.upkeep import Upkeep
 from tandemq.broker.pull.processor import PullPath
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets
@@ -60,7 +60,7 @@ class AdminProcessor:
         pull: PullPath,
         stats: Stats,
         upkeep: Upkeep,
-        role: Role,
+        role: BrokerRole,
         current: CurrentConfig,
         turn: CurrentTurn,
     ) -> None:

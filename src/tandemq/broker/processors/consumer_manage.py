@@ -10,7 +10,7 @@ import msgspec
 from tandemq.boundary import Now
 from tandemq.broker.connections.client_requests import MembershipNotifier
 from tandemq.broker.connections.connection import Link
-from tandemq.broker.context import CurrentConfig, CurrentTurn, Handler, Role
+from tandemq.broker.context import BrokerRole, CurrentConfig, CurrentTurn, Handler
 from tandemq.broker.pull.processor import PullPath
 from tandemq.broker.state.clients import CLIENT_ID_CHARACTERS_MAX, Clients, Member, QueueLocks
 from tandemq.broker.state.consumer_offsets import OFFSET_BYTES_MAX, ConsumerOffsets
@@ -53,7 +53,7 @@ class ConsumerManageProcessor:
         pull: PullPath,
         membership: MembershipNotifier,
         memory_bytes: int,
-        role: Role,
+        role: BrokerRole,
         current: CurrentConfig,
         turn: CurrentTurn,
     ) -> None:

@@ -13,7 +13,7 @@ import logging
 from tandemq.boundary import Now
 from tandemq.broker.connections.client_requests import notify
 from tandemq.broker.connections.connection import Link
-from tandemq.broker.context import CurrentConfig, CurrentTurn, Handler, Role
+from tandemq.broker.context import BrokerRole, CurrentConfig, CurrentTurn, Handler
 from tandemq.broker.processors.queue_info import queue_key
 from tandemq.broker.pull.processor import PullPath
 from tandemq.broker.state.clients import Clients, ConsumerGroup
@@ -47,7 +47,7 @@ class ResetOffsetProcessor:
         offsets: ConsumerOffsets,
         clients: Clients,
         pull: PullPath,
-        role: Role,
+        role: BrokerRole,
         current: CurrentConfig,
         turn: CurrentTurn,
     ) -> None:

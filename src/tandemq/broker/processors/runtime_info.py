@@ -6,7 +6,7 @@ Source: docs/reference/requests.md, "runtime figures"; RocketMQ StoreStatsServic
 
 from tandemq.boundary import Disk, DiskUsage, Now
 from tandemq.broker.connections.connection import Link
-from tandemq.broker.context import CurrentConfig, Handler, Role
+from tandemq.broker.context import BrokerRole, CurrentConfig, Handler
 from tandemq.broker.ha.service import Replication
 from tandemq.broker.integrity.damage_table import Damages
 from tandemq.broker.integrity.scrubber import Scrubber
@@ -60,7 +60,7 @@ class RuntimeInfoProcessor:
         scrubber: Scrubber,
         damages: Damages,
         replication: Replication,
-        role: Role,
+        role: BrokerRole,
         current: CurrentConfig,
         started_ms: int,
     ) -> None:

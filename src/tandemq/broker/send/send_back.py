@@ -10,7 +10,7 @@ from random import Random
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link, pack_host
-from tandemq.broker.context import CurrentConfig, Handler, Role
+from tandemq.broker.context import BrokerRole, CurrentConfig, Handler
 from tandemq.broker.maintenance.registration import Registration
 from tandemq.broker.send.processor import VERSION_3_4_9, SendPath
 from tandemq.broker.state.groups import Groups
@@ -41,7 +41,7 @@ class SendBackProcessor:
         stats: Stats,
         registration: Registration,
         random: Random,
-        role: Role,
+        role: BrokerRole,
         current: CurrentConfig,
     ) -> None:
         """Take the collaborators; nothing is read yet."""

@@ -17,7 +17,7 @@ from functools import partial
 from typing import NamedTuple
 
 from tandemq.boundary import Now
-from tandemq.broker.context import CurrentConfig, Role
+from tandemq.broker.context import BrokerRole, CurrentConfig
 from tandemq.broker.pull.processor import PullPath
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.schedule import Schedule
@@ -66,7 +66,7 @@ class Stats:
         send: SendPath,
         pull: PullPath,
         schedule: Schedule,
-        role: Role,
+        role: BrokerRole,
         current: CurrentConfig,
         replicated: Callable[[], dict[int, int]],
         utc_offset_s: int,
