@@ -81,6 +81,30 @@ def test_link_check_sees_missing_files_and_missing_headings(tmp_path: Path) -> N
     assert [link.split(": ")[1] for link in broken_links(page)] == ["other.md", "#two"]
 
 
+def missing_paths(text: str) -> list[str]:
+    """Return the paths below src/tandemq that a page names in backticks or in its tree and that do not exist."""
+    source = ROOT / "src" / "tandemq"
+    packages = "|".join(path.name for path in source.iterdir() if path.is_dir() and path.name != "__pycache__")
+    named = re.findall(rf"`((?:{packages})/[\w/]+(?:\.py)?)`", text)
+    tree = text.partition("src/tandemq/\n")[2].partition("```")[0]
+    above = ""
+    for line in tree.splitlines():
+        indent, names = re.match(r"( *)((?:[\w.]+/? )+)", f"{line} ").groups()  # type: ignore[union-attr]
+        names = " ".join(re.findall(r"^(?:[\w.]+/|[\w]+\.py)(?: [\w.]+/)*", names))
+        above = names.rstrip("/") if len(indent) == 2 else above
+        named += [name.rstrip("/") if len(indent) == 2 else f"{above}/{name.rstrip('/')}" for name in names.split()]
+    return [name for name in named if not (source / name).exists() and not (source / f"{name}.py").exists()]
+
+
+def test_architecture_names_files_that_are_there() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    assert missing_paths(text) == []
+    assert missing_paths("`broker/nothing.py` src/tandemq/\n  broker/  one\n    gone/  two\n```") == [
+        "broker/nothing.py",
+        "broker/gone",
+    ]
+
+
 def test_every_decision_is_in_the_list_of_decisions() -> None:
     listed = (DOCS / "decisions" / "README.md").read_text(encoding="utf-8")
     assert not [p.name for p in (DOCS / "decisions").glob("0*.md") if f"({p.name})" not in listed]
