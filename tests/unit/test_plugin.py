@@ -1,4 +1,4 @@
-"""The pytest plugin, as a user's own test run sees it."""
+"""The pytest plugin in a test run of a user's project."""
 
 import sys
 

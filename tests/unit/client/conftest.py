@@ -1,4 +1,4 @@
-"""Tests that are coroutines run on a loop of their own, with asyncio's debug mode on."""
+"""Run each test that is a coroutine on an event loop of its own, in asyncio's debug mode."""
 
 import asyncio
 import inspect

@@ -1,4 +1,4 @@
-"""Messages are checked where they are made, and tell the same names everywhere."""
+"""Messages: checked when they are made, with the same attributes in all clients."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ from tandemq.model.message import Message, MessageQueue, SendResult, SendStatus
         ({"flag": 1.5}, "delay_level and flag must be int"),
     ],
 )
-def test_field_of_another_type_is_a_type_error_where_the_message_is_made(fields: dict[str, Any], reason: str) -> None:
+def test_field_of_another_type_is_a_type_error_when_the_message_is_made(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(TypeError, match=reason):
         Message(**({"topic": "Orders", "body": b"x"} | fields))
 
@@ -57,7 +57,7 @@ def test_field_of_another_type_is_a_type_error_where_the_message_is_made(fields:
         ({"properties": {"a": "\ud800"}}, "the property a cannot be encoded"),
     ],
 )
-def test_value_that_cannot_be_is_a_value_error_where_the_message_is_made(fields: dict[str, Any], reason: str) -> None:
+def test_invalid_value_is_a_value_error_when_the_message_is_made(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason) as raised:
         Message(**({"topic": "Orders", "body": b"x"} | fields))
     assert isinstance(raised.value, InvalidMessage)
@@ -108,7 +108,7 @@ def test_message_of_the_blocking_consumer_has_the_attributes_of_the_other() -> N
 
 
 @pytest.mark.parametrize("expression", ["||", "a | b", " | ", "a|||b|"])
-def test_expression_that_is_none_is_refused_at_once(expression: str) -> None:
+def test_invalid_expression_is_refused_at_once(expression: str) -> None:
     with pytest.raises(ConfigError, match="write `"):
         make_subscription("T", expression, 0)
 
@@ -118,6 +118,6 @@ def test_expression_of_another_type_is_refused_at_once() -> None:
         make_subscription("T", ["a"], 0)  # type: ignore[arg-type]
 
 
-def test_address_with_a_scheme_is_told_what_to_do() -> None:
+def test_address_with_a_scheme_gets_a_hint() -> None:
     with pytest.raises(ConfigError, match="leave out the scheme http://: 127"):
         ClientConfig(name_servers=("http://127.0.0.1:9876",), client_id="c")

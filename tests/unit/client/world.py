@@ -1,4 +1,4 @@
-"""A world for one client node: name server and brokers at the level of frames, on a clock that only moves when told.
+"""A world for one client node: simulated name server and brokers that handle frames, on a clock that tests move.
 
     world = World()
     broker = world.broker("a")                 # "a:0" is its master's address; broker_id=1 adds a slave
@@ -7,7 +7,8 @@
     ticket = producer.send(Message("T", b"x"), world.now)
     world.until(lambda: ticket.done)
 
-A server is `up`, `refusing` (connections fail, open ones were cut) or `silent` (it takes everything and says nothing).
+A server is `up`, `refusing` (connections fail, open ones were reset) or `silent` (it reads and never
+responds).
 """
 
 from collections.abc import Callable
@@ -31,7 +32,7 @@ NAME_SERVER = "127.0.0.1:9876"
 WALL_MS = 1_700_000_000_000
 HOST = encode_host(b"\x7f\0\0\1", 10911)
 STEP_MS = 20
-"""The clock goes on by at most this, so that a test that looks at it sees what happened when."""
+"""The clock moves in steps of at most this, so that tests see when something happened."""
 
 
 _NEEDS: dict[int, str] = {
@@ -43,11 +44,11 @@ _NEEDS: dict[int, str] = {
     Code.UPDATE_CONSUMER_OFFSET: "r",
     Code.LOCK_BATCH_MQ: "r",
 }
-"""The right that a request needs of a broker in a group that fails over."""
+"""The permission that a request needs at a broker in a group that fails over."""
 
 
 class Health(Enum):
-    """How a server takes connections and requests."""
+    """How a server handles connections and requests."""
 
     UP = "up"
     REFUSING = "refusing"
@@ -55,7 +56,7 @@ class Health(Enum):
 
 
 class Server:
-    """Something that answers frames."""
+    """A server that responds to frames."""
 
     def __init__(self, world: "World", address: str) -> None:
         self.world = world
@@ -64,7 +65,7 @@ class Server:
         self.requests: list[Command] = []
         self.handlers: dict[int, Callable[[Command], Command | None]] = {}
         self.links: dict[int, FrameDecoder] = {}
-        self.said: list[Command] = []
+        self.responses: list[Command] = []
         self._opaque = 0
 
     def receive(self, link: int, data: bytes) -> None:
@@ -73,7 +74,7 @@ class Server:
         for frame in self.links[link].feed(data):
             command = decode_command(frame)
             if command.is_response:
-                self.said.append(command)
+                self.responses.append(command)
                 continue
             self.requests.append(command)
             self.world.trace.append((self.address, command))
@@ -85,14 +86,14 @@ class Server:
                 self.say(link, answer)
 
     def refusal(self, _command: Command) -> Command | None:
-        """The answer of a server that may not serve."""
+        """Return the response of a server that may not serve this request; None if it may."""
         return None
 
     def say(self, link: int, command: Command) -> None:
         self.world.received.append((link, encode_command(command)))
 
     def ask(self, code: Code, body: bytes = b"", *, oneway: bool = False, **fields: str) -> int:
-        """Ask the client something on the newest link; returns the opaque of the request."""
+        """Send a request to the client on the newest connection; returns its opaque."""
         self._opaque += 1
         link = list(self.links)[-1]
         self.say(link, Command(code, self._opaque, FLAG_ONEWAY if oneway else 0, fields=fields, body=body))
@@ -105,7 +106,7 @@ class Server:
         return [command for command in self.requests if command.code == code]
 
     def refuse(self) -> None:
-        """As after a kill: open links are cut, new ones are refused."""
+        """Behave as after a kill: open connections are reset, new ones are refused."""
         self.health = Health.REFUSING
         for link in list(self.links):
             del self.links[link]
@@ -116,7 +117,7 @@ class Server:
 
 
 class Queue:
-    """A queue's records: offset -> bytes; shared by master and slave."""
+    """Records of a queue, shared by master and slave."""
 
     def __init__(self) -> None:
         self.records: list[tuple[bytes, str]] = []
@@ -128,24 +129,24 @@ class Queue:
 
 
 class Group:
-    """What the members of a broker group share."""
+    """State shared by the members of a broker group."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.queues: dict[tuple[str, int], Queue] = {}
         self.members: dict[int, Broker] = {}
-        """As the name servers list them."""
-        self.told: dict[str, object] = {}
-        """What else the name servers tell of it."""
+        """Members by broker id, as name servers list them."""
+        self.route_fields: dict[str, object] = {}
+        """Further fields of the group in routes."""
         self.perm = 7
 
     def list_as(self, **members: "Broker") -> None:
-        """List other ids: list_as(id0=slave, id1=master)."""
+        """Change the listed ids: list_as(id0=slave, id1=master)."""
         self.members = {int(key[2:]): broker for key, broker in members.items()}
 
 
 class Broker(Server):
-    """As much of a broker as clients need; answers can be replaced through `handlers`."""
+    """The requests of a broker that clients need; tests replace entries of `handlers`."""
 
     def __init__(self, world: "World", group: Group, broker_id: int) -> None:
         super().__init__(world, f"{group.name}:{10911 + broker_id}")
@@ -183,7 +184,7 @@ class Broker(Server):
         return command.answer(Answered.NO_PERMISSION, remark=f"{self.address} may not serve now")
 
     def permit(self, rights: str) -> None:
-        """From now on it may do this; held pulls that it may not answer any more are refused."""
+        """Change the permissions; held pulls that it may not answer any more are refused."""
         self.rights = rights
         waiting, self.held = self.held, []
         for link, command in waiting:
@@ -330,7 +331,7 @@ class Broker(Server):
 
 
 class NameServer(Server):
-    """Tells routes of the world's topics; a broker that refuses connections is unlisted when `drops` says so."""
+    """Returns routes of the world's topics; with `drops`, a broker that refuses connections is not listed."""
 
     def __init__(self, world: "World", address: str) -> None:
         super().__init__(world, address)
@@ -346,8 +347,8 @@ class NameServer(Server):
         for name in names:
             members = self.world.groups[name].members
             listed = {str(i): b.address for i, b in members.items() if not (self.drops and b.health is Health.REFUSING)}
-            told = self.world.groups[name].told
-            brokers.append({"brokerAddrs": listed, "brokerName": name, "cluster": "c", **told})
+            more = self.world.groups[name].route_fields
+            brokers.append({"brokerAddrs": listed, "brokerName": name, "cluster": "c", **more})
         datas = [
             {
                 "brokerName": name,
@@ -373,7 +374,7 @@ class World:
         self.events: list[Event] = []
         self.decoder: FrameDecoder | None = None
         self.trace: list[tuple[str, Command]] = []
-        """All requests that arrived anywhere, in order."""
+        """All requests that any server got, in order."""
         addresses = tuple(f"127.0.0.1:{9876 + n}" for n in range(name_servers))
         self.name_servers = [NameServer(self, address) for address in addresses]
         self.servers.update({server.address: server for server in self.name_servers})
@@ -392,11 +393,11 @@ class World:
         return broker
 
     def topic(self, topic: str, queues: int = 1, *names: str) -> None:
-        """Make a topic known on some broker groups, all if none is named."""
+        """Create a topic on some broker groups, on all if none is named."""
         self.topics[topic] = (queues, list(names or self.groups))
 
     def turn(self) -> bool:
-        """One turn of the node; whether anything happened."""
+        """Run one turn of the node; returns whether anything happened."""
         received, self.received = self.received, []
         events, self.events = self.events, []
         turn = self.node.turn(received, events, self.now)
@@ -422,7 +423,7 @@ class World:
                 self.events.append(Opened(connect.link, LinkKind.PEER, connect.address))
 
     def settle(self) -> None:
-        """Turns until nothing happens at this moment."""
+        """Run turns until nothing more happens at the current time."""
         for _ in range(1_000):
             due = self.node.deadline_ms()
             if not self.turn() and (due is None or due > self.now.mono_ms):
@@ -440,7 +441,7 @@ class World:
             self.settle()
 
     def until(self, probe: Callable[[], object], within_ms: int = 10_000) -> int:
-        """Let time pass until something is so; returns how long it took, milliseconds."""
+        """Let time pass until `probe` is true; returns how long it took, milliseconds."""
         start = self.now.mono_ms
         self.settle()
         while not probe():

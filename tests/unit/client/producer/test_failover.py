@@ -1,4 +1,4 @@
-"""Producers whose broker group changes its master: they wait for the next one, and do not give up before their time."""
+"""Producers whose broker group changes its master: they wait for the new one, and fail only after their time."""
 
 from functools import partial
 
@@ -10,7 +10,7 @@ from tandemq.errors import ConfigError, NoRoute, NotConnected, OutcomeUnknown, R
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.message import Message, decode_properties
 from tests.spec import spec
-from tests.unit.client.test_switching import switch
+from tests.unit.client.consumer.test_failover import switch
 from tests.unit.client.world import Broker, Health, World
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -18,12 +18,12 @@ ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 
 
 def pair(**options: object) -> tuple[World, Broker, Broker, ProducerCore]:
-    """A group in mode elect whose member 0 is the master, and a producer that has sent something."""
+    """Return a group in mode elect whose member 0 is the master, and a producer that has sent a message."""
     world = World()
     old, new = world.broker("a"), world.broker("a", 1)
     old.permit("rw")
     new.permit("")
-    world.groups["a"].told = {"failoverMode": "elect"}
+    world.groups["a"].route_fields = {"failoverMode": "elect"}
     world.name_server.drops = True
     world.topic("T", 4)
     producer = world.node.producer(ProducerOptions(group="p", **options))  # type: ignore[arg-type]
@@ -33,7 +33,7 @@ def pair(**options: object) -> tuple[World, Broker, Broker, ProducerCore]:
 
 
 def keys_of(broker: Broker) -> list[str]:
-    """The unique keys of the messages it was sent, in order."""
+    """Return the unique keys of the messages that a broker got, in order."""
     return [decode_properties(command.fields["i"])["UNIQ_KEY"] for command in broker.of(SEND)]
 
 
@@ -88,7 +88,7 @@ def test_without_retries_a_send_fails_at_once() -> None:
     assert ticket.error.code == ResponseCode.NO_PERMISSION
 
 
-def test_without_a_time_to_try_again_it_is_over_after_the_retries() -> None:
+def test_without_retry_ms_a_send_fails_after_its_retries() -> None:
     world, old, _new, producer = pair(retries=2, retry_ms=0)
     old.permit("")
     ticket = producer.send(Message("T", b"x"), world.now)
@@ -96,7 +96,7 @@ def test_without_a_time_to_try_again_it_is_over_after_the_retries() -> None:
     assert isinstance(ticket.error, RemoteError)
 
 
-def test_no_message_is_given_up_before_each_group_was_asked() -> None:
+def test_message_fails_only_after_each_group_was_asked() -> None:
     world, old, new, producer = pair(retries=1, retry_ms=0)
     other = world.broker("b")
     world.topic("T", 4)
@@ -109,8 +109,8 @@ def test_no_message_is_given_up_before_each_group_was_asked() -> None:
     assert [asked.count(key) for key in set(asked)].count(2) == 8
 
 
-def test_a_message_that_finds_nobody_at_first_is_not_given_up_before_each_group_was_asked() -> None:
-    """Found by simulation seed 56273: a look that found nobody fit to be asked counted as an attempt."""
+def test_message_without_a_target_at_first_fails_only_after_each_group_was_asked() -> None:
+    """Found by simulation seed 56273: a check that found no target counted as an attempt."""
     world = World()
     brokers = [world.broker("a"), world.broker("b")]
     for broker in brokers:
@@ -118,7 +118,7 @@ def test_a_message_that_finds_nobody_at_first_is_not_given_up_before_each_group_
     world.topic("T", 4)
     producer = world.node.producer(ProducerOptions(group="p", retries=1, retry_ms=0))
     tickets = []
-    for _ in range(2):  # When the second is sent, both have failed just now.
+    for _ in range(2):  # When the second is sent, both have failed recently.
         tickets.append(producer.send(Message("T", b"x"), world.now))
         world.until(lambda: tickets[-1].done)
     assert len(set(keys_of(brokers[0]))) == 2
@@ -126,17 +126,17 @@ def test_a_message_that_finds_nobody_at_first_is_not_given_up_before_each_group_
 
 
 @pytest.mark.parametrize("retry_ms", [1_000, 15_000])
-def test_it_is_over_when_the_time_is(retry_ms: int) -> None:
+def test_send_fails_when_its_time_is_over(retry_ms: int) -> None:
     world, old, _new, producer = pair(retry_ms=retry_ms)
     old.permit("")
     ticket = producer.send(Message("T", b"x"), world.now)
     took = world.until(lambda: ticket.done, 20_000)
     assert retry_ms <= took <= retry_ms + 200
     assert isinstance(ticket.error, RemoteError)
-    assert ticket.error.code == ResponseCode.NO_PERMISSION  # What a broker said, not that nobody was left to ask.
+    assert ticket.error.code == ResponseCode.NO_PERMISSION  # The error of a broker, not that there was no target.
 
 
-def test_unknown_outcome_is_what_is_told_in_the_end() -> None:
+def test_unknown_outcome_is_the_final_error() -> None:
     world, old, _new, producer = pair(retry_ms=1_000)
     old.handlers[SEND] = lambda _command: None
     ticket = producer.send(Message("T", b"x"), world.now)
@@ -146,7 +146,7 @@ def test_unknown_outcome_is_what_is_told_in_the_end() -> None:
     assert isinstance(ticket.error, OutcomeUnknown)
 
 
-def test_nobody_listed_as_a_master_is_waited_for_too() -> None:
+def test_send_waits_while_no_master_is_listed() -> None:
     world, old, new, producer = pair()
     old.refuse()
     world.run(31_000)
@@ -159,7 +159,7 @@ def test_nobody_listed_as_a_master_is_waited_for_too() -> None:
     assert ticket.error is None
 
 
-def test_nobody_to_send_to_in_the_end_is_said() -> None:
+def test_send_without_a_target_fails_with_no_route() -> None:
     world, old, _new, _producer = pair()
     old.refuse()
     world.run(31_000)
@@ -170,7 +170,7 @@ def test_nobody_to_send_to_in_the_end_is_said() -> None:
 
 
 @spec("F08")
-def test_storm_of_refused_sends_costs_few_requests() -> None:
+def test_many_refused_sends_cause_few_requests() -> None:
     world, old, new, producer = pair()
     old.permit("")
     for _ in range(1_000):
@@ -198,7 +198,7 @@ def test_pauses_differ_from_client_to_client() -> None:
     assert len(times) > 1
 
 
-def test_messages_sent_back_go_to_whoever_serves() -> None:
+def test_messages_are_sent_back_to_the_active_member() -> None:
     world, old, new, _producer = pair()
     switch(world, old, new)
     world.run(31_000)
@@ -216,6 +216,6 @@ def test_chosen_queue_follows_its_group_to_the_new_master() -> None:
     assert ticket.error is None
 
 
-def test_negative_time_is_refused() -> None:
+def test_negative_retry_ms_is_refused() -> None:
     with pytest.raises(ConfigError, match="retry_ms"):
         ProducerOptions(group="p", retry_ms=-1)

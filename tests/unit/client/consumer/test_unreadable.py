@@ -1,4 +1,4 @@
-"""Messages that cannot be decompressed or are damaged: what consumers make of them, and of those around them."""
+"""Unreadable and damaged messages: how consumers handle them and the messages around them."""
 
 import zlib
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from tandemq.errors import ProtocolError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue, SysFlag, decode_properties
-from tests.unit.client.test_consuming import consumer_in, one_broker, take
+from tests.unit.client.consumer.test_push_machine import consumer_in, one_broker, take
 from tests.unit.client.world import Broker, World
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ UNREADABLE = [
 
 
 def store_around(broker: Broker, body: bytes = NO_ZLIB, sys_flag: int = COMPRESSED) -> None:
-    """Sound messages, an unreadable one, sound messages: one pull answers them all."""
+    """Store sound messages, an unreadable one, and sound messages, all in the response of one pull."""
     broker.store("T", 0, b"before")
     broker.store("T", 0, body, sys_flag=sys_flag, KEYS="order-42", UNIQ_KEY="U42")
     broker.store("T", 0, b"behind")
@@ -49,7 +49,7 @@ def take_all(world: World, consumer: PushConsumerCore, count: int) -> list[bytes
 
 
 def damage(broker: Broker, offset: int) -> Callable[[], None]:
-    """Flip a bit in the body of a stored record; returns what repairs it."""
+    """Flip a bit in the body of a stored record; returns a function that repairs it."""
     records = broker.group.queues["T", 0].records
     record, tag = records[offset]
     records[offset] = (record[:90] + bytes([record[90] ^ 1]) + record[91:], tag)
@@ -78,7 +78,7 @@ def test_unreadable_message_is_sent_back_and_those_around_it_are_delivered(
         assert part in line
 
 
-def test_unreadable_message_that_cannot_be_sent_back_is_sent_anew_as_the_stored_bytes() -> None:
+def test_unreadable_message_that_cannot_be_sent_back_is_sent_as_new_with_its_stored_bytes() -> None:
     world, broker = one_broker()
     store_around(broker, b"lz4?", COMPRESSED | int(SysFlag.COMPRESSION_LZ4))
     broker.handlers[RequestCode.CONSUMER_SEND_MSG_BACK] = lambda command: command.answer(ResponseCode.SYSTEM_ERROR)
@@ -91,7 +91,7 @@ def test_unreadable_message_that_cannot_be_sent_back_is_sent_anew_as_the_stored_
     assert decode_properties(sent.fields["i"])["UNIQ_KEY"] == "U42"
 
 
-def test_unreadable_message_that_nobody_takes_back_is_never_delivered_and_tried_again() -> None:
+def test_unreadable_message_that_no_broker_accepts_is_retried_and_never_delivered() -> None:
     world, broker = one_broker()
     store_around(broker)
     for code in (RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2):
@@ -116,7 +116,7 @@ def test_unreadable_retry_is_sent_back_again() -> None:
     assert consumer.next_delivery() is None
 
 
-def test_many_unreadable_messages_block_no_orderly_queue() -> None:
+def test_unreadable_messages_do_not_block_an_orderly_queue() -> None:
     world, broker = one_broker()
     for _ in range(400):
         broker.store("T", 0, NO_ZLIB, sys_flag=COMPRESSED)
@@ -153,7 +153,7 @@ def test_pull_consumer_passes_over_an_unreadable_message(caplog: pytest.LogCaptu
     assert "offset=1" in caplog.text
 
 
-def test_dead_letters_are_handed_out_as_they_are_stored() -> None:
+def test_dead_letters_are_delivered_as_they_are_stored() -> None:
     world, broker = one_broker()
     world.topic("%DLQ%billing", 1)
     broker.store("%DLQ%billing", 0, NO_ZLIB, sys_flag=COMPRESSED)
@@ -208,7 +208,7 @@ def test_damaged_record_is_read_from_another_member() -> None:
     assert take_all(world, consumer, 3) == [b"before", b"damaged", b"behind"]
 
 
-def test_answer_whose_bodies_are_large_together_is_taken_in_parts() -> None:
+def test_response_above_the_memory_budget_is_decoded_in_parts() -> None:
     world, broker = one_broker()
     body = bytes(INFLATED_BYTES_MAX // 2)
     for _ in range(5):
@@ -217,7 +217,7 @@ def test_answer_whose_bodies_are_large_together_is_taken_in_parts() -> None:
     for _ in range(5):
         world.run(500)
         (delivery,) = take(world, consumer)
-        held = sum(share.process_queue.bytes_held for share in consumer.rebalance_service.active())
+        held = sum(assigned.process_queue.bytes_held for assigned in consumer.rebalance_service.active())
         assert held <= INFLATED_BYTES_MAX
         assert len(delivery.message.body) == len(body)
         consumer.ack(delivery, world.now)
@@ -243,8 +243,8 @@ def test_pulled_records_end_at_damage_or_at_the_budget() -> None:
 # --- administration
 
 
-def outcome(world: World, story: Steps[T]) -> T:
-    ticket = world.node.runner.start(story, world.now)
+def outcome(world: World, operation: Steps[T]) -> T:
+    ticket = world.node.runner.start(operation, world.now)
     world.until(lambda: ticket.done)
     return ticket.result()
 
@@ -267,7 +267,7 @@ def test_unreadable_message_is_found_with_its_fault() -> None:
     assert outcome(world, queries.message_by_id(broker_host + "0000000000000000")) == found
 
 
-def test_query_gives_what_is_sound_and_says_when_nothing_is() -> None:
+def test_query_returns_sound_messages_and_fails_if_there_are_none() -> None:
     world, broker = one_broker()
     for n in range(2):
         broker.store("T", 0, b"%d" % n, KEYS="k")

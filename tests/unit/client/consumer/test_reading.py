@@ -1,4 +1,4 @@
-"""Reading when brokers die, come back, lag, or stop answering without a word."""
+"""Reading when brokers die, return, lag, or stop responding."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tandemq.client.core.settings import ConsumeFrom, ConsumerOptions
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tests.spec import spec
-from tests.unit.client.test_consuming import take
+from tests.unit.client.consumer.test_push_machine import take
 from tests.unit.client.world import Broker, Health, World
 
 
@@ -23,7 +23,7 @@ def pair(queues: int = 1) -> tuple[World, Broker, Broker, PushConsumerCore]:
 
 
 @spec("R09")
-def test_reading_moves_to_the_slave_in_the_moment_the_master_dies() -> None:
+def test_reading_moves_to_the_slave_at_once_when_the_master_dies() -> None:
     world, master, slave, consumer = pair()
     master.refuse()
     slave.store("T", 0, b"from the slave")
@@ -62,7 +62,7 @@ def test_heartbeats_reach_the_slave_before_it_is_needed() -> None:
 
 
 @spec("G01", "G03", "G04")
-def test_master_that_swallows_everything_is_noticed_by_its_silence() -> None:
+def test_silent_master_is_detected() -> None:
     world, master, slave, consumer = pair()
     master.health = Health.SILENT
     slave.store("T", 0, b"x")
@@ -94,7 +94,7 @@ def test_heartbeats_are_requests_sent_every_thirty_seconds() -> None:
     assert not any(beat.is_oneway for beat in beats)
 
 
-def test_silent_master_that_was_found_out_does_not_delay_reading_again() -> None:
+def test_silent_master_does_not_delay_reading_twice() -> None:
     world, master, slave, consumer = pair()
     master.health = Health.SILENT
     world.until(lambda: world.node.remoting.is_down(master.address), 20_000)
@@ -128,7 +128,7 @@ def test_refusing_slave_is_asked_again_after_a_pause(code: ResponseCode) -> None
     take(world, consumer, 1, 1_500)
 
 
-def test_lagging_slave_does_not_set_the_consumer_back() -> None:
+def test_lagging_slave_does_not_move_the_consumer_back() -> None:
     world, master, slave, consumer = pair()
     for n in range(3):
         master.store("T", 0, b"%d" % n)
@@ -144,7 +144,7 @@ def test_lagging_slave_does_not_set_the_consumer_back() -> None:
     assert delivery.message.body == b"3"
 
 
-def test_long_poll_past_its_deadline_closes_the_link() -> None:
+def test_long_poll_past_its_deadline_closes_the_connection() -> None:
     world, master, slave, consumer = pair()
     slave.store("T", 0, b"x")
     take(world, consumer)
@@ -164,7 +164,7 @@ def test_empty_answers_at_once_do_not_make_the_client_spin() -> None:
     assert len(master.of(RequestCode.PULL_MESSAGE)) - before < 200
 
 
-def test_both_dead_is_survived() -> None:
+def test_death_of_master_and_slave_is_survived() -> None:
     world, master, slave, consumer = pair()
     master.refuse()
     slave.refuse()
@@ -174,7 +174,7 @@ def test_both_dead_is_survived() -> None:
     take(world, consumer, 1, 6_000)
 
 
-def test_bytes_that_are_no_frame_close_the_link_and_reading_goes_on() -> None:
+def test_invalid_frame_closes_the_connection_and_reading_continues() -> None:
     world, master, slave, consumer = pair()
     for link in master.links:
         world.received.append((link, b"\xff" * 64))

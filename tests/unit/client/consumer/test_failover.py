@@ -1,4 +1,4 @@
-"""Consumers in broker groups that fail over: one member serves, the others refuse, and which one it is changes."""
+"""Consumers in broker groups that fail over: one member is active, the others refuse, and the active one changes."""
 
 from tandemq.boundary import Closed
 from tandemq.client.consumer.push_machine import PushConsumerCore
@@ -7,7 +7,7 @@ from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.model.message import Message, MessageQueue
 from tests.spec import spec
-from tests.unit.client.test_consuming import take
+from tests.unit.client.consumer.test_push_machine import take
 from tests.unit.client.world import Broker, Health, World
 
 PULL, COMMIT, QUERY = RequestCode.PULL_MESSAGE, RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.QUERY_CONSUMER_OFFSET
@@ -15,13 +15,13 @@ ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 
 
 def elected(queues: int = 1, members: int = 2, **options: object) -> tuple[World, list[Broker], PushConsumerCore]:
-    """A group whose member 0 serves, a consumer that has nothing left to read."""
+    """Return a group whose member 0 is active, and a consumer that has read all messages."""
     world = World()
     brokers = [world.broker("a", broker_id) for broker_id in range(members)]
     for broker in brokers:
         broker.permit("" if broker.broker_id else "rw")
         broker.suggested = 0
-    world.groups["a"].told = {"failoverMode": "elect"}
+    world.groups["a"].route_fields = {"failoverMode": "elect"}
     world.topic("T", queues)
     settings = {"group": "g", "consume_from": ConsumeFrom.FIRST, **options}
     consumer = world.node.push_consumer(ConsumerOptions(**settings), world.now)  # type: ignore[arg-type]
@@ -31,14 +31,14 @@ def elected(queues: int = 1, members: int = 2, **options: object) -> tuple[World
 
 
 def switch(world: World, old: Broker, new: Broker) -> None:
-    """As by an operator: the old master refuses, the new one serves and is listed as the master."""
+    """Switch as an operator does: the old master refuses, the new one is active and listed as the master."""
     old.permit("")
     new.permit("rw")
     world.groups["a"].list_as(id0=new, id1=old)
 
 
 @spec("F05", "F08")
-def test_reading_goes_on_at_the_next_member_with_the_name_servers_out_of_reach() -> None:
+def test_reading_continues_at_the_next_member_without_name_servers() -> None:
     world, (old, new), consumer = elected()
     world.name_server.refuse()
     old.permit("")
@@ -49,7 +49,7 @@ def test_reading_goes_on_at_the_next_member_with_the_name_servers_out_of_reach()
 
 
 @spec("F08")
-def test_members_are_tried_in_the_order_of_what_they_may_do_as_far_as_known() -> None:
+def test_members_are_tried_in_the_order_of_their_known_permission() -> None:
     world, brokers, _consumer = elected(members=4)
     former, *others = brokers
     # Listed: 0 FULL, 1 and 2 READ; the former master is not listed any more: NONE.
@@ -65,11 +65,11 @@ def test_members_are_tried_in_the_order_of_what_they_may_do_as_far_as_known() ->
     world.trace.clear()
     world.run(50)
     pulls = [address for address, command in world.trace if command.code == PULL and command.fields["topic"] == "T"]
-    assert pulls == order[1:]  # The first refused the pull that it held.
+    assert pulls == order[1:]  # The first one refused the pull that it held.
 
 
 @spec("F08")
-def test_who_may_only_write_comes_before_who_may_read_nothing() -> None:
+def test_write_permission_ranks_before_none() -> None:
     world, (old, new), _consumer = elected()
     world.groups["a"].perm = 2
     world.run(31_000)
@@ -109,7 +109,7 @@ def test_refusal_of_one_topic_alone_closes_nothing() -> None:
 
 
 @spec("F08")
-def test_name_servers_are_asked_at_once_and_the_new_master_is_read_from() -> None:
+def test_route_is_refreshed_at_once_and_the_new_master_is_read() -> None:
     world, (old, new), consumer = elected()
     world.trace.clear()
     switch(world, old, new)
@@ -119,7 +119,7 @@ def test_name_servers_are_asked_at_once_and_the_new_master_is_read_from() -> Non
 
 
 @spec("F08")
-def test_storm_of_refusals_costs_few_questions() -> None:
+def test_many_refusals_cause_few_checks() -> None:
     world, brokers, _consumer = elected(queues=100)
     for broker in brokers:
         broker.permit("")
@@ -128,11 +128,11 @@ def test_storm_of_refusals_costs_few_questions() -> None:
     world.run(3_000)
     codes = [command.code for _, command in world.trace]
     assert codes.count(ROUTE) <= 3_000 / 100 + 1
-    assert codes.count(PULL) == 0  # While both are shut only checks are sent.
+    assert codes.count(PULL) == 0  # While both are inactive, only checks are sent.
     assert codes.count(QUERY) <= 2 * (3_000 / 250 + 4)
 
 
-def test_refused_members_that_nobody_needs_are_not_asked() -> None:
+def test_inactive_members_that_no_queue_needs_are_not_checked() -> None:
     world, (old, new), _consumer = elected()
     switch(world, old, new)
     world.run(5_000)
@@ -142,7 +142,7 @@ def test_refused_members_that_nobody_needs_are_not_asked() -> None:
     assert set(asked) <= {RequestCode.HEART_BEAT}
 
 
-def test_new_master_hears_who_is_here() -> None:
+def test_new_master_gets_a_heartbeat() -> None:
     world, (old, new), _consumer = elected()
     world.trace.clear()
     switch(world, old, new)
@@ -166,14 +166,14 @@ def test_positions_are_kept_whatever_the_new_member_has() -> None:
     world.until(lambda: new.offsets.get(("g", "T", 0)) == 5, 100)
 
 
-def test_offsets_refused_are_told_to_the_next_holder_and_never_go_back() -> None:
+def test_refused_commits_go_to_the_next_active_member_and_never_decrease() -> None:
     world, (old, new), consumer = elected()
-    told: list[int] = []
+    committed: list[int] = []
     commit = new.handlers[COMMIT]
 
     def listen(command: Command) -> Command | None:
         if command.fields["topic"] == "T":
-            told.append(int(command.fields["commitOffset"]))
+            committed.append(int(command.fields["commitOffset"]))
         return commit(command)
 
     new.handlers[COMMIT] = listen
@@ -182,24 +182,24 @@ def test_offsets_refused_are_told_to_the_next_holder_and_never_go_back() -> None
     deliveries = take(world, consumer, 10)
     for delivery in deliveries[:4]:
         consumer.ack(delivery, world.now)
-    # Reading still works at the old one: only the commit finds out.
+    # The old one still answers pulls: only the commit is refused.
     old.handlers[COMMIT] = lambda command: command.answer(16)
     new.permit("rw")
-    world.until(lambda: told == [4], 6_000)
+    world.until(lambda: committed == [4], 6_000)
     old.permit("")
     for delivery in deliveries[4:]:
         consumer.ack(delivery, world.now)
     world.run(11_000)
-    assert told == sorted(told)
-    assert told[-1] == 10
+    assert committed == sorted(committed)
+    assert committed[-1] == 10
 
 
-def test_what_was_acknowledged_is_told_in_the_moment_pulls_are_refused() -> None:
+def test_acknowledged_offsets_are_committed_at_once_when_pulls_are_refused() -> None:
     world, (old, new), consumer = elected()
     old.store("T", 0, b"x")
     (delivery,) = take(world, consumer)
     consumer.ack(delivery, world.now)
-    # As while reading is handed back: no pulls any more, commits for a while.
+    # As during an offset handover: pulls are refused, commits still accepted for a while.
     pull, old.handlers[PULL] = old.handlers[PULL], lambda command: command.answer(16)
     links = dict(old.links)
     old.store("T", 0, b"y")
@@ -210,7 +210,7 @@ def test_what_was_acknowledged_is_told_in_the_moment_pulls_are_refused() -> None
     assert [delivery.message.body for delivery in take(world, consumer)] == [b"y"]
 
 
-def test_commit_without_an_answer_is_told_to_the_next_holder() -> None:
+def test_commit_without_a_response_goes_to_the_next_active_member() -> None:
     world, (old, new), consumer = elected()
     old.store("T", 0, b"x")
     (delivery,) = take(world, consumer)
@@ -220,7 +220,7 @@ def test_commit_without_an_answer_is_told_to_the_next_holder() -> None:
     world.until(lambda: new.offsets.get(("g", "T", 0)) == 1, 20_000)
 
 
-def test_closing_consumer_tells_its_offsets_to_whoever_serves_by_then() -> None:
+def test_closing_consumer_commits_at_the_member_that_is_active_by_then() -> None:
     world, (old, new), consumer = elected()
     old.store("T", 0, b"x")
     (delivery,) = take(world, consumer)
@@ -234,7 +234,7 @@ def test_closing_consumer_tells_its_offsets_to_whoever_serves_by_then() -> None:
     assert new.offsets["g", "T", 0] == 1
 
 
-def test_new_share_takes_its_offset_from_the_one_who_serves() -> None:
+def test_newly_assigned_queue_loads_its_offset_from_the_active_member() -> None:
     world, (old, new), _consumer = elected()
     old.offsets["h", "T", 0], new.offsets["h", "T", 0] = 1, 3
     for n in range(5):
@@ -246,7 +246,7 @@ def test_new_share_takes_its_offset_from_the_one_who_serves() -> None:
     assert [delivery.message.body for delivery in take(world, other, 2)] == [b"3", b"4"]
 
 
-def test_new_master_must_say_twice_that_a_queue_ends_before_the_position() -> None:
+def test_new_master_must_report_twice_that_a_queue_ends_before_the_position() -> None:
     world, (old, new), consumer = elected()
     for n in range(5):
         old.store("T", 0, b"%d" % n)
@@ -269,7 +269,7 @@ def test_new_master_must_say_twice_that_a_queue_ends_before_the_position() -> No
     assert [delivery.message.body for delivery in take(world, consumer)] == [b"5"]
 
 
-def test_pull_consumer_commits_where_offsets_are_taken() -> None:
+def test_pull_consumer_commits_at_the_active_member() -> None:
     world, (old, new), _consumer = elected()
     old.store("T", 0, b"x")
     puller = world.node.pull_consumer(ConsumerOptions(group="p", consume_from=ConsumeFrom.FIRST))
@@ -283,7 +283,7 @@ def test_pull_consumer_commits_where_offsets_are_taken() -> None:
     assert new.offsets["p", "T", 0] == 1
 
 
-# --- who reads which queues
+# --- rebalancing
 
 
 def test_first_to_reach_a_returned_broker_does_not_take_the_queues_of_the_others() -> None:
@@ -312,12 +312,12 @@ def test_first_to_reach_a_returned_broker_does_not_take_the_queues_of_the_others
 # --- orderly
 
 
-def test_orderly_queue_goes_on_where_it_was_after_its_lock_was_taken_again() -> None:
+def test_orderly_queue_keeps_its_position_when_its_lock_is_acquired_again() -> None:
     world, (old, new), consumer = elected(orderly=True)
     for n in range(3):
         old.store("T", 0, b"%d" % n)
     (delivery,) = take(world, consumer)
-    new.locks["g", "T", 0] = "somebody"
+    new.locks["g", "T", 0] = "another"
     switch(world, old, new)
     world.run(1_000)
     consumer.ack(delivery, world.now)
@@ -331,7 +331,7 @@ def test_orderly_queue_goes_on_where_it_was_after_its_lock_was_taken_again() -> 
     assert rest == [b"1", b"2"]
 
 
-def test_orderly_queue_hands_out_nothing_between_two_locks() -> None:
+def test_orderly_queue_delivers_nothing_between_two_locks() -> None:
     world, (old, new), consumer = elected(orderly=True)
     for n in range(3):
         old.store("T", 0, b"%d" % n)
@@ -345,7 +345,7 @@ def test_orderly_queue_hands_out_nothing_between_two_locks() -> None:
     assert [delivery.message.body for delivery in take(world, consumer, 1, 1_000)] == [b"1"]
 
 
-def test_static_slave_gives_no_locks() -> None:
+def test_static_slave_grants_no_locks() -> None:
     world = World()
     master, slave = world.broker("a"), world.broker("a", 1)
     world.topic("T", 1)
@@ -369,7 +369,7 @@ def test_slave_reads_while_writes_go_to_another_group() -> None:
     for broker, rights in ((master, "rw"), (slave, ""), (other, "rw")):
         broker.permit(rights)
         broker.suggested = broker.broker_id
-    world.groups["a"].told = {"failoverMode": "slave-consume"}
+    world.groups["a"].route_fields = {"failoverMode": "slave-consume"}
     world.topic("T", 1)
     consumer = world.node.push_consumer(ConsumerOptions(group="g", consume_from=ConsumeFrom.FIRST), world.now)
     consumer.subscribe("T", "*", world.now)

@@ -1,4 +1,4 @@
-"""Administration, against brokers of this process."""
+"""The administration client against brokers in this process."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tandemq.model.group import SubscriptionGroupConfig
 from tandemq.model.message import MessageQueue
 from tandemq.run.local import LocalCluster
 from tests.spec import spec
-from tests.unit.client.test_faces import take, until
+from tests.unit.client.aio.test_clients import take, until
 
 
 async def send(cluster: LocalCluster, count: int, topic: str = "T") -> list[SendResult]:
@@ -43,7 +43,7 @@ async def test_topics_are_created_described_and_deleted(tandemq_broker: LocalClu
             await admin.topic_route("T")
 
 
-async def test_impossible_names_are_refused_before_anything_is_sent(tandemq_broker: LocalCluster) -> None:
+async def test_invalid_names_are_refused_before_anything_is_sent(tandemq_broker: LocalCluster) -> None:
     async with Admin(tandemq_broker.name_servers) as admin:
         with pytest.raises(LocalError):
             await admin.create_topic("no spaces")
@@ -55,7 +55,7 @@ async def test_impossible_names_are_refused_before_anything_is_sent(tandemq_brok
             await admin.message_by_id("xyz")
 
 
-async def test_brokers_tell_about_themselves(tandemq_pair: LocalCluster) -> None:
+async def test_broker_reports_its_settings_and_statistics(tandemq_pair: LocalCluster) -> None:
     async with Admin(tandemq_pair.name_servers) as admin:
         info = await admin.cluster_info()
         assert sorted(info.brokers["broker-a"].members) == [0, 1]
@@ -100,7 +100,7 @@ async def test_progress_and_connections_of_a_group(tandemq_broker: LocalCluster)
         assert await admin.connections("g") is None
 
 
-async def test_messages_are_found_by_id_key_and_place(tandemq_broker: LocalCluster) -> None:
+async def test_messages_are_found_by_id_key_and_offset(tandemq_broker: LocalCluster) -> None:
     sent = await send(tandemq_broker, 5)
     async with Admin(tandemq_broker.name_servers) as admin:
         one = sent[2]
@@ -117,7 +117,7 @@ async def test_messages_are_found_by_id_key_and_place(tandemq_broker: LocalClust
 
 
 @spec("G12")
-async def test_offline_group_is_moved_by_offset_and_time_whole_and_by_queue(tandemq_broker: LocalCluster) -> None:
+async def test_offline_group_is_reset_to_offset_and_time_for_all_queues_and_one(tandemq_broker: LocalCluster) -> None:
     ns = tandemq_broker.name_servers
     async with Admin(ns) as admin:
         await admin.create_topic("T", queues=2)
@@ -148,7 +148,7 @@ async def test_offline_group_is_moved_by_offset_and_time_whole_and_by_queue(tand
 
 
 @spec("G12")
-async def test_online_group_is_moved_back_in_time_and_consumes_again(tandemq_broker: LocalCluster) -> None:
+async def test_online_group_is_reset_to_a_time_and_consumes_again(tandemq_broker: LocalCluster) -> None:
     ns = tandemq_broker.name_servers
     await send(tandemq_broker, 6)
     async with (
@@ -161,7 +161,7 @@ async def test_online_group_is_moved_back_in_time_and_consumes_again(tandemq_bro
         assert len(await take(consumer, 6)) == 6
 
 
-async def test_offsets_are_told_and_cloned(tandemq_broker: LocalCluster) -> None:
+async def test_offsets_are_set_and_cloned(tandemq_broker: LocalCluster) -> None:
     sent = await send(tandemq_broker, 4)
     queue = sent[0].queue
     async with Admin(tandemq_broker.name_servers) as admin:
@@ -174,7 +174,7 @@ async def test_offsets_are_told_and_cloned(tandemq_broker: LocalCluster) -> None
         assert await admin.offset("copy", queue) == 1
 
 
-async def test_name_servers_keep_values_and_permissions(tandemq_broker: LocalCluster) -> None:
+async def test_name_servers_store_values_and_permissions(tandemq_broker: LocalCluster) -> None:
     await send(tandemq_broker, 1)
     async with Admin(tandemq_broker.name_servers) as admin:
         assert await admin.get_value("space", "key") is None

@@ -25,7 +25,7 @@ def test_key_of_an_ipv6_client_has_56_digits() -> None:
     assert len(UniqueKeys("::1", 1, 1).next(NOVEMBER_MS)) == 56
 
 
-def test_time_begins_anew_with_the_month() -> None:
+def test_time_starts_at_zero_each_month() -> None:
     keys = UniqueKeys("127.0.0.1", 1, 1)
     december = 1_764_547_200_000  # 2025-12-01 00:00 UTC
     assert month_start_ms(december) == december

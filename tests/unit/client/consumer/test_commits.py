@@ -1,4 +1,4 @@
-"""Offsets told to brokers that handle the requests of one link on several threads, as RocketMQ's do."""
+"""Commits at brokers that handle the requests of one connection on several threads, as RocketMQ brokers do."""
 
 from tandemq.client.consumer.offsets.commits import OffsetCommitter, Superseded
 from tandemq.client.consumer.push_machine import PushConsumerCore
@@ -13,9 +13,9 @@ ADDRESS = "a:10911"
 
 
 class Threads:
-    """A broker's workers: what is there at once they handle at once, the newest first.
+    """Worker threads of a broker: they handle all pending requests at once, the newest first.
 
-    Those that find no table of a group and topic make one each, and the last one stays.
+    Each thread that finds no offset table of a group and topic creates one, and the last one remains.
     """
 
     def __init__(self, world: World, broker: Broker) -> None:
@@ -33,7 +33,7 @@ class Threads:
         return [int(command.fields["queueId"]) for command in self.commands]
 
     def work(self, code: int = ResponseCode.SUCCESS) -> None:
-        """Handle what is there, and see what comes of it."""
+        """Handle the pending requests, and let the client react."""
         self.world.settle()
         commands, self.commands = self.commands[::-1], []
         found = {_table(command): self.tables.get(_table(command)) for command in commands}
@@ -66,7 +66,7 @@ def commits_in(world: World) -> OffsetCommitter:
 
 
 def consumed(world: World, broker: Broker, queues: int, *, orderly: bool = False) -> PushConsumerCore:
-    """A consumer that has acknowledged one message of each queue, of which no broker knows yet."""
+    """Return a consumer that has acknowledged one message of each queue and committed nothing."""
     for queue_id in range(queues):
         broker.store("T", queue_id, b"x")
     options = ConsumerOptions(group="billing", consume_from=ConsumeFrom.FIRST, orderly=orderly)
@@ -85,7 +85,7 @@ def consumed(world: World, broker: Broker, queues: int, *, orderly: bool = False
     return consumer
 
 
-def test_consumer_that_closes_leaves_the_offset_of_every_queue() -> None:
+def test_closing_consumer_commits_the_offset_of_every_queue() -> None:
     world, broker, threads = world_of(4)
     consumer = consumed(world, broker, 4)
     ticket = consumer.close(world.now)
@@ -95,7 +95,7 @@ def test_consumer_that_closes_leaves_the_offset_of_every_queue() -> None:
     assert threads.tables["billing", "T"] == {0: 1, 1: 1, 2: 1, 3: 1}
 
 
-def test_first_offset_of_a_topic_goes_alone_and_the_others_at_once() -> None:
+def test_first_commit_of_a_topic_is_sent_alone_and_the_others_together() -> None:
     world, _broker, threads = world_of(4)
     commits = commits_in(world)
     for queue_id in range(4):
@@ -113,7 +113,7 @@ def test_first_offset_of_a_topic_goes_alone_and_the_others_at_once() -> None:
     assert threads.tables["billing", "T"] == {0: 2, 1: 2, 2: 2, 3: 2}
 
 
-def test_broker_that_comes_back_without_offsets_hears_of_all_queues() -> None:
+def test_broker_that_restarts_without_offsets_gets_commits_of_all_queues() -> None:
     world, broker, threads = world_of(2)
     consumer = consumed(world, broker, 2)
     consumer.rebalance_service.commit(world.now)
@@ -126,16 +126,16 @@ def test_broker_that_comes_back_without_offsets_hears_of_all_queues() -> None:
     broker.store("T", 0, b"y")
     broker.store("T", 1, b"y")
 
-    def told_again() -> bool:
+    def is_committed_again() -> bool:
         while (delivery := consumer.next_delivery()) is not None:
             consumer.ack(delivery, world.now)
         threads.work()
         return threads.tables.get(("billing", "T")) == {0: 2, 1: 2}
 
-    world.until(told_again, 20_000)
+    world.until(is_committed_again, 20_000)
 
 
-def test_newer_offset_of_a_queue_waits_for_the_older() -> None:
+def test_newer_commit_of_a_queue_waits_for_the_older() -> None:
     world, _broker, threads = world_of(1)
     commits = commits_in(world)
     tickets = [commits.commit(queue(0), offset, ADDRESS, world.now) for offset in range(1, 6)]
@@ -147,7 +147,7 @@ def test_newer_offset_of_a_queue_waits_for_the_older() -> None:
     assert tickets[-1].error is None
 
 
-def test_refused_offset_does_not_keep_the_others() -> None:
+def test_refused_commit_does_not_delay_the_others() -> None:
     world, _broker, threads = world_of(2)
     commits = commits_in(world)
     refused, other = (commits.commit(queue(queue_id), 1, ADDRESS, world.now) for queue_id in range(2))
@@ -157,7 +157,7 @@ def test_refused_offset_does_not_keep_the_others() -> None:
     assert (other.done, other.error) == (True, None)
 
 
-def test_all_that_waits_fails_with_the_broker() -> None:
+def test_waiting_commits_fail_with_the_broker() -> None:
     world, broker, _threads = world_of(3)
     commits = commits_in(world)
     tickets = [commits.commit(queue(queue_id), 1, ADDRESS, world.now) for queue_id in range(3)]
@@ -170,26 +170,26 @@ def test_all_that_waits_fails_with_the_broker() -> None:
     assert idle.done
 
 
-def test_queue_given_back_is_unlocked_when_its_offset_is_told_and_asked_for_again_after_that() -> None:
+def test_dropped_queue_is_unlocked_after_its_commit_and_opened_again_after_that() -> None:
     world, broker, threads = world_of(1)
     consumer = consumed(world, broker, 1, orderly=True)
-    share = consumer.rebalance_service.get(queue(0))
-    assert share is not None
-    asked = len(broker.of(RequestCode.QUERY_CONSUMER_OFFSET))
-    consumer.rebalance_service.drop(share, world.now)
+    assigned = consumer.rebalance_service.get(queue(0))
+    assert assigned is not None
+    count = len(broker.of(RequestCode.QUERY_CONSUMER_OFFSET))
+    consumer.rebalance_service.drop(assigned, world.now)
     consumer.rebalance_service.rebalance(world.now)
     world.settle()
     assert consumer.rebalance_service.queues()
     assert not broker.of(RequestCode.UNLOCK_BATCH_MQ)
-    assert len(broker.of(RequestCode.QUERY_CONSUMER_OFFSET)) == asked
+    assert len(broker.of(RequestCode.QUERY_CONSUMER_OFFSET)) == count
     threads.work()
-    world.until(lambda: len(broker.of(RequestCode.QUERY_CONSUMER_OFFSET)) > asked)
+    world.until(lambda: len(broker.of(RequestCode.QUERY_CONSUMER_OFFSET)) > count)
     order = [code for code in broker.codes() if code in (RequestCode.UNLOCK_BATCH_MQ, RequestCode.LOCK_BATCH_MQ)]
     assert order[-2:] == [RequestCode.UNLOCK_BATCH_MQ, RequestCode.LOCK_BATCH_MQ]
 
 
-def test_what_waits_for_a_broker_goes_with_a_newer_offset_to_the_next_one() -> None:
-    """Found by simulation seed 1082207: the older offset left behind the newer one, for the broker that had served."""
+def test_commit_waiting_for_a_broker_is_superseded_by_a_newer_one_at_another() -> None:
+    """Found by simulation seed 1082207: the older commit was sent after the newer one, to the former active member."""
     world, broker, threads = world_of(1)
     other = world.broker("a", 1)
     world.run(31_000)
@@ -205,8 +205,8 @@ def test_what_waits_for_a_broker_goes_with_a_newer_offset_to_the_next_one() -> N
     assert [command.fields["commitOffset"] for command in other.of(RequestCode.UPDATE_CONSUMER_OFFSET)] == ["76"]
 
 
-def test_what_waits_for_a_link_goes_with_a_newer_offset_to_the_next_broker() -> None:
-    """Found by simulation seed 2003700: the older offset left when the link was there at last, behind the newer one."""
+def test_commit_waiting_for_a_connection_is_superseded_by_a_newer_one_at_another_broker() -> None:
+    """Found by simulation seed 2003700: the older commit was sent once the connection was open, after the newer one."""
     world, broker, threads = world_of(2)
     other = world.broker("a", 1)
     world.run(31_000)
@@ -221,8 +221,8 @@ def test_what_waits_for_a_link_goes_with_a_newer_offset_to_the_next_broker() -> 
     assert [command.fields["commitOffset"] for command in other.of(RequestCode.UPDATE_CONSUMER_OFFSET)] == ["127"]
 
 
-def test_offset_that_waits_for_a_link_does_not_leave_once_the_queue_has_moved() -> None:
-    """Found by simulation seed 1700985: it left behind the move, and the broker went on from there."""
+def test_commit_waiting_for_a_connection_is_not_sent_after_the_queue_was_moved() -> None:
+    """Found by simulation seed 1700985: the commit was sent after the move, and undid it."""
     world, broker, threads = world_of(2)
     commits = commits_in(world)
     withdrawn, other = (commits.commit(queue(queue_id), 9, ADDRESS, world.now) for queue_id in range(2))
@@ -242,7 +242,7 @@ def test_offset_that_waits_for_a_link_does_not_leave_once_the_queue_has_moved() 
     assert len(broker.of(RequestCode.UPDATE_CONSUMER_OFFSET)) == 2
 
 
-def test_first_offset_of_a_topic_goes_alone_also_when_the_one_before_it_did_not_leave() -> None:
+def test_first_commit_of_a_topic_is_sent_alone_after_an_unsent_one() -> None:
     world, _broker, threads = world_of(4)
     commits = commits_in(world)
     for queue_id in range(4):

@@ -1,4 +1,4 @@
-"""The producer's machine, in a world of frames."""
+"""The producer without sockets."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def two_brokers() -> World:
     return world
 
 
-def test_send_is_answered_with_where_it_lies() -> None:
+def test_send_returns_queue_and_offset() -> None:
     world = World()
     broker = world.broker("a")
     world.topic("T", 1)
@@ -42,7 +42,7 @@ def test_send_is_answered_with_where_it_lies() -> None:
     assert (sent.fields["a"], sent.version) == ("orders", 409)
 
 
-def test_sends_go_round_all_queues() -> None:
+def test_sends_take_turns_over_all_queues() -> None:
     world = two_brokers()
     producer = producer_in(world)
     tickets = [producer.send(Message("T", b"x"), world.now) for _ in range(8)]
@@ -51,7 +51,7 @@ def test_sends_go_round_all_queues() -> None:
     assert all(queues.count(queue) == 2 for queue in queues)
 
 
-def test_killed_broker_is_left_for_another_with_the_same_unique_key() -> None:
+def test_message_is_retried_on_another_broker_with_the_same_unique_key() -> None:
     world = two_brokers()
     producer = producer_in(world)
     first = [producer.send(Message("T", b"x"), world.now) for _ in range(4)]
@@ -69,7 +69,7 @@ def test_killed_broker_is_left_for_another_with_the_same_unique_key() -> None:
 
 
 @spec("G02")
-def test_swallowing_broker_never_makes_a_send_succeed() -> None:
+def test_silent_broker_never_makes_a_send_succeed() -> None:
     world = World()
     world.broker("a")
     world.topic("T", 1)
@@ -95,7 +95,7 @@ def test_unknown_outcome_stays_unknown_when_later_attempts_cannot_connect() -> N
     assert isinstance(ticket.error, OutcomeUnknown)
 
 
-def test_refused_connections_say_that_nothing_was_sent() -> None:
+def test_refused_connections_raise_not_connected() -> None:
     world = World()
     broker = world.broker("a")
     world.topic("T", 1)
@@ -146,7 +146,7 @@ def answer_status(world: World, name: str, code: int) -> None:
         (12, SendStatus.FLUSH_SLAVE_TIMEOUT),
     ],
 )
-def test_stored_with_less_than_asked_is_a_result_by_default(code: int, status: SendStatus) -> None:
+def test_status_other_than_ok_is_a_result_by_default(code: int, status: SendStatus) -> None:
     world = World()
     world.broker("a")
     world.topic("T", 1)
@@ -157,7 +157,7 @@ def test_stored_with_less_than_asked_is_a_result_by_default(code: int, status: S
 
 
 @spec("W14")
-def test_stored_with_less_than_asked_is_sent_elsewhere_under_the_same_key_if_wanted() -> None:
+def test_status_other_than_ok_is_retried_with_the_same_key_if_configured() -> None:
     world = two_brokers()
     answer_status(world, "a", 10)
     producer = producer_in(world, retry_when_not_stored_ok=True)
@@ -172,7 +172,7 @@ def test_stored_with_less_than_asked_is_sent_elsewhere_under_the_same_key_if_wan
     assert keys[0] < keys[1]
 
 
-def test_stored_with_less_than_asked_is_the_result_when_nobody_does_better() -> None:
+def test_status_other_than_ok_is_the_result_when_no_broker_does_better() -> None:
     world = two_brokers()
     answer_status(world, "a", 12)
     answer_status(world, "b", 12)
@@ -236,7 +236,7 @@ def test_unknown_topic_without_a_template_is_an_error() -> None:
     assert isinstance(ticket.error, NoRoute)
 
 
-def test_second_name_server_is_asked_when_the_first_is_gone() -> None:
+def test_second_name_server_is_used_when_the_first_is_down() -> None:
     world = World(name_servers=2)
     world.broker("a")
     world.topic("T", 1)
@@ -273,7 +273,7 @@ def test_batch_gives_a_result_for_each_message() -> None:
     assert broker.of(RequestCode.SEND_BATCH_MESSAGE)[0].fields["m"] == "true"
 
 
-def test_large_batch_is_cut_into_several_requests() -> None:
+def test_large_batch_is_split_into_several_requests() -> None:
     world = World()
     broker = world.broker("a")
     world.topic("T", 1)
@@ -296,7 +296,7 @@ def test_oneway_is_settled_without_an_answer() -> None:
     assert broker.of(RequestCode.SEND_MESSAGE_V2)[0].is_oneway
 
 
-def test_closed_producer_takes_no_more() -> None:
+def test_closed_producer_refuses_messages() -> None:
     world = World()
     world.broker("a")
     world.topic("T", 1)
@@ -306,7 +306,7 @@ def test_closed_producer_takes_no_more() -> None:
         producer.send(Message("T", b"x"), world.now)
 
 
-def test_broken_answer_to_a_send_is_an_unknown_outcome() -> None:
+def test_invalid_response_to_a_send_is_an_unknown_outcome() -> None:
     world = World()
     broker = world.broker("a")
     world.topic("T", 1)

@@ -1,4 +1,4 @@
-"""What somebody meets who begins: wrong addresses, missing topics, mistakes; nothing is silent or hangs."""
+"""Errors of new users: wrong addresses, missing topics, failing code; each is reported, and nothing hangs."""
 
 import asyncio
 import logging
@@ -22,21 +22,21 @@ from tandemq.run.local import LocalCluster
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """An address where connections are accepted and nothing is answered."""
+    """Return an address that accepts connections and never responds."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
 @pytest.fixture
-def nobody() -> str:
-    """An address where nobody listens."""
+def closed_port() -> str:
+    """Return an address without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"127.0.0.1:{server.getsockname()[1]}"
 
 
-@pytest.mark.parametrize("where", ["silent", "nobody"])
+@pytest.mark.parametrize("where", ["silent", "closed_port"])
 @pytest.mark.parametrize("kind", [PushConsumer, PullConsumer])
-async def test_consumer_without_a_name_server_says_so_within_its_time(
+async def test_consumer_without_a_name_server_fails_within_its_timeout(
     where: str, kind: type[PushConsumer] | type[PullConsumer], request: pytest.FixtureRequest
 ) -> None:
     consumer = kind(request.getfixturevalue(where), group="g", start_timeout_ms=500)
@@ -46,9 +46,9 @@ async def test_consumer_without_a_name_server_says_so_within_its_time(
     assert time.monotonic() - began < 2.5, "half a second, and at most one to close"
 
 
-def test_blocking_consumer_without_a_name_server_says_so_too(nobody: str) -> None:
+def test_blocking_consumer_without_a_name_server_fails_as_well(closed_port: str) -> None:
     with pytest.raises(NetworkError, match="usually listens at port 9876"):
-        BlockingConsumer(nobody, group="g", topics={"T": "*"}, start_timeout_ms=300)
+        BlockingConsumer(closed_port, group="g", topics={"T": "*"}, start_timeout_ms=300)
 
 
 async def test_broker_given_as_name_server_is_named(tandemq_broker: LocalCluster) -> None:
@@ -61,7 +61,7 @@ def test_bad_expression_is_refused_where_the_consumer_is_made() -> None:
         PushConsumer("127.0.0.1:1", group="g", topics={"T": "a | b"})
 
 
-async def test_topic_that_nobody_knows_is_a_warning_at_once_and_once_a_minute(
+async def test_unknown_topic_is_logged_at_once_and_once_a_minute(
     tandemq_broker: LocalCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rebalance, "RETRY_MS", 5)
@@ -79,13 +79,13 @@ async def test_topic_that_nobody_knows_is_a_warning_at_once_and_once_a_minute(
     assert "group=g topic=Missing reason=no name server knows the topic Missing" in line
 
 
-async def test_error_of_a_send_shows_the_callers_frames_and_close_does_not_wait(nobody: str) -> None:
-    producer = Producer(nobody, group="g", timeout_ms=300, retries=0, retry_ms=0)
+async def test_error_of_a_send_shows_the_callers_frames_and_close_does_not_wait(closed_port: str) -> None:
+    producer = Producer(closed_port, group="g", timeout_ms=300, retries=0, retry_ms=0)
     await producer.start()
     with pytest.raises(NetworkError) as raised:
         await producer.send(Message("T", b"x"))
     files = {frame.filename.rpartition("/")[2] for frame in traceback.extract_tb(raised.value.__traceback__)}
-    assert files <= {"test_first_hour.py", "producer.py", "transport.py", "calls.py"}
+    assert files <= {"test_user_errors.py", "producer.py", "transport.py", "calls.py"}
     assert raised.value.__cause__ is None
     assert raised.value.__context__ is None
     began = time.monotonic()
@@ -104,7 +104,7 @@ async def test_client_ends_within_a_second_when_the_body_fails_while_sends_are_i
     assert time.monotonic() - began < 1
 
 
-async def test_mistake_of_ours_ends_what_waits_instead_of_letting_it_hang(
+async def test_internal_error_fails_waiting_operations(
     tandemq_broker: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Producer(tandemq_broker.name_servers, group="g") as producer:

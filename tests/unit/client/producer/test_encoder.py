@@ -1,4 +1,4 @@
-"""Messages made ready: what is refused, and how the rest is written."""
+"""Encoding of messages: what is refused, and how the rest is encoded."""
 
 import zlib
 from typing import Any
@@ -28,7 +28,7 @@ OPTIONS = ProducerOptions(group="g")
         {"properties": {"a\x01": "b"}},
     ],
 )
-def test_message_that_was_made_impossible_later_is_refused_when_it_is_sent(changes: dict[str, Any]) -> None:
+def test_message_that_was_made_invalid_later_is_refused_when_it_is_sent(changes: dict[str, Any]) -> None:
     message = Message("T", b"x")
     for name, value in changes.items():
         setattr(message, name, value)
@@ -44,7 +44,7 @@ def test_too_large_messages_are_refused(message: Message) -> None:
         prepare(message, "ID", OPTIONS)
 
 
-def test_properties_say_what_the_message_says() -> None:
+def test_properties_contain_the_fields_of_the_message() -> None:
     message = Message("T", b"x", "tag", ["a", "b"], {"colour": "red"}, 3, wait_store_ok=False)
     assert decode_properties(prepare(message, "ID", OPTIONS).properties) == {
         "colour": "red",
@@ -88,12 +88,12 @@ def test_batch_parts_keep_their_own_properties() -> None:
         [Message("%RETRY%g", b"1")],
     ],
 )
-def test_impossible_batches_are_refused(messages: list[Message]) -> None:
+def test_invalid_batches_are_refused(messages: list[Message]) -> None:
     with pytest.raises(LocalError):
         prepare_batches(messages, ["K"] * len(messages), OPTIONS)
 
 
 @pytest.mark.parametrize("wrong", [[Message("T", b"x")], "text", b"bytes", None])
-def test_what_is_no_message_is_refused_by_its_type(wrong: Any) -> None:
+def test_argument_that_is_not_a_message_is_refused(wrong: Any) -> None:
     with pytest.raises(TypeError, match="several at once: send_batch"):
         prepare(wrong, "ID", OPTIONS)

@@ -1,4 +1,4 @@
-"""Clients over sockets while a master dies: in a group of mode `elect`, with the registry in the name server."""
+"""Clients over sockets while a master dies, in a group of mode `elect` with the registry in the name server."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ def _offsets_in_a_directory_of_their_own(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 class Traffic:
-    """A producer that never stops, with some messages under way at once, and when each was stored."""
+    """A producer that sends without a pause, several messages at a time, and records when each was stored."""
 
     def __init__(self, producer: Producer) -> None:
         self.producer = producer
@@ -51,7 +51,7 @@ class Traffic:
             self._grown.set()
 
     async def until_stored(self, count: int) -> None:
-        """Until so many more are stored."""
+        """Wait until this many more messages are stored."""
         wanted = len(self.stored) + count
         async with asyncio.timeout(20):
             while len(self.stored) < wanted and not self.failed:
@@ -59,13 +59,13 @@ class Traffic:
                 await self._grown.wait()
 
     def longest_gap_s(self) -> float:
-        """The longest time in which nothing was stored."""
+        """Return the longest time without a stored message."""
         times = sorted(self.stored.values())
         return max(later - sooner for sooner, later in pairwise(times))
 
 
 async def traffic_through_kill(producer: Producer, broker: LocalBroker) -> Traffic:
-    """Send before and after a broker is killed; what became of it."""
+    """Send before and after a broker is killed and return the outcomes."""
     traffic = Traffic(producer)
     sending = asyncio.ensure_future(traffic.run())
     await traffic.until_stored(SENDS_AFTER)
@@ -77,7 +77,7 @@ async def traffic_through_kill(producer: Producer, broker: LocalBroker) -> Traff
 
 
 async def consume(consumer: PushConsumer, found: Counter[bytes], wanted: dict[bytes, float]) -> None:
-    """Take until nothing that was stored is missing."""
+    """Consume until all stored messages have been received."""
     async with asyncio.timeout(20):
         while not wanted or wanted.keys() - found.keys():
             message = await consumer.receive(1)
@@ -88,7 +88,7 @@ async def consume(consumer: PushConsumer, found: Counter[bytes], wanted: dict[by
 
 @spec("R11", "F08")
 @pytest.mark.parametrize("orderly", [False, True])
-async def test_no_send_fails_and_nothing_is_missing_or_comes_twice_when_a_master_dies(
+async def test_no_send_fails_and_no_message_is_lost_or_duplicated_when_a_master_dies(
     tmp_path: Path, *, orderly: bool
 ) -> None:
     with LocalCluster(tmp_path, slaves=1, mode="elect") as cluster:
@@ -105,13 +105,15 @@ async def test_no_send_fails_and_nothing_is_missing_or_comes_twice_when_a_master
             await consume(consumer, found, traffic.stored)
         assert cluster.master() is not master
         assert traffic.longest_gap_s() <= OUTAGE_S_MAX
-        # A message whose answer was lost with the master may be stored a second time, under the same unique key.
+        # A message whose response was lost with the master may be stored twice, with the same unique key.
         assert sum(found.values()) - len(found) <= KEPT_UNDER_WAY
         assert found.keys() == traffic.stored.keys()
 
 
 @spec("R05")
-async def test_no_send_fails_when_one_of_two_masters_dies_and_its_backlog_comes_with_its_return(tmp_path: Path) -> None:
+async def test_no_send_fails_when_one_of_two_masters_dies_and_its_backlog_is_delivered_after_its_return(
+    tmp_path: Path,
+) -> None:
     with LocalCluster(tmp_path, groups=2, settings={"flushDiskType": "SYNC_FLUSH"}) as cluster:
         dead = cluster.broker("broker-a")
         async with Producer(cluster.name_servers, group="p") as producer:
@@ -127,7 +129,7 @@ async def test_no_send_fails_when_one_of_two_masters_dies_and_its_backlog_comes_
 
 
 async def read_until(cluster: LocalCluster, is_enough: Callable[[Counter[bytes]], bool]) -> Counter[bytes]:
-    """What a member of a group gets that was not there before, and acknowledges."""
+    """Return the new messages that a member of a group receives, and acknowledge them."""
     found: Counter[bytes] = Counter()
     async with (
         PushConsumer(cluster.name_servers, group="g", topics={"T": "*"}, consume_from=ConsumeFrom.FIRST) as consumer,

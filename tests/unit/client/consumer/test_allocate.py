@@ -1,4 +1,4 @@
-"""Shares of queues: every member computes the same, and together they cover all."""
+"""Allocation of queues: all members compute the same, and together they cover all queues."""
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ def queues(count: int) -> list[MessageQueue]:
 
 
 @pytest.mark.parametrize(
-    ("count", "members", "shares"),
+    ("count", "members", "allocations"),
     [
         (8, 3, [[0, 1, 2], [3, 4, 5], [6, 7]]),
         (4, 4, [[0], [1], [2], [3]]),
@@ -23,21 +23,21 @@ def queues(count: int) -> list[MessageQueue]:
         (0, 2, [[], []]),
     ],
 )
-def test_shares_are_those_java_members_compute(count: int, members: int, shares: list[list[int]]) -> None:
+def test_allocation_equals_that_of_java_members(count: int, members: int, allocations: list[list[int]]) -> None:
     ids = [f"c{n}" for n in range(members)]
     assert [
         [q.queue_id for q in allocate_averagely(one, reversed(ids), reversed(queues(count)))] for one in ids
-    ] == shares
+    ] == allocations
 
 
 @given(st.integers(0, 40), st.sets(st.text("aB#é€😀", min_size=1, max_size=4), min_size=1, max_size=12))
-def test_shares_cover_all_queues_without_overlap(count: int, ids: set[str]) -> None:
-    shares = [allocate_averagely(one, ids, queues(count)) for one in ids]
-    assert sorted(queue for share in shares for queue in share) == queues(count)
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+def test_allocations_cover_all_queues_without_overlap(count: int, ids: set[str]) -> None:
+    allocations = [allocate_averagely(one, ids, queues(count)) for one in ids]
+    assert sorted(queue for allocation in allocations for queue in allocation) == queues(count)
+    assert max(map(len, allocations)) - min(map(len, allocations)) <= 1
 
 
-def test_stranger_gets_nothing() -> None:
+def test_client_that_is_not_a_member_gets_no_queue() -> None:
     assert allocate_averagely("x", ["a", "b"], queues(4)) == []
 
 

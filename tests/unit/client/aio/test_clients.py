@@ -1,4 +1,4 @@
-"""The asyncio and blocking faces, against brokers of this process, over sockets."""
+"""The asyncio and blocking clients against brokers in this process, over sockets."""
 
 import asyncio
 import time
@@ -68,7 +68,7 @@ async def test_what_is_sent_is_consumed_with_async_for(tandemq_broker: LocalClus
         assert await consumer.receive(0.5) is None
 
 
-async def test_message_whose_taker_has_no_time_left_is_not_lost(
+async def test_message_is_not_lost_when_receive_times_out(
     tandemq_broker: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tandemq.client.aio.push_consumer.YIELD_AFTER", 1)
@@ -87,7 +87,7 @@ async def test_message_whose_taker_has_no_time_left_is_not_lost(
     assert sorted(seen) == sorted(sent)
 
 
-async def test_asking_an_idle_consumer_again_and_again_leaves_nothing(tandemq_broker: LocalCluster) -> None:
+async def test_repeated_receive_of_an_idle_consumer_leaves_no_waiter(tandemq_broker: LocalCluster) -> None:
     async with PushConsumer(tandemq_broker.name_servers, group="g", topics={"T": "*"}, consume_from=FIRST) as consumer:
         for _ in range(10):
             assert await consumer.receive(0) is None
@@ -96,7 +96,7 @@ async def test_asking_an_idle_consumer_again_and_again_leaves_nothing(tandemq_br
         await take(consumer, 1)
 
 
-async def test_large_body_is_compressed_on_its_way(tandemq_broker: LocalCluster) -> None:
+async def test_large_body_is_compressed_in_transit(tandemq_broker: LocalCluster) -> None:
     body = b"line of text\n" * 10_000
     async with Producer(tandemq_broker.name_servers, group="p") as producer:
         await producer.send(Message("T", body))
@@ -131,7 +131,7 @@ async def test_handler_acknowledges_by_returning_and_retries_by_raising(tandemq_
 
 
 @pytest.mark.tandemq(messageDelayLevel="1s 1s 1s 1s 1s 1s")
-async def test_message_of_a_failed_body_comes_again(tandemq_broker: LocalCluster) -> None:
+async def test_message_is_redelivered_when_the_body_of_async_with_raises(tandemq_broker: LocalCluster) -> None:
     await send_some(tandemq_broker, 1)
     ns = tandemq_broker.name_servers
     with pytest.raises(ZeroDivisionError):
@@ -184,7 +184,7 @@ async def test_orderly_consumer_keeps_the_order_of_each_queue(tandemq_broker: Lo
     assert all(numbers == sorted(numbers) for numbers in seen.values())
 
 
-async def test_two_members_share_the_queues_and_one_inherits_from_the_other(tandemq_broker: LocalCluster) -> None:
+async def test_two_members_share_the_queues_and_one_takes_over_from_the_other(tandemq_broker: LocalCluster) -> None:
     ns = tandemq_broker.name_servers
     await send_some(tandemq_broker, 4)
     async with PushConsumer(ns, group="g", topics={"T": "*"}, consume_from=FIRST) as one:
@@ -203,7 +203,7 @@ def _of(consumer: PushConsumer) -> list[int]:
     return [queue.queue_id for queue in consumer.assigned() if queue.topic == "T"]
 
 
-async def test_broadcasting_member_finds_its_offsets_again(tandemq_broker: LocalCluster) -> None:
+async def test_broadcasting_member_loads_its_offsets_after_a_restart(tandemq_broker: LocalCluster) -> None:
     ns = tandemq_broker.name_servers
     await send_some(tandemq_broker, 10)
     for expected in (10, 0):
@@ -269,7 +269,7 @@ async def test_killed_master_is_read_from_its_slave_within_a_second(tandemq_pair
         assert {address for queue, address in consumer.reading_from().items() if queue.topic == "T"} == {slave}
 
 
-async def test_returned_master_is_read_and_told_offsets_again(tandemq_pair: LocalCluster) -> None:
+async def test_returned_master_is_read_and_gets_commits_again(tandemq_pair: LocalCluster) -> None:
     ns = tandemq_pair.name_servers
     await send_some(tandemq_pair, 8)
     async with PushConsumer(
@@ -286,7 +286,7 @@ async def test_returned_master_is_read_and_told_offsets_again(tandemq_pair: Loca
         await until(lambda: _truth(set(consumer.reading_from().values()) == {address}), 20)
 
 
-async def test_send_to_a_dead_cluster_fails_and_says_so(tandemq_broker: LocalCluster) -> None:
+async def test_send_to_a_dead_cluster_fails(tandemq_broker: LocalCluster) -> None:
     ns = tandemq_broker.name_servers
     async with Producer(ns, group="p", retry_ms=1_000) as producer:
         await producer.send(Message("T", b"x"))
@@ -295,7 +295,7 @@ async def test_send_to_a_dead_cluster_fails_and_says_so(tandemq_broker: LocalClu
             await producer.send(Message("T", b"x"))
 
 
-async def test_faces_used_before_or_after_their_time_say_so() -> None:
+async def test_clients_used_before_start_or_after_close_raise() -> None:
     producer = Producer("127.0.0.1:1", group="p")
     with pytest.raises(ClosedError):
         await producer.send(Message("T", b"x"))
@@ -311,7 +311,7 @@ def _fourth(queues: list[MessageQueue]) -> MessageQueue:
     return queues[3]
 
 
-async def test_whoever_sends_chooses_the_queue_whichever_way_it_is_sent(tandemq_broker: LocalCluster) -> None:
+async def test_queue_choice_works_for_each_kind_of_send(tandemq_broker: LocalCluster) -> None:
     ns = tandemq_broker.name_servers
     choices: list[QueueChoice] = [{"by_key": "customer-7"}, {"select": _fourth}]
     async with Producer(ns, group="p") as producer, PullConsumer(ns, group="g", consume_from=FIRST) as consumer:
@@ -335,7 +335,7 @@ async def test_whoever_sends_chooses_the_queue_whichever_way_it_is_sent(tandemq_
             await producer.send_oneway(Message("T", b"x"), by_key="customer-7", select=_fourth)
 
 
-def test_blocking_facade_sends_and_consumes(tandemq_broker: LocalCluster) -> None:
+def test_blocking_client_sends_and_consumes(tandemq_broker: LocalCluster) -> None:
     ns = tandemq_broker.name_servers
     with BlockingProducer(ns, group="p") as producer:
         sent = [producer.send(Message("T", b"%d" % n)).unique_key for n in range(7)]

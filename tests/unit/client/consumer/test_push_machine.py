@@ -1,4 +1,4 @@
-"""The push consumer's machine, in a world of frames."""
+"""The push consumer without sockets."""
 
 import pytest
 
@@ -87,7 +87,7 @@ def test_only_matching_tags_are_delivered_even_if_their_hashes_collide() -> None
     assert broker.offsets["billing", "T", 0] == 3
 
 
-def test_group_without_an_offset_begins_where_it_says() -> None:
+def test_group_without_an_offset_starts_by_consume_from() -> None:
     world, broker = one_broker()
     for n in range(5):
         broker.store("T", 0, b"%d" % n)
@@ -96,7 +96,7 @@ def test_group_without_an_offset_begins_where_it_says() -> None:
     assert broker.held[0][1].fields["queueOffset"] == "5"
 
 
-def test_group_with_an_offset_goes_on_there() -> None:
+def test_group_with_an_offset_continues_there() -> None:
     world, broker = one_broker()
     for n in range(5):
         broker.store("T", 0, b"%d" % n)
@@ -105,7 +105,7 @@ def test_group_with_an_offset_goes_on_there() -> None:
     assert delivery.message.body == b"3"
 
 
-def test_failed_message_is_sent_back_and_then_passed() -> None:
+def test_failed_message_is_sent_back_and_then_committed() -> None:
     world, broker = one_broker()
     broker.store("T", 0, b"bad")
     consumer = consumer_in(world)
@@ -138,8 +138,10 @@ def test_failed_message_goes_to_another_brokers_retry_topic_when_its_master_is_g
 
 
 @pytest.mark.parametrize(("before", "is_dead"), [(0, False), (1, False), (2, True)])
-def test_message_sent_again_instead_of_back_is_as_dead_as_it_would_be(before: int, is_dead: bool) -> None:
-    """Found by simulation seed 5363: it was a dead letter one time too early."""
+def test_message_sent_as_new_becomes_a_dead_letter_after_the_same_number_of_redeliveries(
+    before: int, is_dead: bool
+) -> None:
+    """Found by simulation seed 5363: it became a dead letter one redelivery too early."""
     world, broker = one_broker()
     broker.store("%RETRY%billing", 0, b"bad", reconsume_times=before, RETRY_TOPIC="T")
     consumer = consumer_in(world, max_reconsume_times=2)
@@ -154,7 +156,7 @@ def test_message_sent_again_instead_of_back_is_as_dead_as_it_would_be(before: in
     assert (times > times_max) is is_dead  # as 5.x does
 
 
-def test_failed_message_that_nobody_takes_back_is_delivered_again_here() -> None:
+def test_failed_message_that_no_broker_accepts_is_redelivered_locally() -> None:
     world, broker = one_broker()
     broker.store("T", 0, b"bad")
     consumer = consumer_in(world)
@@ -175,7 +177,7 @@ def test_retried_message_comes_with_its_own_topic() -> None:
     assert delivery.message.reconsume_times == 2
 
 
-def test_full_window_stops_pulling_until_something_is_acknowledged() -> None:
+def test_full_process_queue_stops_pulls_until_an_acknowledgement() -> None:
     world, broker = one_broker()
     for n in range(100):
         broker.store("T", 0, b"%d" % n)
@@ -192,7 +194,7 @@ def test_full_window_stops_pulling_until_something_is_acknowledged() -> None:
     world.until(lambda: len(broker.of(RequestCode.PULL_MESSAGE)) > pulled)
 
 
-def share(world: World, ids: list[str], queues: int) -> list[MessageQueue]:
+def allocated(world: World, ids: list[str], queues: int) -> list[MessageQueue]:
     broker = world.groups["a"].members[0]
     broker.clients["billing"] = set(ids)
     consumer = consumer_in(world)
@@ -200,12 +202,12 @@ def share(world: World, ids: list[str], queues: int) -> list[MessageQueue]:
     return [queue for queue in consumer.rebalance_service.queues() if queue.topic == "T"]
 
 
-def test_queues_are_shared_as_java_members_share_them() -> None:
+def test_queues_are_allocated_as_java_members_allocate_them() -> None:
     world, _ = one_broker(queues=5)
-    assert [queue.queue_id for queue in share(world, ["client-0", "client-2"], 5)] == [2, 3]
+    assert [queue.queue_id for queue in allocated(world, ["client-0", "client-2"], 5)] == [2, 3]
 
 
-def test_members_change_is_followed_at_once() -> None:
+def test_membership_change_starts_rebalancing_at_once() -> None:
     world, broker = one_broker(queues=4)
     consumer = consumer_in(world)
     world.until(lambda: len(broker.held) == 5)
@@ -246,7 +248,7 @@ def test_closing_commits_and_leaves() -> None:
     assert broker.clients["billing"] == set()
 
 
-def test_broadcasting_members_read_all_queues_and_keep_offsets_themselves() -> None:
+def test_broadcasting_members_read_all_queues_and_store_offsets_locally() -> None:
     world, broker = one_broker(queues=3)
     broker.clients["billing"] = {"client-0", "client-2"}
     for queue_id in range(3):
@@ -296,7 +298,7 @@ def test_late_acknowledgement_after_a_reset_changes_nothing() -> None:
     assert broker.offsets["billing", "T", 0] == 1
 
 
-def test_offset_moved_is_obeyed_when_the_master_says_it() -> None:
+def test_offset_moved_is_followed_when_the_master_reports_it() -> None:
     world, broker = one_broker()
     for n in range(3):
         broker.store("T", 0, b"%d" % n)
@@ -314,7 +316,7 @@ def committer_of(consumer: PushConsumerCore) -> OffsetCommitter:
     return store._committer
 
 
-def test_offset_that_has_not_left_does_not_outlive_a_move_of_its_queue() -> None:
+def test_unsent_commit_is_cancelled_when_the_queue_is_moved() -> None:
     world, broker = one_broker()
     broker.store("T", 0, b"0")
     consumer = consumer_in(world)
@@ -333,7 +335,7 @@ def test_offset_that_has_not_left_does_not_outlive_a_move_of_its_queue() -> None
     assert unsent.done and "moved" in str(unsent.error)
 
 
-def test_impossible_subscriptions_are_refused() -> None:
+def test_invalid_subscriptions_are_refused() -> None:
     world, _ = one_broker()
     with pytest.raises(ConfigError):
         consumer_in(world, "|| ||")
@@ -358,7 +360,7 @@ def test_orderly_queue_gives_one_message_at_a_time_in_order() -> None:
     assert broker.locks["billing", "T", 0] == "client-1"
 
 
-def test_orderly_message_that_failed_comes_again_before_the_next() -> None:
+def test_failed_orderly_message_is_redelivered_before_the_next() -> None:
     world, broker = one_broker()
     for n in range(2):
         broker.store("T", 0, b"%d" % n)
@@ -372,7 +374,7 @@ def test_orderly_message_that_failed_comes_again_before_the_next() -> None:
     assert broker.sent_back == []
 
 
-def test_orderly_message_becomes_a_dead_letter_after_its_last_time() -> None:
+def test_orderly_message_becomes_a_dead_letter_after_its_last_redelivery() -> None:
     world, broker = one_broker()
     broker.store("T", 0, b"bad")
     broker.store("T", 0, b"good")
@@ -409,7 +411,7 @@ def test_orderly_queue_stops_when_its_lock_cannot_be_renewed() -> None:
     assert consumer.rebalance_service.active() == []
 
 
-def test_locks_are_given_back_at_the_end() -> None:
+def test_locks_are_released_on_close() -> None:
     world, broker = one_broker()
     consumer = consumer_in(world, orderly=True)
     world.until(lambda: broker.locks.get(("billing", "T", 0)))

@@ -1,4 +1,4 @@
-"""Which brokers are left alone, and for how long."""
+"""Isolation of slow and failed brokers."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def test_slow_answer_isolates_for_longer_the_slower_it_was(took: int, isolated: 
     assert latency.is_available("a", 1_000 + isolated - 1) == (isolated == 0)
 
 
-def test_failure_isolates_until_the_broker_speaks_again() -> None:
+def test_failure_isolates_until_the_broker_responds_again() -> None:
     latency = LatencyFaultTolerance()
     latency.record_failure("a", 0)
     assert not latency.is_available("a", FAILURE_MS - 1)
@@ -21,14 +21,14 @@ def test_failure_isolates_until_the_broker_speaks_again() -> None:
     assert latency.is_available("a", 1)
 
 
-def test_speaking_again_does_not_lift_slowness() -> None:
+def test_response_does_not_end_the_isolation_of_a_slow_broker() -> None:
     latency = LatencyFaultTolerance()
     latency.record_latency("a", 1_000, 0)
     latency.clear_failure("a")
     assert not latency.is_available("a", 1)
 
 
-def test_of_several_the_one_that_is_free_first_is_told() -> None:
+def test_end_of_isolation_orders_brokers() -> None:
     latency = LatencyFaultTolerance()
     latency.record_failure("a", 0)
     latency.record_latency("b", 600, 0)
