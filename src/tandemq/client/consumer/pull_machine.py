@@ -55,14 +55,6 @@ class _Reading:
         self.committed = -1
 
 
-class _Ready(NamedTuple):
-    """A pulled message that was not taken; `generation`: of its process queue when it was pulled."""
-
-    reading: _Reading
-    generation: int
-    message: StoredMessage
-
-
 class PullConsumerCore:
     """A pull consumer, driven by the node's turns."""
 
@@ -82,7 +74,9 @@ class PullConsumerCore:
         self._make_puller = make_puller
         self._readings: dict[MessageQueue, _Reading] = {}
         self._subscriptions: dict[str, Subscription] = {}
-        self._ready: deque[_Ready] = deque()
+        self._ready: deque[tuple[_Reading, int, StoredMessage]] = deque()
+        """Pulled messages that were not taken: (reading, generation of its process queue, message). Plain tuples save a
+        third of a microsecond per message."""
         self._is_closed = False
         self.on_ready: Callable[[], None] = lambda: None
         """Called when there may be messages to take."""
@@ -188,7 +182,7 @@ class PullConsumerCore:
                 unreadable.warn(self.options.group, process_queue.queue, message, "passed over")
                 process_queue.ack(message.queue_offset)
             else:
-                self._ready.append(_Ready(reading, process_queue.generation, message))
+                self._ready.append((reading, process_queue.generation, message))
         self.on_ready()
 
     def commit(self) -> Steps[None]:
