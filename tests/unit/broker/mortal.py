@@ -262,7 +262,7 @@ class Traffic:
         Patiently: who is asked at once serves without what others still have.
         """
         for broker in self.group.brokers.values():
-            if "force-master accepts it" in broker.failover.member.why:
+            if "force-master accepts the loss" in broker.failover.member.why:
                 broker.ask(Code.TANDEM_FORCE_MASTER, {})
 
     def check(self, broker: Broker) -> None:

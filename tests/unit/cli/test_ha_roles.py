@@ -163,7 +163,7 @@ def test_returning_master_that_nobody_registered_is_found_through_its_slave(run:
     reading.wait_until(lambda: parts(run, reading)[0]["failover"] is not None)
     reading.wait_in_sync()
     texts = [entry["text"] for entry in told(run, reading, "history", "--broker", "broker-a")]
-    order = ["broker 1 reads for 0", "handing over to broker 0", "handed its offsets back"]
+    order = ["broker 1 reads for 0", "handing over to broker 0", "handed its offsets over"]
     places = [next(at for at, text in enumerate(texts) if part in text) for part in order]
     assert places == sorted(places)
     assert len(told(run, reading, "history", "--broker", "broker-a", "--count", 3)) == 3
