@@ -73,7 +73,7 @@ class BrokerConfig:
     # Topics and groups.
     auto_create_topic: bool = _key("autoCreateTopicEnable", True)
     auto_create_group: bool = _key("autoCreateSubscriptionGroup", True)
-    groups_max: int = _key("maxSubscriptionGroups", 10_000)
+    groups_max: int = _key("maxSubscriptionGroups", 5_000)
     default_queue_nums: int = _key("defaultTopicQueueNums", 8)
     cluster_topic: bool = _key("clusterTopicEnable", True)
     broker_topic: bool = _key("brokerTopicEnable", True)
