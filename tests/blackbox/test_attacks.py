@@ -11,15 +11,14 @@ from itertools import islice
 import pytest
 
 from tandemq.model.codes import RequestCode, ResponseCode
-from tandemq.model.command import Command
 from tests.blackbox.pair import Start
-from tests.blackbox.programs import Caller, wait_until
+from tests.blackbox.programs import Caller, Program, wait_until
 
 SLACK_KIB = 64 << 10
 IN_FLIGHT = 50
 Request = tuple[int, dict[str, object], bytes]
 Attack = Callable[[], Iterator[Request | None]]
-"""Requests; None stands for one more connection, on which those behind it come."""
+"""Requests; None: the response to the last one is awaited, and those behind it come on one more connection."""
 
 
 def pull_with(subscription: str, wait_ms: int, number: int) -> Request:
@@ -167,10 +166,30 @@ ATTACKS: list[tuple[Attack, set[int]]] = [
 ]
 
 
-def next_response(caller: Caller) -> Command:
-    while not (answer := caller.next_answer()).is_response:
-        continue
-    return answer
+def codes_until(caller: Caller, request: int) -> list[int]:
+    """Return the codes of the responses that come until that to a request, which is the last of them."""
+    codes: list[int] = []
+    while True:
+        command = caller.next_answer()
+        if command.is_response:
+            codes.append(command.code)
+            if command.opaque == request:
+                return codes
+
+
+def carry_out(requests: Iterator[Request | None], broker: Program, stack: ExitStack) -> tuple[set[int], int]:
+    """Send all requests. Returns the codes of the responses, and the most memory that the broker had meanwhile, KiB."""
+    caller, last, seen, most = stack.enter_context(Caller(broker.port)), 0, set[int](), 0
+    while some := list(islice(requests, IN_FLIGHT)):
+        for request in some:
+            if request is None:
+                seen.update(codes_until(caller, last))
+                caller = stack.enter_context(Caller(broker.port))
+            else:
+                last = caller.tell(*request)
+        seen.update(codes_until(caller, caller.tell(RequestCode.TANDEM_PEER_INFO))[:-1])
+        most = max(most, broker.memory_kib())
+    return seen, most
 
 
 @pytest.mark.parametrize(("attack", "codes"), ATTACKS, ids=[attack.__name__ for attack, _ in ATTACKS])
@@ -179,21 +198,8 @@ def test_attack_leaves_a_broker_with_the_memory_it_had(attack: Attack, codes: se
     with Caller(broker.port) as other:
         assert other.send(b"before") == ResponseCode.SUCCESS
         before = broker.memory_kib()
-        requests, seen, most = attack(), set[int](), 0
-        with ExitStack() as attackers:
-            attacker = attackers.enter_context(Caller(broker.port))
-            while some := list(islice(requests, IN_FLIGHT)):
-                for request in some:
-                    if request is None:
-                        attacker = attackers.enter_context(Caller(broker.port))
-                    else:
-                        attacker.tell(*request)
-                        if attack is groups_with_long_names_of_many_connections:
-                            seen.add(next_response(attacker).code)
-                fence = attacker.tell(RequestCode.TANDEM_PEER_INFO)
-                while (answer := attacker.next_answer()).opaque != fence or not answer.is_response:
-                    seen |= {answer.code} if answer.is_response else set()
-                most = max(most, broker.memory_kib())
+        with ExitStack() as stack:
+            seen, most = carry_out(attack(), broker, stack)
             assert most - before < SLACK_KIB
         assert seen == codes
         wait_until(lambda: broker.memory_kib() - before < SLACK_KIB, "its memory is what it was")

@@ -1,6 +1,7 @@
 """What the parts of a broker share: the settings in force, the output of the current turn, and the broker's role.
 
-A part gets these and its own collaborators in its constructor; no part knows the node that builds them all.
+A part gets these and its own collaborators in its constructor. The parts that still take the whole broker are listed in
+`tests/test_tidy.py`.
 """
 
 from collections.abc import Callable
