@@ -4,7 +4,6 @@ Make targets, commands of the command line with their options, settings with the
 Source: CONTRIBUTING.md.
 """
 
-import dataclasses
 import importlib
 import importlib.util
 import pydoc
@@ -13,20 +12,17 @@ import shlex
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
 
 import tandemq
-from tandemq.config.settings import BrokerConfig, NameServerConfig
 from tandemq.model.codes import RequestCode
 from tools import reference
 from tools.reference import leaf_commands, stale_pages
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-SETTINGS = DOCS / "reference" / "settings.md"
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -279,33 +275,3 @@ def test_every_request_code_is_documented_by_number_and_name() -> None:
         re.MULTILINE,
     )
     assert {(int(number), name) for number, name in rows} == {(int(code), code.name) for code in RequestCode}
-
-
-# --- settings
-
-
-def settings_of(config: type[Any]) -> dict[str, object]:
-    """Return the keys of a configuration with their defaults."""
-    return {field.metadata["key"]: field.default for field in dataclasses.fields(config)}
-
-
-def documented_settings(heading: str) -> dict[str, str]:
-    """Return key and default of each row under a heading of the settings page: `| key | default | meaning |`."""
-    section = SETTINGS.read_text(encoding="utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    return dict(re.findall(r"^\| `(\w+)` \| ([^|]*?) \| \S.* \|$", section, re.MULTILINE))
-
-
-def as_documented(default: object) -> str:
-    """Write a default as docs/reference/settings.md does."""
-    if default in ("", ()):
-        return "empty"
-    if isinstance(default, bool):
-        return f"`{str(default).lower()}`"
-    if isinstance(default, tuple):
-        return f"`{';'.join(default)}`"
-    return f"`{default}`"
-
-
-@pytest.mark.parametrize(("heading", "config"), [("Broker", BrokerConfig), ("Name server", NameServerConfig)])
-def test_every_setting_is_documented_with_its_default_and_no_other(heading: str, config: type[Any]) -> None:
-    assert documented_settings(heading) == {k: as_documented(default) for k, default in settings_of(config).items()}

@@ -1,30 +1,51 @@
 """Pages of docs/reference that are written from the code: python -m tools.reference [--check].
 
     commands.md     every command of the command line with its arguments and options, from click
+    settings.md     every setting of a broker and of a name server, from the fields of `tandemq.config.settings`
 
 `make reference` writes them; tests/test_docs.py fails when a page differs from what the code says.
 """
 
+import ast
+import dataclasses
+import re
 import sys
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import click
 
 from tandemq.cli import main as command_line
+from tandemq.config import settings
+from tandemq.config.files import LIVE_KEYS, LIVE_RANGES, ZERO_IS_UNLIMITED
+from tandemq.config.settings import BrokerConfig, NameServerConfig
 
-REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
+REPOSITORY = Path(__file__).resolve().parent.parent
+REFERENCE = REPOSITORY / "docs" / "reference"
+
+_COMMANDS_HEAD = """\
+# Commands
+
+Every command of `tandemq`, as `--help` describes it. Made from the code by `make reference`; do not edit. When to use
+which, exit codes and examples: [operations](../guides/operations.md). All take `--help`; the tables leave it out.
+"""
+_SETTINGS_HEAD = """\
+# Settings
+
+Every setting of a broker and of a name server, under RocketMQ's own names. Made from the code by `make reference`; do
+not edit. How files are read, and what happens to keys that TandemQ does not have: [configuration](configuration.md).
+What each choice of flushing and copying promises: [guarantees](guarantees.md). As in RocketMQ, both are asynchronous
+unless set otherwise.
+
+*While running* says whether [a request](configuration.md#changes-while-running) can change the setting, and the range
+that it accepts; a file may have values outside that range.
+"""
 
 
 def commands_page() -> str:
     """Return the page of commands as Markdown."""
-    lines = [
-        "# Commands",
-        "",
-        "Every command of `tandemq`, as `--help` describes it. Made from the code by `make reference`; do not edit.",
-        "When to use which, exit codes and examples: [operations](../guides/operations.md). All take `--help`;",
-        "the tables leave it out.",
-    ]
+    lines = _COMMANDS_HEAD.splitlines()
     for path, command in leaf_commands(command_line, "tandemq"):
         lines += ["", f"## {path}", *_describe(path, command)]
     return "\n".join(lines) + "\n"
@@ -62,7 +83,81 @@ def _escape(text: str) -> str:
     return text
 
 
-PAGES: dict[str, Callable[[], str]] = {"commands.md": commands_page}
+def settings_page() -> str:
+    """Return the page of settings as Markdown."""
+    lines = _SETTINGS_HEAD.splitlines()
+    meanings = _meanings()
+    kinds: tuple[tuple[str, type[BrokerConfig | NameServerConfig]], ...]
+    kinds = (("Broker", BrokerConfig), ("Name server", NameServerConfig))
+    for heading, config in kinds:
+        lines += [
+            "",
+            f"## {heading}",
+            "",
+            "| Key | Default | Unit | While running | Meaning |",
+            "|---|---|---|---|---|",
+        ]
+        for field in dataclasses.fields(config):
+            key, unit = field.metadata["key"], field.metadata["unit"]
+            cells = [f"`{key}`", _as_written(field.default), unit, _while_running(config, key)]
+            cells.append(_linked(meanings[config.__name__, field.name]))
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _as_written(default: object) -> str:
+    if default in ("", ()):
+        return "empty"
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    if isinstance(default, tuple):
+        return f"`{';'.join(default)}`"
+    return f"`{default}`"
+
+
+def _while_running(config: type[BrokerConfig | NameServerConfig], key: str) -> str:
+    if key not in LIVE_KEYS:
+        return "no"
+    if key in config().config_black_list:
+        return "unless `configBlackList` names it"
+    if key not in LIVE_RANGES:
+        return "yes"
+    low, high = LIVE_RANGES[key]
+    unlimited = "0, or " if key in ZERO_IS_UNLIMITED else ""
+    return f"{unlimited}{low} and more" if high >= 1 << 62 else f"{unlimited}{low} to {high}"
+
+
+def _meanings() -> dict[tuple[str, str], str]:
+    """Return the text below each field of the configuration classes, by class and field."""
+    found = {}
+    tree = ast.parse(Path(settings.__file__).read_text(encoding="utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            for item, after in pairwise([*node.body, None]):
+                if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+                    assert isinstance(after, ast.Expr), f"{node.name}.{item.target.id} has no meaning below it"
+                    assert isinstance(after.value, ast.Constant), f"{node.name}.{item.target.id} has no text below it"
+                    found[node.name, item.target.id] = " ".join(str(after.value.value).split())
+    return found
+
+
+def _linked(text: str) -> str:
+    """Turn citations of pages, such as docs/guides/operations.md, "TLS between brokers", into links."""
+
+    def link(cited: re.Match[str]) -> str:
+        page = REPOSITORY / cited[1]
+        path = f"../{Path(cited[1]).relative_to('docs')}"
+        titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        if cited[2] is None:
+            return f"[{titles[0]}]({path})"
+        title = next(title for title in titles if cited[2] in title)
+        anchor = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+        return f"[{cited[2]}]({path}#{anchor})"
+
+    return re.sub(r'(docs/[\w./-]+\.md)(?:, "([^"]+)")?', link, text)
+
+
+PAGES: dict[str, Callable[[], str]] = {"commands.md": commands_page, "settings.md": settings_page}
 
 
 def stale_pages() -> list[str]:

@@ -12,7 +12,7 @@ from tandemq.boundary import Closed, Connect, Event, Job, JobDone, LinkKind, Now
 from tandemq.broker.node import Broker
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.config import files
-from tandemq.config.settings import tiny
+from tandemq.config.samples import tiny
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.real.disk import RealFile
@@ -195,7 +195,7 @@ def test_name_nobody_knows_is_a_connection_that_failed(monkeypatch: pytest.Monke
 
 
 def test_fewer_connections_hold_from_the_next_one_on(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(files._LIVE_RANGES, "maxConnections", (1, 10))
+    monkeypatch.setitem(files.LIVE_RANGES, "maxConnections", (1, 10))
     with Caller(broker.port) as caller:
         assert caller.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"maxConnections=1").code == ResponseCode.SUCCESS
         with socket.create_connection(("127.0.0.1", broker.port), 20) as refused:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tandemq.codec.ha import HELLO_MARK, SlaveHello, encode_hello
-from tandemq.config.settings import tiny
+from tandemq.config.samples import tiny
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.replication.master import BACKLOG_BYTES_MAX, CHUNK_BYTES
 from tandemq.run.broker import BrokerProcess

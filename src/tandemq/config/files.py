@@ -30,7 +30,8 @@ from typing import Any, TypeVar
 
 from tandemq.config.java_properties import Property, parse_properties
 from tandemq.config.rocketmq_keys import BROKER_KEYS, NAME_SERVER_KEYS
-from tandemq.config.settings import REGISTER_MS_MAX, BrokerConfig, NameServerConfig, problems
+from tandemq.config.settings import BrokerConfig, NameServerConfig
+from tandemq.config.validation import REGISTER_MS_MAX, problems
 from tandemq.errors import ConfigError
 
 Warn = Callable[[str], None]
@@ -108,22 +109,13 @@ _MISSING: dict[str, tuple[str, str]] = {
     "enableAllTopicList": ("false", "lists of topics are answered to everybody"),
 }
 
-_LIVE = """
-    brokerPermission brokerWeight autoCreateTopicEnable autoCreateSubscriptionGroup defaultTopicQueueNums maxMessageSize
-    maxMsgsNumBatch defaultQueryMaxNum flushDiskType flushIntervalCommitLog syncFlushTimeout
-    flushIntervalConsumeQueue flushConsumerOffsetInterval flushDelayOffsetInterval fileReservedTime deleteWhen
-    cleanResourceInterval diskMaxUsedSpaceRatio diskSpaceCleanForciblyRatio diskSpaceWarningLevelRatio
-    cleanFileForciblyEnable haSlaveFallbehindMax maxHaTransferByteInSecond slaveTimeout inSyncReplicas
-    registerNameServerPeriod registerBrokerTimeoutMills longPollingEnable shortPollingTimeMills slaveReadEnable
-    accessMessageInMemoryMaxRatio maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInMemory
-    brokerExpiry orderMessageEnable serverChannelMaxIdleTimeMillis maxConnections
-    notifyMinBrokerIdChanged
-"""
-LIVE_KEYS = frozenset(_LIVE.split())
+LIVE_KEYS = frozenset(
+    item.metadata["key"] for kind in (BrokerConfig, NameServerConfig) for item in fields(kind) if item.metadata["live"]
+)
 """What UPDATE_BROKER_CONFIG and UPDATE_NAMESRV_CONFIG may change while the node runs."""
 _NEVER_LIVE = frozenset({"brokerConfigPath", "configStorePath", "kvConfigPath", "rocketmqHome"})
 _SECOND_MS, _HOUR_MS = 1_000, 3_600_000
-_LIVE_RANGES: dict[str, tuple[float, float]] = {
+LIVE_RANGES: dict[str, tuple[float, float]] = {
     "serverChannelMaxIdleTimeMillis": (10 * _SECOND_MS, 24 * _HOUR_MS),
     "maxConnections": (1_000, 1_000_000),
     "brokerExpiry": (10 * _SECOND_MS, _HOUR_MS),
@@ -155,7 +147,7 @@ _LIVE_RANGES: dict[str, tuple[float, float]] = {
 }
 """Smallest and largest values that are taken while the node runs: anybody who reaches the port may ask for a change,
 and none may lock others out or stop the node from doing its work. The file may have others."""
-_ZERO_IS_UNLIMITED = frozenset({"maxHaTransferByteInSecond"})
+ZERO_IS_UNLIMITED = frozenset({"maxHaTransferByteInSecond"})
 
 
 def load_broker_config(text: str, *, path: str, warn: Warn, overrides: Mapping[str, str] | None = None) -> BrokerConfig:
@@ -211,8 +203,8 @@ def changed(config: _Config, text: str) -> tuple[_Config, tuple[str, ...]]:
             reader.wrong(name, "is read at the start only; change it in the configuration file and restart")
         elif reader.keys[name] in config.config_black_list:
             reader.wrong(name, "is changed in the configuration file only: configBlackList names it")
-        low, high = _LIVE_RANGES.get(reader.keys[name], (value, value))
-        if not low <= value <= high and not (value == 0 and reader.keys[name] in _ZERO_IS_UNLIMITED):
+        low, high = LIVE_RANGES.get(reader.keys[name], (value, value))
+        if not low <= value <= high and not (value == 0 and reader.keys[name] in ZERO_IS_UNLIMITED):
             reader.wrong(name, f"{value} is outside {low} to {high}, what is taken while the node runs")
     after: _Config = reader.checked(replace(config, **values))
     return after, tuple(sorted(reader.keys[name] for name in values))

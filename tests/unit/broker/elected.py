@@ -15,7 +15,7 @@ from typing import Any
 from tandemq.boundary import Closed, Disk, LinkKind, Now, Turn
 from tandemq.broker.context import Machine
 from tandemq.broker.failover.service import Failover
-from tandemq.config.settings import tiny
+from tandemq.config.samples import tiny
 from tandemq.coordination.registry import records
 from tandemq.coordination.registry.records import BrokerPermission, GroupConfig, GroupState, Mode, Role
 from tandemq.coordination.registry.tree import Tree

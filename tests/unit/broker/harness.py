@@ -21,7 +21,8 @@ from tandemq.broker.node import Broker
 from tandemq.codec.record.record import decode_messages
 from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
-from tandemq.config.settings import BrokerConfig, parse_delay_levels, tiny
+from tandemq.config.samples import tiny
+from tandemq.config.settings import BrokerConfig, parse_delay_levels
 from tandemq.errors import StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import FLAG_ONEWAY, FLAG_RESPONSE, Command

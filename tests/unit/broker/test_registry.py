@@ -4,7 +4,7 @@ from random import Random
 
 from tandemq.boundary import Closed, Drained, Event, JobDone, LinkKind, Now, Opened, Turn
 from tandemq.broker.failover.registry_client import BrokerRegistry
-from tandemq.config.settings import tiny_name_server
+from tandemq.config.samples import tiny_name_server
 from tandemq.coordination.registry.interface import (
     Confirmed,
     Create,

@@ -16,7 +16,7 @@ from typing import Any
 
 from tandemq.boundary import Closed, Disk, Drained, LinkKind, Now, Turn
 from tandemq.broker.context import Machine
-from tandemq.config.settings import tiny
+from tandemq.config.samples import tiny
 from tandemq.model.codes import RequestCode
 from tandemq.replication.authentication import Keyring
 from tests.unit.broker.harness import ADDRESS, HA_ADDRESS, START_WALL_MS, Harness, send_fields

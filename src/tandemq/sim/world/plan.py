@@ -6,7 +6,8 @@ Sizes are small, so that segments roll, queue files fill, timeouts pass and limi
 from dataclasses import dataclass, replace
 from random import Random
 
-from tandemq.config.settings import BrokerConfig, NameServerConfig, tiny, tiny_name_server
+from tandemq.config.samples import tiny, tiny_name_server
+from tandemq.config.settings import BrokerConfig, NameServerConfig
 
 CLUSTER = "Sim"
 BROKER_PORT, FAST_PORT, HA_PORT, NAME_SERVER_PORT = 10911, 10909, 10912, 9876

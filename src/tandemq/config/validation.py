@@ -1,0 +1,261 @@
+"""Checks of a node's settings: ranges, names, addresses, and settings that contradict each other.
+
+Every check is a generator of problems, one per concern; `problems` runs all of them. Nothing is changed here.
+"""
+
+import ipaddress
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import TypeVar
+
+from tandemq.config.settings import JAVA_INT_MAX, MEBIBYTE, BrokerConfig, NameServerConfig, key_of, parse_delay_levels
+from tandemq.errors import ConfigError, LocalError
+from tandemq.registry import parse_address
+
+ROLES = ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")
+FLUSH_TYPES = ("ASYNC_FLUSH", "SYNC_FLUSH")
+HA_PROTOCOLS = ("auto", "tandemq", "classic")
+WEIGHT_MAX = 1_000_000
+ZONE_CHARACTERS_MAX = 255
+PORT_MAX = 65_535
+REGISTER_MS_MAX = 60_000
+CLASSIC_FRAME_BYTES_MAX = 4 * MEBIBYTE - 12
+"""What fits into the receive buffer of a Java slave, behind the header of a transfer frame."""
+RECORD_EXTRA_BYTES = 64 * 1024
+"""What a message may have besides its body."""
+SEGMENT_BYTES_MIN = 1024
+_NAME = re.compile(r"[%|a-zA-Z0-9_.-]{1,127}\Z")
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.%]+\]|[^\s;:\[\]]+|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*):([0-9]{1,5})\Z")
+_HOST = re.compile(r"[^\s;]{1,255}\Z")
+
+Problem = tuple[str, str]
+"""Field name, and what is wrong with its value and what to do."""
+Config = TypeVar("Config", BrokerConfig, NameServerConfig)
+
+
+def validate(config: Config) -> Config:
+    """Give a configuration back if it is consistent.
+
+    Raises:
+        ConfigError: it is not; the text names every key that is wrong.
+    """
+    found = problems(config)
+    if found:
+        raise ConfigError("; ".join(f"{key_of(type(config), name)}: {text}" for name, text in found))
+    return config
+
+
+def problems(config: BrokerConfig | NameServerConfig) -> list[Problem]:
+    """All that is wrong with a configuration."""
+    return list(_broker_problems(config) if isinstance(config, BrokerConfig) else _name_server_problems(config))
+
+
+# What is wrong. One generator per concern; each yields (field, what to change).
+
+
+def _broker_problems(config: BrokerConfig) -> Iterator[Problem]:
+    yield from _identity_problems(config)
+    yield from _network_problems(config)
+    yield from _store_problems(config)
+    yield from _retention_problems(config)
+    yield from _replication_problems(config)
+    for item in fields(config):
+        at_least = _LOWEST.get(item.name, 1 if item.name.endswith("_ms") else None)
+        if at_least is not None and getattr(config, item.name) < at_least:
+            yield item.name, f"{getattr(config, item.name)} is too small; the smallest is {at_least}"
+    try:
+        parse_delay_levels(config.delay_levels)
+    except ConfigError as error:
+        yield "delay_levels", str(error)
+
+
+_LOWEST = {
+    "connections_max": 1,
+    "groups_max": 100,
+    "busy_poll_us": 0,
+    "default_queue_nums": 1,
+    "message_bytes_max": 1,
+    "index_slots": 1,
+    "index_entries": 2,
+    "query_messages_max": 1,
+    "query_default_max": 1,
+    "reserved_hours": 1,
+    "scrub_bytes_per_second": 0,
+    "ha_lag_bytes_max": 1,
+    "ha_bytes_per_second": 0,
+    "in_sync_replicas": 1,
+    "min_in_sync": 1,
+    "registry_session_ms": 100,
+    "unclean_hand_back_ms": 0,
+    "transfer_bytes_max": 1,
+    "transfer_messages_max": 1,
+}
+
+
+def _identity_problems(config: BrokerConfig) -> Iterator[Problem]:
+    for name in ("cluster", "broker_name"):
+        value = getattr(config, name)
+        if not _NAME.match(value) or value.startswith("."):
+            yield (
+                name,
+                (f"{value[:64]!r} is no name; 1 to 127 letters, digits and _-.%| are allowed, and no dot at the start"),
+            )
+    if config.role not in ROLES:
+        yield "role", f"{config.role!r} is no role; use one of {', '.join(ROLES)}"
+    elif config.broker_id == 0 and config.role == "SLAVE":
+        yield "role", "SLAVE contradicts brokerId 0; give the slave a brokerId above 0, or make it a master"
+    elif config.broker_id > 0 and config.role != "SLAVE":
+        yield (
+            "role",
+            (f"{config.role} contradicts brokerId {config.broker_id}; a master has brokerId 0, or make this a SLAVE"),
+        )
+    if config.broker_id < 0:
+        yield "broker_id", f"{config.broker_id} is no broker id; 0 is the master, slaves count from 1"
+    if not 0 <= config.weight <= WEIGHT_MAX:
+        yield "weight", f"{config.weight} is outside 0 to {WEIGHT_MAX}"
+    if len(config.zone) > ZONE_CHARACTERS_MAX or not config.zone.isprintable():
+        yield "zone", f"{config.zone[:64]!r} is no zone; at most {ZONE_CHARACTERS_MAX} characters that can be printed"
+    if not 0 <= config.permission <= 15:
+        yield "permission", f"{config.permission} is no permission; 4 is reading, 2 is writing, 6 is both"
+
+
+def _network_problems(config: BrokerConfig) -> Iterator[Problem]:
+    yield from _listen_problems(config)
+    yield from _port_problem("ha_port", config.ha_port)
+    if config.listen_port in (1, 2):
+        yield "listen_port", "the fast port is listenPort - 2, so it must be above 2, or 0 for any free port"
+    if not config.ha_port and config.listen_port == PORT_MAX:
+        yield (
+            "ha_port",
+            f"not set it is listenPort + 1, and there is no port above {PORT_MAX}; set it, or lower listenPort",
+        )
+    if config.ha_port and config.ha_port in (config.listen_port, config.listen_port - 2):
+        yield "ha_port", f"{config.ha_port} is taken by listenPort {config.listen_port} or its fast port (- 2)"
+    for name in ("advertised_ip", "ha_advertised_ip"):
+        value = getattr(config, name)
+        if value and not _HOST.match(value):
+            yield name, f"{value[:64]!r} is no address; write one host or IP address, without a port"
+    for address in config.name_servers:
+        yield from _address_problem("name_servers", address)
+    if not config.register_ms_min <= config.register_ms <= REGISTER_MS_MAX:
+        yield (
+            "register_ms",
+            (
+                f"{config.register_ms} is outside {config.register_ms_min} to {REGISTER_MS_MAX} ms; "
+                "registerNameServerPeriodMin moves the lower end"
+            ),
+        )
+    if config.message_bytes_max + RECORD_EXTRA_BYTES > config.frame_bytes_max:
+        yield (
+            "message_bytes_max",
+            (f"{config.message_bytes_max} does not fit into frameMaxLength {config.frame_bytes_max} with 64 KiB more"),
+        )
+
+
+def _listen_problems(config: BrokerConfig | NameServerConfig) -> Iterator[Problem]:
+    yield from _port_problem("listen_port", config.listen_port)
+    try:
+        ipaddress.ip_address(config.bind_address)
+    except ValueError:
+        yield "bind_address", f"{config.bind_address[:64]!r} is no IP address; 0.0.0.0 stands for every interface"
+    if not 1024 <= config.frame_bytes_max <= JAVA_INT_MAX:
+        yield "frame_bytes_max", f"{config.frame_bytes_max} is outside 1024 to {JAVA_INT_MAX}"
+    for name in ("unfinished_bytes_max", "untaken_bytes_max"):
+        bytes_max = getattr(config, name)
+        if bytes_max < config.frame_bytes_max:
+            yield name, f"{bytes_max} is less than frameMaxLength, {config.frame_bytes_max}"
+
+
+def _port_problem(name: str, port: int) -> Iterator[Problem]:
+    if not 0 <= port <= PORT_MAX:
+        yield name, f"{port} is no port; 1 to {PORT_MAX}, or 0 for any free one"
+
+
+def _address_problem(name: str, address: str) -> Iterator[Problem]:
+    match = _ADDRESS.match(address)
+    if match is None or not 0 < int(match[2]) <= PORT_MAX:
+        yield name, f"{address[:64]!r} is no address; write host:port, several separated by ;"
+
+
+def _store_problems(config: BrokerConfig) -> Iterator[Problem]:
+    if not config.store_path.strip():
+        yield "store_path", "the directory of the store is missing"
+    if not SEGMENT_BYTES_MIN <= config.segment_bytes <= JAVA_INT_MAX:
+        yield "segment_bytes", f"{config.segment_bytes} is outside {SEGMENT_BYTES_MIN} to {JAVA_INT_MAX} bytes"
+    if not 20 <= config.queue_file_bytes <= JAVA_INT_MAX or config.queue_file_bytes % 20:
+        yield "queue_file_bytes", f"{config.queue_file_bytes} is no multiple of 20, the size of one entry"
+    if config.flush_type not in FLUSH_TYPES:
+        yield "flush_type", f"{config.flush_type!r} is unknown; use one of {', '.join(FLUSH_TYPES)}"
+
+
+def _retention_problems(config: BrokerConfig) -> Iterator[Problem]:
+    hours = config.delete_when.split(";")
+    if not all(re.match(r"[0-9]{1,2}\Z", hour.strip()) and int(hour) < 24 for hour in hours):
+        yield "delete_when", f"{config.delete_when!r} is no list of hours; write 00 to 23, separated by ;"
+    if not 10 <= config.disk_used_ratio_max <= 95:
+        yield "disk_used_ratio_max", f"{config.disk_used_ratio_max} is outside 10 to 95 percent"
+    for name in ("disk_force_ratio", "disk_full_ratio"):
+        if not 0 < getattr(config, name) <= 1:
+            yield name, f"{getattr(config, name)} is outside 0 to 1; 0.85 (or 85) means 85 percent"
+    if config.disk_force_ratio > config.disk_full_ratio:
+        yield (
+            "disk_force_ratio",
+            (
+                f"{config.disk_force_ratio} is above diskSpaceWarningLevelRatio {config.disk_full_ratio}: "
+                "sends would be refused before old files are deleted for them"
+            ),
+        )
+
+
+def _replication_problems(config: BrokerConfig) -> Iterator[Problem]:
+    if config.registry_address:
+        try:
+            parse_address(config.registry_address)
+        except LocalError as error:
+            yield "registry_address", str(error)
+    if config.ha_master_address:
+        yield from _address_problem("ha_master_address", config.ha_master_address)
+    if config.ha_protocol not in HA_PROTOCOLS:
+        yield "ha_protocol", f"{config.ha_protocol!r} is unknown; use one of {', '.join(HA_PROTOCOLS)}"
+    for peer in config.ha_classic_peers:
+        try:
+            ipaddress.ip_address(peer)
+        except ValueError:
+            yield "ha_classic_peers", f"{peer[:64]!r} is no IP address; write addresses without ports, separated by ;"
+    yield from _tls_problems(config)
+    if not 1 <= config.ha_batch_bytes <= CLASSIC_FRAME_BYTES_MAX:
+        yield "ha_batch_bytes", f"{config.ha_batch_bytes} is outside 1 to {CLASSIC_FRAME_BYTES_MAX} bytes"
+    if config.ha_heartbeat_ms >= config.ha_housekeeping_ms:
+        yield (
+            "ha_heartbeat_ms",
+            (
+                f"{config.ha_heartbeat_ms} is not below haHousekeepingInterval {config.ha_housekeeping_ms}: "
+                "idle links would be closed before their first heartbeat"
+            ),
+        )
+    if not 0 <= config.memory_ratio_max <= 100:
+        yield "memory_ratio_max", f"{config.memory_ratio_max} is outside 0 to 100 percent"
+
+
+def _tls_problems(config: BrokerConfig) -> Iterator[Problem]:
+    if not config.ha_tls_cert_file:
+        for name in ("ha_tls_key_file", "ha_tls_ca_file", "ha_tls_server_name"):
+            if getattr(config, name):
+                yield name, "does nothing without haTlsCertFile, the certificate of this broker"
+        return
+    if not config.ha_tls_key_file:
+        yield "ha_tls_key_file", "the private key of haTlsCertFile is missing"
+    if config.ha_classic_peers:
+        yield "ha_classic_peers", "Java slaves speak no TLS on this port: leave out these or haTlsCertFile"
+    if config.ha_protocol == "classic":
+        yield "ha_protocol", "a Java master speaks no TLS on this port: leave out classic or haTlsCertFile"
+
+
+def _name_server_problems(config: NameServerConfig) -> Iterator[Problem]:
+    yield from _listen_problems(config)
+    if not config.data_path.strip():
+        yield "data_path", "the directory of kvConfig.json is missing"
+    for name in ("broker_expiry_ms", "connections_max", "connection_idle_ms"):
+        if getattr(config, name) < 1:
+            yield name, f"{getattr(config, name)} is too small; the smallest is 1"
